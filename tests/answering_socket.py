@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A throttler's status socket without a throttler: one line of JSON comes, one document goes, and a test says which."""
+"""A fake status socket of a throttler: it reads one line of JSON, and sends the document that the test chooses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from listening_socket import serving
 def answering(
     path: Path, answer: Callable[[dict[str, Any]], Mapping[str, Any]]
 ) -> Iterator[list[tuple[float, dict[str, Any]]]]:
-    """Have *answer* answer at *path*; yield the requests that came, with their times."""
-    asked: list[tuple[float, dict[str, Any]]] = []
+    """Answer requests at *path* by the function *answer*. Yield the list of received requests, with their times."""
+    requests: list[tuple[float, dict[str, Any]]] = []
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen()
@@ -27,11 +27,11 @@ def answering(
     def talk(client: socket.socket) -> None:
         with client.makefile("rb") as lines:
             request = json.loads(lines.readline() or b'{"query": "status"}')
-            asked.append((time.monotonic(), request))
+            requests.append((time.monotonic(), request))
             client.sendall(json.dumps(answer(request)).encode())
 
     try:
         with serving(listener, talk):
-            yield asked
+            yield requests
     finally:
         path.unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Certificates of their own signature, for 127.0.0.1, and what a server shows of them."""
+"""Makes self-signed certificates for 127.0.0.1, and reads the certificate that a server shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 KEYS = {"ec": ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"], "rsa": ["-newkey", "rsa:2048"]}
-"""What openssl(1) makes the kinds of key by."""
+"""Arguments of openssl(1) for each kind of key."""
 
 
 def self_signed(directory: Path, kind: str = "ec") -> tuple[Path, Path]:
@@ -23,14 +23,14 @@ def self_signed(directory: Path, kind: str = "ec") -> tuple[Path, Path]:
 
 
 def replaced(file: Path, by: Path) -> None:
-    """Have *file* be what *by* is, at once, as programs do that renew certificates."""
+    """Replace *file* by a copy of *by* atomically, as programs that renew certificates do."""
     new = file.with_suffix(".new")
     new.write_bytes(by.read_bytes())
     new.replace(file)
 
 
 def shown(port: int) -> bytes:
-    """Return the certificate (DER) that a server on loopback shows to a new connection, which names no server."""
+    """Return the certificate (DER) that a server on loopback shows to a new connection without a server name."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -45,8 +45,8 @@ def der(certificate: Path) -> bytes:
 
 
 def looks_often(module: str) -> list[str]:
-    """Return the command of *module*, a program's, that looks at its certificate not once a minute, but at once."""
-    # Patient with who replaces the one file long after the other, as on a busy machine.
+    """Return a command that runs *module*, and checks its certificate files all the time instead of once a minute."""
+    # Never warn of a certificate without its key: a busy machine may replace the second file much later.
     text = (
         "import runpy; from mptcp_common import renewal; renewal.SECONDS = 0.02; renewal.PATIENCE = 10**9; "
         "runpy.run_module({!r}, run_name={!r})"
@@ -55,6 +55,6 @@ def looks_often(module: str) -> list[str]:
 
 
 def encrypted(key: Path) -> bytes:
-    """Return *key* with a password."""
+    """Return the private key in file *key*, encrypted with a password."""
     command = ["openssl", "pkey", "-in", str(key), "-aes256", "-passout", "pass:secret"]
     return subprocess.run(command, check=True, capture_output=True).stdout

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fixtures of the kernel tests: testbeds that are taken down, and the rule for missing features.
+"""Fixtures of the kernel tests: testbeds that are removed after use, and the rule for missing features.
 
-It makes this folder importable, too: tests of different components share what lies in it.
+This file also makes this folder importable, because tests of different components share its modules.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from mptcp_lab.testbed.process import Process
 Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
 SPENT = pytest.StashKey[float]()
-"""Processor seconds up to the latest report: of this process and of those whose end it has seen."""
+"""Processor seconds until the latest report, of this process and of its ended children."""
 REPOSITORY = Path(__file__).parents[1]
 BPF_PROGRAMS = REPOSITORY / "throttler/mptcp_throttler/kernel/sockets/programs"
 TUNNEL = REPOSITORY / "tunnel/mptcp_tunnel"
 NEEDED = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
 
-# Apache's and Squid's workers run as other users and enter directories that tests make.
+# The workers of Apache and Squid run as other users, and must enter directories that tests make.
 os.umask(0o022)
 
 
@@ -46,21 +46,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # How long one example takes, or is drawn, is a matter of the machine.
+    # The time to draw and run an example depends on the machine.
     profile = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("gate", profile, max_examples=ALL // 4)
     settings.register_profile("all", profile, max_examples=ALL)
     settings.load_profile("all" if config.getoption("--all") else "gate")
-    # As ./run does; somebody may have changed them since.
+    # Build the BPF programs as ./run does, because their sources may have changed since.
     if shutil.which("bpf-gcc"):
-        # The checkout may be another user's.
+        # The build may fail, because the checkout may belong to another user.
         subprocess.run(["sh", BPF_PROGRAMS / "build"], check=False)
         subprocess.run(["sh", BPF_PROGRAMS / "build", *(TUNNEL / "kernel/programs").glob("*.c")], check=False)
         subprocess.run(["sh", TUNNEL / "resequencer/build"], check=False)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the nightly tests out, but for those that the command line names one by one."""
+    """Deselect the nightly tests, except those that the command line names."""
     if config.getoption("--all") or config.option.markexpr:
         return
     named = tuple(argument for argument in config.args if "::" in argument)
@@ -70,7 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_nightly(item: pytest.Item) -> bool:
-    """Say whether *item* is left to ``--all``: its mark is without ``besides``, or none of these is in its name."""
+    """Return whether *item* runs only with ``--all``: its mark has no ``besides``, or its name contains none of
+    them."""
     return any(
         not any(each in item.name for each in mark.kwargs.get("besides", ())) for mark in item.iter_markers("nightly")
     )
@@ -78,7 +79,7 @@ def _is_nightly(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note in each report the processor seconds since the one before."""
+    """Add to each report the processor seconds since the previous one."""
     report = yield
     spent = sum(os.times()[:4]) + forking.processor_seconds()
     vars(report)["processor_seconds"] = spent - item.config.stash.get(SPENT, 0.0)
@@ -111,26 +112,28 @@ def _require(*features: str) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _late_packets_are_tolerated() -> Iterator[None]:
-    """Tests judge what is done, not when: on a machine whose processors are taken away every run would be void."""
+def _tolerate_late_packets() -> Iterator[None]:
+    """Let testbeds accept late packets: tests do not judge times, and on a busy machine each run would be void."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TOLERANCE, "1")
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _iptables_has_a_lock_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """iptables(8) waits, or fails, while any other on this machine holds the lock, in whatever namespace."""
+def _use_private_iptables_lock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give iptables(8) a private lock file: otherwise it waits or fails while any iptables in any namespace holds the
+    lock."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XTABLES_LOCKFILE", str(tmp_path_factory.mktemp("iptables") / "xtables.lock"))
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _signals_count_for_programs() -> Iterator[None]:
-    """A shell has what it runs in the background, and nohup(1) all, ignore signals, and programs inherit that.
+def _unignore_signals() -> Iterator[None]:
+    """Catch ignored signals: shells and nohup(1) let programs in the background ignore signals, and children inherit
+    that.
 
-    What this process catches is no more ignored by a program that it starts (execve(2)).
+    If this process catches a signal, a program that it starts no longer ignores it (execve(2)).
     """
     ignored = [
         each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if signal.getsignal(each) == signal.SIG_IGN
@@ -143,7 +146,7 @@ def _signals_count_for_programs() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _our_commands_are_forked(_signals_count_for_programs: None) -> Iterator[None]:
+def _fork_own_commands(_unignore_signals: None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Process, "spawn", staticmethod(forking.spawn))
         yield
@@ -152,7 +155,8 @@ def _our_commands_are_forked(_signals_count_for_programs: None) -> Iterator[None
 
 @pytest.fixture(scope="session")
 def require() -> Require:
-    """``require("ipset", "htb")``: skip the test, or fail it in CI, where this host lacks one of them."""
+    """Return a function: ``require("ipset", "htb")`` skips the test, or fails it in CI, if this host lacks a
+    feature."""
     return _require
 
 
@@ -174,7 +178,7 @@ def _testbeds() -> Iterator[MakeTestbed]:
 
 @pytest.fixture
 def dead_runs() -> Iterator[None]:
-    """For who leaves dead runs, and for who cleans up after them: another suite is not to do so meanwhile."""
+    """Hold a lock for tests that leave or clean up dead runs, so that no other test run does so meanwhile."""
     with ownership.registry():
         lock = (ownership.RUN_DIRECTORY / "dead-runs").open("w")
     with lock:
@@ -184,23 +188,23 @@ def dead_runs() -> Iterator[None]:
 
 @pytest.fixture
 def make_testbed() -> Iterator[MakeTestbed]:
-    """Build testbeds for one test: ``make_testbed(topology)``."""
+    """Yield a function that builds testbeds for one test: ``make_testbed(topology)``."""
     yield from _testbeds()
 
 
 @pytest.fixture(scope="module")
 def make_module_testbed() -> Iterator[MakeTestbed]:
-    """The same, kept until the module's last test is over."""
+    """Yield a function that builds testbeds, which last until the module's last test has ended."""
     yield from _testbeds()
 
 
 @pytest.fixture
 def testbed(make_testbed: MakeTestbed) -> Testbed:
-    """The two-path testbed, for one test alone."""
+    """Return a two-path testbed for one test."""
     return make_testbed()
 
 
 @pytest.fixture(scope="module")
 def module_testbed(make_module_testbed: MakeTestbed) -> Testbed:
-    """The two-path testbed, shared by the tests of a module."""
+    """Return a two-path testbed that the tests of a module share."""
     return make_module_testbed()

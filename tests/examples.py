@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How many examples a property is tried with: a quarter of them unless all tests run (``./run test --all``)."""
+"""Number of examples for property tests: a quarter of all, unless all tests run (``./run test --all``)."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ ALL = 100
 
 
 def examples(number: int) -> int:
-    """Return the share of *number* that the profile in force, which has ``ALL`` or fewer examples, allows."""
+    """Return the share of *number* for the current profile, which has ``ALL`` examples or fewer."""
     return number * settings().max_examples // ALL

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Starts our own commands as forks of a process that has imported them already.
+"""Starts the project's commands as forks of a process that has already imported their modules.
 
-A daemon needs most of a second of a processor for its imports, and the kernel tests start hundreds. One process for
-each command, the *forkserver*, imports it once. Each start is a fork that enters the namespace, makes its private
-mounts and calls the command's ``main``; otherwise it is as ``mptcp_lab.testbed.process`` starts it. Tests of how a
-command is installed or preloaded start it by its file.
+The imports of a daemon take almost a second of processor time, and the kernel tests start hundreds of daemons. For each
+command, one process, the *forkserver*, imports them once. Each start is a fork that enters the namespace, makes its
+private mounts and calls the command's ``main``; otherwise it is as ``mptcp_lab.testbed.process`` starts it. Tests of
+how a command is installed or preloaded start it by its file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "mptcp-proxy": ("mptcp_proxy.cli", ("mptcp_proxy.supervisor", "mptcp_proxy.doctor.report")),
     "mptcp-console": ("mptcp_console.cli", ("mptcp_console.service",)),
 }
-"""Of each command, the module with its ``main``, and what it imports later."""
+"""For each command: the module with its ``main``, and the modules that it imports later."""
 _CLONE_NEWNS, _MS_REC, _MS_SLAVE, _MNT_DETACH, _PR_SET_NAME = 0x20000, 0x4000, 0x80000, 2, 15
 
 
@@ -79,7 +79,7 @@ class Forked:
 
 
 def inherited() -> tuple[object, ...]:
-    """Return what a process hands on to those that it starts, and a test may change for one of them."""
+    """Return the properties of this process that children inherit, and that a test may change for one of them."""
     limits = (resource.getrlimit(each) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_AS))
     ignored = [
         each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is signal.SIG_IGN
@@ -88,7 +88,7 @@ def inherited() -> tuple[object, ...]:
 
 
 class Forkserver:
-    """The process that has imported *command*; it ends with this one."""
+    """The process that has imported *command*. It ends when this process ends."""
 
     def __init__(self, command: str) -> None:
         self.inherited = inherited()
@@ -121,7 +121,8 @@ _spent: list[float] = []
 
 
 def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: Mapping[str, str], log: int) -> Started:
-    """Start *argv* as ``mptcp_lab.testbed.process.spawn`` does; one of our commands, without a preload, by a fork."""
+    """Start *argv* as ``mptcp_lab.testbed.process.spawn`` does; start one of the project's commands, without a preload
+    library, as a fork."""
     name = Path(argv[0]).name
     if name not in COMMANDS or argv[0] != program(name) or "LD_PRELOAD" in env:
         return process.spawn(argv, namespace, mounts, env, log)
@@ -134,12 +135,12 @@ def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: M
 
 
 def processor_seconds() -> float:
-    """Return what the forked processes took of the processors whose end is known."""
+    """Return the processor seconds of the forked processes that have ended."""
     return sum(_spent)
 
 
 def close() -> None:
-    """End the forkservers; what they started is ended by its testbeds before."""
+    """End the forkservers. The testbeds have already ended the processes that these started."""
     while _servers:
         _servers.popitem()[1].close()
 
@@ -197,7 +198,7 @@ def _tell_ended(running: dict[int, socket.socket]) -> None:
 
 
 def _become(argv: list[str], namespace: str, mounts: str | None, env: dict[str, str], log: int) -> None:
-    """Be as a process that ip-netns(8) and unshare(1) started, with *argv* and *env*, writing to *log*."""
+    """Set up this process as ip-netns(8) and unshare(1) would, with *argv* and *env*, and output to *log*."""
     os.setsid()
     for each in (1, 2):
         os.dup2(log, each)
@@ -211,7 +212,7 @@ def _become(argv: list[str], namespace: str, mounts: str | None, env: dict[str, 
     if mounts is not None:
         subprocess.run(["sh", "-c", mounts, "sh", "true"], check=True)
     if (scapy := sys.modules.get("scapy.config")) is not None:
-        # It looks at the interfaces when it is loaded.
+        # Scapy reads the interfaces when it is loaded.
         scapy.conf.ifaces.reload()
     os.environ.clear()
     os.environ.update(env)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A client's one connection to the proxy, kept open, by which it asks for pages: the check page says what it is."""
+"""A persistent connection of a client to the proxy, which requests pages, such as the check page about itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECK: Final = "http://check.mptcp.internal/"
 
 
 class Connection:
-    """One kept connection of a client to the proxy, by which it asks for pages; from *source*, where it is given."""
+    """A persistent connection of a client to the proxy. *source*: its source address and port, if given."""
 
     def __init__(
         self, node: LiveNode, proxy: str, protocol: int = socket.IPPROTO_MPTCP, source: tuple[str, int] | None = None
@@ -55,8 +55,9 @@ class Connection:
         size = 0 if method == "HEAD" else int(found.get("content-length", "0"))
         return status, found, self._file.read(size)
 
-    def said_to(self, data: bytes) -> bytes:
-        """Send *data*, whatever they are, and a last request; return all that comes until Squid closes."""
+    def send_raw(self, data: bytes) -> bytes:
+        """Send *data*, which need not be HTTP, and a last request; return everything that Squid sends until it
+        closes."""
         self._socket.sendall(data + f"GET {CHECK} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         try:
             return self._file.read()
@@ -64,7 +65,7 @@ class Connection:
             return b""
 
     def look(self, *headers: str) -> dict[str, Any]:
-        """Return what the check page says of this connection."""
+        """Return the check page's report about this connection."""
         status, _, body = self.get(CHECK + "check.json", *headers)
         assert status in (200, 503), (status, body)
         found: dict[str, Any] = json.loads(body)
@@ -72,7 +73,7 @@ class Connection:
         return found
 
     def until(self, true: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-        """Ask until what the page says is *true*, and return it."""
+        """Request the check page until the condition *true* holds for its report; return the report."""
         last: list[dict[str, Any]] = []
 
         def is_so() -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A server that holds one connection at a time, from a thread of the test: what it says to each, a test says."""
+"""A server in a thread of the test. It serves one connection at a time, by a function of the test."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def serving(listener: socket.socket, talk: Callable[[socket.socket], object]) -> Iterator[None]:
-    """Have *talk* held with each connection that *listener* takes, and then closed; at the exit *listener* is closed.
+    """Call *talk* with each connection that *listener* accepts, then close the connection. Close *listener* at the end.
 
-    A client that goes ends its talk; *talk* must end by itself where a client stays.
+    If a client disconnects, *talk* ends with a ConnectionError; otherwise *talk* must return by itself.
     """
 
     def serve() -> None:

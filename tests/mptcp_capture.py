@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Frames of two real connections, captured on the proxy host: Linux 6.18 at both ends, MPTCP version 1.
 
-A client with two interfaces opens a connection over the first (veth pair ``v0``) and joins it over the second
-(``v1``), sends five bytes and closes. ``tcpdump -s 0``; acknowledgments and data are left out, as the capture filter
-does. What the kernel reported of the same connections (``ip mptcp monitor`` and ``ss -tie`` on the proxy host) stands
-beside them.
+A client with two interfaces opens a connection over the first (veth pair ``v0``) and joins it over the second (``v1``),
+sends five bytes and closes. ``tcpdump -s 0``; acknowledgments and data are left out, as the capture filter does. The
+constants at the end are the kernel's own values for these connections (``ip mptcp monitor`` and ``ss -tie`` on the
+proxy host).
 """
 
 from __future__ import annotations
@@ -195,13 +195,13 @@ IPV6: list[tuple[float, str, bytes]] = [
         ),
     ),
 ]
-"""Seconds from the first frame, interface, frame."""
+"""Each entry: seconds since the first frame, interface, frame."""
 
 IPV4_TOKEN, IPV6_TOKEN = 0xD1ECC642, 0x1643C9ED
 IPV4_KEYS = bytes.fromhex("7e1fb05b4d380592"), bytes.fromhex("61b8618f4f646954")
-"""The client's, the proxy's."""
+"""The keys of client and proxy."""
 IPV4_NONCES = bytes.fromhex("a3063463"), bytes.fromhex("cb10c0a4")
 IPV4_HMACS = bytes.fromhex("e73aac80c8bf0294"), bytes.fromhex("9c9808bb67e1ab68f8b526119a9170612e7f56b9")
-"""Of the SYN/ACK, of the third ACK."""
+"""The HMACs of the SYN/ACK and of the third ACK."""
 IPV4_FIRST_DATA = 0xE86251C9B64C2EBB, 0x4FD5675AA89B84DB
 """Data sequence number of the first byte from the client and from the proxy: one more than the IDSN."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What must hold of a tracker at any time, whatever its input."""
+"""Invariants of a tracker, which hold at any time and for any input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = TrackerLimits(
 
 
 def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
-    """Every table is within its bound, and the tables agree with each other."""
+    """Assert that each table is within its bound, and that the tables agree with each other."""
     table, size = tracker.table, tracker.table_sizes
     assert size["connections"] <= limits.max_connections
     assert size["handshakes"] <= limits.max_remembered
@@ -42,7 +42,7 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
 
 
 class Subscriber:
-    """Knows of the tracker what its events announce, as the rest of the daemon does."""
+    """Follows a tracker's connections by its events, as the rest of the daemon does."""
 
     def __init__(self) -> None:
         self.live: dict[int, set[FourTuple]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Ports for programs that a test starts: nobody else gets one between its choice and the program's own bind(2)."""
+"""Reserves ports for programs that a test starts, so that no other process gets one before the program binds it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _RESERVED: Final = list[socket.socket]()
 
 
 def reserved_port() -> int:
-    """Return a port of loopback that is this process's until it ends.
+    """Return a loopback port that stays reserved until this process ends.
 
-    It is bound, and does not listen: with SO_REUSEADDR, which our servers have, another socket may bind it as well
-    (socket(7)), and no socket is given it that asks for any.
+    A socket of this process is bound to the port without listening. Servers with SO_REUSEADDR, such as the project's,
+    may still bind it (socket(7)), but the kernel does not give it to sockets that ask for any port.
     """
     reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A file system of its own that a test can fill, for kernel tests of several components."""
+"""A small file system that a test can fill, for kernel tests of several components."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 
 @contextmanager
 def small_disk(directory: Path, mode: int = 0o755) -> Iterator[Path]:
-    """Have a file system of a megabyte at *directory*, for those that are started within."""
+    """Mount a file system of one megabyte at *directory*, for processes that start within the block."""
     directory.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=1m,mode={mode:o}", "tmpfs", directory], check=True)
     try:
         yield directory
     finally:
-        # Whoever was started within has it until it ends.
+        # A lazy unmount leaves the file system to processes that still use it.
         subprocess.run(["umount", "--lazy", directory], check=True)
 
 
 def fill(disk: Path) -> Path:
-    """Fill *disk* and return the file that takes its room."""
+    """Fill *disk* with one file, and return this file."""
     filling = disk / "filling"
     with suppress(OSError), filling.open("wb", buffering=0) as file:
         while True:

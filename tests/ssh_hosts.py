@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Three namespaces that are hosts of their own as far as that goes, reached by nothing but ssh from a fourth, the core.
+"""Three namespaces that act as separate hosts. A fourth namespace, the core, reaches them only by ssh.
 
-Each has a real sshd with a private /tmp, /run and /etc. The client is as a Raspberry Pi comes: addresses and default
-routes, but no policy routing, no endpoints, sysctls as most distributions set them. That is for bench/rpi to do.
+Each has a real sshd with a private /tmp, /run and /etc. The client is like a fresh Raspberry Pi: it has addresses and
+default routes, but no policy routing and no endpoints, and the usual sysctls. bench/rpi configures the rest.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ PORT = 2222
 ADDRESSES = ("ip -o -4 addr show", "ip -o -6 addr show scope global")
 ROUTES = "ip -6 route show table all"
 UNSETTLED = ("NO-CARRIER", "LOWERLAYERDOWN", " linkdown")
-"""What links and routes have for a moment after a link was set up: whether the other end is, the kernel finds out."""
+"""States of links and routes for a moment after a link was set up, until the kernel knows that its other end is up."""
 
 
 def dump(node: LiveNode) -> str:
-    """Return what a run or a script may change in the kernel of *node*, and nothing that is the whole kernel's."""
+    """Return the kernel state of *node* that a run or a script may change, without state that all namespaces share."""
     state: State = {}
 
     def complete() -> bool:
-        """Whether no link went while it was looked at, by which a dump fails."""
+        """Return whether the dump is complete: it fails if a link vanishes meanwhile."""
         nonlocal state
         state = kernel_state(node)
         return not differences(state, state)
@@ -47,7 +47,7 @@ def dump(node: LiveNode) -> str:
     state[SYSCTLS] = "\n".join(
         line for line in state[SYSCTLS].splitlines() if line.startswith(("net.ipv4.", "net.ipv6.", "net.mptcp."))
     )
-    # What the kernel adds for an IPv6 address comes when it is done with that; the address stands for it.
+    # Leave out the routes that the kernel adds later for each IPv6 address; the address represents them.
     state[ROUTES] = "\n".join(line for line in state[ROUTES].splitlines() if "proto kernel" not in line)
     for look in ADDRESSES:
         lines = node.run(look.split()).stdout.splitlines()
@@ -69,13 +69,13 @@ def settled(node: LiveNode) -> str:
 
 
 def differing(old: str, new: str) -> list[str]:
-    """Return the lines that are in one of two dumps alone."""
+    """Return the lines that only one of the two dumps contains."""
     before, after = old.splitlines(), new.splitlines()
     return [f"- {line}" for line in before if line not in after] + [f"+ {line}" for line in after if line not in before]
 
 
 def until_as(before: str, look: Callable[[], str], what: str = "all is as it was") -> None:
-    """Wait until *look* returns *before*: what the kernel changes by itself comes a moment later."""
+    """Wait until *look* returns *before*, because the kernel makes some changes a moment later."""
     now = ""
 
     def is_as_before() -> bool:
@@ -89,7 +89,7 @@ def until_as(before: str, look: Callable[[], str], what: str = "all is as it was
 
 
 def plain() -> Topology:
-    """Return the two-path topology with a client that nobody has made multipath."""
+    """Return the two-path topology with a client that is not configured for several paths."""
 
     def untouched(name: str) -> Any:
         node = TWO_PATHS.node(name)
@@ -106,7 +106,7 @@ def plain() -> Topology:
 
 
 def _etc(target: Path, sudoers: str) -> None:
-    """Make *target* a copy of /etc with one more user, who may do what *sudoers* says."""
+    """Copy /etc to *target*, and add a user with the rights *sudoers*."""
     shutil.copytree("/etc", target, symlinks=True)
     with (target / "passwd").open("a") as passwd:
         passwd.write(f"{USER}:x:4711:4711::/tmp:/bin/sh\n")
@@ -125,7 +125,7 @@ def _keygen(file: Path) -> None:
 
 @dataclass(frozen=True)
 class SshHosts:
-    """The hosts, the keys to them, and how their kernel was."""
+    """The hosts, the directory with their ssh keys, and their kernel state before the test."""
 
     testbed: Testbed
     daemons: Mapping[str, Process]
@@ -173,11 +173,11 @@ class SshHosts:
         return file
 
     def dump(self, part: str) -> str:
-        """Return everything of the host's kernel that a run may change."""
+        """Return the kernel state of a host that a run may change."""
         return dump(self.testbed[part])
 
     def changes(self) -> dict[str, list[str]]:
-        """Return the lines of the dumps that are not as they were before, by host."""
+        """Return, for each changed host, the lines that differ from its state before the test."""
         changed = {}
         for part in PARTS:
             old, new = self.before[part], self.dump(part)
@@ -186,18 +186,18 @@ class SshHosts:
         return changed
 
     def until_unchanged(self) -> None:
-        """Wait until all hosts are as they were before."""
+        """Wait until all hosts have their state from before the test."""
         for part in PARTS:
             until_as(self.before[part], partial(self.dump, part), f"{part} is as it was")
 
     def processes(self, part: str) -> list[str]:
-        """Return the command lines of what runs on a host beside its sshd."""
+        """Return the command lines of the processes on a host, except its sshd."""
         return [line for line in self.processes_by_id(part).values() if not line.startswith(("sshd", "/usr/sbin/sshd"))]
 
     def processes_by_id(self, part: str) -> dict[int, str]:
         found = {}
         for pid in namespace_processes(self.testbed[part].namespace):
-            # One that has just ended has no file, or an empty one.
+            # A process that has just ended has no such file, or an empty one.
             with suppress(OSError):
                 line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 if line:
@@ -205,7 +205,7 @@ class SshHosts:
         return found
 
     def directories(self, part: str) -> list[str]:
-        """Return what runs left in the host's own /tmp."""
+        """Return the directories that runs left in the host's own /tmp."""
         return sorted(path.name for path in (self.directory / part).glob("mptcp-bench-*"))
 
 
@@ -223,7 +223,7 @@ def start(testbed: Testbed, *, sudoers: str = "ALL=(ALL:ALL) NOPASSWD: ALL") -> 
         _keygen(own / "host_key")
         shutil.copy(directory / "key.pub", own / "authorized_keys")
         (own / "authorized_keys").chmod(0o644)
-        # As the daemon sees it: its /tmp is our own directory.
+        # These are the paths that sshd sees: its /tmp is the directory *own*.
         (own / "sshd_config").write_text(
             f"Port {PORT}\nHostKey /tmp/host_key\nPidFile none\nAuthorizedKeysFile /tmp/authorized_keys\n"
             "StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
@@ -236,7 +236,8 @@ def start(testbed: Testbed, *, sudoers: str = "ALL=(ALL:ALL) NOPASSWD: ALL") -> 
             "/run/sshd": str(directory / f"{part}-sshd"),
         }
         if REPOSITORY.is_relative_to("/tmp"):
-            # Our own commands are there, and the host's /tmp would hide them. Mounts are made in order of name.
+            # The project's commands are below /tmp, and the host's /tmp would hide them. Mounts are made in order of
+            # name.
             mounts |= {"/mnt": str(REPOSITORY), str(REPOSITORY): "/mnt"}
         argv = ["/usr/sbin/sshd", "-D", "-e", "-f", "/tmp/sshd_config"]
         daemons[part] = testbed[part].popen(argv, name="sshd", mounts=mounts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How exposed each unit may be, as systemd-analyze(1) weighs it: 0 is best, 10 worst."""
+"""Highest allowed exposure of each unit by systemd-analyze(1): 0 is best, 10 is worst."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MOST: Final = {
 }
 
 
-def exposure(said: str) -> float:
-    """Return the figure in what ``systemd-analyze security UNIT`` has printed."""
-    level = re.search(r"Overall exposure level for \S+: ([\d.]+)", said)
-    assert level, said
+def exposure(output: str) -> float:
+    """Return the exposure in *output*, the output of ``systemd-analyze security UNIT``."""
+    level = re.search(r"Overall exposure level for \S+: ([\d.]+)", output)
+    assert level, output
     return float(level[1])

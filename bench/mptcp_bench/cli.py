@@ -250,7 +250,7 @@ def _docs(arguments: argparse.Namespace) -> int:
 
 
 def _kept(arguments: argparse.Namespace) -> int:
-    from .kept_report import write_kept_report
+    from .report import write_kept_report
 
     target = arguments.output or arguments.directory / "kept.html"
     write_kept_report(target)

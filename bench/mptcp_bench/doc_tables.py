@@ -2,7 +2,7 @@
 """Generate the tables in docs/ from results, so that a page cannot say what was not measured.
 
 ``docs/results/NAME.json`` keeps a result's provenance, verdicts and tables, but not its single values. ``mptcp-bench
-report --kept`` makes a page of all these (``kept_report``); a page in docs/ shows only what its reader needs.
+report --kept`` makes a page of all these; a page in docs/ shows only what its reader needs.
 
 In a page in docs/, a table is between ``<!-- table: NAME.KEY -->`` and ``<!-- end -->``. *KEY* is ``aims``, ``claims``
 or the key of a table. ``<!-- table: NAME.KEY [COLUMN; COLUMN]: WORDS; WORDS -->`` selects the first column and the
@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import get_args
@@ -27,10 +27,7 @@ from mptcp_lab.testbed.services import REPOSITORY
 
 from . import result_file
 from .earlier_rules import earlier_rule
-from .paper import chapter as paper_chapter
-from .paper.results import PaperResult
-from .report import load
-from .result_file import ExperimentResult, Judgement, Result, ResultError, Table, Verdict, judge
+from .result_file import ExperimentResult, Judgement, ResultError, Table, judge
 
 DOCS = REPOSITORY / "docs"
 KEPT = "results"
@@ -50,17 +47,6 @@ VERDICTS = ("aims", "claims")
 SIGNS = {"met": "met", "missed": "**missed**", "no aim": ""}
 
 
-def summary(found: Result) -> ExperimentResult:
-    """Return the part of *found* that the documentation keeps."""
-    if isinstance(found, ExperimentResult):
-        return replace(found, data={}, pictures=())
-    assert isinstance(found, PaperResult)
-    rows = tuple((each.paper, each.measured, each.verdict) for each in found.claims)
-    claims = Table("claims", "", ("the paper says", "measured", "verdict"), rows)
-    common = {each.name: getattr(found, each.name) for each in fields(Result)}
-    return ExperimentResult(**common, tables=(claims, *paper_chapter.chapter(found).tables))
-
-
 def unfit(found: ExperimentResult) -> list[str]:
     """Return the reasons why no page may show *found*; empty if a page may."""
     reasons = []
@@ -71,6 +57,8 @@ def unfit(found: ExperimentResult) -> list[str]:
     if not COMMIT.fullmatch(found.provenance.commit):
         reasons.append(f"commit {found.provenance.commit}: the working copy was no commit; commit, then run it again")
     for aim in found.aims:
+        if aim.verdict in get_args(Judgement):
+            continue
         verdict = judge(inf if aim.value is None else aim.value, aim.least, aim.most)
         if aim.verdict != verdict:
             wanted = aim.wanted or "nothing"
@@ -81,7 +69,7 @@ def unfit(found: ExperimentResult) -> list[str]:
 def keep(name: str, results: Path, docs: Path = DOCS) -> None:
     """Keep the result *name* from below *results*. Raises ResultError if it is missing or :func:`unfit`."""
     source = results / name / result_file.FILE
-    found = summary(load(source))
+    found = replace(result_file.load(source), data={}, pictures=())
     if reasons := unfit(found):
         raise ResultError("\n".join(f"{source}: {reason}" for reason in reasons))
     result_file.write(found, docs / KEPT / f"{name}.json")
@@ -89,7 +77,7 @@ def keep(name: str, results: Path, docs: Path = DOCS) -> None:
 
 def read_kept(docs: Path = DOCS) -> dict[str, ExperimentResult]:
     """Return all kept results by name. Raises ResultError for a file that is not a result."""
-    return {source.stem: result_file.load(source, ExperimentResult) for source in sorted((docs / KEPT).glob("*.json"))}
+    return {source.stem: result_file.load(source) for source in sorted((docs / KEPT).glob("*.json"))}
 
 
 def pages(docs: Path = DOCS) -> dict[Path, str]:
@@ -178,8 +166,13 @@ def _verdicts(begin: re.Match[str], kept: Mapping[str, ExperimentResult], where:
 
 def _table(found: ExperimentResult, key: str, where: str) -> Table:
     tables = {table.key: table for table in found.tables}
-    if found.aims:
-        tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), tuple(map(_row, found.aims)))
+    claims = [each for each in found.aims if each.verdict in get_args(Judgement)]
+    if claims:
+        rows = tuple((each.what, each.said, each.verdict) for each in claims)
+        tables["claims"] = Table("claims", "", ("the paper says", "measured", "verdict"), rows)
+    elif found.aims:
+        aims = tuple((each.what, each.measured, each.wanted, SIGNS[each.verdict]) for each in found.aims)
+        tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), aims)
     if key not in tables:
         raise ResultError(f"{where}: {found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
     return tables[key]
@@ -227,10 +220,6 @@ def _labelled(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
         yield above
 
 
-def _row(aim: Verdict) -> tuple[str, ...]:
-    return aim.what, aim.measured, aim.wanted, SIGNS[aim.verdict]
-
-
 def markdown(table: Table) -> Iterator[str]:
     """Yield the lines of *table* in Markdown."""
     for row in (table.head, ("---",) * len(table.head), *table.rows):
@@ -241,7 +230,7 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|").replace("<", "&lt;").replace("\n", " ")
 
 
-def origin(found: Result) -> str:
+def origin(found: ExperimentResult) -> str:
     """Return a line that says where a table's figures come from: command, date, kernel, processors."""
     here = found.provenance
     processors = "1 processor" if here.processors == 1 else f"{here.processors} processors"

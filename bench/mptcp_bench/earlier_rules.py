@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .result_file import Result
+from .result_file import ExperimentResult
 
 _MEDIANS = "medians of three rounds met an aim or missed it, without a bound that says how sure they are"
 _PATHS = "when paths are opened and closed again, and what the first one carries, had no aims"
@@ -25,6 +25,6 @@ EARLIER: Mapping[tuple[str, str], str] = {
 """How each earlier rule differs, by the kept result's name and the first seven digits of the commit that made it."""
 
 
-def earlier_rule(name: str, found: Result) -> str | None:
+def earlier_rule(name: str, found: ExperimentResult) -> str | None:
     """Return how the rule that judged *found*, kept as *name*, differs from today's; None if it does not."""
     return EARLIER.get((name, found.provenance.commit[:7]))

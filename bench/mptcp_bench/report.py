@@ -1,117 +1,94 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One HTML page of all results, the paper's and ours: verdicts, figures, tables and provenance.
+"""One HTML page of results, the paper's and ours: verdicts, figures, tables and provenance.
 
-The page is self-contained (styles, and figures as SVG in data URLs) and fetches nothing, so that it can be sent and
-kept. ``paper/chapter.py`` turns a result of the paper into text. The template only arranges and escapes text.
+The page is self-contained (styles, and figures in data URLs) and fetches nothing, so that it can be sent and kept. The
+template arranges and escapes texts. The results are those below a directory, or all that docs/results keeps.
 """
 
 from __future__ import annotations
 
-import json
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from . import result_file
+from .doc_tables import DOCS, KEPT, read_kept
+from .earlier_rules import earlier_rule
 from .experiments import EXPERIMENTS
-from .paper import chapter as paper_chapter
 from .paper import scenarios
-from .paper.results import PaperResult
-from .paper.verdicts import judged
-from .report_model import Chapter, Figure, word
-from .result_file import AimVerdict, ExperimentResult, Judgement, Result, ResultError
+from .result_file import AimVerdict, ExperimentResult, Judgement, ResultError, Scalar, Verdict
 
 TEMPLATE = "report.html.jinja"
 ORDER = (*scenarios.NAMES, *EXPERIMENTS)
+KEPT_PICTURES = (".", "paper")
+"""Directories of the kept results' pictures within docs/."""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundResult:
-    """A result that was read, and its directory."""
+class Figure:
+    """A picture and its text alternative."""
 
-    result: Result
-    directory: Path
-    """The directory of the result file, which also has its pictures."""
+    image: bytes
+    alternative: str
+    form: Literal["svg+xml", "png"] = "svg+xml"
 
-
-def load(source: Path) -> Result:
-    """Read a result, the paper's or ours. Raises ResultError, whose text is one line with file, key and value."""
-    text = result_file.read_bytes(source)
-    name = None
-    with suppress(ValueError, AttributeError):
-        name = json.loads(text).get("experiment")
-    if name in scenarios.NAMES:
-        # Judge by today's rules. The verdicts in the file may be by earlier ones.
-        return judged(result_file.from_json(text, str(source), PaperResult))
-    return result_file.from_json(text, str(source), ExperimentResult)
+    @property
+    def url(self) -> str:
+        """The picture as a data URL, so that the page fetches nothing."""
+        return f"data:image/{self.form};base64," + b64encode(self.image).decode()
 
 
-def read(directory: Path) -> list[FoundResult]:
-    """Return the results below *directory*, the paper's first. Raises ResultError if a file is wrong or none exists."""
-    found, wrong = [], []
-    for source in result_file.find(directory):
-        try:
-            found.append(FoundResult(load(source), source.parent))
-        except ResultError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise ResultError("\n".join(wrong))
-    if not found:
-        raise ResultError(f"{directory}: no NAME/{result_file.FILE} in it; mptcp-bench run NAME makes one")
-    return sorted(found, key=lambda each: position(each.result.experiment))
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """The texts, tables and figures about one result."""
+
+    result: ExperimentResult
+    label: str
+    figures: tuple[Figure, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def claims(self) -> list[Verdict]:
+        return [each for each in self.result.aims if each.verdict in get_args(Judgement)]
+
+    @property
+    def aims(self) -> list[Verdict]:
+        return [each for each in self.result.aims if each.verdict in get_args(AimVerdict)]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Number of aims and claims by verdict."""
+        return Counter(each.verdict for each in self.result.aims)
+
+    @property
+    def explanation(self) -> list[str]:
+        """How an experiment of ours measures, in paragraphs."""
+        name = self.result.experiment
+        text = EXPERIMENTS[name].explanation.replace("``", "").replace("*", "") if name in EXPERIMENTS else ""
+        return [" ".join(each.split()) for each in text.split("\n\n") if each]
+
+    @property
+    def pairs(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Parameters and provenance, as names and values."""
+        groups = {"Parameters": self.result.parameters, "Where it comes from": asdict(self.result.provenance)}
+        return [(title, [(name, word(value)) for name, value in of.items()]) for title, of in groups.items() if of]
 
 
-def position(name: str) -> int:
-    """Return the place of the experiment *name* in the report, in which the paper's experiments come first."""
-    return ORDER.index(name) if name in ORDER else len(ORDER)
+def word(value: Scalar) -> str:
+    """Return a parameter's value as text for people."""
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else str(value)
 
 
-def chapter(found: FoundResult) -> Chapter:
-    """Return the report's chapter about a result."""
-    if isinstance(found.result, PaperResult):
-        return paper_chapter.chapter(found.result)
-    assert isinstance(found.result, ExperimentResult)
-    return _own_chapter(found.result, found.directory)
-
-
-def _own_chapter(found: ExperimentResult, directory: Path) -> Chapter:
-    figures, warnings = [], []
-    for name in found.pictures:
-        picture = directory / f"{Path(name).name}.svg"
-        try:
-            figures.append(Figure(picture.read_bytes(), f"{found.experiment}: {found.title}"))
-        except OSError as error:
-            warnings.append(f"The picture {picture.name} cannot be shown: {error.strerror}.")
-    return Chapter(
-        result=found,
-        label=found.experiment,
-        explanation=explanation(found.experiment),
-        aims=found.aims,
-        figures=tuple(figures),
-        warnings=tuple(warnings),
-        tables=found.tables,
-        parameters=tuple((name, word(value)) for name, value in found.parameters.items()),
-    )
-
-
-def explanation(name: str) -> tuple[str, ...]:
-    """Return how our experiment *name* measures, in paragraphs; empty for another experiment."""
-    text = EXPERIMENTS[name].explanation.replace("``", "").replace("*", "") if name in EXPERIMENTS else ""
-    return tuple(" ".join(each.split()) for each in text.split("\n\n") if each)
-
-
-def missing(there: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of all experiments, the paper's and ours, that are not among *there*."""
-    names = set(there)
-    return tuple(name for name in ORDER if name not in names)
-
-
-def report(found: Sequence[FoundResult]) -> str:
-    """Return the page with the results *found*, in the given order."""
-    return page([chapter(each) for each in found])
+def _position(found: ExperimentResult) -> int:
+    """Return the place of *found* in the report, in which the paper's experiments come first."""
+    return ORDER.index(found.experiment) if found.experiment in ORDER else len(ORDER)
 
 
 def page(shown: Sequence[Chapter]) -> str:
@@ -125,28 +102,75 @@ def page(shown: Sequence[Chapter]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    chapters = [(f"{each.result.experiment}-{n}", each) for n, each in enumerate(shown)]
-    claims = Counter(claim.verdict for _, each in chapters for claim in each.claims)
-    aims = Counter(aim.verdict for _, each in chapters for aim in each.aims)
+    counts = sum((each.counts for each in shown), Counter[str]())
+    groups = {"claims of the paper": get_args(Judgement), "aims of ours": get_args(AimVerdict)}
     return environment.get_template(TEMPLATE).render(
-        papers=[each for each in chapters if each[1].result.experiment in scenarios.NAMES],
-        ours=[each for each in chapters if each[1].result.experiment not in scenarios.NAMES],
-        missing=missing(each.result.experiment for each in shown),
-        claims=[(verdict, claims[verdict]) for verdict in get_args(Judgement)],
-        aims=[(verdict, aims[verdict]) for verdict in get_args(AimVerdict)],
+        chapters=[(f"{each.result.experiment}-{n}", each) for n, each in enumerate(shown)],
+        missing=missing([each.result for each in shown]),
+        verdicts=[(of, [(word, counts[word]) for word in words]) for of, words in groups.items()],
+        order=[*get_args(Judgement), *get_args(AimVerdict)],
     )
+
+
+def missing(there: Sequence[ExperimentResult]) -> tuple[str, ...]:
+    """Return the names of all experiments, the paper's and ours, that are not among *there*."""
+    names = {each.experiment for each in there}
+    return tuple(name for name in ORDER if name not in names)
 
 
 def write_report(directory: Path, target: Path) -> tuple[str, ...]:
     """Write the page of all results below *directory* into *target*. Return the names of missing experiments.
 
-    The paper's figures are drawn anew from the results. Our figures are the files that the run wrote.
+    The figures are the files that the runs wrote.
 
     :raises ResultError: a file is wrong (the text has a line for each), or no result exists
     :raises OSError: *target* cannot be written
     """
-    found = read(directory)
-    text = report(found)
+    found, wrong = [], []
+    for source in result_file.find(directory):
+        try:
+            found.append((result_file.load(source), source.parent))
+        except ResultError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise ResultError("\n".join(wrong))
+    if not found:
+        raise ResultError(f"{directory}: no NAME/{result_file.FILE} in it; mptcp-bench run NAME makes one")
+    found.sort(key=lambda each: _position(each[0]))
+    _write(target, [_chapter(*each) for each in found])
+    return missing([result for result, _ in found])
+
+
+def _chapter(found: ExperimentResult, directory: Path) -> Chapter:
+    figures, warnings = [], []
+    for name in found.pictures:
+        picture = directory / f"{Path(name).name}.svg"
+        try:
+            figures.append(Figure(picture.read_bytes(), f"{found.experiment}: {found.title}"))
+        except OSError as error:
+            warnings.append(f"The picture {picture.name} cannot be shown: {error.strerror}.")
+    return Chapter(found, found.experiment, tuple(figures), tuple(warnings))
+
+
+def write_kept_report(target: Path, docs: Path = DOCS) -> None:
+    """Write the page of all results kept in *docs* into *target*. Raises ResultError if none is kept, and OSError."""
+    kept = read_kept(docs)
+    if not kept:
+        raise ResultError(f"{docs / KEPT}: no result is kept in it")
+    order = sorted(kept, key=lambda name: (_position(kept[name]), name))
+    _write(target, [_kept_chapter(name, kept[name], docs) for name in order])
+
+
+def _kept_chapter(name: str, found: ExperimentResult, docs: Path) -> Chapter:
+    rule = earlier_rule(name, found)
+    notes = (*found.notes, f"Judged by an earlier rule: {rule}.") if rule else found.notes
+    tables = tuple(replace(table, caption=table.caption or table.key.capitalize()) for table in found.tables)
+    pictures = [docs / directory / f"{name}.png" for directory in KEPT_PICTURES]
+    figures = [Figure(each.read_bytes(), f"{name}: {found.title}", "png") for each in pictures if each.is_file()]
+    return Chapter(replace(found, notes=notes, tables=tables), name, tuple(figures))
+
+
+def _write(target: Path, chapters: Sequence[Chapter]) -> None:
+    text = page(chapters)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text)
-    return missing(each.result.experiment for each in found)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``results/NAME/result.json`` of the paper's experiments and of ours: common fields, reading and writing.
+"""``results/NAME/result.json`` of the paper's experiments and of ours: its fields, reading and writing.
 
-Reports and judges read no other file. Rules: values are in SI units (seconds, bits per second, bytes, shares from 0 to
-1), unless an aim names its unit. The JSON keys are the field names below and in the subclasses. A file is replaced in
-one step, so that the last complete file stays if an experiment is interrupted.
+Reports read no other file. Rules: values are in SI units (seconds, bits per second, bytes, shares from 0 to 1), unless
+an aim names its unit. The JSON keys are the field names below. A file is replaced in one step, so that the last
+complete file stays if an experiment is interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 FILE = "result.json"
 EXACT = 17
@@ -47,55 +47,31 @@ class Provenance:
     started: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """The fields that the results of all experiments have."""
-
-    provenance: Provenance
-    experiment: str
-    """The experiment's name, on the command line and of its directory."""
-    title: str
-    parameters: dict[str, Scalar]
-    """All parameters of the paper's experiments. For our experiments, only the options that were set."""
-    seed: int
-    complete: bool
-    """False while the experiment runs, and if it was interrupted."""
-    quick: bool = False
-    """Whether it was a reduced run, which only shows that the experiment works."""
-    notes: tuple[str, ...] = ()
-    failures: tuple[str, ...] = ()
-    """Measurements that failed, and errors that no aim covers."""
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedClaim:
-    """A claim of the paper, with what was measured, and the verdict."""
-
-    id: str
-    paper: str
-    """The paper's statement, in our words."""
-    measured: str
-    verdict: Judgement
-    why: str = ""
-    """For ``differs``: the measured mechanism. For ``fails``: the likely but unmeasured reason, if any."""
-
-
 _BY_BOUNDS: Any = None
 """Stands for a verdict that the bounds decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was measured, the range that it must be in, and whether it is. A value without a range is only shown."""
+    """What was measured, and whether it is as an aim of ours or a claim of a paper has it.
+
+    An aim is decided by the range that its value must be in; a value without a range is only shown. A claim is decided
+    by a function (``paper.judging``), and says what was measured in words.
+    """
 
     what: str
+    """The aim's name, or the paper's statement in our words."""
     value: float | None
     """None, in a file, if no finite value was measured."""
     unit: str = ""
     least: float | None = None
     most: float | None = None
-    verdict: AimVerdict = _BY_BOUNDS
-    """Made from the other fields, unless a file has it."""
+    verdict: AimVerdict | Judgement = _BY_BOUNDS
+    """Made from the other fields, unless a file or a claim's function has it."""
+    said: str = ""
+    """What was measured, in words. Only claims have it."""
+    why: str = ""
+    """For ``differs``: the measured mechanism. For ``fails``: the likely but unmeasured reason, if any."""
 
     def __post_init__(self) -> None:
         if self.verdict is _BY_BOUNDS:
@@ -115,8 +91,10 @@ class Verdict:
         return self.shown()
 
     def shown(self, digits: int = 4) -> str:
-        """Return the value for people, with at least *digits* digits."""
-        return "nothing" if self.value is None else shown(self.value, self.unit, self.least, self.most, digits=digits)
+        """Return the value for people, with at least *digits* digits, or what was measured in words."""
+        if self.value is None:
+            return self.said or "nothing"
+        return shown(self.value, self.unit, self.least, self.most, digits=digits)
 
     def __str__(self) -> str:
         return f"{self.what}: {self.measured}, wanted {self.wanted}"
@@ -162,19 +140,31 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentResult(Result):
-    """The result of one of our experiments."""
+class ExperimentResult:
+    """The result of an experiment, the paper's or ours."""
 
+    provenance: Provenance
+    experiment: str
+    """The experiment's name, on the command line and of its directory."""
+    title: str
+    parameters: dict[str, Scalar]
+    """All parameters of the paper's experiments. For our experiments, only the options that were set."""
+    seed: int
+    complete: bool
+    """False while the experiment runs, and if it was interrupted."""
+    quick: bool = False
+    """Whether it was a reduced run, which only shows that the experiment works."""
+    notes: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    """Measurements that failed, and errors that no aim covers."""
     aims: tuple[Verdict, ...] = ()
+    """The verdicts on aims, or on the paper's claims."""
     tables: tuple[Table, ...] = ()
     """All tables other than that of the aims."""
     pictures: tuple[str, ...] = ()
     """Names of the picture files in the same directory, without suffixes."""
     data: dict[str, Any] = field(default_factory=dict)
     """All measurements, in the experiment's own form."""
-
-
-D = TypeVar("D", bound=Result)
 
 
 def finite(value: Any) -> Any:
@@ -186,7 +176,7 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def to_json(result: Result) -> str:
+def to_json(result: ExperimentResult) -> str:
     """Return *result* as JSON text. Raises ResultError for NaN or infinity, which JSON cannot represent."""
     try:
         return json.dumps(asdict(result), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -194,18 +184,22 @@ def to_json(result: Result) -> str:
         raise ResultError(f"{result.experiment}: a number that is not finite cannot be written ({error})") from None
 
 
-def from_json(text: str | bytes, name: str, kind: type[D]) -> D:
-    """Return the result of *kind* in *text*. Raises ResultError; its line has *name*, key, value, what is allowed."""
+def load(source: Path) -> ExperimentResult:
+    """Read a result. Raises ResultError, whose text is one line with file, key, value and what is allowed."""
     from pydantic import TypeAdapter, ValidationError
 
     def refuse(constant: str) -> None:
-        raise ResultError(f"{name}: {constant} is no number that was measured")
+        raise ResultError(f"{source}: {constant} is no number that was measured")
 
+    try:
+        text = source.read_bytes()
+    except OSError as error:
+        raise ResultError(f"{source}: {error.strerror}") from None
     # Refuse NaN and infinity here: Python's JSON and pydantic accept them, but all other code expects finite numbers.
     with suppress(ValueError):
         json.loads(text, parse_constant=refuse)
     try:
-        return TypeAdapter(kind).validate_json(text, strict=True)
+        return TypeAdapter(ExperimentResult).validate_json(text, strict=True)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         key = ".".join(map(str, first["loc"]))
@@ -213,7 +207,7 @@ def from_json(text: str | bytes, name: str, kind: type[D]) -> D:
         value = f" {given}" if key and first["type"] != "missing" and len(given) < 60 else ""
         more = f" (and {len(others)} more)" if others else ""
         message = first["msg"].removeprefix("Value error, ")
-        raise ResultError(f"{name}: {key + value + ': ' if key else ''}{message}{more}") from None
+        raise ResultError(f"{source}: {key + value + ': ' if key else ''}{message}{more}") from None
 
 
 def prepare(directory: Path) -> None:
@@ -222,7 +216,7 @@ def prepare(directory: Path) -> None:
     tempfile.TemporaryFile(dir=directory).close()
 
 
-def write(result: Result, target: Path) -> None:
+def write(result: ExperimentResult, target: Path) -> None:
     """Replace *target* by *result* in one step. Raises ResultError if a number is not finite, and OSError."""
     text = to_json(result)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -236,19 +230,6 @@ def write(result: Result, target: Path) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def read_bytes(source: Path) -> bytes:
-    """Return the content of *source*. Raises ResultError, with a one-line text, if it cannot be read."""
-    try:
-        return source.read_bytes()
-    except OSError as error:
-        raise ResultError(f"{source}: {error.strerror}") from None
-
-
-def load(source: Path, kind: type[D]) -> D:
-    """Read a result of *kind*. Raises ResultError, whose text is one line with file, key and value."""
-    return from_json(read_bytes(source), str(source), kind)
 
 
 def find(directory: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import comb, floor, inf, isfinite, isnan, nan, sqrt
+from math import ceil, floor, inf, isfinite, isnan, nan, sqrt
 from statistics import NormalDist, fmean, geometric_mean, stdev, variance
 from typing import Any, TypeVar
 
@@ -141,15 +141,12 @@ def exact_median_interval(values: Sequence[float], confidence: float = CONFIDENC
     It assumes no distribution (Conover, Practical Nonparametric Statistics, 3.2): the number of values below the median
     has a binomial distribution. None if there are too few values, which for 95 % are fewer than six.
     """
-    n, found = len(values), 0
-    outside = 0.0
-    for below in range(n // 2):
-        outside += comb(n, below) / 2 ** (n - 1)
-        if outside > 1 - confidence:
-            break
-        found = below + 1
+    from scipy.special import bdtrik
+
     ordered = sorted(values)
-    return (ordered[found - 1], ordered[n - found]) if found else None
+    # The greatest number of values that can be left out at either end.
+    left_out = ceil(bdtrik((1 - confidence) / 2, len(ordered), 0.5)) if ordered else 0
+    return (ordered[left_out - 1], ordered[-left_out]) if left_out else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 INK = "#222222"
 MUTED = "#6b6b6b"
@@ -80,7 +80,7 @@ def draw_path(axes: Any, times: Sequence[float], values: Sequence[float], path: 
     axes.plot(times, values, color=path.color, linewidth=2, label=path.label, zorder=3)
 
 
-def save(figure: Any, target: Path | BinaryIO, *, dpi: int = 120) -> None:
-    """Write *figure* into *target*, in the format of its suffix, or as SVG into a stream. It contains no date."""
-    kind = target.suffix.removeprefix(".") if isinstance(target, Path) else "svg"
+def save(figure: Any, target: Path, *, dpi: int = 120) -> None:
+    """Write *figure* into *target*, in the format of its suffix. It contains no date."""
+    kind = target.suffix.removeprefix(".")
     figure.savefig(target, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)

@@ -2,4 +2,4 @@
 """Code that the programs of this project share, such as parsers, formats and messages."""
 
 __version__ = "0.2.0"
-"""Of the distribution that has both daemons; pyproject.toml says the same."""
+"""The version of the distribution, as in pyproject.toml."""

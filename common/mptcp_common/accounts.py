@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which accounts of budgets to show if there are too many: one rule for throttler and console. Pure."""
+"""Chooses the accounts of budgets to show if there are too many, by one rule for throttler and console. Pure."""
 
 from __future__ import annotations
 

@@ -157,8 +157,10 @@ class Bpf:
                 logs[library.bpf_program__name(code).decode()] = code, log
                 code = library.bpf_object__next_program(opened, code)
             result = library.bpf_object__load(opened)
-            said = [line for _, log in logs.values() for line in log.value.decode(errors="replace").splitlines()[-1:]]
-            what = f"load the BPF program {path.stem}{f' ({said[-1].strip()})' if said else ''}"
+            messages = [
+                line for _, log in logs.values() for line in log.value.decode(errors="replace").splitlines()[-1:]
+            ]
+            what = f"load the BPF program {path.stem}{f' ({messages[-1].strip()})' if messages else ''}"
             if result < 0:
                 raise KernelError(f"{what}: {os.strerror(-result)}")
             return {name: self.made(os.dup(library.bpf_program__fd(code)), what) for name, (code, _) in logs.items()}

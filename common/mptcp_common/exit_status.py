@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Exit statuses of all commands. By these, systemd does not restart what a restart cannot cure."""
+"""Exit statuses of all commands. By these, systemd does not restart a daemon whose problem a restart cannot solve."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Types of single values in an operator's file, for pydantic and, as JSON Schema, for editors.
 
-A parser takes a YAML value and returns the model's value, or raises a ValueError for the operator: the value, what is
-wrong, and what is allowed.
+A parser takes a YAML value and returns the model's value, or raises a ValueError for the operator: the value, the
+mistake, and the allowed values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME: Final = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)
 
 
 class Section(BaseModel):
-    """What every section has in common: nothing is converted silently and no unknown key passes.
+    """The base of all sections: nothing is converted silently, and unknown keys are refused.
 
     The docstring below a key is its description in the JSON Schema.
     """

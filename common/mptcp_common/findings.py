@@ -93,10 +93,10 @@ def summary(findings: Sequence[Finding]) -> str:
         verdict = "this host is ready, with reservations"
     else:
         verdict = "this host is ready"
-    said = f"{count[Status.OK]} ok, {count[Status.WARN]} warn, {count[Status.FAIL]} fail"
+    counts = f"{count[Status.OK]} ok, {count[Status.WARN]} warn, {count[Status.FAIL]} fail"
     if not count[Status.UNSEEN]:
-        return f"{verdict}: {said}"
-    return f"{verdict}, as far as it is seen without root: {said}, {count[Status.UNSEEN]} unseen"
+        return f"{verdict}: {counts}"
+    return f"{verdict}, as far as it is seen without root: {counts}, {count[Status.UNSEEN]} unseen"
 
 
 def _print_table(findings: Sequence[Finding]) -> None:

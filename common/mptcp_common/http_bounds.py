@@ -2,7 +2,7 @@
 """HTTP connections with bounds on how long a request may take to come, and on how many connections wait for one.
 
 uvicorn ends a connection that is idle after an answer, but waits without limit for a first request, and for the rest of
-a begun one. For console and portal; nobody else loads uvicorn.
+a begun one. For console and portal; no other program loads uvicorn.
 """
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ class BoundedHttp(H11Protocol):
 
     def on_response_complete(self) -> None:
         # Not only until the next request begins, like uvicorn's own timer: an endless request would stay forever.
-        self._wait_no_more()
+        self._cancel_deadline()
         super().on_response_complete()
         self._look(self._idle_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._wait_no_more()
+        self._cancel_deadline()
 
     def _look(self, idle_seconds: float = 0.0) -> None:
         """Start or stop the deadline; *idle_seconds* are added."""
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY) and not self._with_answers:
-            self._wait_no_more()
+            self._cancel_deadline()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(idle_seconds + self._request_seconds, self._end)
             self._make_room()
 
-    def _wait_no_more(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -96,6 +96,6 @@ class BoundedHttp(H11Protocol):
             min(waiting, key=waiting.__getitem__)._end()
 
     def _end(self) -> None:
-        self._wait_no_more()
+        self._cancel_deadline()
         # Not close(), which would wait for a client that reads nothing.
         self.transport.abort()

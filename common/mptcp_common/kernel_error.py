@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The error for what the kernel refused."""
+"""The error for an operation that the kernel refused."""
 
 from __future__ import annotations
 

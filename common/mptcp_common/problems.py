@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is wrong with a file that an operator wrote: place, key, value, and what is allowed.
+"""Problems of a file that an operator wrote: place, key, value, and the allowed values.
 
 Rules: one line per problem, which needs no knowledge of the source; all problems of a file at once, in the order of its
 lines; a warning never makes a file unusable.
@@ -50,7 +50,7 @@ class Problem:
 
 
 class DocumentError(Exception):
-    """A file cannot be used; with everything that is wrong with it."""
+    """A file cannot be used. The error has all of its problems."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = in_order(problems)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Asks a running throttler over its Unix socket: sends a line of JSON, gets a JSON document (docs/status.md).
 
-The daemon decides what may be asked. An answer with ``error`` says why it refused the request; it is returned like any
-other.
+The daemon decides which requests it answers. An answer with ``error`` has the reason for a refusal; it is returned like
+any other.
 
 A daemon too old for requests sends its whole status and closes the socket with the request unread. That resets the
 connection (unix(7)), but only after an answer that tells the version.
@@ -32,7 +32,7 @@ _PIECE_BYTES = 1 << 16
 def ask(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECONDS) -> dict[str, Any]:
     """Return the answer of the daemon at *path* to *request*, for example ``{"query": "summary"}``.
 
-    *timeout*: the longest pause in the answer, in seconds. Raises OSError if nobody listens or the answer ends too
+    *timeout*: the longest pause in the answer, in seconds. Raises OSError if no daemon listens or the answer ends too
     early, and TimeoutError (an OSError) if it does not come.
     """
     return _document(ask_text(path, request, timeout))

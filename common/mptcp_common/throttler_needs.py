@@ -23,14 +23,8 @@ HTB, PFIFO, TBF, IFB = "htb", "pfifo", "tbf", "ifb"
 PACKETS, SOCKETS = "packet sockets", "socket diagnostics"
 OF_KERNEL = (HTB, PFIFO, PACKETS, SOCKETS)
 """Needed by every policy."""
-BY_IPTABLES: Final = "iptables"
 BY_NFTABLES: Final = "nftables"
 BY_EITHER: Final = "auto"
-BACKENDS = (BY_IPTABLES, BY_NFTABLES)
-"""How packets find their classes: the words of the throttler's settings, in the order of ``auto``."""
-IPTABLES_THERE = Path("/proc/net/ip_tables_names")
-"""Exists if iptables is built in or loaded. A trial of iptables loads its modules, and the throttler would use it after
-its next start."""
 INGRESS = "nftables at ingress"
 FOR_UPLOADS = (TBF, IFB, INGRESS)
 """Also needed by rules for uploads."""
@@ -58,10 +52,37 @@ class _Feature(NamedTuple):
     """Names of the shared library that the throttler uses for it."""
     works: str = ""
     """The text about a working backend."""
+    there: str = ""
+    """For a backend whose trial loads its modules: a file that exists if they are loaded or built in."""
 
 
 _FINDS = "packets find their classes by it"
+_BACKENDS = {
+    "iptables": _Feature(
+        "iptables",
+        _FINDS,
+        "-a iptable_mangle ip6table_mangle xt_set xt_length ip_set_hash_ipportip",
+        "CONFIG_IP_NF_MANGLE, CONFIG_IP6_NF_MANGLE, CONFIG_NETFILTER_XT_SET, CONFIG_NETFILTER_XT_MATCH_LENGTH or "
+        "CONFIG_IP_SET_HASH_IPPORTIP",
+        "iptables",
+        works="legacy mangle table, SET target and hash:ip,port,ip with skbinfo work",
+        there="/proc/net/ip_tables_names",
+    ),
+    BY_NFTABLES: _Feature(
+        "nftables",
+        _FINDS,
+        "nf_tables",
+        "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET",
+        "libnftables1",
+        NFTABLES,
+        works="nf_tables maps on postrouting work",
+    ),
+}
+BACKENDS = tuple(_BACKENDS)
+"""How packets find their classes: the words of the throttler's settings, in the order of ``auto``. The adapter of each
+is the module of its name in ``mptcp_throttler.kernel.netfilter``."""
 _FEATURES = {
+    **_BACKENDS,
     HTB: _Feature("HTB", "it is what caps a subflow", "sch_htb", "CONFIG_NET_SCH_HTB"),
     PFIFO: _Feature("pfifo", "it keeps the queue of a cap short", "sch_fifo", "CONFIG_NET_SCH_FIFO"),
     TBF: _Feature("TBF", "it cuts the large segments of capped uploads", "sch_tbf", "CONFIG_NET_SCH_TBF"),
@@ -72,24 +93,6 @@ _FEATURES = {
         "subflows are counted by socket diagnostics",
         "-a inet_diag tcp_diag mptcp_diag",
         "CONFIG_INET_DIAG",
-    ),
-    BY_IPTABLES: _Feature(
-        "iptables",
-        _FINDS,
-        "-a iptable_mangle ip6table_mangle xt_set xt_length ip_set_hash_ipportip",
-        "CONFIG_IP_NF_MANGLE, CONFIG_IP6_NF_MANGLE, CONFIG_NETFILTER_XT_SET, CONFIG_NETFILTER_XT_MATCH_LENGTH or "
-        "CONFIG_IP_SET_HASH_IPPORTIP",
-        "iptables",
-        works="legacy mangle table, SET target and hash:ip,port,ip with skbinfo work",
-    ),
-    BY_NFTABLES: _Feature(
-        "nftables",
-        _FINDS,
-        "nf_tables",
-        "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET",
-        "libnftables1",
-        NFTABLES,
-        works="nf_tables maps on postrouting work",
     ),
     BY_EITHER: _Feature("netfilter", _FINDS, "nf_tables", "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET", "libnftables1"),
     INGRESS: _Feature(
@@ -109,8 +112,14 @@ def name_of(feature: str) -> str:
 
 
 def what_works(backend: str) -> str:
-    """Return what works of the working *backend*, in words."""
+    """Return a text about the parts of the working *backend*."""
     return _FEATURES[backend].works
+
+
+def backends_there() -> tuple[str, ...]:
+    """Return the backends whose trial loads no kernel module. The daemon, which cannot load modules itself, would use
+    a loaded one after its next start."""
+    return tuple(name for name, each in _BACKENDS.items() if not each.there or Path(each.there).exists())
 
 
 def by_nftables(feature: str) -> bool:
@@ -145,7 +154,7 @@ def first(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
 
 
 def lack_of_pcap(loads: Callable[[str], bool]) -> Lack | None:
-    """Return what is missing for the capture; without it, the throttler does not start."""
+    """Return the missing requirement of the capture; without it, the throttler does not start."""
     if first(PCAP, loads):
         return None
     return Lack(
@@ -156,7 +165,8 @@ def lack_of_pcap(loads: Callable[[str], bool]) -> Lack | None:
 
 
 def lack_of_nftables(loads: Callable[[str], bool]) -> Lack | None:
-    """Return what is missing of netfilter. Uploads need it, and without legacy iptables everything does."""
+    """Return the missing requirement of netfilter, which uploads need; without legacy iptables, downloads need it,
+    too."""
     if first(NFTABLES, loads):
         return None
     return Lack(
@@ -167,7 +177,8 @@ def lack_of_nftables(loads: Callable[[str], bool]) -> Lack | None:
 
 
 def lack_of_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> Lack | None:
-    """Return what the throttler's programs lack. *release*: the kernel's; *has_types*: ``KERNEL_TYPES`` exists."""
+    """Return the missing requirement of the throttler's programs. *release*: the kernel's; *has_types*:
+    ``KERNEL_TYPES`` exists."""
     if first(BPF, loads) is None:
         return Lack(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
     if _version(release) >= _OLDEST_FOR_BPF and has_types:

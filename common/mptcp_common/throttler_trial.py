@@ -103,8 +103,8 @@ def in_fresh_namespace(module: str, arguments: Sequence[str]) -> tuple[Results, 
         results: Results = json.loads(answer.stdout)
     except subprocess.CalledProcessError as error:
         # The last line has the error of unshare(1) or Python.
-        said = error.stderr.strip().splitlines()
-        return {}, f"the trial failed: {said[-1] if said else f'exit status {error.returncode}'}"
+        lines = error.stderr.strip().splitlines()
+        return {}, f"the trial failed: {lines[-1] if lines else f'exit status {error.returncode}'}"
     except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
         return {}, f"the trial failed: {error}"
     return results, ""

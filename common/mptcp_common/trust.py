@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which files are trusted: those that only root, the daemon, or the calling user can write."""
+"""Decides which files are trusted: files that only root, the daemon, or the calling user can write."""
 
 from __future__ import annotations
 

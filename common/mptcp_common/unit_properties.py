@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What systemd knows about a unit, drop-ins included (systemctl(1), ``show``)."""
+"""Reads systemd's properties of a unit, drop-ins included (systemctl(1), ``show``)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def properties_of_unit(unit: str, names: Sequence[str]) -> dict[str, str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return {}
-    said: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for line in answer.stdout.splitlines():
         name, equals, value = line.partition("=")
         if equals and name in names:
             # Some lists have one line per value.
-            said[name] = f"{said[name]} {value}" if name in said else value
-    return said
+            properties[name] = f"{properties[name]} {value}" if name in properties else value
+    return properties

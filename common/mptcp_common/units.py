@@ -44,7 +44,7 @@ _SIZE_ADVICE: Final = 'write a number and one of B, KB, MB, KiB, MiB (e.g. "15 K
 
 
 def parse_rate(value: object) -> int:
-    """Return *value*, a whole number or text with a unit, in bit/s; ValueError says what is allowed."""
+    """Return *value*, a whole number or text with a unit, in bit/s; the text of a ValueError has the allowed values."""
     if type(value) is int:
         exact = Decimal(value)
     else:
@@ -63,7 +63,7 @@ def parse_rate(value: object) -> int:
 
 
 def parse_size(value: object, lowest: int = 1, highest: int = HIGHEST_SIZE) -> int:
-    """Return *value*, a whole number or text with a unit, in bytes; ValueError says what is allowed."""
+    """Return *value*, a whole number or text with a unit, in bytes; the text of a ValueError has the allowed values."""
     if type(value) is int:
         exact = Decimal(value)
     else:

@@ -23,7 +23,7 @@ _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{
 
 
 def token_problem(text: str) -> str | None:
-    """Return why *text*, a file's without its last newline, cannot be a token; None if it can."""
+    """Return why *text*, the content of a file without its last newline, cannot be a token; None if it can."""
     if not text:
         return "is empty; write a token into it: openssl rand -hex 32"
     if not _TOKEN.fullmatch(text):
@@ -43,7 +43,7 @@ class Token:
     def is_shown_by(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(errors="replace"), self._text)
 
-    def is_borne_by(self, authorization: str) -> bool:
+    def is_in_header(self, authorization: str) -> bool:
         """Tell whether the header ``Authorization`` has the token."""
         scheme, _, text = authorization.partition(" ")
         return scheme.lower() == "bearer" and self.is_shown_by(text.strip())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 LARGEST: Final = 1 << 20
-"""Bytes of the file."""
+"""Maximum size of the file, bytes."""
 LONGEST_NAME: Final = 64
 
 
@@ -56,7 +56,7 @@ class AddressNames:
         self._read: tuple[int, int, int] | None = None
         self._names: Mapping[str, str] = {}
         self.version = int(time.time())
-        """Changes with the names, also by a restart."""
+        """A number that changes when the names change, and at a restart."""
 
     def look(self) -> None:
         """Read the file if it changed."""

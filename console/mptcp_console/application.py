@@ -30,13 +30,13 @@ from mptcp_console.overviews import whole
 from mptcp_console.protection import Protection
 from mptcp_console.rates import columns
 from mptcp_console.settings import Settings
-from mptcp_console.watch import MOST_WATCHERS, TooMany, Watch, what_is_wrong
+from mptcp_console.watch import MOST_WATCHERS, TooMany, Watch, state_of_error
 
 STATIC: Final = Path(__file__).parent / "static"
 DOCS: Final = (Path("/usr/share/doc/mptcp-steering-proxy/docs"), Path(__file__).parents[2] / "docs")
-"""Candidates for the documentation: the package's, the sources'."""
+"""Possible places of the documentation: in the package, and in a checkout."""
 LARGEST_BODY: Final = 256 * 1024
-"""Bytes: a policy as JSON, in which each character may take six."""
+"""Maximum size of a request's body, bytes: a policy as JSON, in which each character may take six."""
 LARGEST_FORM: Final = 4096
 
 _DOC: Final = re.compile("[a-z0-9-]{1,40}")
@@ -114,16 +114,16 @@ class Console:
             except (Busy, TooMany):
                 return _error(503, "too many ask at once; it is tried again", {"Retry-After": "2"})
             except OSError as error:
-                return _error(503, what_is_wrong(error, self._settings.status_socket)[1], {"Retry-After": "2"})
+                return _error(503, state_of_error(error, self._settings.status_socket)[1], {"Retry-After": "2"})
 
         return careful
 
     async def _stream(self, request: Request) -> Response:
         if request.method == "HEAD":
-            # Without a body there is no end of it either: the watcher would stay as long as the connection.
+            # The answer has no body, whose end would end the watching: it would go on as long as the connection.
             return Response(media_type=_Stream.media_type)
         watching = self._watch.watching()
-        watching.__enter__()  # here, so that TooMany becomes a status
+        watching.__enter__()  # before the response begins, so that TooMany still becomes a status code
 
         async def stream() -> AsyncIterator[str]:
             async for text in self._live.stream():
@@ -145,7 +145,7 @@ class Console:
         events, more = kept.newest(wanted, limit) if near is None else kept.nearest(wanted, near, limit)
         head: dict[str, Any] = {"time": self._clock(), "more": more, "since": kept.since}
         if wanted.first is not None and wanted.last is not None:
-            # Of all kinds and clients, whatever the filter.
+            # The counts are those of all kinds and clients, independently of the filter.
             counted = kept.counts.between(wanted.first, wanted.last)
             within = {"since": kept.counted_since, "from": counted.first, "to": counted.last}
             head["counted"] = within | {"kinds": counted.kinds}
@@ -157,7 +157,7 @@ class Console:
         return _json(whole(self._watch.summary) | {"is_current": self._watch.is_current})
 
     async def _about(self, _: Request) -> Response:
-        """Rarely changing facts: the stream tells when names change."""
+        """Return facts that rarely change. The stream announces a change of names."""
         self._names.look()
         return _json(
             {
@@ -177,25 +177,25 @@ class Console:
         return FileResponse(file, media_type="text/plain; charset=utf-8")
 
     async def _clients(self, request: Request) -> Response:
-        return await self._asked(questions.clients(request.query_params))
+        return await self._answer_to(questions.clients(request.query_params))
 
     async def _connections(self, request: Request) -> Response:
-        return await self._asked(questions.connections(request.query_params))
+        return await self._answer_to(questions.connections(request.query_params))
 
     async def _explain(self, request: Request) -> Response:
-        return await self._asked(questions.explain(request.query_params))
+        return await self._answer_to(questions.explain(request.query_params))
 
     async def _policy_text(self, _: Request) -> Response:
-        return await self._asked(questions.POLICY_TEXT)
+        return await self._answer_to(questions.POLICY_TEXT)
 
     async def _what_if(self, request: Request) -> Response:
         try:
             document = json.loads(await _body(request, LARGEST_BODY))
         except (ValueError, RecursionError):  # RecursionError: lists nested thousands deep
             raise questions.Wrong('the body is not JSON; send {"policy": "TEXT"}') from None
-        return await self._asked(questions.what_if(document))
+        return await self._answer_to(questions.what_if(document))
 
-    async def _asked(self, question: Mapping[str, object]) -> Response:
+    async def _answer_to(self, question: Mapping[str, object]) -> Response:
         answer = await self._lane.ask(question)
         refusal = questions.refusal(answer)
         return _json(answer) if refusal is None else _error(422, refusal)

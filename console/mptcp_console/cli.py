@@ -82,7 +82,7 @@ def _settings(file: Path | None) -> Settings:
 
 
 def _warn(file: Path | None, settings: Settings) -> None:
-    """Warn if this host does not have the address, or not yet."""
+    """Warn if this host does not have the address at present."""
     for warning in not_there(str(file or DEFAULT_SETTINGS), {"listen": settings.address}):
         journal.say(warning, journal.WARNING)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Numbers of events by kind, for each ten seconds of the last hour, in constant memory.
 
-If events come fast, they themselves are kept only for minutes; their counts last the hour.
+If many events come, the events are kept only for minutes, but their counts for the hour.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from mptcp_console.history import COARSE_SLOTS, COARSE_STEP
 
 MOST_KINDS: Final = 20
-"""The throttler has eleven, the console one; 1.4 KB each."""
+"""Maximum number of kinds, each of which takes 1.4 KB. The throttler has eleven, the console one."""
 OTHERS: Final = "other"
 """The kind that counts all further kinds."""
 _NEVER: Final = -1

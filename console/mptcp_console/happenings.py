@@ -20,16 +20,16 @@ from typing import Any, Final
 from mptcp_console.event_counts import EventCounts
 
 LONGEST_TEXT: Final = 400
-"""Characters of an event's line for people."""
+"""Maximum length of an event's line for people, characters."""
 MOST_EVENTS: Final = 40_000
 MOST_BYTES: Final = 8 * 1024 * 1024
 SPAN: Final = 3600.0
 _END_OF_TIME: Final = 1e11
 """Seconds since the epoch; a larger time is invalid, and so is NaN."""
 _MOST_GONE: Final = 1000
-"""Dropped events that are still in the order of times."""
+"""Maximum number of dropped events that are still in the order of times."""
 _SOME: Final = 1000
-"""Events per pass, before a check whether these are enough."""
+"""Number of events that are filtered at a time, before a check whether enough were found."""
 _TIME: Final = attrgetter("time")
 _KEPT: Final = ("kind", "token", "client", "remote", "local", "path", "rule", "direction")
 
@@ -136,7 +136,7 @@ class Happenings:
         self._tidy()
 
     def forget(self, now: float) -> None:
-        """Drop events older than an hour, and times that a clock was set back from."""
+        """Drop events older than an hour, and counts of times later than now, which exist if a clock was set back."""
         while self._events and self._events[0].time < now - SPAN:
             self._drop()
         self._tidy()
@@ -152,11 +152,12 @@ class Happenings:
         return gone
 
     def _tidy(self) -> None:
-        """Remove dropped events from the order of times, many at once, because one takes as long."""
+        """Remove dropped events from the order of times. Many are removed at once, because removing one takes as
+        long."""
         if len(self._by_time) - len(self._events) > _MOST_GONE:
-            self._by_time = self._those_left(self._by_time)
+            self._by_time = self._without_dropped(self._by_time)
 
-    def _those_left(self, events: list[Happening]) -> list[Happening]:
+    def _without_dropped(self, events: list[Happening]) -> list[Happening]:
         oldest = self._events[0].serial if self._events else self.serial + 1
         return [each for each in events if each.serial >= oldest]
 
@@ -167,7 +168,7 @@ class Happenings:
         """
         begin = 0 if wanted.first is None else bisect_left(self._by_time, wanted.first, key=_TIME)
         end = len(self._by_time) if wanted.last is None else bisect_right(self._by_time, wanted.last, key=_TIME)
-        found = wanted.of(self._those_left(self._by_time[begin:end]))
+        found = wanted.of(self._without_dropped(self._by_time[begin:end]))
         at = bisect_left(found, time, key=_TIME)
         around = found[max(0, at - limit) : at + limit]
         nearest = heapq.nsmallest(limit, around, key=lambda event: abs(event.time - time))

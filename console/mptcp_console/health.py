@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is wrong with a throttler that answers, in sentences for the page. Pure.
+"""The problems of a throttler that answers, in sentences for the page. Pure.
 
 Some problems last, and the summary has them. Others are growing counts, which are reported for a minute.
 """
@@ -26,7 +26,7 @@ class Health:
         """Times and counts of the last minute, and one from before it."""
 
     def take(self, summary: Mapping[str, Any]) -> list[str]:
-        """Return what is wrong as of *summary*, in sentences without a full stop; nothing if all is well."""
+        """Return the problems as of *summary*, in sentences without a full stop; none if all is well."""
         now, counts = float(summary["time"]), _losses(summary)
         if summary.get("pid") != self._pid or (self._counts and now < self._counts[-1][0]):
             self._pid = summary.get("pid")

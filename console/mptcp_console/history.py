@@ -21,7 +21,7 @@ COARSE_SLOTS: Final = 360
 """An hour, ten seconds apart."""
 SPAN: Final = COARSE_STEP * COARSE_SLOTS
 MOST_TRACKS: Final = 400
-"""Some 8 KB each. Further ones are counted, not kept."""
+"""Maximum number of tracks, each of which takes some 8 KB. Values of further ones are only counted."""
 _UNKNOWN: Final = math.nan
 
 Merge = Callable[[float, float, int], float]
@@ -82,7 +82,7 @@ class Tracks:
         self._first = 0
         self._now: int | None = None
         self.refused = 0
-        """Values without room."""
+        """Number of values that were not kept, because there were too many tracks."""
 
     @property
     def now(self) -> int | None:
@@ -91,7 +91,7 @@ class Tracks:
 
     @property
     def since(self) -> int | None:
-        """The first second that may be known; None before there is one."""
+        """The first second with values, at most ``SPAN`` before now; None before the first."""
         return None if self._now is None else max(self._first, self._now - SPAN)
 
     def __len__(self) -> int:

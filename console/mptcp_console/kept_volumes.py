@@ -14,7 +14,7 @@ from mptcp_common.reasons import reason
 from mptcp_console.volumes import Volumes
 
 SECONDS: Final = 60.0
-"""Between two writes: a crash loses this much."""
+"""Seconds between two writes; a crash loses the bytes of this time."""
 
 
 class KeptVolumes:

@@ -36,7 +36,7 @@ MOST_ANSWERS: Final = 16
 
 
 class Busy(Exception):
-    """Too many wait already."""
+    """Too many requests wait already."""
 
 
 class _Answered(NamedTuple):
@@ -72,8 +72,8 @@ class Lane:
 
     async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
         """Return the throttler's answer. Raises OSError like its client, and Busy if too many wait."""
-        key, asked = json.dumps(request, sort_keys=True), self._clock()
-        if (answer := self._fresh(key, asked)) is not None:
+        key, requested = json.dumps(request, sort_keys=True), self._clock()
+        if (answer := self._fresh(key, requested)) is not None:
             return answer
         if self._waiting >= MOST_WAITING:
             raise Busy
@@ -81,18 +81,18 @@ class Lane:
         try:
             async with self._lock:
                 # Another request may have got this answer while this one waited.
-                if (answer := self._fresh(key, asked)) is not None:
+                if (answer := self._fresh(key, requested)) is not None:
                     return answer
                 await self._turn()
                 return await self._answer(key, request)
         finally:
             self._waiting -= 1
 
-    def _fresh(self, key: str, asked: float) -> dict[str, Any] | None:
+    def _fresh(self, key: str, requested: float) -> dict[str, Any] | None:
         found = self._answers.get(key)
         # An answer that began after the request is good for it, whatever has happened meanwhile. Otherwise concurrent
         # requests would need an answer each if something happens during each answer.
-        if found is None or (found.begun <= self._changed and found.begun < asked):
+        if found is None or (found.begun <= self._changed and found.begun < requested):
             return None
         return found.answer if self._clock() - found.ended < FRESH else None
 

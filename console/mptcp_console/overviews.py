@@ -10,9 +10,9 @@ from mptcp_common.accounts import fullest
 from mptcp_console.rates import PathKey, capping, present
 
 MOST_RULES: Final = 100
-"""Capping rules; if there are more, those that cap most."""
+"""Maximum number of capping rules; if there are more, those that cap most are shown."""
 MOST_BUDGETS: Final = 20
-"""Accounts of budgets; more if the policy has more budgets, one of each."""
+"""Maximum number of accounts of budgets. If the policy has more budgets, one account of each is shown."""
 
 
 def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[str, Any]:

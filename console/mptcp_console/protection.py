@@ -86,7 +86,7 @@ class Protection:
         )
 
     def _is_shown(self, token: Token, headers: Headers) -> bool:
-        if token.is_borne_by(headers.get("authorization", "")):
+        if token.is_in_header(headers.get("authorization", "")):
             return True
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         return token.is_cookie(cookie, self._clock())

@@ -17,9 +17,10 @@ SORTS: Final = ("rate", "bytes", "age", "client")
 MOST_ROWS: Final = 200
 MOST_EVENTS: Final = 500
 LONGEST_SPAN: Final = 2 * SPAN
-"""Seconds: the kept span, and what a page asks for beyond it."""
+"""Maximum seconds: the kept span, and the time that a page requests beyond it."""
 LONGEST_POLICY: Final = 48 * 1024
-"""Bytes of UTF-8: the throttler reads a line of 64 KiB, in which newlines take two each."""
+"""Maximum size of a policy in UTF-8, bytes: the throttler reads a line of 64 KiB, in which a newline takes two
+bytes."""
 POLICY_TEXT: Final = {"query": "policy"}
 _TOKEN: Final = re.compile(r"[0-9a-f]{8,9}")
 _WORD: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -69,7 +70,7 @@ def explain(given: Mapping[str, str]) -> dict[str, object]:
 
 
 def what_if(document: object) -> dict[str, object]:
-    """Return the query what another policy would cap, and what else it would change."""
+    """Return the query for the caps and other effects that another policy would have."""
     policy = document.get("policy") if isinstance(document, dict) else None
     if not isinstance(policy, str) or not policy.strip():
         raise Wrong('policy: is required; send {"policy": "TEXT"}')

@@ -82,7 +82,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     def alive(text: str) -> None:
         with suppress(OSError):
             notify(WATCHDOG, status(f"{settings.url}: {text}"))
-        # Only when it changes.
+        # Log the text only if it has changed.
         if last_words != [text]:
             last_words[:] = [text]
             journal.say(f"mptcp-console: {text}")

@@ -90,7 +90,7 @@ _PATH: Final = {"type": "string", "minLength": 1}
 
 
 class ConsoleSection(Section):
-    """Settings of mptcp-console: where it listens, whom it asks, who may see it."""
+    """Settings of mptcp-console: its listening address, its sources, and its access rules."""
 
     listen: Annotated[tuple[str, int], Parsed(_listen, {"type": "string"})] = Field(
         default=("127.0.0.1", 8610),
@@ -238,7 +238,7 @@ def _no_first_token(path: Path, problem: str) -> Problem:
 
 
 def _token(path: Path) -> tuple[str | None, str | None]:
-    """Return the token in *path*, or what is wrong with the file."""
+    """Return the token in *path*, or the problem of the file."""
     try:
         with path.open("rb") as file:
             mode = path.stat().st_mode

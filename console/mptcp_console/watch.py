@@ -70,7 +70,7 @@ def asker(path: Path, patience: float = PATIENCE) -> Ask:
     return ask
 
 
-def what_is_wrong(error: OSError, path: Path) -> tuple[str, str]:
+def state_of_error(error: OSError, path: Path) -> tuple[str, str]:
     """Return the state that *error* means for the throttler at *path*, and a line about it."""
     if isinstance(error, TimeoutError):
         return SILENT, f"the throttler does not answer within {PATIENCE:g} s; it hangs, or the host is overloaded"
@@ -147,14 +147,14 @@ class Watch:
             pass
 
     async def look(self) -> None:
-        """Ask once, keep the answer, and notify all who wait."""
+        """Query the throttler once, keep the answer, and notify all waiting tasks."""
         try:
             summary = await self._ask({"query": "summary"})
             self._take(summary)
             if self.throttler.state == UP:
                 await self._take_events()
         except OSError as error:
-            self._set_state(*what_is_wrong(error, self._path))
+            self._set_state(*state_of_error(error, self._path))
         self.happenings.forget(self._clock())
         self._alive(self.throttler.text or "the throttler answers")
         async with self._news:
@@ -193,7 +193,7 @@ class Watch:
         last = self._last_event
         if last <= self._seen_event:
             self._busy_until = 0.0
-            self._say_what_is_missing()
+            self._note_missing_events()
             return
         if self._monotonic() < self._busy_until:
             return
@@ -201,7 +201,7 @@ class Watch:
         if last - after > MANY_EVENTS:
             self._busy_until = self._monotonic() + EVENTS_SECONDS
         answer = await self._ask({"query": "events", "after": after, "limit": MOST_EVENTS_ASKED})
-        self._say_what_is_missing()
+        self._note_missing_events()
         for number, event in _numbered(answer):
             if number > self._seen_event + 1:
                 # Older events are lost: the throttler keeps a limited number, and the first query is limited as well.
@@ -210,8 +210,8 @@ class Watch:
                 self._seen_event = number
                 self.happenings.add(event)
 
-    def _say_what_is_missing(self) -> None:
-        """After meeting a throttler: events from before its start are unknown."""
+    def _note_missing_events(self) -> None:
+        """Note, after the first answer of a throttler, that events from before its start are unknown."""
         if self._began is not None:
             self.happenings.missing_before(self._began)
             self._began = None
@@ -264,7 +264,7 @@ class Watch:
         return self.tick
 
     async def close(self) -> None:
-        """Release all who wait."""
+        """Release all waiting tasks."""
         self.is_closed = True
         self._woken.set()
         async with self._news:

@@ -24,8 +24,8 @@ from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.metrics import as_text
 from mptcp_gateway.model import Verdict
 from mptcp_gateway.plan import MOST_ENDPOINTS, apart, commands, planned
-from mptcp_gateway.said import status_of
 from mptcp_gateway.settings import DEFAULT_SETTINGS, read_settings
+from mptcp_gateway.status_files import status_of
 
 DIRECTORY: Final = Path("/run/mptcp-gateway")
 FORWARDER_DIRECTORY: Final = Path("/run/mptcp-forwarder")
@@ -164,16 +164,16 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _home(home: dict[str, Any]) -> Iterator[str]:
-    says, instead = home["forwarder"], "goes by the best uplink" if home["fail"] == "open" else "is refused"
-    if says is None:
+    forwarder, instead = home["forwarder"], "goes by the best uplink" if home["fail"] == "open" else "is refused"
+    if forwarder is None:
         yield f"the forwarder does not run (systemctl status mptcp-forwarder): TCP {instead}"
     else:
-        if says["silent"] is not None:
-            yield f"no parent answers ({says['silent']}): TCP {instead}"
-        counts = f"{says['open']} connections, {says['connections']} since its start"
-        because = f" (the last: {says['direct_because']})" if says["direct_because"] else ""
-        yield f"{counts}; {says['direct']} went past the parents{because}, {says['failed']} failed"
-        for port in says["refused_ports"]:
+        if forwarder["silent"] is not None:
+            yield f"no parent answers ({forwarder['silent']}): TCP {instead}"
+        counts = f"{forwarder['open']} connections, {forwarder['connections']} since its start"
+        because = f" (the last: {forwarder['direct_because']})" if forwarder["direct_because"] else ""
+        yield f"{counts}; {forwarder['direct']} went past the parents{because}, {forwarder['failed']} failed"
+        for port in forwarder["refused_ports"]:
             yield f"port {port}: a parent refuses to connect there; see docs/home.md for its squid.conf"
     if home["tunnel"]:
         how = "carries what is not TCP" if home["tunnel_is_used"] else "is not up, or no parent answers: not used"

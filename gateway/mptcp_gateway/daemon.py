@@ -96,7 +96,7 @@ class Daemon:
         """Logged errors, by operation."""
         self._bests: dict[int, Way | None] = {}
         self._planned = Objects()
-        self._told = 0.0
+        self._written = 0.0
         self._tunnel: tuple[int, frozenset[int]] | None = None
         """The tunnel device's index, and the IP versions of its addresses; None if it is not up."""
         self._guarded = False
@@ -204,8 +204,8 @@ class Daemon:
             self._apply()
         for way in health.due(now, {each.address.version for each in self._goals}):
             self._try(way, health.ways[way])
-        if changed or now - self._told >= TELL_SECONDS:
-            self._told = now
+        if changed or now - self._written >= TELL_SECONDS:
+            self._written = now
             self._attempt("status", lambda: self._tell(now))
 
     @staticmethod

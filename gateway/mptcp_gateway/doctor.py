@@ -61,17 +61,19 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
             yield warn(check, text, _WHY_DEAD, f"ip -brief address show {device}; ip route show default dev {device}")
         for each in ways:
             text = f"IPv{each['version']} {each['address']}: {each['verdict']} for {each['for_seconds']} s"
-            said = f"{text} ({each['reason']})" if each["reason"] else text
+            with_reason = f"{text} ({each['reason']})" if each["reason"] else text
             command = f"ping -I {device} {each['gateway'] or _NOBODY}"
             if each["reason"] == STALLS:
-                yield warn(check, said, "downloads by it stall at first", f"ip link set {device} mtu 1400")
+                yield warn(check, with_reason, "downloads by it stall at first", f"ip link set {device} mtu 1400")
             elif each["verdict"] in ("good", "untried"):
-                yield ok(check, said)
+                yield ok(check, with_reason)
             elif each["verdict"] == "plain TCP":
                 why = "something on the way removes the options of Multipath TCP: it carries no subflows"
                 yield warn(check, text, why, "another provider, or a VPN by UDP: docs/tunnel.md")
             else:
-                yield warn(check, said, _WHY_DEAD, f"{command}   # does its modem answer, and the Internet behind it?")
+                yield warn(
+                    check, with_reason, _WHY_DEAD, f"{command}   # does its modem answer, and the Internet behind it?"
+                )
 
 
 def kernel(lan: Lan, named: Mapping[str, str]) -> Finding:
@@ -155,15 +157,15 @@ def parent(goal: Goal, login: str) -> Finding:
 
 
 def forwarder(home: Mapping[str, Any]) -> Finding:
-    says, is_open = home["forwarder"], home["fail"] == "open"
+    answer, is_open = home["forwarder"], home["fail"] == "open"
     why = "TCP goes by one uplink" if is_open else "TCP is refused"
-    if says is None:
+    if answer is None:
         return fail("forwarder", "it does not run", why, "systemctl status mptcp-forwarder")
-    if says["silent"] is not None:
+    if answer["silent"] is not None:
         return fail(
-            "forwarder", f"no parent answers: {says['silent']}", why, "on the proxy: systemctl status mptcp-proxy"
+            "forwarder", f"no parent answers: {answer['silent']}", why, "on the proxy: systemctl status mptcp-proxy"
         )
-    return ok("forwarder", f"{counted(says['open'], 'connection')}, {says['connections']} since its start")
+    return ok("forwarder", f"{counted(answer['open'], 'connection')}, {answer['connections']} since its start")
 
 
 def _goals(settings: Settings) -> Iterator[Goal]:
@@ -173,7 +175,7 @@ def _goals(settings: Settings) -> Iterator[Goal]:
 
 def _chains() -> list[dict[str, Any]] | None:
     try:
-        said = subprocess.run(["nft", "-j", "list", "chains"], capture_output=True, text=True, timeout=10, check=True)
-        return [each["chain"] for each in json.loads(said.stdout)["nftables"] if "chain" in each]
+        listed = subprocess.run(["nft", "-j", "list", "chains"], capture_output=True, text=True, timeout=10, check=True)
+        return [each["chain"] for each in json.loads(listed.stdout)["nftables"] if "chain" in each]
     except (OSError, subprocess.SubprocessError, ValueError, KeyError):
         return None

@@ -190,10 +190,10 @@ class Forwarder:
     async def _check_page(self, client: socket.socket) -> socket.socket:
         login = self._settings.login
         async with asyncio.timeout(TUNNEL_SECONDS):
-            asked = await _received(client, lambda data: connect.check_request(data, login))
+            request = await _received(client, lambda data: connect.check_request(data, login))
         _, upstream = await self._parent()
         try:
-            await _sent(upstream, asked)
+            await _sent(upstream, request)
         except BaseException:
             abort(upstream)
             raise
@@ -201,18 +201,18 @@ class Forwarder:
 
     async def _tunnel(self, address: Address, port: int) -> tuple[socket.socket, bytes]:
         """Ask one parent, then another if that one fails. Raises UnansweredError."""
-        asked: set[Goal] = set()
+        tried: set[Goal] = set()
         while True:
-            goal, upstream = await self._parent(without=asked)
+            goal, upstream = await self._parent(without=tried)
             try:
                 return upstream, await self._opened(upstream, address, port)
             except BaseException as error:
                 abort(upstream)
                 if not isinstance(error, UnansweredError) or isinstance(error, RefusedError):
                     raise
-                asked.add(goal)
+                tried.add(goal)
                 self._answered = None if self._answered == goal else self._answered
-                if len(asked) >= _PARENTS_ASKED or asked.issuperset(self._resolver.goals):
+                if len(tried) >= _PARENTS_ASKED or tried.issuperset(self._resolver.goals):
                     raise
 
     async def _opened(self, upstream: socket.socket, address: Address, port: int) -> bytes:

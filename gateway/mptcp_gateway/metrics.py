@@ -44,16 +44,16 @@ class _Status(Collector):
             yield from _forwarder(home["forwarder"])
 
 
-def _forwarder(says: Mapping[str, Any] | None) -> Iterator[Metric]:
-    yield GaugeMetricFamily("mptcp_forwarder_up", "Whether the forwarder runs.", float(says is not None))
-    if says is None:
+def _forwarder(status: Mapping[str, Any] | None) -> Iterator[Metric]:
+    yield GaugeMetricFamily("mptcp_forwarder_up", "Whether the forwarder runs.", float(status is not None))
+    if status is None:
         return
-    yield GaugeMetricFamily("mptcp_forwarder_parents_up", "Whether a parent answers.", float(says["silent"] is None))
-    yield GaugeMetricFamily("mptcp_forwarder_open_connections", "Of devices, now.", says["open"])
+    yield GaugeMetricFamily("mptcp_forwarder_parents_up", "Whether a parent answers.", float(status["silent"] is None))
+    yield GaugeMetricFamily("mptcp_forwarder_open_connections", "Of devices, now.", status["open"])
     for name, key, text in (
         ("mptcp_forwarder_connections", "connections", "Of devices."),
         ("mptcp_forwarder_direct", "direct", "Connections that went past the parents."),
         ("mptcp_forwarder_failed", "failed", "Connections that came to nothing."),
         ("mptcp_forwarder_bytes", "octets", "Of connections that have ended, in both directions."),
     ):
-        yield CounterMetricFamily(name, text, says[key])
+        yield CounterMetricFamily(name, text, status[key])

@@ -42,7 +42,7 @@ _Prefixes = list[Annotated[Network, Parsed(_prefix, _TEXT)]]
 
 
 class PastSection(Section):
-    """What goes past the parents and the tunnel: by the best uplink, as through any router."""
+    """Traffic that goes past the parents and the tunnel: by the best uplink, as through any router."""
 
     devices: _Prefixes = Field(default=[], description="Addresses or prefixes of devices.", examples=[["192.168.1.20"]])
     destinations: _Prefixes = Field(default=[], description="Addresses or prefixes that they ask for.")

@@ -96,7 +96,7 @@ class Asker:
         self._is_refused = False
 
     def close(self) -> None:
-        """Answer BUSY to everyone from now on, also to those waiting. The portal is about to end."""
+        """Answer BUSY to all requests from now on, also to waiting ones. The portal is about to end."""
         self._is_closed = True
         for task in list(self._under_way.values()):
             task.cancel()
@@ -107,12 +107,12 @@ class Asker:
         *remote* and *local*: the connection's ends; clients behind one NAT may share the former. *token*: the kernel's.
         The throttler finds the connection by it even after the subflow with these ends has ended.
         """
-        asked = {"query": "client", "endpoint": remote, "local": local}
+        request = {"query": "client", "endpoint": remote, "local": local}
         if token is not None:
-            asked["token"] = f"{token:08x}"
+            request["token"] = f"{token:08x}"
 
         async def ask() -> Answer:
-            return await self._now(asked)
+            return await self._now(request)
 
         # With the token, because another connection may have these ends within a second.
         return await self._once(f"client {remote} {local} {token}", self._pages, remote.rpartition(":")[0], ask)
@@ -160,7 +160,7 @@ class Asker:
             async with asyncio.timeout(_PATIENCE):
                 answer = await ask_async(self._path, request, _PATIENCE)
         except PermissionError as error:
-            # Clients are told that it does not run; the operator needs the real reason.
+            # Clients only learn that it does not run; the log has the real reason for the operator.
             if not self._is_refused:
                 journal.say(f"mptcp-portal: ask the throttler at {self._path}: {reason(error)}", journal.WARNING)
             self._is_refused = True

@@ -22,9 +22,10 @@ from mptcp_common.clients import client_of
 from mptcp_common.http_bounds import BoundedHttp
 
 MOST_CONNECTIONS = 512
-"""Per server, so that none takes another's descriptors."""
+"""Maximum number of connections per server, so that no server takes the descriptors of another."""
 MOST_OF_ONE = 32
-"""Per client (:mod:`mptcp_common.clients`), if clients connect directly. A browser opens six."""
+"""Maximum number of connections per client (:mod:`mptcp_common.clients`), if clients connect directly. A browser opens
+six."""
 REQUEST_SECONDS = 20.0
 """Limit for a request to come and its answer to be made and read; includes the TLS handshake."""
 _RECEIVED, _SENT, _WRITTEN = 16 << 10, 64 << 10, 16 << 10
@@ -36,7 +37,7 @@ _AGAIN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one server allows."""
+    """The limits of one server."""
 
     of_one: int = MOST_OF_ONE
     """Connections per client."""

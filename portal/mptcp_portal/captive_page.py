@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The captive portal API, RFC 8908: no client is captive, and each learns what is left of its own volume.
+"""The captive portal API, RFC 8908: no client is captive, and each gets the rest of its own volume.
 
 The client is the peer's address, or, behind a server that does HTTPS, the address in that server's X-Forwarded-For.
-``bytes-remaining`` is the least that is left until the next step of any budget that counts this address, connected or
-not. It is left out if there is no such budget, or if the throttler does not run. If too many ask at once, or the
-throttler does not answer in time, the client is told to retry: an answer without the volume would mean that it has
-none.
+``bytes-remaining`` is the smallest number of bytes until the next step of a budget that counts this address, connected
+or not. It is left out if there is no such budget, or if the throttler does not run. If there are too many requests at
+once, or the throttler does not answer in time, the client must retry: an answer without the volume would mean that the
+client has none.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
         if status in _CANNOT_SAY:
             again = str(_AGAIN + randrange(_AGAIN))
             return JSONResponse({"error": _CANNOT_SAY[status]}, 503, headers={"retry-after": again})
-        said: dict[str, Any] = {"captive": False}
+        document: dict[str, Any] = {"captive": False}
         if captive.user_portal_url is not None:
-            said["user-portal-url"] = captive.user_portal_url
+            document["user-portal-url"] = captive.user_portal_url
         left = [_until_next_step(each) for each in found.get("budgets", ())]
         if left:
-            said["bytes-remaining"] = min(left)
-        return JSONResponse(said, media_type=MEDIA_TYPE, headers={"cache-control": "private, no-store"})
+            document["bytes-remaining"] = min(left)
+        return JSONResponse(document, media_type=MEDIA_TYPE, headers={"cache-control": "private, no-store"})
 
     return SecureHeaders(routed([Route("/captive-portal", answer)]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The check page: it shows a client its own connection through the proxy, and nobody else's."""
+"""The check page: it shows a client its own connection through the proxy, and no other client's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FromSquid = Callable[[tuple[str, int], tuple[str, int]], bool]
 USE: Final = "/use/"
 """The path of the page for new clients, below the check page."""
 _AGAIN: Final = "3"
-"""Seconds; the page's own interval, too."""
+"""Seconds until the next request. The page has the same interval."""
 _REFUSED = "This page is for clients of the proxy, through the proxy.\n"
 _NO_BODY = "A request for this page has no body.\n"
 _EARLIER = (
@@ -101,7 +101,7 @@ def check_app(
             return JSONResponse({"error": _REFUSED.strip()}, 403)
         if found.is_whole:
             return JSONResponse(found.as_json(time.time()))
-        # With what the kernel knows.
+        # The document has the kernel's part of the report.
         return JSONResponse(found.as_json(time.time()), 503, headers={"retry-after": _AGAIN})
 
     routes: list[BaseRoute] = [
@@ -111,6 +111,6 @@ def check_app(
     ]
     if onboarding is not None:
         routes.append(Mount(USE, app=onboarding))
-        # For people who type it without the slash. The redirect never uses the request's host.
+        # Some people type the address without the slash. The redirect never uses the request's host.
         routes.append(Route(USE[:-1], lambda _: Response(status_code=308, headers={"location": USE})))
     return SecureHeaders(ForSquidAlone(routed(routes), from_squid))

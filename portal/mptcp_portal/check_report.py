@@ -329,7 +329,7 @@ def limit(subflow: Subflow) -> str:
 
 
 def details(subflow: Subflow) -> str:
-    """Return *subflow*'s bytes and cap, for beside its bar."""
+    """Return *subflow*'s bytes and cap, for the text beside its bar."""
     held = (
         f"limit {limit(subflow)}"
         if subflow.capped and subflow.rate

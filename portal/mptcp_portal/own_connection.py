@@ -13,7 +13,8 @@ KernelQuestion = Callable[[Ends], KernelView | None]
 LOOKS, INTERVAL = 11, 0.1
 """Most look-ups, and seconds between two: a join takes a round trip and an acknowledgement, which may be late."""
 MOST_WAITING = 8
-"""Most concurrent waits; beyond, the first look-up counts. Each one goes through the kernel's list of connections."""
+"""Maximum number of concurrent waits; beyond it, the first look-up counts. Each look-up goes through the kernel's list
+of connections."""
 
 
 def kernel_view(ends: Ends) -> KernelView | None:

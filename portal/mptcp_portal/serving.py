@@ -27,12 +27,12 @@ from mptcp_portal.captive_page import captive_app
 from mptcp_portal.check_page import check_app
 from mptcp_portal.onboarding_page import onboarding_app
 from mptcp_portal.settings import End, Settings
+from mptcp_portal.squid_probe import make_squid_probe
 from mptcp_portal.squid_socket import is_squid
-from mptcp_portal.squid_told import tell_squid
 
 _OF_A_PROXY = Bounds(of_one=MOST_CONNECTIONS, keep_alive=75)
-"""For a server that another server asks for all its clients. The idle time is longer than Squid's
-(server_idle_pconn_timeout), so that no request meets a closing connection."""
+"""The limits of a server to which another server passes the requests of all its clients. The idle time is longer than
+Squid's (server_idle_pconn_timeout), so that no request meets a closing connection."""
 _STOP_SECONDS = 2
 _BACKLOG = 256
 
@@ -45,7 +45,7 @@ class Service:
     app: ASGIApp
     bounds: Bounds
     certificate: tuple[str, str] | None = None
-    """With its key."""
+    """The files of the certificate and its key."""
 
 
 def services(settings: Settings, asker: Asker) -> dict[str, Service]:
@@ -98,7 +98,7 @@ def _server(service: Service) -> uvicorn.Server:
         server_header=False,
         access_log=False,
         log_config=None,
-        # Warnings are about what clients send: anyone could fill the journal.
+        # Warnings are about the data that clients send, so any client could fill the journal.
         log_level="error",
         timeout_keep_alive=service.bounds.keep_alive,
         timeout_graceful_shutdown=_STOP_SECONDS,
@@ -138,10 +138,10 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     # The listeners queue connections from now on. The call is outside the group, which would wrap its error.
-    await tell_squid(settings.squid_port, settings.check)
-    said = ", ".join(f"{name} on {service.end}" for name, service in found.items())
-    print(f"mptcp-portal: {said}", flush=True)
-    tell("mptcp-portal", READY, status(said))
+    await make_squid_probe(settings.squid_port, settings.check)
+    listening = ", ".join(f"{name} on {service.end}" for name, service in found.items())
+    print(f"mptcp-portal: {listening}", flush=True)
+    tell("mptcp-portal", READY, status(listening))
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(server.serve([listeners[name]])) for name, server in servers.items()]
         beside = [group.create_task(each) for each in (_live(), *map(keep_looking, renewals))]

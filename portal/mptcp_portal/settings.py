@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The settings file, portal.yaml: where the portal listens, and what it tells clients. Pure: it takes text."""
+"""The settings file, portal.yaml: the portal's listening addresses, and its information for clients. Pure: it takes
+text."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from mptcp_common.yaml_document import parse_document, text_of
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-portal/portal.yaml")
 CHECK_NAME: Final = "check.mptcp.internal"
 """The reserved name of the check page. ICANN reserved .internal for private use (resolution of 29 July 2024): public
-name servers do not resolve it, no certificate and no HSTS list names it, and nobody can register it."""
+name servers do not resolve it, no certificate and no HSTS list names it, and it cannot be registered."""
 
 Network = IPv4Network | IPv6Network
 _HOST_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -269,7 +270,7 @@ class PortalSection(Section):
 
 @dataclass(frozen=True, slots=True)
 class Onboarding:
-    """What new clients are told, checked."""
+    """The information for new clients, checked."""
 
     proxy_address: str
     proxy_port: int
@@ -302,7 +303,7 @@ class Captive:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the portal runs with, checked."""
+    """The checked settings with which the portal runs."""
 
     status_socket: Path
     check: End
@@ -315,7 +316,8 @@ class Settings:
 
 
 def load_settings(text: str, source: str) -> Settings:
-    """Return the settings in *text*; raise DocumentError with all that is wrong. *source* names the file to people."""
+    """Return the settings in *text*; raise DocumentError with all mistakes. *source*: name of the file, for
+    messages."""
     if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
         text = "{}"  # everything commented out: use the defaults
     document = parse_document(text, source)

@@ -46,7 +46,7 @@ def _make(directory: Path, mode: int) -> None:
         directory.chmod(mode)  # because mkdir applies the umask
 
 
-def remove_what_workers_shared(places: Places) -> None:
+def remove_shared_files(places: Places) -> None:
     """Remove the sockets and shared memory that the workers of an ended Squid left; a killed Squid leaves all of them.
     Files of the same names that another user made are removed as well, because they keep Squid from starting."""
     for directory, kind in ((WORKER_SOCKETS, "ipc"), (SHARED_MEMORY, "shm")):

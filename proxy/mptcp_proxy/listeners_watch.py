@@ -55,7 +55,7 @@ class ListenersWatch:
         self._identities: tuple[str, ...] | None = None
         """Identities of the sockets in the last picture. The picture stays valid while exactly these sockets exist."""
         self._picture: Picture | None = None
-        self._said: dict[str, int] = {}
+        self._logged: dict[str, int] = {}
 
     @property
     def due(self) -> float:
@@ -93,7 +93,7 @@ class ListenersWatch:
         if seen is None:
             if not self._judge.blind(now):
                 return None
-            self._reported.nobody_can_see()
+            self._reported.listeners_unseen()
             return BLIND
         if not self._judge.looked(seen, self._all_there(kids), now):
             return None
@@ -142,11 +142,11 @@ class ListenersWatch:
             )
             lines[text] = WARNING
         for text, priority in lines.items():
-            if text not in self._said:
+            if text not in self._logged:
                 say(text, priority)
-        if self._said and not lines:
+        if self._logged and not lines:
             say("Squid listens as it should again")
-        self._said = lines
+        self._logged = lines
         self._reported.listeners(seen)
 
     def _absent(self, seen: Picture) -> list[str]:

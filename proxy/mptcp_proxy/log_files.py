@@ -38,7 +38,7 @@ class Logs:
         """Rotate, and log a lack of room. True: Squid must reopen its logs."""
         doing = "see how much room the logs have"
         try:
-            self._say_whether_full(is_full(self._directory))
+            self._log_lack_of_room(is_full(self._directory))
             doing = "begin a new log"
             grown = rotate(self._directory)
         except OSError as error:
@@ -51,7 +51,7 @@ class Logs:
         self._failure = None
         return grown
 
-    def _say_whether_full(self, full: bool) -> None:
+    def _log_lack_of_room(self, full: bool) -> None:
         if full and not self.full:
             what = "the disk of the logs is full; with on-error=drop requests are served without a line"
             say(f"{self._directory}: {what}", WARNING)

@@ -51,13 +51,13 @@ def end_all_children() -> None:
     """End Squid and workers that outlived it: first by SIGTERM, then by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + _CHILDREN_GRACE
-        told: set[int] = set()
+        signalled: set[int] = set()
         # List the children again each time, because this process adopts the children of each process that ends.
         while (left := children(os.getpid())) and time.monotonic() < deadline:
             for pid in left:
-                if pid not in told:
+                if pid not in signalled:
                     with suppress(ProcessLookupError):
                         os.kill(pid, number)
-            told.update(left)
+            signalled.update(left)
             reap(squid=0)
             time.sleep(_INTERVAL)

@@ -105,7 +105,7 @@ class Follower:
         self._addresses = Addresses()
         self._kernel = given_up.Watch(look)
         self._parents: tuple[Parent, ...] = ()
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         self._written: str | None = None
         self._changed = threading.Event()
         self._looked = threading.Event()
@@ -166,6 +166,6 @@ class Follower:
 
     def _say(self, parent: str, text: str, *priority: int) -> None:
         """Log *text* unless it was the last text about *parent*."""
-        if self._said.get(parent) != text:
-            self._said[parent] = text
+        if self._logged.get(parent) != text:
+            self._logged[parent] = text
             say(text, *priority)

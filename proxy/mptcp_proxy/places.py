@@ -136,7 +136,7 @@ class Places:
 
 
 def service_name_problem(name: str) -> Problem | None:
-    """Return what is wrong with *name* as a service name, or None."""
+    """Return why *name* cannot be a service name, or None."""
     if _SERVICE_NAME.fullmatch(name) and name != "squid":
         return None
     if name == "squid":

@@ -69,12 +69,12 @@ def reload(places: Places) -> None:
     """Make the supervisor of *places* reload its configuration. Raises ReloadError if the supervisor refuses."""
     if read_outcome(places.reloads) is None:
         raise ReloadError(f"no proxy of the name {places.service_name} runs")
-    with _alone(places.reload_lock):
+    with _locked(places.reload_lock):
         _reload(places)
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _locked(lock: Path) -> Iterator[None]:
     """Lock out other commands that wait for a reload, so that the next outcome belongs to this one. Raises
     ReloadError."""
     deadline = time.monotonic() + SECONDS

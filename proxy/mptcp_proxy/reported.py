@@ -73,7 +73,7 @@ class Reported:
         _tell(*([READY] if first else []), self._status())
         self._set_outcome(replace(self._outcome, serving=self._serving))
 
-    def nobody_can_see(self) -> None:
+    def listeners_unseen(self) -> None:
         """Report readiness although the listeners cannot be seen. Otherwise systemd would end the start."""
         if not self._is_ready:
             self._is_ready = True

@@ -80,7 +80,7 @@ class Judge:
 
     def __init__(self, now: float) -> None:
         self.due = now
-        self._told: Picture | None = None
+        self._reported: Picture | None = None
         self._changing_until = now + CHANGING
         self._reloading_until = now
         """If Squid stops listening before this time, the cause may be a reload."""
@@ -91,7 +91,7 @@ class Judge:
     def expect_change(self, now: float) -> None:
         """Expect Squid to replace its listeners. The next picture is reported, changed or not."""
         self.due = now + SOON
-        self._told = None
+        self._reported = None
         self._wrong_since, self._changing_until = now, now + CHANGING
         self._reloading_until = self._changing_until
 
@@ -102,7 +102,7 @@ class Judge:
         elif self._unserved_since is None:
             self._unserved_since = now
         self.due = now + (INTERVAL if seen.served else SOON)
-        if seen == self._told:
+        if seen == self._reported:
             self._wrong_since = None
             return False
         if not seen.complete:
@@ -112,7 +112,7 @@ class Judge:
                 self.due = now + SOON
                 return False
         self._wrong_since = None
-        self._told = seen
+        self._reported = seen
         return True
 
     def blind(self, now: float) -> bool:

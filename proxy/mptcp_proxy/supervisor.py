@@ -36,7 +36,7 @@ from .addresses_watch import AddressesWatch
 from .configuration.check import Checked, check
 from .configuration.complaints import waits_for_names
 from .configuration.workers import not_by_reload
-from .installation import install, install_library, make_directories, remove_what_workers_shared, write
+from .installation import install, install_library, make_directories, remove_shared_files, write
 from .listeners_watch import ListenersWatch
 from .listening import listening_now, taken_by
 from .log_files import Logs
@@ -125,7 +125,7 @@ def run(
     try:
         make_directories(places, checked)
         # Remove files of these names, even if another user made them, because they would keep Squid from starting.
-        remove_what_workers_shared(places)
+        remove_shared_files(places)
         names = shim.needed(shim.left_out(turns, without))
         libraries = [install_library(places, shim.library(name)) for name in names]
         prefixes = local_prefixes()
@@ -285,7 +285,7 @@ class _Supervisor:
 
     def _tidy(self) -> None:
         try:
-            remove_what_workers_shared(self._places)
+            remove_shared_files(self._places)
         except OSError as error:
             say(f"what Squid's workers shared stays behind: {reason(error)}", WARNING)
 
@@ -353,9 +353,9 @@ class _Supervisor:
         for note in checked.notes:
             say(note)
         if checked.workers.count != self._workers.count:
-            asked = checked.workers
-            why = f" ({asked.reason})" if asked.reason else ""
-            say(f"workers {asked.count}{why}: not before the next start; until then {self._workers.count}", WARNING)
+            workers = checked.workers
+            why = f" ({workers.reason})" if workers.reason else ""
+            say(f"workers {workers.count}{why}: not before the next start; until then {self._workers.count}", WARNING)
         # Squid gets SIGHUP when it is ready for it (see _deliver).
         say(f"reload accepted: {self._configuration}")
 
@@ -385,8 +385,8 @@ class _Supervisor:
     def _look_at_listeners(self, squid: int) -> None:
         absent = self._listeners.look(squid)
         # The check takes some time. If another reload was requested meanwhile, do not report the earlier outcome.
-        asked = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
-        if absent is not None and self._reloads and not asked:
+        is_outdated = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
+        if absent is not None and self._reloads and not is_outdated:
             self._reloads = False
             self._reported.reload_ends(in_doubt=absent)
         if self._listeners.deserted(squid):

@@ -30,7 +30,7 @@ REASON = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
 async def until(done: Callable[[], object]) -> None:
     """Run the event loop until *done*, for a minute at most."""
     async with asyncio.timeout(60):
-        while not done():  # noqa: ASYNC110 -- what is waited for tells nobody
+        while not done():  # noqa: ASYNC110 -- the condition has no event to wait for
             await asyncio.sleep(0)
 
 
@@ -72,7 +72,7 @@ class World:
     clock: Callable[[], float] = time.time
     counted: float | None = None
     """Time when the bytes were counted; None for the time of the question."""
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    queries: list[dict[str, Any]] = field(default_factory=list)
 
     def carry(self, ethernet: int, wifi: int) -> None:
         """Send bytes over both paths, and receive a tenth of them."""
@@ -89,7 +89,7 @@ class World:
         self.events.append(nothing | {"client": ""} | head | {"text": text} | fields)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.asked.append(request)
+        self.queries.append(request)
         head = {"schema": 2, "time": self.clock(), "version": "0.1.0", "pid": self.pid}
         answers = {
             "summary": self._summary,

@@ -66,4 +66,4 @@ def run(coroutine: Any) -> Any:
 
 
 def queries(site: Site) -> list[str]:
-    return [each["query"] for each in site.world.asked]
+    return [each["query"] for each in site.world.queries]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Fuzz one target, guided by coverage (atheris, which is libFuzzer): ``explore.py TARGET SECONDS [FINDS]``.
 
-What it finds worth keeping it puts into FINDS, a directory; what makes the target fail lies there as ``crash-...``.
+The directory FINDS receives new inputs that reach more code, and, as ``crash-...``, inputs that make the target fail.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is fuzzed: functions that take bytes, and raise where something is wrong.
+"""Fuzz targets: functions that take bytes, and raise an exception if the product handles them wrongly.
 
-Two things drive them: ``unit/test_fuzz_targets.py``, a few seconds each time the tests run, and ``explore.py``, guided
-by coverage, for as long as one likes.
+``unit/test_fuzz_targets.py`` runs them for a few seconds in each test run. ``explore.py``, which is guided by coverage,
+runs one for any time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SUBTYPES = ("MpCapable", "MpJoin", "Dss", "AddAddr", "RemoveAddr", "MpPrio", "M
 
 
 def options(data: bytes) -> None:
-    """One octet of TCP flags, then the options of a TCP header."""
+    """Parse the options of a TCP header. *data*: one octet of TCP flags, then the options."""
     flags, header = data[0] if data else 0, data[1:]
     found = parse_options(header, flags)
     at, end, walked = 0, len(header), 0
-    # The walk of RFC 9293, 3.1, once more.
+    # Walk the options once more, as RFC 9293, 3.1, defines them.
     while at < end and header[at] != 0:
         if header[at] == 1:
             at += 1
@@ -51,7 +51,7 @@ def options(data: bytes) -> None:
             if whole:
                 raw = header[at : at + length]
                 assert option == parse_option(raw, flags)
-                _is_what_it_says(option, raw)
+                _assert_fits_bytes(option, raw)
             walked += 1
         if not whole:
             break
@@ -59,7 +59,7 @@ def options(data: bytes) -> None:
     assert walked == len(found)
 
 
-def _is_what_it_says(option: MptcpOption, raw: bytes) -> None:
+def _assert_fits_bytes(option: MptcpOption, raw: bytes) -> None:
     match option:
         case Malformed():
             assert option.data == raw
@@ -74,8 +74,8 @@ def _is_what_it_says(option: MptcpOption, raw: bytes) -> None:
 
 
 def packets(data: bytes) -> None:
-    """Frames, each behind two octets: its length, and how it was captured. A tracker takes them in, one by one,
-    with what the kernel would have told of them."""
+    """Give frames to a tracker, one by one, with the events that the kernel would have sent for them. *data*: frames,
+    each after two octets: its length, and how it was captured."""
     tracker, endpoint, subscriber = Tracker([PORT], SMALL), Endpoint(), Subscriber()
     time = 1000.0
     for size, how, frame in _frames(data):
@@ -89,8 +89,8 @@ def packets(data: bytes) -> None:
         inward = FourTuple(segment.destination, segment.destination_port, segment.source, segment.source_port)
         outward = FourTuple(segment.source, segment.source_port, segment.destination, segment.destination_port)
         from_client = segment.destination_port == PORT
-        for told in endpoint.take(segment, inward if from_client else outward, from_client):
-            events += tracker.kernel_event(told)
+        for reported in endpoint.take(segment, inward if from_client else outward, from_client):
+            events += tracker.kernel_event(reported)
         events += tracker.expire(time)
         for event in events:
             if event.kind is EventKind.CONNECTION_CLOSED:
@@ -113,41 +113,41 @@ def _frames(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def policy(data: bytes) -> None:
-    """The text of a policy: one to be used, or lines for the operator."""
+    """Check the text of a policy: the result is a policy, or messages of one line each."""
     text = data.decode("utf-8", "replace")
     checked = check_policy(text, "policy.yaml")
     errors = [problem for problem in checked.problems if problem.severity is Severity.ERROR]
     assert (checked.policy is None) == bool(errors)
     for problem in (*checked.problems, *checked.notes):
-        _is_one_line(str(problem))
+        _assert_one_line(str(problem))
         assert 0 <= problem.line <= text.count("\n") + text.count("\r") + 2
 
 
 def squid_configuration(data: bytes) -> None:
-    """The text of a squid.conf. It is read from a file, for it may name others."""
+    """Check the text of a squid.conf. It is written to a file, because it may include others."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as directory:
         path = Path(directory, "squid.conf")
         path.write_bytes(data.replace(b"SELF", bytes(path)))
         checked = check(path, _SERVICE, None)
     for problem in checked.problems:
-        _is_one_line(str(problem))
+        _assert_one_line(str(problem))
     lines = [PhysicalLine("squid.conf", number, line.text) for number, line in enumerate(checked.lines, 1)]
-    said = list(statements(lines, _SERVICE))
-    for statement in said:
+    found = list(statements(lines, _SERVICE))
+    for statement in found:
         assert 0 <= statement.first <= statement.last < len(lines)
     assert list(open_proxy_problems(list(statements([_line("http_access allow all"), *lines], _SERVICE))))
     assert not list(open_proxy_problems(list(statements([_line("http_access deny all"), *lines], _SERVICE))))
-    # What Squid says of it, in the words of the file itself.
-    output = "\n".join(f"2026/01/01 00:00:00| Processing: {each.text}\n{each.text}" for each in said)
-    for problem in interpret(output, said, set())[0]:
-        _is_one_line(str(problem))
+    # Interpret messages of Squid that quote the lines of the file.
+    output = "\n".join(f"2026/01/01 00:00:00| Processing: {each.text}\n{each.text}" for each in found)
+    for problem in interpret(output, found, set())[0]:
+        _assert_one_line(str(problem))
 
 
 def _line(text: str) -> PhysicalLine:
     return PhysicalLine("squid.conf", 0, text)
 
 
-def _is_one_line(text: str) -> None:
+def _assert_one_line(text: str) -> None:
     assert text.isprintable(), ascii(text)
 
 

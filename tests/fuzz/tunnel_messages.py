@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fuzz target: what both ends of a tunnel make of messages that are true, repeated, of a mad relay, or nonsense."""
+"""Fuzz target: both ends of a tunnel get messages that are genuine, repeated, malformed, or from a relay that sends
+wrong numbers."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ from mptcp_tunnel.session import DISPATCHES, PATIENCE, Session
 KEY = Key(b"fuzz" * 8)
 PROXY = End(ip_address("203.0.113.5"), 51820)
 RELAYS = [End(ip_address(f"198.51.100.{number}"), 51820) for number in range(1, 5)]
-"""From which the relay itself sends."""
+"""Addresses from which the relay itself sends."""
 OTHERS = [End(ip_address(f"192.0.2.{number}"), 51820) for number in range(1, 5)]
 PATHS = 3
 
 
 class Tunnel:
-    """A relay and a proxy, and all that was sent."""
+    """A relay and a proxy, with the messages that were sent last."""
 
     def __init__(self) -> None:
-        # Of this process alone: no input has learned it from an earlier one.
+        # The secrets are random, so that no stored input contains a valid token.
         self.relay = Session(Kind.PROBE, [PROXY] * PATHS, os.urandom(16))
         self.proxy = Session(Kind.ANSWER, [None] * MOST_PATHS, os.urandom(16))
         self.now, self.bytes = 100 * SECOND, 0
@@ -33,7 +34,7 @@ class Tunnel:
 
     def step(self, kind: int, value: int, data: bytes) -> None:
         match kind % 6:
-            case 0:  # the relay probes, from one address or another
+            case 0:  # the relay probes, from one of its addresses
                 probes = [(index, message, SIZE + value * 4) for index, message in self.relay.due(self.now)]
                 for index, message, size in (*probes, *self.relay.larger(self.now)):
                     payload = packed(message, KEY, size)
@@ -41,7 +42,7 @@ class Tunnel:
                     answer = self.at_proxy(payload, RELAYS[(value + index) % len(RELAYS)])
                     if answer is not None and not value & 128:
                         self.relay.receive(self.read(answer), PROXY, self.now + value)
-            case 1:  # somebody sends again what was sent
+            case 1:  # another address sends an earlier message again
                 if self.seen:
                     payload = self.seen[value % len(self.seen)]
                     self.at_proxy(payload, OTHERS[value % len(OTHERS)])
@@ -61,13 +62,13 @@ class Tunnel:
                 counted = [PathCounters(value, self.bytes, value, self.bytes)] * PATHS
                 (self.relay if value & 1 else self.proxy).count(counted, self.now)
 
-    def mad(self, value: int, data: bytes) -> None:
-        """Have a relay send whatever numbers it likes, with the token that it got: it has the key."""
+    def send_arbitrary(self, value: int, data: bytes) -> None:
+        """Let a faulty relay, which has the key, send arbitrary numbers with the token that it got."""
         index, kind = value % 10, Kind.ANSWER if value >= 250 else Kind.PROBE
         path = self.relay.paths[index % PATHS]
         numbers = [int.from_bytes(data[at : at + 8], "big") for at in range(0, 24, 8)]
-        told = Message(kind, index, numbers[0] or self.now + 1, 7, path.heard, path.heard_token, *numbers[1:])
-        self.at_proxy(packed(told, KEY), RELAYS[index % PATHS])
+        message = Message(kind, index, numbers[0] or self.now + 1, 7, path.heard, path.heard_token, *numbers[1:])
+        self.at_proxy(packed(message, KEY), RELAYS[index % PATHS])
 
     def read(self, payload: bytes) -> Message:
         message = parsed(payload, KEY)
@@ -75,7 +76,7 @@ class Tunnel:
         return message
 
     def at_proxy(self, payload: bytes, source: End) -> bytes | None:
-        """Have the proxy's host take a payload; return its answer."""
+        """Give a payload to the proxy; return its answer."""
         if sender_of(payload) != KEY.identifier:
             return None
         assert SIZE <= len(payload) <= LARGEST
@@ -91,7 +92,7 @@ class Tunnel:
         assert self.read(sent) == answer
         return sent
 
-    def holds(self) -> None:
+    def check_invariants(self) -> None:
         for session in (self.relay, self.proxy):
             assert all(0 <= each <= LONGEST for each in session.delays(self.now))
             assert PATIENCE <= session.patience(self.now) <= LONGEST + PATIENCE
@@ -106,14 +107,15 @@ class Tunnel:
 
 
 def tunnel_messages(data: bytes) -> None:
-    """Steps, each behind three octets: what it is, a value, and how many octets belong to it."""
+    """Run a tunnel through steps. *data*: steps, each after three octets: its kind, a value, and the number of its
+    octets."""
     tunnel = Tunnel()
     for kind, value, part in _steps(data):
         if kind & 64:
-            tunnel.mad(value, part)
+            tunnel.send_arbitrary(value, part)
         else:
             tunnel.step(kind, value, part)
-        tunnel.holds()
+        tunnel.check_invariants()
 
 
 def _steps(data: bytes) -> Iterator[tuple[int, int, bytes]]:

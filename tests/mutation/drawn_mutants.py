@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Mutants of the product's pure Python, drawn at random with a kept seed, and which tests kill them.
+"""Draws random mutants of the product's pure Python code, with a fixed seed, and finds out which tests kill them.
 
     .venv/bin/python tests/mutation/drawn_mutants.py [--number 100] [--seed 46]
 
 The modules are those of the import contract "The pure core does no I/O". cosmic-ray makes the mutants. Each is tried in
 a copy of the checkout with the tests that cover its line: first those of the gate, then, if it survived, those of
-``--all``. Prints a line for each and, last, a JSON object: how many each of both killed, and which survived.
+``--all``. It prints a line for each mutant, and at the end a JSON object: how many mutants either set of tests killed,
+and which survived.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ COMPONENTS = ("common", "console", "portal", "proxy", "throttler")
 TESTED = tuple(f"tests/{component}/unit" for component in COMPONENTS)
 PURE = "The pure core does no I/O"
 NEEDS_NAMES = {"core/VariableInserter", "core/VariableReplacer"}
-"""Operators that have to be told of which variables."""
+"""Operators that need names of variables."""
 PARSING = Lock()
-"""ast counts how deep it is for all threads together (Python 3.11)."""
+"""Held while code is parsed: ast counts its recursion depth for all threads together (Python 3.11)."""
 LONGEST = 900
-"""Seconds until a mutant under which tests do not end is killed by that."""
+"""Seconds after which a mutant counts as killed because its tests do not end."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def dotted(file: Path) -> str:
 
 
 def without_annotations(source: str) -> str:
-    """Return what *source* does: annotations are never evaluated, and docstrings seldom."""
+    """Return the syntax tree of *source* as text, without annotations, which are never evaluated."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
@@ -94,7 +95,7 @@ def mutants(file: Path, covered: set[int]) -> Iterator[Mutant]:
 
 
 def mutated(mutant: Mutant, source: str) -> str | None:
-    """Return *source* with *mutant* in it; None where that does the same, or is no Python."""
+    """Return *source* with *mutant* applied; None if the result behaves the same or is not valid Python."""
     with PARSING:
         text: str | None = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
         try:
@@ -104,21 +105,22 @@ def mutated(mutant: Mutant, source: str) -> str | None:
 
 
 def change(mutant: Mutant) -> str:
-    """Return what *mutant* makes of its line."""
+    """Return the line of *mutant* before and after the change."""
     source = (CHECKOUT / mutant.module).read_text()
     before, after = (text.splitlines()[mutant.line - 1].strip() for text in (source, mutated(mutant, source) or source))
     return f"{before} -> {after}"
 
 
 def drawn(found: list[Mutant], number: int, seed: int) -> list[Mutant]:
-    """Return *number* of those *found*, at random, that do something else."""
+    """Return *number* random mutants of *found* that change the behaviour."""
     order = random.Random(seed).sample(found, len(found))
     different = (each for each in order if mutated(each, (CHECKOUT / each.module).read_text()) is not None)
     return list(islice(different, number))
 
 
 def copied(directory: Path) -> Path:
-    """Return a copy of what git has of the checkout, changes included."""
+    """Copy the files of the checkout that git tracks or does not ignore, with uncommitted changes, and return the
+    copy."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=CHECKOUT, capture_output=True, check=True
     )
@@ -141,9 +143,9 @@ def pytest(copy: Path, *arguments: str, timeout: float | None = None) -> int:
 
 
 def covering(copy: Path) -> dict[str, dict[int, set[str]]]:
-    """Return the tests that pass through each line of each file, the nightly ones among them."""
+    """Return the tests, including the nightly ones, that run each line of each file."""
     sources = (f"--cov={copy / component}" for component in COMPONENTS)
-    # Of all tests, with the examples of the gate. One of memory may fail by what coverage keeps.
+    # Run all tests, with the gate's number of examples. A test of memory use may fail because of coverage data.
     chosen = ("-m", "nightly or not nightly", "-n", str(os.cpu_count()))
     pytest(copy, *chosen, *sources, "--cov-context=test", "--cov-report=", *TESTED)
     data = CoverageData(str(copy / ".coverage"))
@@ -158,7 +160,7 @@ def covering(copy: Path) -> dict[str, dict[int, set[str]]]:
 
 
 def in_the_gate(copy: Path) -> set[str]:
-    """Return the tests of the gate, which pass without a mutant. Raises RuntimeError where one does not."""
+    """Return the tests of the gate. Raise RuntimeError if one fails without a mutant."""
     if pytest(copy, "-n", str(os.cpu_count()), *TESTED) != 0:
         raise RuntimeError(f"tests fail without a mutant:\n{(copy / 'pytest.log').read_text()[-4000:]}")
     pytest(copy, "--collect-only", *TESTED)
@@ -166,7 +168,7 @@ def in_the_gate(copy: Path) -> set[str]:
 
 
 def is_killed(copy: Path, mutant: Mutant, tests: list[str], *options: str) -> bool:
-    """Say whether one of *tests*, tried in this order, fails where *mutant* is in *copy*."""
+    """Return whether one of *tests*, run in this order, fails with *mutant* applied in *copy*."""
     if not tests:
         return False
     file = copy / mutant.module
@@ -180,8 +182,8 @@ def is_killed(copy: Path, mutant: Mutant, tests: list[str], *options: str) -> bo
         file.write_text(source)
 
 
-def tried(number: int, seed: int) -> dict[str, Any]:
-    """Try so many mutants; return how many the gate and all tests killed, and which survived."""
+def run_mutants(number: int, seed: int) -> dict[str, Any]:
+    """Test *number* mutants; return how many the gate and all tests killed, and which survived."""
     with tempfile.TemporaryDirectory() as parent:
         copies: Queue[Path] = Queue()
         for each in range(os.cpu_count() or 1):
@@ -198,8 +200,8 @@ def tried(number: int, seed: int) -> dict[str, Any]:
 
         def killers(mutant: Mutant) -> str:
             copy, of_lines = copies.get(), tests[mutant.module]
-            # A line that runs when the module is loaded is every test's of that module. A test that passes through
-            # few other lines is the likeliest to look at this one.
+            # A line that runs at import counts for all tests of that module. A test that runs few other lines is the
+            # most likely to check this one.
             there = sorted(of_lines[mutant.line] or set().union(*of_lines.values()))
             there.sort(key=lines.__getitem__)
             try:
@@ -229,7 +231,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--number", type=int, default=100)
     parser.add_argument("--seed", type=int, default=46)
     options = parser.parse_args(arguments)
-    print(json.dumps(tried(options.number, options.seed), indent=1))
+    print(json.dumps(run_mutants(options.number, options.seed), indent=1))
     return 0
 
 

@@ -246,7 +246,9 @@ def _known(place: str) -> list[tuple[str, ...]]:
 def _handed_on(source: Source, node: ast.expr) -> Iterator[tuple[str, str]]:
     place = source.place(node)
     known = _known(place)
-    assert known or _of_an_exception(source, node), f"{place}: where is written what is logged there? See FOUND_BY"
+    assert known or _of_an_exception(source, node), (
+        f"{place}: which function writes the text that is logged there? See FOUND_BY"
+    )
     for wanted in (each for functions in known for each in functions):
         yield from _written_in(wanted)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 
-def test_without_git_the_checkout_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkout_without_git_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: without git, the package tests ended with an error instead of being skipped."""
     monkeypatch.syspath_prepend(Path(__file__).parent / "kernel")
     from deb_package import EARLIER, has_commit

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Test for the names of the tests' files."""
+"""Tests for the names of test files, and for the licence line of source files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 
 
-def test_no_two_files_of_tests_have_one_name() -> None:
+def test_file_names_of_tests_are_unique() -> None:
     """pytest imports test files only by their names, and refuses a run if two have the same name."""
     names = Counter(path.name for path in TESTS.glob("**/test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []

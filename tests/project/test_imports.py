@@ -35,7 +35,7 @@ def imported(source: str) -> set[str]:
 
 
 @pytest.mark.parametrize("component", WITHOUT_EXPERIMENTS)
-def test_no_test_of_this_component_imports_the_experiments(component: str) -> None:
+def test_component_tests_do_not_import_the_experiments(component: str) -> None:
     # Files directly in tests/ are shared by all components.
     files = [*(TESTS / component).rglob("*.py"), *TESTS.glob("*.py")]
     assert len(files) > len(list(TESTS.glob("*.py")))
@@ -51,13 +51,13 @@ def named(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def test_the_laboratory_loads_no_module_of_a_daemon_by_its_name() -> None:
+def test_laboratory_names_no_module_of_a_daemon() -> None:
     files = sorted(LABORATORY.rglob("*.py"))
     assert files
     assert [(file.name, *found) for file in files for found in named(file.read_text())] == []
 
 
-def test_the_contract_on_what_judges_has_all_that_judges() -> None:
+def test_import_contract_lists_all_judging_modules() -> None:
     contracts = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (contract,) = (each for each in contracts if each["name"] == "What judges an experiment measures and draws nothing")
     experiments = TESTS.parent / "bench" / "mptcp_bench" / "experiments"

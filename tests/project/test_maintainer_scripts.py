@@ -68,14 +68,14 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_another_squid_has_those_that_run_by_it_start_anew(host: Host) -> None:
+def test_squid_upgrade_restarts_proxy_and_relay(host: Host) -> None:
     """Defect: after a security update of Squid, proxy and relay kept running the old one, perhaps for months."""
     assert "interest-noawait /usr/sbin/squid" in (DEBIAN / "triggers").read_text().splitlines()
     host.run("postinst", "triggered", "/usr/sbin/squid")
     assert host.log == ["deb-systemd-invoke try-restart mptcp-proxy.service mptcp-relay.service"]
 
 
-def test_without_systemd_nothing_is_started_anew(host: Host) -> None:
+def test_squid_upgrade_without_systemd_restarts_nothing(host: Host) -> None:
     (host.root / "run/systemd/system").rmdir()
     host.run("postinst", "triggered", "/usr/sbin/squid")
     assert host.log == []
@@ -86,43 +86,41 @@ AGAIN = ("0.1.0+deb12", "0.1.0+deb12")
 
 
 @pytest.mark.parametrize("versions", [(), AGAIN], ids=["first", "again"])
-def test_a_squid_that_came_as_a_dependency_is_stopped_at_each_installation(
-    host: Host, versions: tuple[str, ...]
-) -> None:
+def test_squid_installed_as_a_dependency_is_stopped(host: Host, versions: tuple[str, ...]) -> None:
     """Defect: after "apt autoremove --purge" and a new installation Squid kept the port, and the proxy failed."""
     host.run("preinst", "install", *versions)
     host.squid("installed 5.7", host.shipped_squid_conf())
-    said = host.run("postinst", "configure", *versions[:1])
-    assert "squid.service, which came as a dependency, is stopped and disabled" in said
+    output = host.run("postinst", "configure", *versions[:1])
+    assert "squid.service, which came as a dependency, is stopped and disabled" in output
     assert "deb-systemd-invoke stop squid.service" in host.log
     assert "deb-systemd-helper disable squid.service" in host.log
     assert list((host.root / "run").glob("mptcp-*")) == []
 
 
-def test_a_squid_with_settings_of_somebody_is_left_alone_and_that_is_said(host: Host) -> None:
+def test_configured_squid_is_left_running_with_a_message(host: Host) -> None:
     """Defect: if a tool had written squid.conf before Squid came, the script gave no message, and the proxy failed."""
     host.run("preinst", "install")
     conffiles = host.shipped_squid_conf()
     (host.root / "etc/squid/squid.conf").write_text("http_port 3128\n# ours\n")
     host.squid("installed 5.7", conffiles)
-    said = host.run("postinst", "configure", "")
-    assert "the squid.service of this host is left alone" in said
+    output = host.run("postinst", "configure", "")
+    assert "the squid.service of this host is left alone" in output
     # Defect: the message named only the port in squid.conf, so that the throttler did not watch the new port.
     for key, file in (("listen_ports", "throttler"), ("squid: ", "console"), ("port: ", "portal")):
-        assert key in said
-        assert f"/etc/mptcp-{file}/{file}.yaml" in said
+        assert key in output
+        assert f"/etc/mptcp-{file}/{file}.yaml" in output
     assert [line for line in host.log if "stop" in line or "disable" in line] == []
 
 
 @pytest.mark.parametrize("state", ["installed 5.7", "config-files 5.7"])
-def test_a_squid_of_before_is_left_alone(host: Host, state: str) -> None:
+def test_squid_installed_before_is_left_running(host: Host, state: str) -> None:
     host.squid(state, host.shipped_squid_conf())
     host.run("preinst", "install")
     assert "left alone" in host.run("postinst", "configure", "")
     assert [line for line in host.log if "stop" in line or "disable" in line] == []
 
 
-def test_what_was_enabled_before_a_removal_runs_after_the_next_installation(host: Host) -> None:
+def test_enabled_units_run_after_a_new_installation(host: Host) -> None:
     """Defect: enabled units (console, portal, relay) did not run until the host booted."""
     units = (f"mptcp-{name}.service" for name in ("console", "portal", "relay", "tunnel", "gateway"))
     start = f"deb-systemd-invoke start {' '.join(units)}"

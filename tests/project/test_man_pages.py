@@ -23,7 +23,7 @@ def text_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("page", [*COMMANDS, "mptcp-relay"])
-def test_each_page_has_examples_that_can_be_typed_and_files_that_there_are(page: str) -> None:
+def test_page_has_valid_examples_and_existing_files(page: str) -> None:
     text = text_of(page)
     assert {"[EXAMPLES]", "[FILES]"} <= set(text.splitlines())
     examples = [each for block in re.findall(r"^\.EX\n(.*?)^\.EE$", text, re.M | re.S) for each in block.splitlines()]
@@ -40,10 +40,10 @@ def test_each_page_has_examples_that_can_be_typed_and_files_that_there_are(page:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_units_name_a_page_and_a_document_that_the_package_has(unit: Path) -> None:
-    (said,) = re.findall(r"^Documentation=(.*)$", unit.read_text(), re.M)
-    pages = re.findall(r"man:(mptcp-\w+)\(8\)", said)
-    documents = re.findall(rf"file:{DOCUMENTS}([\w-]+\.md)", said)
+def test_documentation_of_a_unit_exists(unit: Path) -> None:
+    (documentation,) = re.findall(r"^Documentation=(.*)$", unit.read_text(), re.M)
+    pages = re.findall(r"man:(mptcp-\w+)\(8\)", documentation)
+    documents = re.findall(rf"file:{DOCUMENTS}([\w-]+\.md)", documentation)
     assert pages
     assert documents
     assert all((PAGES / page).is_file() for page in pages)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for ``debian/package``: however it ends, it leaves no temporary files, and puts the package where it is wanted.
+"""Tests for ``debian/package``: it leaves no temporary files, and puts the package into the given directory.
 
 A small stub replaces the real build tool.
 """
@@ -54,7 +54,7 @@ def build(sources: Path, *arguments: str | Path, by: list[str] | None = None) ->
     )
 
 
-def test_the_package_is_left_where_it_is_asked_for(sources: Path) -> None:
+def test_package_is_put_into_the_given_directory(sources: Path) -> None:
     for target in ("dist", "dist", sources.parent / "new/made"):
         assert build(sources, *[target][: target != "dist"]).returncode == 0
         assert [each.name for each in (sources / target).iterdir()] == [PACKAGE]
@@ -64,7 +64,7 @@ def test_the_package_is_left_where_it_is_asked_for(sources: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "named"), [("dist", "dist"), ("dist/new/made", "dist"), ("LICENSE/made", "LICENSE")]
 )
-def test_where_the_package_cannot_be_left_none_is_built(sources: Path, target: str, named: str) -> None:
+def test_unwritable_directory_is_refused_before_the_build(sources: Path, target: str, named: str) -> None:
     """Defect: after a build by root, a build without root failed at its last step, after minutes, without a package."""
     (sources / "dist").mkdir(mode=0o555)
     ended = build(sources, target, by=UNPRIVILEGED if os.geteuid() == 0 else [])
@@ -75,7 +75,7 @@ def test_where_the_package_cannot_be_left_none_is_built(sources: Path, target: s
     assert list((sources.parent / "tmp").iterdir()) == []
 
 
-def test_what_root_makes_beside_the_sources_is_their_owners(sources: Path) -> None:
+def test_files_made_by_root_belong_to_the_owner_of_the_sources(sources: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can give a directory away")
     os.chown(sources, 65534, 65533)
@@ -98,7 +98,7 @@ def test_what_root_makes_beside_the_sources_is_their_owners(sources: Path) -> No
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGHUP, 143), (signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["HUP", "INT", "TERM"]
 )
-def test_a_build_that_is_broken_off_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
+def test_interrupted_build_leaves_no_files(tmp_path: Path, number: int, code: int) -> None:
     """Defect: each interrupted build left some hundred megabytes in /tmp."""
     work, programs = tmp_path / "tmp", tmp_path / "bin"
     work.mkdir()

@@ -33,7 +33,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_are_those_that_there_are(page: str) -> None:
+def test_commands_on_the_page_are_valid(page: str) -> None:
     found = set(commands((REPOSITORY / f"docs/{page}.md").read_text()))
     assert found or page == "firewall"
     for command in found:
@@ -47,13 +47,13 @@ def test_commands_are_those_that_there_are(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_units_are_those_that_there_are(page: str) -> None:
+def test_units_on_the_page_exist(page: str) -> None:
     units = {each.stem for each in (REPOSITORY / "systemd").glob("*.service")}
     found = re.findall(r"systemctl [\w -]*?(mptcp-[\w-]+)", (REPOSITORY / f"docs/{page}.md").read_text())
     assert set(found) <= units
 
 
-def test_limits_are_those_of_the_shipped_configuration() -> None:
+def test_limits_on_the_page_match_the_configuration() -> None:
     squid = (REPOSITORY / "conf/squid.conf").read_text()
     (many,) = re.findall(r"maxconn (\d+)$", squid, re.MULTILINE)
     (most,) = re.findall(r"^client_ip_max_connections (\d+)", squid, re.MULTILINE)
@@ -66,6 +66,6 @@ def test_limits_are_those_of_the_shipped_configuration() -> None:
     assert f"; {TrackerLimits().max_subflows_per_connection} while a rule steers by order |" in OPERATOR
 
 
-def test_exit_statuses_are_those_of_the_commands() -> None:
+def test_exit_statuses_on_the_page_match_the_commands() -> None:
     rows = {int(each) for each in re.findall(r"^\| (\d+) \|", OPERATOR, re.MULTILINE)}
     assert rows == {exit_status.DONE, exit_status.FAILED, exit_status.USAGE, exit_status.CONFIGURATION}

@@ -39,12 +39,12 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Names:
     return found
 
 
-def test_without_a_daemon_the_files_have_them(names: Names) -> None:
+def test_names_come_from_the_files_without_a_daemon(names: Names) -> None:
     found = {kind: names(kind) for kind in ("rules", "paths", "budgets")}
     assert found == {"rules": ["spare", "metered", "fed"], "paths": ["wifi", "lte"], "budgets": ["month", "metered"]}
 
 
-def test_the_daemon_knows_best(names: Names, tmp_path: Path) -> None:
+def test_names_come_from_the_daemon_if_it_runs(names: Names, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
         daemon.bind(str(tmp_path / "status.sock"))
         daemon.listen()
@@ -63,7 +63,7 @@ def test_the_daemon_knows_best(names: Names, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "rules: [", "rules: 5\npaths: x\n"])
-def test_of_what_cannot_be_read_nothing_is_said(names: Names, tmp_path: Path, text: str) -> None:
+def test_unreadable_files_give_no_names(names: Names, tmp_path: Path, text: str) -> None:
     (tmp_path / "policy.yaml").write_text(text)
     assert names("rules") == []
     (tmp_path / "throttler.yaml").unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for ``run``: however it ends, it leaves no service enabled and no policy-rc.d behind."""
+"""Tests for ``run``: it leaves no service enabled and no policy-rc.d behind, even if it is interrupted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_an_installation_leaves_nothing_enabled_and_a_second_run_installs_nothing(host: Host) -> None:
+def test_first_run_enables_nothing_and_second_run_installs_nothing(host: Host) -> None:
     code, _, errors = host.end(host.start("demo", "--output", "x y"))
     assert code == 0, errors
     assert (host.root / "ran").read_text() == "demo --output x y\n"
@@ -33,7 +33,7 @@ def test_an_installation_leaves_nothing_enabled_and_a_second_run_installs_nothin
     host.assert_as_before()
 
 
-def test_a_package_that_the_release_has_not_is_left_out_where_it_can_be_done_without(host: Host) -> None:
+def test_optional_package_that_the_release_lacks_is_left_out(host: Host) -> None:
     """Defect: Debian 13 has no Traffic Server, so no test could run there."""
     host.program(host.root / "checkout/.venv/bin/pytest", 'echo "$@" >"$ROOT/ran"')
     (host.root / "lacks").write_text("trafficserver\n")
@@ -55,7 +55,7 @@ def test_a_package_that_the_release_has_not_is_left_out_where_it_can_be_done_wit
 
 @pytest.mark.nightly(besides=("[config-files amd64", r"[installed amd64\ninstalled i386"))
 @pytest.mark.parametrize(
-    ("there", "asked"),
+    ("there", "requested"),
     [
         ("installed amd64\ninstalled i386\n", False),
         ("installed i386\ninstalled amd64\n", False),
@@ -66,25 +66,25 @@ def test_a_package_that_the_release_has_not_is_left_out_where_it_can_be_done_wit
         ("installed amd64\n", False),
     ],
 )
-def test_a_package_counts_where_it_is_installed_for_this_machine(host: Host, there: str, asked: bool) -> None:
+def test_package_of_another_architecture_counts_as_missing(host: Host, there: str, requested: bool) -> None:
     """Defect: if libc6-dev was also installed for a second architecture, each run asked for it over the network."""
     host.touch("installed")
     (host.root / "there-libc6-dev").write_text(there)
     host.end(host.start("demo"))
-    assert host.has("asked") == asked
-    assert not asked or (host.root / "asked").read_text().split()[-1] == "libc6-dev"
+    assert host.has("asked") == requested
+    assert not requested or (host.root / "asked").read_text().split()[-1] == "libc6-dev"
 
 
 @pytest.mark.nightly(besides=("[test -k x]",))
 @pytest.mark.parametrize("command", [("test", "-k", "x"), ("deb", "--test")], ids=" ".join)
-def test_git_is_there_for_tests(host: Host, command: tuple[str, ...]) -> None:
+def test_tests_install_git(host: Host, command: tuple[str, ...]) -> None:
     """Defect: without git, as on a machine that unpacked the project from an archive, the tests failed."""
     host.program(host.root / "checkout/.venv/bin/pytest", "exit 0")
     assert host.end(host.start(*command))[0] == 0
     assert "git" in (host.root / "asked").read_text().split()
 
 
-def test_an_installation_that_fails_half_way_is_taken_back_and_its_words_are_shown(host: Host) -> None:
+def test_failed_installation_is_undone_and_its_output_shown(host: Host) -> None:
     host.touch("fail")
     code, _, errors = host.end(host.start("demo"))
     assert code == 1
@@ -94,7 +94,7 @@ def test_an_installation_that_fails_half_way_is_taken_back_and_its_words_are_sho
     host.assert_as_before()
 
 
-def test_without_the_network_it_says_that_and_not_only_that_it_knows_no_package(host: Host) -> None:
+def test_missing_network_is_reported(host: Host) -> None:
     """Defect: without the network a new machine showed only "Unable to locate package"."""
     host.touch("offline")
     code, _, errors = host.end(host.start("demo"))
@@ -107,16 +107,16 @@ def to_all(process: subprocess.Popen[str], number: int) -> None:
     os.killpg(process.pid, number)
 
 
-def to_the_script(process: subprocess.Popen[str], number: int) -> None:
+def to_script(process: subprocess.Popen[str], number: int) -> None:
     os.kill(process.pid, number)
 
 
-@pytest.mark.nightly(besides=("[INT-to_all]", "[TERM-to_the_script]"))
-@pytest.mark.parametrize("send", [to_all, to_the_script])
+@pytest.mark.nightly(besides=("[INT-to_all]", "[TERM-to_script]"))
+@pytest.mark.parametrize("send", [to_all, to_script])
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["HUP", "INT", "TERM"]
 )
-def test_a_signal_in_mid_installation_counts_when_dpkg_is_done(
+def test_signal_during_an_installation_waits_for_dpkg(
     host: Host, send: Callable[[subprocess.Popen[str], int], None], number: int, code: int
 ) -> None:
     host.touch("hold")
@@ -132,7 +132,7 @@ def test_a_signal_in_mid_installation_counts_when_dpkg_is_done(
     host.assert_as_before()
 
 
-def test_a_run_of_another_checkout_waits_for_an_installation_under_way(host: Host) -> None:
+def test_run_waits_for_the_installation_of_another_checkout(host: Host) -> None:
     shutil.copytree(host.root / "checkout", host.root / "other")
     host.stamp(host.root / "other")
     host.touch("hold")
@@ -147,11 +147,11 @@ def test_a_run_of_another_checkout_waits_for_an_installation_under_way(host: Hos
     host.assert_as_before()
 
 
-def test_what_a_run_that_was_killed_left_is_taken_back_by_the_next(host: Host) -> None:
+def test_next_run_undoes_what_a_killed_run_left(host: Host) -> None:
     host.touch("hold")
     process = host.start("demo")
     host.wait_for("waiting")
-    to_the_script(process, signal.SIGKILL)
+    to_script(process, signal.SIGKILL)
     host.touch("go")
     host.end(process)
     assert host.has("sbin/policy-rc.d")
@@ -162,7 +162,7 @@ def test_what_a_run_that_was_killed_left_is_taken_back_by_the_next(host: Host) -
     host.assert_as_before()
 
 
-def test_a_stale_guard_alone_is_removed(host: Host) -> None:
+def test_own_stale_policy_rc_d_is_removed(host: Host) -> None:
     mark = next(line for line in RUN.read_text().splitlines() if line.startswith("GUARD_MARK="))
     (host.root / "sbin/policy-rc.d").write_text(f"#!/bin/sh\n# {mark.split(chr(39))[1]}\nexit 101\n")
     host.touch("installed")
@@ -172,7 +172,7 @@ def test_a_stale_guard_alone_is_removed(host: Host) -> None:
     host.assert_as_before(disabled=False)
 
 
-def test_a_guard_of_someone_else_stays(host: Host) -> None:
+def test_foreign_policy_rc_d_stays(host: Host) -> None:
     guard = host.root / "sbin/policy-rc.d"
     Host.program(guard, "exit 101")
     before = guard.read_text()
@@ -183,7 +183,7 @@ def test_a_guard_of_someone_else_stays(host: Host) -> None:
     host.assert_as_before()
 
 
-def test_links_go_where_there_is_no_tool_that_disables(host: Host) -> None:
+def test_links_are_removed_if_the_disabling_tools_fail(host: Host) -> None:
     for name in ("systemctl", "update-rc.d"):
         Host.program(host.root / "bin" / name, "exit 1")
     assert host.end(host.start("demo"))[0] == 0
@@ -191,7 +191,7 @@ def test_links_go_where_there_is_no_tool_that_disables(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(("--help",), 0), ((), 2), (("nothing",), 2)])
-def test_usage_names_the_commands_and_nothing_is_done(host: Host, arguments: tuple[str, ...], code: int) -> None:
+def test_usage_lists_the_commands_and_changes_nothing(host: Host, arguments: tuple[str, ...], code: int) -> None:
     ended, output, errors = host.end(host.start(*arguments))
     assert ended == code
     shown, silent = (output, errors) if code == 0 else (errors, output)
@@ -202,20 +202,20 @@ def test_usage_names_the_commands_and_nothing_is_done(host: Host, arguments: tup
     assert not host.has("installed")
 
 
-def test_without_root_it_says_so(host: Host) -> None:
+def test_run_without_root_is_refused(host: Host) -> None:
     Host.program(host.root / "bin/id", "echo 1000")
     code, _, errors = host.end(host.start("test"))
     assert (code, errors) == (1, "run: root is needed (namespaces, packet capture): sudo ./run test\n")
     assert not host.has("installed")
 
 
-def test_the_administrators_programs_are_found_with_a_users_path(host: Host) -> None:
+def test_path_includes_the_administrators_programs(host: Host) -> None:
     Host.program(host.root / "checkout/.venv/bin/mptcp-bench", 'echo "$PATH" >"$ROOT/ran"')
     assert host.end(host.start("demo"))[0] == 0
     assert (host.root / "ran").read_text().strip().endswith(":/usr/local/sbin:/usr/sbin:/sbin")
 
 
-def test_a_packager_with_the_tools_needs_no_root_and_one_without_is_told(host: Host) -> None:
+def test_deb_needs_root_only_to_install_build_tools(host: Host) -> None:
     Host.program(host.root / "bin/id", "echo 1000")
     (host.root / "checkout/debian").mkdir()
     Host.program(host.root / "checkout/debian/package", 'echo built >"$ROOT/ran"', shebang="")
@@ -236,9 +236,7 @@ PIPS_LINES = {
 
 
 @pytest.mark.parametrize("lines", PIPS_LINES.values(), ids=list(PIPS_LINES))
-def test_the_commands_it_makes_import_nothing_from_where_root_stands_or_the_environment_says(
-    tmp_path: Path, lines: str
-) -> None:
+def test_commands_ignore_working_directory_and_environment(tmp_path: Path, lines: str) -> None:
     """The command files are as pip writes them, then changed as ``run`` does after making the virtual environment."""
     commands, trap = tmp_path / ".venv/bin", tmp_path / "trap"
     commands.mkdir(parents=True)
@@ -259,7 +257,7 @@ def test_the_commands_it_makes_import_nothing_from_where_root_stands_or_the_envi
     assert subprocess.check_output([commands / "mptcp-some", "x"], **in_a_trap) == "isolated x\n"
 
 
-def test_a_checkout_that_was_moved_and_a_new_python_get_an_environment_of_their_own(host: Host) -> None:
+def test_moved_checkout_or_new_python_gets_a_new_environment(host: Host) -> None:
     """Defect: in a moved checkout commands were "not found", and commands of a copy ran the first checkout's code.
 
     After an upgrade of Debian no command found its modules.
@@ -282,14 +280,14 @@ def test_a_checkout_that_was_moved_and_a_new_python_get_an_environment_of_their_
     )
 
 
-def test_no_command_stays_that_would_not_be_isolated() -> None:
+def test_run_isolates_commands_before_it_starts_one() -> None:
     """``run`` isolates the commands of each virtual environment that it makes, before it starts one of them."""
     made = RUN.read_text().partition("install_python() {")[2].partition("\n}")[0]
     assert made.index("pip install --quiet --disable-pip-version-check --editable") < made.index("isolate_commands")
     assert made.index("isolate_commands") < made.index(".venv/bin/mptcp-proxy")
 
 
-def test_what_it_starts_sees_no_variable_of_python(host: Host) -> None:
+def test_started_command_sees_no_python_variables(host: Host) -> None:
     Host.program(host.root / "checkout/.venv/bin/mptcp-bench", 'env | grep ^PYTHON >"$ROOT/ran" || true')
     subprocess.run(
         ["sh", "checkout/run", "demo"],

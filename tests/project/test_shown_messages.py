@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted((*REPOSITORY.glob("docs/*.md"), REPOSITORY / "README.md"))
 
 
-def test_each_line_that_the_bench_complains_begins_with_its_name() -> None:
+def test_each_line_of_a_bench_message_has_the_prefix() -> None:
     """Defect: in a message of several lines only the first line had the prefix."""
     blocks = [block for page in PAGES for block in re.findall(r"^```\S*\n(.*?)^```$", page.read_text(), re.M | re.S)]
     complaints = [block.splitlines() for block in blocks if block.startswith("mptcp-bench: ")]
@@ -18,7 +18,7 @@ def test_each_line_that_the_bench_complains_begins_with_its_name() -> None:
     assert [line for block in complaints for line in block if not line.startswith("mptcp-bench: ")] == []
 
 
-def test_lines_of_the_shipped_configuration_are_where_pages_say() -> None:
+def test_line_numbers_of_the_configuration_on_pages_are_right() -> None:
     """Defect: a line had moved to another number."""
     shown = [found for page in PAGES for found in re.findall(r"`(conf/[\w./-]+):(\d+): ([^:`]+): ", page.read_text())]
     assert ("conf/squid.conf", "request_entities on") in {(file, text) for file, _, text in shown}

@@ -16,7 +16,7 @@ ALL = [series.parent / name for series in SERIES for name in series.read_text().
 IN_SQUID_6 = "reused-connection.patch"
 
 
-def test_every_release_has_what_it_lacks_in_one_order_and_nothing_lies_beside_it() -> None:
+def test_each_release_has_its_patches_in_the_same_order() -> None:
     bookworm, trixie = (series.read_text().split() for series in SERIES)
     assert [series.parent.name for series in SERIES] == ["bookworm", "trixie"]
     assert trixie == [name for name in bookworm if name != IN_SQUID_6]
@@ -24,7 +24,7 @@ def test_every_release_has_what_it_lacks_in_one_order_and_nothing_lies_beside_it
 
 
 @pytest.mark.parametrize("patch", ALL, ids=lambda patch: f"{patch.parent.name}, {patch.stem}")
-def test_each_says_what_it_is_and_its_hunks_are_whole(patch: Path) -> None:
+def test_patch_has_a_header_and_complete_hunks(patch: Path) -> None:
     """Check the DEP-3 header, and the line counts of each hunk, which manual edits often break."""
     header, _, body = patch.read_text().partition("\n---\n")
     for field in ("Description", "Author", "Forwarded", "Last-Update"):

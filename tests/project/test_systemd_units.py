@@ -43,16 +43,16 @@ def values(unit: Path, key: str) -> list[str]:
 
 
 @pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
-def test_the_exposure_is_low(unit: Path) -> None:
+def test_exposure_of_the_unit_is_low(unit: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("NOT TESTED: systemd-analyze is not installed")
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
-    assert exposure(said) <= MOST[unit.stem]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    assert exposure(output) <= MOST[unit.stem]
 
 
 @pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
-def test_what_a_restart_does_not_cure_is_not_started_again(unit: Path) -> None:
+def test_configuration_and_usage_errors_prevent_a_restart(unit: Path) -> None:
     (statuses,) = values(unit, "RestartPreventExitStatus")
     assert set(statuses.split()) == {str(CONFIGURATION), str(USAGE)}
     (burst,), (interval,) = values(unit, "StartLimitBurst"), values(unit, "StartLimitIntervalSec")
@@ -62,13 +62,13 @@ def test_what_a_restart_does_not_cure_is_not_started_again(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
-def test_a_worker_that_the_kernel_kills_for_want_of_memory_does_not_end_all(unit: Path) -> None:
+def test_killed_worker_does_not_stop_the_unit(unit: Path) -> None:
     """Defect: systemd stopped the whole service, which is its default (systemd.service(5))."""
     assert values(unit, "OOMPolicy") == ["continue"]
 
 
 @pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
-def test_systemd_is_told_and_reloads_are_waited_for(unit: Path) -> None:
+def test_unit_notifies_systemd_and_waits_for_reloads(unit: Path) -> None:
     command = f"/opt/mptcp-steering-proxy/bin/{COMMANDS[unit]}"
     assert values(unit, "Type") == ["notify"]
     assert values(unit, "ExecStart") == [command]
@@ -78,13 +78,13 @@ def test_systemd_is_told_and_reloads_are_waited_for(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
-def test_addresses_are_waited_for(unit: Path) -> None:
+def test_unit_waits_for_network_addresses(unit: Path) -> None:
     """At boot, network addresses may come late. After five failed starts systemd would give up."""
     assert "network-online.target" in values(unit, "After")[0].split()
     assert values(unit, "Wants")[0] == "network-online.target"
 
 
-def test_the_relay_is_kept_as_the_proxy_is() -> None:
+def test_units_of_relay_and_proxy_are_identical_except_for_names() -> None:
     """The two units are identical except for names, so that each improvement of one applies to the other."""
     hardening = {
         unit: [line for line in unit.read_text().split("[Service]")[1].splitlines() if line and line[0] not in "#E"]
@@ -95,7 +95,7 @@ def test_the_relay_is_kept_as_the_proxy_is() -> None:
 
 
 @pytest.mark.parametrize("role", Role, ids=lambda role: role.unit)
-def test_check_knows_what_squid_may_open_as_a_service(
+def test_check_warns_of_files_that_the_unit_cannot_open(
     role: Role, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Defect: check accepted a list below /root, and the unit did not come up after a restart."""
@@ -133,7 +133,7 @@ def warned(role: Role, lines: list[str]) -> set[str]:
     return {each.text.split(": ")[0].split()[-1].strip('"') for each in found if each.line}
 
 
-def test_the_throttler_is_not_root_and_has_no_more_than_it_uses() -> None:
+def test_throttler_is_not_root_and_has_only_needed_capabilities() -> None:
     assert values(THROTTLER, "User") == [THROTTLER_USER]
     needed = {"CAP_BPF", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_PERFMON", "CAP_SYS_NICE"}
     for key in ("AmbientCapabilities", "CapabilityBoundingSet"):
@@ -141,7 +141,7 @@ def test_the_throttler_is_not_root_and_has_no_more_than_it_uses() -> None:
     assert f"\nu {THROTTLER_USER} " in (UNITS / "mptcp-throttler.sysusers").read_text()
 
 
-def test_what_the_throttler_is_given_of_root_is_taken_back_when_it_has_ended() -> None:
+def test_throttler_gives_back_the_iptables_lock_when_it_ends() -> None:
     """Defect: after a purge the iptables lock belonged to a user id that the next user of the host would get."""
     (given,), (back,) = values(THROTTLER, "ExecStartPre"), values(THROTTLER, "ExecStopPost")
     assert set(re.findall(r"chown \S+ (\S+)", given)) == {"/run/xtables.lock"}
@@ -149,12 +149,12 @@ def test_what_the_throttler_is_given_of_root_is_taken_back_when_it_has_ended() -
     assert back == "-+/bin/sh -c 'chown root:root /run/xtables.lock && chmod 0600 /run/xtables.lock'"
 
 
-def test_a_purge_takes_it_back_before_the_user_goes() -> None:
+def test_purge_gives_back_the_iptables_lock_before_it_deletes_the_user() -> None:
     script = (UNITS.parent / "debian" / "postrm").read_text()
     assert script.index("chown root:root /run/xtables.lock") < script.index("userdel mptcp-throttler")
 
 
-def test_the_console_is_nobody_and_may_ask_the_throttler_alone() -> None:
+def test_console_is_unprivileged_and_may_only_ask_the_throttler() -> None:
     assert values(CONSOLE, "DynamicUser") == ["yes"]
     assert values(CONSOLE, "User") == []
     assert values(CONSOLE, "SupplementaryGroups") == [THROTTLER_USER]
@@ -162,12 +162,12 @@ def test_the_console_is_nobody_and_may_ask_the_throttler_alone() -> None:
     assert values(CONSOLE, "AmbientCapabilities") == []
     assert re.findall(r"^(?:ReadWritePaths|\w+Directory)=.*", CONSOLE.read_text(), re.MULTILINE) == [
         "StateDirectory=mptcp-console"
-    ], "what each path carried, and nothing else"
+    ], "the console writes only the volumes of paths"
     # Only root can write its token. If that fails, the console reports it itself.
     assert values(CONSOLE, "ExecStartPre") == ["-+/opt/mptcp-steering-proxy/bin/mptcp-console make-token"]
 
 
-def test_the_portal_is_nobody_who_may_ask_the_throttler() -> None:
+def test_portal_is_unprivileged_and_may_ask_the_throttler() -> None:
     assert values(PORTAL, "DynamicUser") == ["yes"]
     assert values(PORTAL, "SupplementaryGroups") == [THROTTLER_USER]
     assert values(PORTAL, "CapabilityBoundingSet") == values(PORTAL, "AmbientCapabilities") == [""]
@@ -176,7 +176,7 @@ def test_the_portal_is_nobody_who_may_ask_the_throttler() -> None:
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
-def test_nobody_else_can_put_a_file_where_the_workers_share_memory(unit: Path, tmp_path: Path) -> None:
+def test_shared_memory_of_the_workers_is_private(unit: Path, tmp_path: Path) -> None:
     """Defect: any user could create a file with one of Squid's names in /dev/shm, which kept the unit from starting."""
     (own,) = values(unit, "TemporaryFileSystem")
     path, _, options = own.partition(":")
@@ -193,7 +193,7 @@ def test_nobody_else_can_put_a_file_where_the_workers_share_memory(unit: Path, t
 
 
 @pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
-def test_systemd_understands_each_line(unit: Path, tmp_path: Path) -> None:
+def test_systemd_analyze_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("NOT TESTED: systemd-analyze is not installed")
     # The commands exist only where the package is installed.
@@ -205,7 +205,7 @@ def test_systemd_understands_each_line(unit: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
-def test_ends_of_what_had_served_are_too_seldom_for_the_limit_of_starts(unit: Path) -> None:
+def test_crashes_after_serving_do_not_reach_the_start_limit(unit: Path) -> None:
     """Defect: a client that could crash a worker again and again made the unit fail for good within seconds."""
     (burst,), (interval,), (pause,) = (
         values(unit, key) for key in ("StartLimitBurst", "StartLimitIntervalSec", "RestartSec")
@@ -214,7 +214,7 @@ def test_ends_of_what_had_served_are_too_seldom_for_the_limit_of_starts(unit: Pa
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
-def test_a_start_and_a_reload_may_take_as_long_as_the_command_waits(unit: Path) -> None:
+def test_start_timeout_is_longer_than_start_and_reload_take(unit: Path) -> None:
     """Defect: with two million names in a list systemd ended each start and each reload after its default of 90 s."""
     (limit,) = values(unit, "TimeoutStartSec")
     assert int(limit) > PATIENCE + PARSE_SECONDS + UNOPENED
@@ -223,12 +223,12 @@ def test_a_start_and_a_reload_may_take_as_long_as_the_command_waits(unit: Path) 
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
-def test_no_limit_of_memory_ends_squid(unit: Path) -> None:
+def test_unit_has_no_memory_limit(unit: Path) -> None:
     """The kernel's memory accounting adds data received by Multipath TCP and never subtracts it (docs/operator.md)."""
     assert not re.search(r"^Memory(Max|High|Limit|SwapMax)=", unit.read_text(), re.MULTILINE)
 
 
-def test_no_page_has_a_unit_copied_whose_commands_are_elsewhere() -> None:
+def test_pages_do_not_copy_unit_files() -> None:
     """Defect: a unit copied as docs/relay.md said did not start (203/EXEC) and hid the package's unit for good."""
     pages = [UNITS.parent / "README.md", *(UNITS.parent / "docs").glob("*.md")]
     copied = re.compile(r"\b(?:cp|install)\b[^`\n]*\bsystemd/\S*\.service")
@@ -241,24 +241,24 @@ def test_no_page_has_a_unit_copied_whose_commands_are_elsewhere() -> None:
     assert step.format("sudo ") in (UNITS.parent / "docs/packages.md").read_text()
 
 
-def test_an_interface_that_comes_late_starts_the_throttler_as_the_page_says(tmp_path: Path) -> None:
+def test_drop_in_on_the_page_starts_the_throttler_with_an_interface(tmp_path: Path) -> None:
     """Defect: "systemctl reenable" of systemd 252 ignores drop-ins, so nothing would have started the throttler."""
     if shutil.which("systemctl") is None:
         pytest.skip("NOT TESTED: systemctl is not installed")
-    said = re.search(
+    example = re.search(
         r"`systemctl edit mptcp-throttler`, write\s+`(\S+)` below `\[Install\]`, then `systemctl (\w+) ",
         (UNITS.parent / "docs/operator.md").read_text(),
     )
-    assert said is not None
+    assert example is not None
     units, own = tmp_path / "usr/lib/systemd/system", tmp_path / "etc/systemd/system"
     for directory in (units, own / "mptcp-throttler.service.d"):
         directory.mkdir(parents=True)
     shutil.copy(THROTTLER, units)
-    (own / "mptcp-throttler.service.d/override.conf").write_text(f"[Install]\n{said[1]}\n")
+    (own / "mptcp-throttler.service.d/override.conf").write_text(f"[Install]\n{example[1]}\n")
     systemctl = ["systemctl", "--quiet", f"--root={tmp_path}"]
     # The package enables the unit this way.
     subprocess.run([*systemctl, "enable", "mptcp-throttler"], check=True, timeout=60)
-    wanted = own / f"{said[1].partition('=')[2]}.wants/mptcp-throttler.service"
+    wanted = own / f"{example[1].partition('=')[2]}.wants/mptcp-throttler.service"
     wanted.unlink(missing_ok=True)
-    subprocess.run([*systemctl, said[2], "mptcp-throttler"], check=True, timeout=60)
+    subprocess.run([*systemctl, example[2], "mptcp-throttler"], check=True, timeout=60)
     assert wanted.is_symlink()

@@ -21,7 +21,7 @@ def patterns() -> dict[str, re.Pattern[str]]:
     return {text: re.compile(".*".join(map(re.escape, text.split(HOLE))), re.DOTALL) for text in texts if text != HOLE}
 
 
-def test_messages_of_each_daemon_are_found() -> None:
+def test_messages_of_each_daemon_are_collected() -> None:
     assert {place.partition("/")[0] for place in messages().values()} == set(PACKAGES)
     known = messages()
     for text in (
@@ -35,12 +35,12 @@ def test_messages_of_each_daemon_are_found() -> None:
         assert text in known
 
 
-def test_every_warning_and_error_has_a_line() -> None:
+def test_each_warning_and_error_is_on_the_page() -> None:
     known = patterns().values()
     missing = {text: place for text, place in messages().items() if not any(each.match(text) for each in known)}
     assert missing == {}
 
 
-def test_every_line_is_of_few_messages_that_there_are() -> None:
+def test_each_line_of_the_page_stands_for_few_existing_messages() -> None:
     found = {text: sum(1 for each in messages() if pattern.match(each)) for text, pattern in patterns().items()}
     assert {text: count for text, count in found.items() if not 0 < count <= MOST} == {}

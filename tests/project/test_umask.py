@@ -26,13 +26,13 @@ def _umask(request: pytest.FixtureRequest) -> Iterator[None]:
     os.umask(before)
 
 
-def now() -> int:
+def current_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
-def test_run_sets_its_own(tmp_path: Path) -> None:
+def test_run_sets_its_umask(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.touch("installed")
     Host.program(host.root / "checkout/.venv/bin/mptcp-bench", PRINTED)
@@ -40,7 +40,7 @@ def test_run_sets_its_own(tmp_path: Path) -> None:
     assert (host.root / "umask").read_text() == "0022\n"
 
 
-def test_so_does_the_build_of_squid(tmp_path: Path) -> None:
+def test_build_of_squid_sets_its_umask(tmp_path: Path) -> None:
     for name, text in (("id", "echo 0"), ("mmdebstrap", f"{PRINTED}; exit 1")):
         Host.program(tmp_path / name, text)
     subprocess.run(
@@ -53,6 +53,6 @@ def test_so_does_the_build_of_squid(tmp_path: Path) -> None:
     assert (tmp_path / "umask").read_text() == "0022\n"
 
 
-def test_so_does_the_configuration_of_the_tests() -> None:
+def test_conftest_sets_the_umask() -> None:
     runpy.run_path(str(REPOSITORY / "tests/conftest.py"))
-    assert now() == 0o022
+    assert current_umask() == 0o022

@@ -33,31 +33,31 @@ def requirements(lines: list[str]) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pairs}
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_all_files_have_the_same_version() -> None:
     first_line = (REPOSITORY / "debian/changelog").read_text().splitlines()[0]
     version = pyproject()["project"]["version"]
     assert first_line.startswith(f"mptcp-steering-proxy ({version}) ")
     packages = pyproject()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     sources = [path for package in packages for path in (REPOSITORY / package).rglob("*.py")]
-    said = [
+    versions = [
         found for path in sources for found in re.findall(r'^__version__ = "(.*)"$', path.read_text(), re.MULTILINE)
     ]
-    assert set(said) == {version}
+    assert set(versions) == {version}
     assert pyproject("bench")["project"]["version"] == version
     assert f"mptcp-steering-proxy=={version}" in pyproject("bench")["project"]["dependencies"]
 
 
-def test_the_package_finds_each_command_by_its_name() -> None:
+def test_command_names_match_their_modules() -> None:
     scripts = pyproject()["project"]["scripts"]
     assert scripts == {name: f"{name.replace('-', '_')}.cli:main" for name in scripts}
 
 
-def test_the_package_has_the_versions_that_the_tests_run_with() -> None:
+def test_lock_has_the_pinned_dependencies() -> None:
     wanted = requirements(pyproject()["project"]["dependencies"])
     assert {name: version for name, (version, _) in locked("run.txt").items() if name in wanted} == wanted
 
 
-def test_the_wheel_is_built_by_the_version_that_is_pinned() -> None:
+def test_build_lock_has_the_pinned_build_backend() -> None:
     wanted = requirements(pyproject()["build-system"]["requires"])
     assert {name: version for name, (version, _) in locked("build.txt").items() if name in wanted} == wanted
     assert f"hatchling=={wanted['hatchling']}" in pyproject()["project"]["optional-dependencies"]["dev"]
@@ -65,13 +65,13 @@ def test_the_wheel_is_built_by_the_version_that_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("name", ["run.txt", "build.txt", "setuptools.txt"])
-def test_nothing_is_taken_without_a_hash(name: str) -> None:
+def test_each_locked_package_has_a_hash(name: str) -> None:
     pins = locked(name)
     assert len(pins) == (LOCKS / name).read_text().count("==") > 0
     assert [package for package, (_, hashes) in pins.items() if not hashes] == []
 
 
-def test_run_installs_what_the_package_is_built_with() -> None:
+def test_run_installs_the_build_dependencies() -> None:
     control = (REPOSITORY / "debian/control").read_text()
     field = re.search(r"^Build-Depends: (.*)$", control, re.MULTILINE)
     installed = re.search(r'^DEB_PACKAGES="(.*)"$', (REPOSITORY / "run").read_text(), re.MULTILINE)
@@ -81,21 +81,21 @@ def test_run_installs_what_the_package_is_built_with() -> None:
     assert wanted <= set(installed[1].split())
 
 
-def test_run_installs_what_dpkg_asks_for_by_itself(tmp_path: Path) -> None:
+def test_run_installs_the_implicit_build_dependencies(tmp_path: Path) -> None:
     """Defect: ``run`` did not install build-essential, which dpkg needs, so that "./run deb" failed on a new host."""
     if shutil.which("dpkg-checkbuilddeps") is None:
         pytest.skip("NOT TESTED: dpkg-checkbuilddeps is not installed")
     # Simulate a host on which nothing is installed.
     (tmp_path / "status").touch()
     command = ["dpkg-checkbuilddeps", f"--admindir={tmp_path}", str(REPOSITORY / "debian/control")]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
-    asked = set(re.findall(r"[\w-]+(?=:native)", said))
+    output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
+    requested = set(re.findall(r"[\w-]+(?=:native)", output))
     installed = re.search(r'^DEB_PACKAGES="(.*)"$', (REPOSITORY / "run").read_text(), re.MULTILINE)
     assert installed
-    assert {"build-essential"} <= asked <= set(installed[1].split())
+    assert {"build-essential"} <= requested <= set(installed[1].split())
 
 
-def test_what_chooses_the_package_that_is_tested_gets_past_sudo() -> None:
+def test_page_passes_the_package_variable_through_sudo() -> None:
     """Defect: the page put the variable before the command, but sudo removes it, so that another package was tested."""
     text = (REPOSITORY / "docs/packages.md").read_text()
     assert re.findall(r"`([^`]*)MPTCP_PACKAGE=", text) == ["sudo env "]

@@ -24,7 +24,7 @@ BENCH = {"mptcp_bench", "mptcp_lab"}
 
 
 @pytest.mark.parametrize(("directory", "packages"), [(".", PRODUCT), ("bench", BENCH)], ids=["product", "bench"])
-def test_a_wheel_ships_its_packages_and_no_others(directory: str, packages: set[str], tmp_path: Path) -> None:
+def test_wheel_contains_only_its_packages(directory: str, packages: set[str], tmp_path: Path) -> None:
     (wheel,) = WheelBuilder(str(REPOSITORY / directory)).build(directory=str(tmp_path), versions=["standard"])
     with ZipFile(wheel) as archive:
         names = archive.namelist()

@@ -46,46 +46,50 @@ class FakeSockets:
     """The proxy's sockets."""
 
     def __init__(self) -> None:
-        self.there: dict[FourTuple, KernelSubflow] = {}
+        self.by_four_tuple: dict[FourTuple, KernelSubflow] = {}
         self._cookies = count(1)
 
     def connect(self, token: int, *clients: str, port: int = 40_000, proxy: bytes = PROXY) -> None:
         """Make a connection to *proxy* with a subflow from each of *clients*. The first one opened the connection."""
         for index, client in enumerate(clients):
             known = four_tuple(client, port)._replace(local=proxy)
-            self.there[known] = KernelSubflow(
+            self.by_four_tuple[known] = KernelSubflow(
                 token, known, index == 0, 0, index, False, 0.0, cookie=next(self._cookies), tcp=IDLE
             )
 
     def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
-        yield [each._replace(read=time.monotonic()) for each in self.there.values()]
+        yield [each._replace(read=time.monotonic()) for each in self.by_four_tuple.values()]
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
-        return {each: self.there[each]._replace(read=time.monotonic()) for each in four_tuples if each in self.there}
+        return {
+            each: self.by_four_tuple[each]._replace(read=time.monotonic())
+            for each in four_tuples
+            if each in self.by_four_tuple
+        }
 
     def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
-        return {each: SocketDetails(4_000, 3, 1_200, 1, 10) for each in four_tuples if each in self.there}
+        return {each: SocketDetails(4_000, 3, 1_200, 1, 10) for each in four_tuples if each in self.by_four_tuple}
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
         for each in four_tuples:
-            self.there.pop(each, None)
+            self.by_four_tuple.pop(each, None)
         return {}
 
     def fill(self, known: FourTuple) -> None:
         """Queue more data on a subflow than it can carry soon."""
         busy = IDLE._replace(unacked=1_000, not_sent=9_000_000)
-        self.there[known] = self.there[known]._replace(tcp=busy)
+        self.by_four_tuple[known] = self.by_four_tuple[known]._replace(tcp=busy)
 
     def carry(self, known: FourTuple, acked: int, received: int = 0) -> None:
         """Let a socket carry more bytes."""
-        there = self.there[known]
-        self.there[known] = there._replace(
+        there = self.by_four_tuple[known]
+        self.by_four_tuple[known] = there._replace(
             bytes_acked=there.bytes_acked + acked, bytes_received=there.bytes_received + received
         )
 
     def disconnect(self, meter: FakeMeter, known: FourTuple) -> None:
         """Close a socket and report it to *meter*."""
-        gone = self.there.pop(known)
+        gone = self.by_four_tuple.pop(known)
         end = known.remote, known.remote_port, known.local_port
         meter.waiting.append(ClosedSocket(gone.cookie, end, gone.bytes_acked, gone.bytes_received))
 
@@ -114,11 +118,11 @@ class FakeSubflows:
     """Records which subflows are to be made backup or regular. If *refusal* is set, it is the kernel's error."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, FourTuple, bool]] = []
+        self.requests: list[tuple[int, FourTuple, bool]] = []
         self.refusal = ""
 
     def set_backup(self, token: int, known: FourTuple, backup: bool) -> None:
-        self.asked.append((token, known, backup))
+        self.requests.append((token, known, backup))
         if self.refusal:
             raise KernelError(self.refusal)
 
@@ -147,10 +151,10 @@ class FakePacing(SocketPacing):
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         self.limits.update(limits)
-        for known, sample in self._sockets.there.items():
+        for known, sample in self._sockets.by_four_tuple.items():
             if sample.cookie in limits and sample.tcp is not None:
                 tcp = sample.tcp._replace(max_pacing_rate=limits[sample.cookie].rate)
-                self._sockets.there[known] = sample._replace(tcp=tcp)
+                self._sockets.by_four_tuple[known] = sample._replace(tcp=tcp)
 
     def limit_at_once(self) -> bool:
         return True
@@ -223,8 +227,8 @@ class FakeTunnels:
         self.tunnels: dict[str, list[dict[str, Any]]] = {}
         self.classes: dict[str, list[int]] = {}
         """The classes that the throttler requested last."""
-        self.asked = 0
-        self.is_there = True
+        self.requests = 0
+        self.is_running = True
 
     def path(self, tunnel: str, number: int, remote: str, begun: int = 0, sent: int = 0, **more: Any) -> dict[str, Any]:
         """Add a path.
@@ -250,10 +254,10 @@ class FakeTunnels:
         return path
 
     async def ask(self, path: Path, request: Mapping[str, Any]) -> dict[str, Any]:
-        if not self.is_there:
+        if not self.is_running:
             raise ConnectionRefusedError
         self.classes = request.get("classes", self.classes)
-        self.asked += 1
+        self.requests += 1
         return {"tunnels": [{"name": name, "paths": list(paths)} for name, paths in self.tunnels.items()]}
 
 

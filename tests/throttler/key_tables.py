@@ -42,9 +42,9 @@ _OF_TYPES: Final = {get_args(each)[1].description for each in vars(answers).valu
 """Descriptions that belong to a type. They are not repeated for each key with that type."""
 
 
-def written(page: str) -> str:
+def with_tables(page: str) -> str:
     """Return *page* with its tables generated anew."""
-    return _TABLE.sub(lambda found: found[0].partition("\n")[0] + "\n\n" + _made(found) + "\n<!-- end -->", page)
+    return _TABLE.sub(lambda found: found[0].partition("\n")[0] + "\n\n" + _table(found) + "\n<!-- end -->", page)
 
 
 def sections() -> list[str]:
@@ -54,7 +54,7 @@ def sections() -> list[str]:
     return [*files, *(f"{name}.{section}" for name, section in found if section not in _LISTED.values())]
 
 
-def _made(found: re.Match[str]) -> str:
+def _table(found: re.Match[str]) -> str:
     schema, section = found.groups()
     if schema == "queries":
         return "\n".join(["| query | arguments | answer |", "|---|---|---|", *map(_query, QUERIES)]) + "\n"
@@ -110,31 +110,31 @@ def _query(query: str) -> str:
     for name, each in QUERIES[query].items():
         values = _values(dict(each.schema))
         default = "" if each.default is None else f"; default {_code(each.default)}"
-        said = "" if values == "text" else f" ({values}{default})"
-        arguments.append(f"`{name}`{', required' if each.needed else ''}{said}")
+        note = "" if values == "text" else f" ({values}{default})"
+        arguments.append(f"`{name}`{', required' if each.needed else ''}{note}")
     answer = _SCHEMAS["status"]["$defs"][answers.ANSWERS[query].__name__]
     return f"| `{query}` | {'; '.join(arguments)} | {answer.get('description', '')} |"
 
 
 def _answers() -> Iterator[str]:
     """Yield the lines about the keys of all answers. Each part is described where it is first used."""
-    told = {"Answer": ""}
+    described = {"Answer": ""}
     order = {"head": answers.HeadAnswer} | answers.ANSWERS
     for query, answer in order.items():
-        yield f"{query}{_like(answer, told)}"
-        yield from _part(answer, query, told, "  ")
+        yield f"{query}{_like(answer, described)}"
+        yield from _part(answer, query, described, "  ")
 
 
-def _like(part: Any, told: dict[str, str]) -> str:
-    places = [told[base.__name__] for base in getattr(part, "__orig_bases__", ()) if told.get(base.__name__)]
+def _like(part: Any, described: dict[str, str]) -> str:
+    places = [described[base.__name__] for base in getattr(part, "__orig_bases__", ()) if described.get(base.__name__)]
     return f" (as in {', '.join(places)}, and:)" if places else ""
 
 
-def _part(part: Any, place: str, told: dict[str, str], indent: str) -> Iterator[str]:
-    """Yield the lines about the keys of *part*. *told* maps each part that was already described to its place."""
-    known = {key for base in part.__orig_bases__ if base.__name__ in told for key in _keys(base)}
+def _part(part: Any, place: str, described: dict[str, str], indent: str) -> Iterator[str]:
+    """Yield the lines about the keys of *part*. *described* maps each part that was already described to its place."""
+    known = {key for base in part.__orig_bases__ if base.__name__ in described for key in _keys(base)}
     for each in (part, *(base for base in part.__orig_bases__ if len(_keys(base)) > 1)):
-        told.setdefault(each.__name__, place)
+        described.setdefault(each.__name__, place)
     plain: list[str] = []
     found = _SCHEMAS["status"]["$defs"][part.__name__]
     for key, schema in found["properties"].items():
@@ -152,11 +152,11 @@ def _part(part: Any, place: str, told: dict[str, str], indent: str) -> Iterator[
             continue
         yield from _wrapped(", ".join(plain), indent)
         plain = []
-        seen = told.get(inner)
-        like = f" (as in {seen})" if seen else _like(deeper, told)
+        seen = described.get(inner)
+        like = f" (as in {seen})" if seen else _like(deeper, described)
         yield from _wrapped(f"{key}{mark}{like}{f': {text}' if text else ''}", indent)
         if deeper is not None and not seen:
-            yield from _part(deeper, f"{place}.{key}", told, indent + "  ")
+            yield from _part(deeper, f"{place}.{key}", described, indent + "  ")
     yield from _wrapped(", ".join(plain), indent)
 
 
@@ -182,4 +182,4 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 if __name__ == "__main__":
     for page in PAGES:
-        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")

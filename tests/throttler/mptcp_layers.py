@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # mypy: disable-error-code="misc"
-# Scapy's classes are not typed for us; a subclass of theirs is then an error to mypy.
-"""Scapy layers for the MPTCP options (RFC 8684, section 3, and RFC 6824, section 3, where it differs). Scapy has none.
+# Scapy has no types, so that mypy reports a subclass of its classes as an error.
+"""Scapy layers for the MPTCP options (RFC 8684, section 3, and RFC 6824, section 3, where it differs).
+
+Scapy itself has none.
 
 Tests build segments from them and compare ``mptcp_throttler.mptcp.options`` with them, as an independent definition of
 each option format.

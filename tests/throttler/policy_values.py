@@ -78,7 +78,7 @@ def a_policy(
 def replace(thing: T, **changes: Any) -> T:
     """Return a copy of *thing*, a section or a dataclass, with *changes*.
 
-    For a rule, they may be about its conditions.
+    For a rule, *changes* may contain conditions, too.
     """
     if not isinstance(thing, BaseModel):
         changed: T = dataclasses.replace(thing, **changes)  # type: ignore[type-var]

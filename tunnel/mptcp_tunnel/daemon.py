@@ -82,7 +82,7 @@ class _Running:
         """Least delay of each path at that time, measured between the clocks of both ends, which differ."""
         self.lives = [False] * count
         """Which paths were alive, as logged last. A silent path may still be used."""
-        self.told = 0
+        self.updated = 0
         self.troubles: dict[int, str] = {}
         self.patience = 0
         """Patience last passed to the resequencer, nanoseconds."""
@@ -190,7 +190,7 @@ class Daemon:
         self._programs.mend()
         if self._resequencer.mend():
             for running in self._running:
-                running.patience = running.told = 0
+                running.patience = running.updated = 0
                 self._changed[running] = None
 
     def _look_at_uplinks(self) -> None:
@@ -223,7 +223,7 @@ class Daemon:
             self._follow(each, now)
             if each.inside is not None:
                 silence = each.session.next_silence(now)
-                self._look_again(each, min(_NEVER if silence is None else silence, each.told + _TELL + 1))
+                self._look_again(each, min(_NEVER if silence is None else silence, each.updated + _TELL + 1))
 
     def _follow_gateways(self) -> None:
         self._tenth = (self._tenth + 1) % _TENTHS
@@ -292,7 +292,7 @@ class Daemon:
                 self._begun = max(self._begun + 1, time.time_ns())
                 running.begun[index] = self._begun, running.session.paths[index].counters
             self._programs.set_outside({state.outside: (running.number, index)})
-        running.states[index], running.told = state, 0
+        running.states[index], running.updated = state, 0
         if not running.is_relay:
             self._changed[running] = None
 
@@ -423,9 +423,9 @@ class Daemon:
             for state, lives, cost, path in zip(running.states, alive, costs, session.paths, strict=True)
         ]
         after = [each and self._capped(running, index, each) for index, each in enumerate(after)]
-        due = now - running.told > _TELL
+        due = now - running.updated > _TELL
         if due or any(map(_differ, running.states, after)):
-            running.states, running.told = after, now
+            running.states, running.updated = after, now
             running.leasts = [path.estimator.delays.least(now) for path in session.paths]
             patience = session.patience(now)
             if abs(patience - running.patience) > 1_000_000:

@@ -3,8 +3,9 @@
 
 There are two kinds of complaints. A *wrong* result has no excuse: other bytes, no MPTCP, an unused path, an exceeded
 cap, a throttler that ended. A *missed* goal may be the machine's fault: a rate, the end of the download, a cap that
-came late and then held. It counts only if neither the hypervisor nor other programs used much processor time; the
-demo's own programs are no excuse. A link's capacity is the rate that plain TCP reached over it in the same run.
+came late and then held, or that the guard relaxed because the other path carried less. It counts only if neither the
+hypervisor nor other programs used much processor time; the demo's own programs are no excuse. A link's capacity is the
+rate that plain TCP reached over it in the same run.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from mptcp_common.units import counted
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.protocol import Protocol
 
-from ..displayed_path import DisplayedPath
-from .parts import PATHS, Part
+from .parts import PATHS, DisplayedPath, Part
 
 FILLED = 0.8
 """Least rate of a path that counts as filled, as a share of its capacity (link or cap)."""
@@ -28,6 +29,11 @@ SHORT = 1.0
 """Least length of a steady state in seconds."""
 CLOSING = 2.0
 """Last seconds of a download, which distinguish a cap that came late from one that never came."""
+WHY_EXCEEDED = {
+    "came late": f"came late, and was kept to in the last {CLOSING:g} s",
+    "relaxed by the guard": "was relaxed by the guard, because Wi-Fi carried less than before",
+}
+"""Reasons that excuse an exceeded cap on a busy machine, as the picture and the complaint state them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,9 @@ class Measured:
     the download was shorter than that."""
     broken_off: float | None = None
     """Seconds after which the download was aborted; None if it ended by itself."""
-    guarded: str | None = None
-    """Text about the data that the guard let pass; None if the guard did nothing."""
+    relaxed: int = 0
+    """How often the guard relaxed the cap, and the bytes that it let pass."""
+    relaxed_bytes: int = 0
 
     @property
     def goodput(self) -> float:
@@ -73,6 +80,8 @@ class Outcome:
     """Expected rate of each device that should be filled, bits per second."""
     wrong: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
+    exceeded: str = ""
+    """How the cap was exceeded; empty if it held, or if there is none."""
     repeated: bool = False
     """Whether its part is measured again because a goal was missed. The second measurement then decides."""
 
@@ -88,6 +97,20 @@ class Outcome:
     @property
     def complaints(self) -> tuple[str, ...]:
         return (*self.wrong, *self.missed)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the guard and the machine did meanwhile, if it matters."""
+        measured = self.measured
+        octets = f"{measured.relaxed_bytes / 1e6:.1f} MB"
+        guard = f"the guard relaxed the cap {counted(measured.relaxed, 'time')}: {octets} more over Ethernet"
+        machine = f"the machine was busy: {measured.processors}"
+        return (*([guard] if measured.relaxed else ()), *([machine] if self.busy else ()))
+
+    @property
+    def cap(self) -> str:
+        """What the picture says of the cap, besides its rate, if it did not hold all the time."""
+        return self.exceeded or ("relaxed by the guard" if self.measured.relaxed else "")
 
 
 def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
@@ -105,22 +128,23 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
         wrong.append(protocol)
     if measured.throttler is not None:
         wrong.append(f"the throttler ended (exit status {measured.throttler}) while it should have enforced the policy")
-    late = False
+    exceeded = ""
     for path in PATHS:
         rate = measured.steady[path.device]
         shown = f"{path.label} carried {rate / 1e6:.1f} Mbit/s in the steady state"
         fault = _fault(part, path, rate)
-        if fault is not None and _late(measured, path):
-            late = True
-            missed.append(f"{shown} {fault}: it came late, and was kept to in the last {CLOSING:g} s")
+        if fault is not None and (excuse := _excuse(measured, path)):
+            exceeded = excuse
+            missed.append(f"{shown} {fault}: it {WHY_EXCEEDED[excuse]}")
         elif fault is not None:
             wrong.append(f"{shown} {fault}")
+            exceeded = "not kept to" if part.capped == path.device and rate > part.allowed[path.device] else exceeded
         elif path.device in expected and rate < FILLED * expected[path.device]:
             missed.append(f"{shown}, less than {FILLED:.0%} of {_source(part, path, expected[path.device])}")
-    # If the cap comes late, the download ends early. That is no further fault.
-    if measured.steady_seconds < SHORT and not wrong and not late:
+    # If the cap does not hold, the download ends early. That is no further fault.
+    if measured.steady_seconds < SHORT and not wrong and not exceeded:
         wrong.append(f"over after {measured.end - measured.start:.1f} s, before a steady state")
-    return Outcome(measured, expected, tuple(wrong), tuple(missed))
+    return Outcome(measured, expected, tuple(wrong), tuple(missed), exceeded)
 
 
 def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
@@ -135,13 +159,18 @@ def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
     return None
 
 
-def _late(measured: Measured, path: DisplayedPath) -> bool:
-    """Return whether *path* exceeded its cap, but kept to it at the end, at a rate that shows that the cap held."""
-    if measured.part.capped != path.device or measured.closing is None:
-        return False
-    allowed = measured.part.allowed[path.device]
-    exceeded = measured.steady[path.device] > MOST * allowed
-    return exceeded and FILLED * allowed <= measured.closing <= MOST * allowed
+def _excuse(measured: Measured, path: DisplayedPath) -> str:
+    """Return why *path* may have exceeded its cap (a key of WHY_EXCEEDED); empty if nothing excuses that.
+
+    A cap came late if the path kept to it at the end, at a rate that shows that the cap held.
+    """
+    allowed = measured.part.allowed.get(path.device, 0)
+    if measured.part.capped != path.device or measured.steady[path.device] <= MOST * allowed:
+        return ""
+    if measured.relaxed:
+        return "relaxed by the guard"
+    kept = measured.closing is not None and FILLED * allowed <= measured.closing <= MOST * allowed
+    return "came late" if kept else ""
 
 
 def _source(part: Part, path: DisplayedPath, expected: float) -> str:

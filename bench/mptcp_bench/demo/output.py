@@ -13,13 +13,18 @@ from rich import box
 from rich.table import Table
 
 from mptcp_lab.testbed.model import Node
-from mptcp_lab.testbed.recorder import Sample
+from mptcp_lab.testbed.recorder import Sample, rates
 
-from .. import plot, provenance
+from .. import provenance, style
 from .judging import Outcome, Verdict
 from .parts import ETHERNET, PATHS
 
 PICTURE, NUMBERS, SAMPLES = "throughput.png", "demo.json", "samples.csv"
+TITLE = "Downloads over an Ethernet link of 100 Mbit/s and a Wi-Fi link of 30 Mbit/s"
+SUBTITLE = (
+    "wget from Apache; Multipath TCP ends at the proxy, which goes on by plain TCP. "
+    "Shown are bytes on the wire at the client, mean over 0.3 s."
+)
 
 
 def forget(directory: Path, nodes: Sequence[Node]) -> None:
@@ -38,19 +43,19 @@ def lines(outcome: Outcome) -> Iterator[str]:
     yield f"{sign} {measured.part.title}: {measured.goodput / 1e6:.1f} Mbit/s of payload{by}"
     for complaint in outcome.complaints:
         yield f"    [{color}]{complaint}[/]"
-    if measured.guarded is not None:
-        yield f"    [yellow]{measured.guarded}[/]"
-    if outcome.busy:
-        yield f"    [{color}]the machine was busy: {measured.processors}[/]"
+    for notice in outcome.notices:
+        yield f"    [yellow]{notice}[/]"
     if outcome.repeated:
         yield f"    [{color}]it is measured once more[/]"
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
-    """Return the demo's results as a table that fits into 80 columns."""
+    """Return the demo's results as a table that fits into 80 columns, with what guard and machine did below it."""
     result = Table(
-        title="Mbit/s; each path in the steady state, measured / expected", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
+        title="Mbit/s; each path in the steady state, measured / expected", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
+        caption="\n".join(f"{each.measured.part.name}: {notice}" for each in outcomes for notice in each.notices),
+        caption_justify="left",
+    )  # fmt: skip
     result.add_column("download", no_wrap=True)
     result.add_column("payload", justify="right")
     for path in PATHS:
@@ -68,44 +73,56 @@ def table(outcomes: Sequence[Outcome]) -> Table:
         cells.append(str(1 + measured.protocol.joins) if part.multipath else "TCP")
         compared = "cut off" if measured.broken_off is not None else "equal" if measured.digest_ok else "differs"
         cells += [f"{measured.octets / 1e6:.1f}", compared]
-        result.add_row(*cells, style="bold red" if outcome.failed else "yellow" if outcome.busy else None)
+        result.add_row(*cells, style="bold red" if outcome.failed else "yellow" if outcome.notices else None)
     return result
 
 
-def draw(directory: Path, samples: Sequence[Sample], verdict: Verdict, cap: int) -> Path:
-    """Draw the picture into *directory* and return its path."""
-    bands = [
-        plot.Band(
-            outcome.measured.start,
-            outcome.measured.end,
-            outcome.measured.part.title,
-            outcome.measured.part.subtitle,
-            f"{outcome.measured.goodput / 1e6:.0f} Mbit/s of payload",
-        )
-        for outcome in verdict.outcomes
-    ]
-    levels = [
-        plot.Level(number, cap, f"cap on Ethernet: {cap / 1e6:g} Mbit/s", ETHERNET.color)
-        for number, outcome in enumerate(verdict.outcomes)
-        if outcome.measured.part.capped
-    ]
-    target = directory / PICTURE
-    plot.throughput(
-        target,
-        samples,
-        PATHS,
-        bands=bands,
-        levels=levels,
-        title="Downloads over an Ethernet link of 100 Mbit/s and a Wi-Fi link of 30 Mbit/s",
-        subtitle="wget from Apache; Multipath TCP ends at the proxy, which goes on by plain TCP. "
-        "Shown are bytes on the wire at the client, mean over 0.3 s.",
-    )
-    return target
+def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], cap: int) -> None:
+    """Draw each path's throughput over time into the PNG file *target*, with a band for each download."""
+    figure = style.new_figure(13, 6.5)
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.06, right=0.985, top=0.735, bottom=0.1)
+    series = rates(samples)
+    top = max(path.rate for path in PATHS) / 1e6 * 1.12
+    for path in PATHS:
+        values = style.smooth([rate.bits[path.device] / 1e6 for rate in series])
+        style.draw_path(axes, [rate.time for rate in series], values, style.PathStyle(path.label, path.color))
+    for outcome in outcomes:
+        start, end, part = outcome.measured.start, outcome.measured.end, outcome.measured.part
+        middle = (start + end) / 2
+        axes.axvspan(start, end, color=style.BAND, zorder=0, linewidth=0)
+        result = f"{outcome.measured.goodput / 1e6:.0f} Mbit/s of payload"
+        color = style.INK if outcome.complaints else style.GOOD
+        for text, height, look in (
+            (part.title, 1.145, {"weight": "bold", "color": style.INK, "fontsize": 10}),
+            (part.subtitle, 1.085, {"color": style.MUTED, "fontsize": 9}),
+            (result, 1.02, {"weight": "bold", "color": color, "fontsize": 9.5}),
+        ):
+            axes.text(middle, top * height, text, ha="center", va="bottom", **look)
+        if part.capped:
+            level = cap / 1e6
+            axes.hlines(level, start, end, colors=ETHERNET.color, linestyles=style.DASHED, linewidth=1, zorder=4)
+            axes.annotate(
+                ", ".join(filter(None, (f"cap on Ethernet: {level:g} Mbit/s", outcome.cap))), (middle, level),
+                xytext=(0, 6), textcoords="offset points", ha="center", color=ETHERNET.color, fontsize=9.5,
+                weight="bold", zorder=5,
+            )  # fmt: skip
+    first, last = outcomes[0].measured, outcomes[-1].measured
+    axes.set_xlim(first.start - 0.4, last.end + 0.4)
+    axes.set_ylim(0, top)
+    style.dress(axes, "time in seconds", "received by the client, Mbit/s")
+    style.heading(figure, TITLE, SUBTITLE, left=0.06)
+    legend_at = outcomes[:2][-1].measured.start
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(legend_at, top * 0.99), bbox_transform=axes.transData, frameon=False,
+        fontsize=11, borderpad=0,
+    )  # fmt: skip
+    style.save(figure, target)
 
 
 def save(directory: Path, samples: Sequence[Sample], verdict: Verdict) -> None:
     """Write the numbers and the samples into files in *directory*."""
-    results: dict[str, Any] = {
+    results = {
         "failure": verdict.failure,
         "warning": verdict.warning,
         "downloads": [_numbers(outcome) for outcome in verdict.outcomes],
@@ -119,25 +136,7 @@ def save(directory: Path, samples: Sequence[Sample], verdict: Verdict) -> None:
 
 
 def _numbers(outcome: Outcome) -> dict[str, Any]:
-    measured = outcome.measured
-    return {
-        "name": measured.part.key,
-        "title": measured.part.title,
-        "goodput": round(measured.goodput),
-        "steady": {d: round(rate) for d, rate in measured.steady.items()},
-        "expected": {d: round(rate) for d, rate in outcome.expected.items()},
-        "wrong": list(outcome.wrong),
-        "missed": list(outcome.missed),
-        "busy": outcome.busy,
-        "repeated": outcome.repeated,
-        "processors": asdict(measured.processors),
-        "congestion_control": list(measured.congestion_control),
-        "start": measured.start,
-        "end": measured.end,
-        "octets": measured.octets,
-        "digest_ok": measured.digest_ok,
-        "broken_off": measured.broken_off,
-        "closing": measured.closing,
-        "guarded": measured.guarded,
-        "protocol": asdict(measured.protocol),
-    }
+    measured = asdict(outcome.measured)
+    part = measured.pop("part")
+    judged = {name: getattr(outcome, name) for name in ("expected", "wrong", "missed", "busy", "repeated", "notices")}
+    return {"name": part["key"], "title": part["title"], "goodput": outcome.measured.goodput, **judged, **measured}

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from .. import style
-from ..displayed_path import DisplayedPath
+
+
+@dataclass(frozen=True, slots=True)
+class DisplayedPath:
+    """Device, label, colour and link rate (bits per second) of one path, in the terminal and in the picture."""
+
+    device: str
+    label: str
+    color: str
+    rate: int
+
 
 ETHERNET = DisplayedPath("eth0", style.ETHERNET.label, style.ETHERNET.color, ETHERNET_RATE)
 WIFI = DisplayedPath("wlan0", style.WIFI.label, style.WIFI.color, WIFI_RATE)

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from mptcp_lab.agent import processors
 from mptcp_lab.testbed import TWO_PATHS, Host, Testbed, lab_of
 from mptcp_lab.testbed.features import need
-from mptcp_lab.testbed.recorder import Recorder
+from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
     Origin,
@@ -26,18 +28,19 @@ from mptcp_lab.testbed.services import (
 )
 from mptcp_lab.testbed.transfer import download, wget
 
-from ..live import View
 from ..shipped import POLICY, ethernet_cap
 from . import output as files
-from .judging import Measured, Outcome, perform
+from .judging import CLOSING, SHORT, Measured, Outcome, perform
+from .live import View
 from .parts import PATHS, Part, parts
-from .steady import steady
 
 SYSCTL = Path("/proc/sys/net/ipv4")
 NEEDED = (
     "root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "htb",
     "ethtool", "apache2", "squid", "wget", "mptcpize",
 )  # fmt: skip
+ENDING = 0.3
+"""Last seconds that do not belong to the steady state, because one path may finish before the other."""
 PAUSE = 0.8
 """Seconds between two downloads, in which the queues drain. The picture shows the gap."""
 
@@ -73,13 +76,13 @@ class Stage:
             self.view.refresh()
 
         self.view.begin(f"{part.title}: {part.subtitle}")
-        before = processors.read(own=os.getpid())
+        before, guard = processors.read(own=os.getpid()), self.guard()
         limit = 4 * part.seconds + 10
         seen = download(lab_of(self.testbed), argv, timeout=limit, watch=watch, may_time_out=True)
         used = processors.usage(before, processors.read(own=os.getpid()))
-        ended = self.throttler.process.returncode if part.capped and self.throttler is not None else None
         start = seen.began - self.recorder.started
-        found = steady(part, self.recorder.samples, start, seen.ended)
+        ended = self.throttler.process.returncode if part.capped and self.throttler is not None else None
+        relaxed = self.guard() if ended is None else guard
         return Measured(
             part,
             start,
@@ -87,33 +90,43 @@ class Stage:
             seen.octets,
             seen.sha256 == self.origin.digests[part.key],
             seen.protocol,
-            found.rates,
-            found.seconds,
-            used,
-            ended,
-            tuple(sorted(controls)),
-            found.closing,
-            limit if seen.timed_out else None,
-            self.guarded() if part.capped and ended is None else None,
+            processors=used,
+            throttler=ended,
+            congestion_control=tuple(sorted(controls)),
+            broken_off=limit if seen.timed_out else None,
+            relaxed=relaxed["relaxations"] - guard["relaxations"],
+            relaxed_bytes=relaxed["relaxed_bytes"] - guard["relaxed_bytes"],
+            **steady(part, self.recorder.samples, start, seen.ended),
         )
 
-    def guarded(self) -> str | None:
-        """Return a text about the data that the guard let pass; None if the guard did nothing."""
-        assert self.throttler is not None
-        counted = self.throttler.status()["counters"]["guard"]
-        if not counted["relaxations"]:
-            return None
-        lacking, relaxed = (f"{counted[name] / 1e6:.1f} MB" for name in ("lacking_bytes", "relaxed_bytes"))
-        return (
-            f"the guard relaxed the cap {counted['relaxations']} times: Wi-Fi carried {lacking} less than before, "
-            f"Ethernet {relaxed} meanwhile"
-        )
+    def guard(self) -> Mapping[str, int]:
+        """Return how often the guard has relaxed a cap since the throttler started, and what it let pass."""
+        if self.throttler is None or self.throttler.process.returncode is not None:
+            return {"relaxations": 0, "relaxed_bytes": 0}
+        counters: Mapping[str, int] = self.throttler.status()["counters"]["guard"]
+        return counters
 
     def said(self, outcome: Outcome) -> None:
         """Print the outcome of a download, then let the queues drain."""
         for line in files.lines(outcome):
             self.view.finish(line)
         self.view.rest(PAUSE)
+
+
+def steady(part: Part, samples: Sequence[Sample], start: float, duration: float) -> dict[str, Any]:
+    """Return the rates of a download of *part* as fields of :class:`Measured`, by its samples.
+
+    It began at *start* on the samples' clock and took *duration*. If the steady state is too short, the rates are those
+    of the whole download; the last seconds are measured even then, because the download is short if the cap comes late.
+    """
+    end = duration - ENDING
+    seconds = end - part.settle
+    begin, until = (part.settle, end) if seconds >= SHORT else (0.0, duration)
+    closing = None
+    if part.capped is not None and end >= CLOSING:
+        closing = mean_rate(samples, part.capped, start + end - CLOSING, start + end)
+    rates = {path.device: mean_rate(samples, path.device, start + begin, start + until) for path in PATHS}
+    return {"steady": rates, "steady_seconds": seconds, "closing": closing}
 
 
 def congestion_control(proxy: Host) -> frozenset[str]:
@@ -150,7 +163,8 @@ def _downloads(testbed: Testbed, output: Path, console: Console) -> None:
     with recorder, View(console, recorder, PATHS) as view:
         stage = Stage(testbed, origin, proxy, recorder, view)
         verdict = perform(planned, stage.measure, stage.said)
-    picture = files.draw(output, recorder.samples, verdict, cap)
+    picture = output / files.PICTURE
+    files.draw(picture, recorder.samples, verdict.outcomes, cap)
     files.save(output, recorder.samples, verdict)
     console.print()
     console.print(files.table(verdict.final))

@@ -97,12 +97,12 @@ EXPERIMENTS: dict[str, Experiment] = {
             "emulation", "Emulated paths: delay, loss, order, seed and full rate, against what was asked", "emulation"
         ),
         Experiment(
-            "mimbox-goodput", "MiMBox's Figure 4: goodput against the MSS, ours beside a router", "mimbox_goodput"
+            "mimbox-goodput", "MiMBox's Figure 4: goodput against the MSS, ours beside a router", "mimbox:GOODPUT"
         ),
-        Experiment("mimbox-delay", "MiMBox's Table 1: what our proxy adds to SYN, SYN+ACK and data", "mimbox_delay"),
-        Experiment("mimbox-http", "MiMBox's Figure 5: requests on connections of their own", "mimbox_http"),
+        Experiment("mimbox-delay", "MiMBox's Table 1: what our proxy adds to SYN, SYN+ACK and data", "mimbox:DELAY"),
+        Experiment("mimbox-http", "MiMBox's Figure 5: requests on connections of their own", "mimbox:HTTP"),
         Experiment(
-            "mimbox-memory", "MiMBox's Figure 6: goodput against buffers, and memory of a connection", "mimbox_memory"
+            "mimbox-memory", "MiMBox's Figure 6: goodput against buffers, and memory of a connection", "mimbox:MEMORY"
         ),
         Experiment("vpn-fig3", "VPNs, Figure 3: two congestion controls outside, loss 0.1 %", "vpn_figures:FIG3"),
         Experiment("vpn-fig4", "VPNs, Figure 4: Multipath TCP beside TCP, loss 1 %", "vpn_figures:FIG4"),

@@ -9,7 +9,7 @@ from math import nan
 from rich import box
 from rich.table import Table
 
-from ..result_file import AimVerdict, Verdict
+from ..result_file import Verdict
 from ..statistics import fmean, no_less_than
 
 Aim = Verdict
@@ -41,7 +41,7 @@ class AimsTable(Table):
     """A table that shows only aims. The result file leaves it out, because it has the aims themselves."""
 
 
-SIGNS: dict[AimVerdict, str] = {"met": "[green]✓[/]", "missed": "[red]✗[/]", "no aim": "[dim]no aim[/]"}
+SIGNS: dict[str, str] = {"met": "[green]✓[/]", "missed": "[red]✗[/]", "no aim": "[dim]no aim[/]"}
 
 
 def aims_table(title: str, aims: Sequence[Aim]) -> AimsTable:

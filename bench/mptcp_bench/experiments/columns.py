@@ -265,3 +265,9 @@ class Table(Generic[C, M]):
             ]
             table.add_row(column.heading or str(column.aim), wanted.pop() if len(wanted) == 1 else "", *texts)
         return table
+
+
+def by_round(results: Results[C, M], cell: C, part: str = "") -> dict[int, M]:
+    """Return what was measured of a *cell* without variants, by the number of the run."""
+    there = (run for run in results.runs if (run.turn.cell, run.part) == (cell, part))
+    return {run.turn.number: run.measured for run in there}

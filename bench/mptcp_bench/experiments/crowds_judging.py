@@ -8,22 +8,24 @@ waits for all n: that is longer than alone, but it is a fair share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import nan
 
-from ..statistics import fmean, mean_bounds, percentile
+from ..statistics import fmean, percentile
 from .aims import Aim
+from .columns import Column, Results, Row, Table, by_round
+from .tables import mean
 
 ALONE, ALL, ONE_ADDRESS = "alone", "all", "one-address"
 REQUESTS, DOWNLOADS, NEW, NEW_LIMITED = "requests", "downloads", "new", "new-limited"
 BUSY = (REQUESTS, DOWNLOADS, NEW, NEW_LIMITED)
-ARMS = (ALONE, "slow-headers", "keep-alives", "tunnels", ALL, ONE_ADDRESS, *BUSY)
+WAITING = ("slow-headers", "keep-alives", "tunnels")
+ARMS = (ALONE, *WAITING, ALL, ONE_ADDRESS, *BUSY)
 COMPARED = (REQUESTS, NEW)
 """Arms whose busy client requests the same file as the other client, one request after another on each connection."""
 SHARE = 1000
 """Connections of one address per Squid worker: client_ip_max_connections in conf/squid.conf."""
-PERCENTILES = (50, 95)
 LONGER = 2.0
 """Most that a client's latency may be, as a multiple of its latency alone."""
 DUE = 2.0
@@ -45,8 +47,6 @@ WITHIN = 0.01
 class Measured:
     """The measurements of one arm in one round."""
 
-    arm: str
-    round: int
     seconds: tuple[float, ...]
     """Latency in seconds of each answered request of the client."""
     failed: int
@@ -61,7 +61,8 @@ class Measured:
     descriptors: float
     """Open descriptors of the fullest worker, as a share of its limit."""
     memory: int
-    """Bytes of Squid's processes."""
+    """Bytes of Squid's processes, and before any connection."""
+    before: int
     warnings: int
     """Lines about file descriptors that cache.log got since the arm began."""
     answers: float = 0.0
@@ -69,14 +70,25 @@ class Measured:
     octets: float = 0.0
     """Body bytes per second of a busy client."""
 
-    def latency(self, percent: float) -> float:
-        """Return a percentile of :attr:`seconds`; NaN if no request was answered."""
-        return percentile(self.seconds, percent, default=nan)
+    @property
+    def middle(self) -> float:
+        """The median of the client's latency; NaN if no request was answered."""
+        return percentile(self.seconds, 50, default=nan)
+
+    @property
+    def tail(self) -> float:
+        """The 95th percentile of the client's latency; NaN if no request was answered."""
+        return percentile(self.seconds, 95, default=nan)
 
     @property
     def share(self) -> float:
         """Open connections, as a multiple of the number that one address may have."""
-        return self.standing / (SHARE * self.workers) if self.workers else nan
+        return _share(self.standing, SHARE * self.workers)
+
+    @property
+    def kept(self) -> float:
+        """Share of the connections of the second node that are open."""
+        return _share(self.standing, self.opened)
 
     @property
     def due(self) -> float:
@@ -86,74 +98,123 @@ class Measured:
         return fmean(self.seconds) * self.answers / self.standing
 
 
-def aims(measured: Sequence[Measured], arms: Sequence[str], runs: int, before: int) -> list[Aim]:
-    """Return the aims of *runs* rounds of *arms*. *before* is Squid's memory in bytes without any connection."""
-    found = []
-    for arm in arms:
-        there = [each for each in measured if each.arm == arm]
-        found.append(Aim(f"{arm}: rounds", len(there), least=runs))
-        if not there:
-            continue
-        requests = sum(len(each.seconds) + each.failed for each in there)
-        found += [
-            Aim(f"{arm}: requests that were refused or failed", sum(each.failed for each in there), most=0),
-            Aim(f"{arm}: requests by Multipath TCP, share", _share(sum(e.multipath for e in there), requests), least=1),
-            Aim(f"{arm}: descriptors of the fullest worker, × its limit", max(e.descriptors for e in there),
-                most=DESCRIPTORS),
-            Aim(f"{arm}: lines about descriptors in cache.log", sum(each.warnings for each in there), most=0),
-        ]  # fmt: skip
-        if arm != ALONE:
-            found += [_waits(arm, percent, ratios(measured, arm, percent)) for percent in PERCENTILES]
-        if arm in BUSY:
-            least = min(each.octets for each in there)
-            found.append(Aim(f"{arm}: the busy client gets", least / 1e3, " kB/s", least=BUSY_RATE / 1e3))
-        if arm in COMPARED:
-            bound = mean_bounds([each.due for each in there])[1]
-            what = f"{arm}: mean latency, × that of the busy client's requests, upper bound"
-            found.append(Aim(what, bound, most=DUE))
-        if arm == ONE_ADDRESS:
-            shares = [each.share for each in there]
-            what = f"{arm}: connections that stand, × its share"
-            found += [
-                Aim(f"{what}, fewest", min(shares), least=1 - WITHIN),
-                Aim(f"{what}, most", max(shares), most=1 + WITHIN),
-            ]
-        elif arm != ALONE and arm not in BUSY:
-            stand = min(_share(each.standing, each.opened) for each in there)
-            found.append(Aim(f"{arm}: connections that stand, share", stand, least=1))
-    if any(each.standing for each in measured):
-        found += _memory(measured, before)
-    return found
-
-
-def ratios(measured: Sequence[Measured], arm: str, percent: float) -> list[float]:
-    """Return, for each round with both, the latency percentile beside *arm* divided by the one alone."""
-    alone = {each.round: each.latency(percent) for each in measured if each.arm == ALONE}
-    return [e.latency(percent) / alone[e.round] for e in measured if e.arm == arm and alone.get(e.round)]
-
-
-def _waits(arm: str, percent: int, times_alone: Sequence[float]) -> Aim:
-    """Return the aim that the mean ratio is at most LONGER, by its one-sided bound of 95 % confidence."""
-    what = "median" if percent == 50 else f"{percent}th percentile"
-    return Aim(f"{arm}: {what} of the latency, × alone, upper bound", mean_bounds(times_alone)[1], most=LONGER)
-
-
-def _memory(measured: Sequence[Measured], before: int) -> list[Aim]:
-    """Return the aims for the memory of Squid's processes over all arms, since Squid keeps memory that it frees."""
-    most = max(each.memory for each in measured)
-    rounds = sorted({each.round for each in measured})
-    first, last = (max(e.memory for e in measured if e.round == number) for number in (rounds[0], rounds[-1]))
-    found = [
-        Aim("memory of Squid's processes", most / 1e6, " MB", most=MEMORY / 1e6),
-        Aim("their memory, last round / first", last / first, most=GROWTH),
-    ]
-    # Leave out busy clients: their few connections have larger buffers.
-    if idle := max((each.standing for each in measured if each.arm not in BUSY), default=0):
-        beside = max(each.memory for each in measured if each.arm not in BUSY) - before
-        what = "their memory for each connection of the most that stood"
-        found.append(Aim(what, beside / idle / 1e3, " kB", most=EACH / 1e3))
-    return found
+Arm = Row[str, Measured]
 
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else nan
+
+
+def times_alone(row: Arm, percent: str) -> list[float]:
+    """Return the latency percentile beside the arm divided by the one alone, for each round with both."""
+    alone, beside = by_round(row.results, ALONE), by_round(row.results, row.cell)
+    both = [number for number in beside if number in alone and row.cell != ALONE]
+    return [getattr(beside[number], percent) / (getattr(alone[number], percent) or nan) for number in both]
+
+
+def _latency(heading: str, percent: str, what: str) -> tuple[Column[str, Measured], Column[str, Measured]]:
+    """Return the columns of a latency percentile in milliseconds, and as a multiple of the one alone."""
+
+    def values(row: Arm) -> list[float]:
+        return times_alone(row, percent)
+
+    def text(row: Arm) -> str:
+        return mean(values(row)) if values(row) else ""
+
+    aim = f"{what} of the latency, × alone, upper bound"
+    return (
+        Column(f"{heading} ms", percent, scale=1e3),
+        Column(f"{heading} × alone", values, by="upper bound", aim=aim, most=LONGER, text=text),
+    )
+
+
+def _multipath(row: Arm) -> list[float]:
+    """Return the share of all requests that went by Multipath TCP."""
+    requests = sum(len(each.seconds) + each.failed for each in row.measured)
+    return [_share(sum(each.multipath for each in row.measured), requests)] if row.measured else []
+
+
+def _stand(row: Arm) -> str:
+    there = row.measured
+    return f"{min(each.standing for each in there):,} of {max(each.opened for each in there):,}"
+
+
+def _among(*arms: str) -> Callable[[Arm], bool]:
+    """Return a function that tells whether a row is of one of *arms*."""
+    return lambda row: row.cell in arms
+
+
+STANDING = "connections that stand, × its share"
+ROUNDS: Column[str, Measured] = Column("rounds", lambda row: [len(row.measured)], digits=0)
+(MEDIAN, MEDIAN_ALONE), (TAIL, TAIL_ALONE) = (
+    _latency("median", "middle", "median"),
+    _latency("95 %", "tail", "95th percentile"),
+)
+FAILED: Column[str, Measured] = Column(
+    "failed", "failed", by="sum", digits=0, aim="requests that were refused or failed", most=0
+)
+DESCRIPTORS_USED: Column[str, Measured] = Column(
+    "most descriptors, × limit", "descriptors", by="most", digits=3,
+    aim="descriptors of the fullest worker, × its limit", most=DESCRIPTORS,
+)  # fmt: skip
+HIDDEN: tuple[Column[str, Measured], ...] = (
+    Column("", _multipath, aim="requests by Multipath TCP, share", least=1),
+    Column("", "warnings", by="sum", aim="lines about descriptors in cache.log", most=0),
+)
+BESIDE = (("beside", lambda row: row.cell),)
+TABLES: tuple[Table[str, Measured], ...] = (
+    Table(
+        "A client beside connections that ask for nothing",
+        (
+            ROUNDS, MEDIAN, TAIL, MEDIAN_ALONE, TAIL_ALONE, FAILED,
+            Column("stand", "standing", filled=lambda row: row.cell != ALONE, text=_stand),
+            DESCRIPTORS_USED,
+            Column("most memory, MB", "memory", by="most", scale=1e-6, digits=0),
+            *HIDDEN,
+            Column("", "share", by="least", aim=f"{STANDING}, fewest", least=1 - WITHIN, judged=_among(ONE_ADDRESS)),
+            Column("", "share", by="most", aim=f"{STANDING}, most", most=1 + WITHIN, judged=_among(ONE_ADDRESS)),
+            Column("", "kept", by="least", aim="connections that stand, share", least=1, judged=_among(*WAITING, ALL)),
+        ),
+        BESIDE,
+        of=_among(ALONE, *WAITING, ALL, ONE_ADDRESS),
+    ),
+    Table(
+        "A client beside one that is busy",
+        (
+            ROUNDS,
+            Column("connections", "standing", by="most", digits=0),
+            # A download is longer than the measurement, so its answers per second mean nothing.
+            Column("answers/s", "answers", digits=0, filled=lambda row: row.cell != DOWNLOADS),
+            Column("Mbit/s", "octets", scale=8e-6),
+            MEDIAN, TAIL, MEDIAN_ALONE, TAIL_ALONE,
+            Column("mean × the busy client's", "due", filled=_among(*COMPARED)),
+            FAILED,
+            *HIDDEN,
+            replace(DESCRIPTORS_USED, heading=""),
+            Column("", "octets", by="least", scale=1e-3, aim="the busy client gets", unit=" kB/s",
+                   least=BUSY_RATE / 1e3),
+            Column("", "due", by="upper bound", aim="mean latency, × that of the busy client's requests, upper bound",
+                   most=DUE, judged=_among(*COMPARED)),
+        ),
+        BESIDE,
+        of=_among(*BUSY),
+    ),
+)  # fmt: skip
+
+
+def memory(results: Results[str, Measured]) -> Iterator[Aim]:
+    """Yield the aims for the memory of Squid's processes over all arms, since Squid keeps memory that it frees."""
+    rounds: dict[int, list[int]] = {}
+    for run in results.runs:
+        rounds.setdefault(run.turn.number, []).append(run.measured.memory)
+    if not any(run.measured.standing for run in results.runs):
+        return
+    yield Aim("memory of Squid's processes", max(map(max, rounds.values())) / 1e6, " MB", most=MEMORY / 1e6)
+    growth = max(rounds[max(rounds)]) / max(rounds[min(rounds)])
+    yield Aim("their memory, last round / first", growth, most=GROWTH)
+    # Leave out busy clients: their few connections have larger buffers.
+    idle = [run.measured for run in results.runs if run.turn.cell not in BUSY]
+    if most := max((each.standing for each in idle), default=0):
+        grown = max(each.memory - each.before for each in idle)
+        what = "their memory for each connection of the most that stood"
+        yield Aim(what, grown / most / 1e3, " kB", most=EACH / 1e3)

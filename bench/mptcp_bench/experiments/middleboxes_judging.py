@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .aims import Aim
+from mptcp_lab.emulation.behaviours import BEHAVIOURS
+
+from .columns import Column, Row, Table
 
 PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wifi")}
 """The paths that have the middlebox. Connections open on Ethernet; Wi-Fi's subflow joins."""
@@ -118,34 +120,56 @@ def longest(looks: Sequence[Look], held: Iterable[bool]) -> float:
     return most
 
 
-def judge(downloads: Sequence[Download], behaviours: Collection[str], places: Collection[str]) -> list[Aim]:
-    """Return the aims. Raises ValueError if a behaviour was not tried at every place, or a download has no look."""
-    aims = []
-    for behaviour in behaviours:
-        found = [each for each in downloads if each.behaviour == behaviour]
-        if sorted(each.place for each in found) != sorted(places) or not all(each.looks for each in found):
-            raise ValueError(f"{behaviour}: not measured at every place")
-        aims += [
-            Aim(
-                f"{behaviour}: downloads whole",
-                sum(each.whole for each in found) / len(found),
-                least=None if behaviour in ENDED_BY_KERNEL else 1,
-            ),
-            Aim(f"{behaviour}: status wrong", _worst(each.wrong for each in found), " s", most=SECONDS),
-            Aim(f"{behaviour}: a lone subflow capped", _worst(each.capped_alone for each in found), " s", most=SECONDS),
-        ]
-        if behaviour != "nothing":
-            concerned = [each for each in found if behaviour not in OF_THE_REQUEST or "ethernet" in PLACES[each.place]]
-            least = min(each.boxed for each in concerned)
-            aims.append(Aim(f"{behaviour}: packets changed by it, at the place with the fewest", least, least=1))
-        aims.append(Aim(f"{behaviour}: packets changed elsewhere", sum(each.unboxed for each in found), most=0))
-        if behaviour in SURVIVED:
-            share = sum(each.outcome == "two subflows" for each in found) / len(found)
-            aims.append(Aim(f"{behaviour}: both subflows used", share, least=1))
-    if not aims:
-        raise ValueError("nothing measured")
-    return aims
+Boxed = Row[str, Download]
 
 
-def _worst(seconds: Iterable[float]) -> float:
-    return max(seconds, default=math.inf)
+def of_all(value: Callable[[Download], float]) -> Callable[[Boxed], list[float]]:
+    """Return a function that finds *value* of the downloads at all places.
+
+    The value is NaN, which meets no aim, if a place is missing, or if nobody looked at the status meanwhile.
+    """
+
+    def values(row: Boxed) -> list[float]:
+        found = [each for place in PLACES for each in row.beside(place)]
+        if len(found) == len(PLACES) and all(each.looks for each in found):
+            return [value(each) for each in found]
+        return [math.nan]
+
+    return values
+
+
+def _changed(row: Boxed) -> list[float]:
+    """Return the packets that the middlebox changed at each place where it should change some."""
+    of_request = row.cell in OF_THE_REQUEST
+    return of_all(lambda each: math.inf if of_request and "ethernet" not in PLACES[each.place] else each.boxed)(row)
+
+
+def _place(name: str) -> Column[str, Download]:
+    """Return the column with what became of the connection with the middlebox at one place."""
+
+    def text(row: Boxed) -> str:
+        return "".join(f"{each.outcome}, {each.seconds:.1f} s" for each in row.beside(name)) or "void"
+
+    return Column(name, lambda row: [], text=text)
+
+
+TABLE: Table[str, Download] = Table(
+    "What became of the connection",
+    (
+        *map(_place, PLACES),
+        Column("paper: successful, fallback", lambda row: [], text=lambda row: PAPER.get(row.cell, "")),
+        Column("", of_all(lambda each: each.whole), aim="downloads whole",
+               least=lambda row: None if row.cell in ENDED_BY_KERNEL else 1),
+        Column("", of_all(lambda each: each.wrong), by="most", aim="status wrong", unit=" s", most=SECONDS),
+        Column("", of_all(lambda each: each.capped_alone), by="most", aim="a lone subflow capped", unit=" s",
+               most=SECONDS),
+        Column("", _changed, by="least", aim="packets changed by it, at the place with the fewest", least=1,
+               judged=lambda row: row.cell != "nothing"),
+        Column("", of_all(lambda each: each.unboxed), by="sum", aim="packets changed elsewhere", most=0),
+        Column("", of_all(lambda each: each.outcome == "two subflows"), aim="both subflows used", least=1,
+               judged=lambda row: row.cell in SURVIVED),
+    ),
+    (("behaviour", lambda row: BEHAVIOURS[row.cell]),),
+    # A row is of a behaviour, at all places.
+    of=lambda row: row.variant == next(iter(PLACES)),
+)  # fmt: skip

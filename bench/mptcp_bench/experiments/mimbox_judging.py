@@ -8,24 +8,120 @@ the measurement itself: the MTU, the protocol, the use of both paths.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from ..statistics import fmean, geometric_mean, median
+from . import columns
 from .aims import Aim
-from .mimbox_points import PERCENTS, Claim, Delays, HeldMemory, Points, growth
-from .relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
-from .relay_judging import IDLE, median_or_nan, ratios
+from .claims import Claim
+from .columns import Results
+from .relay_judging import CLIENTS, DIRECT, IDLE, LIMIT, OURS, median_or_nan, positive_or_nan, ratios
 
-ROUTER = Cell(DIRECT, "mptcp2")
-"""The paper's baseline: a router takes the converter's place, and the server accepts MPTCP."""
 CLOSE = 0.8
 """Least share of the baseline's value that counts as "close to" it."""
 TOTAL, EACH = 400.0, 200_000
 """KB per connection, and bytes per socket buffer, with which the paper's client had its full bandwidth."""
+PERCENTS = (1, *range(5, 100, 5), 99)
+KEPT = {"idle-get": "idle connection", "idle-connect": "idle tunnel"}
 
 
-def _worst(values: Iterable[float]) -> float:
-    return min(values, default=math.nan)
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A proxy, the kind of its clients, and the value of the varied parameter."""
+
+    proxy: str
+    client: str
+    at: int = 0
+    """The varied parameter in bytes: an MTU, a file's size, or the limit of a socket's buffer."""
+    tasks: tuple[str, ...] = ()
+    """What is measured through the proxy, one after another."""
+
+    def __str__(self) -> str:
+        return f"{self.proxy}, {self.client}" + (f", {self.at:,}" if self.at else "")
+
+
+ROUTER = Cell(DIRECT, "mptcp2")
+"""The paper's baseline: a router takes the converter's place, and the server accepts MPTCP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement: a task through one proxy, at one value of the varied parameter."""
+
+    seconds: float = 0.0
+    octets: int = 0
+    """Body bytes that the client received."""
+    failures: int = 0
+    opened: int = 0
+    """Number of established connections, of warm-up and measurement."""
+    renewed: float = 0.0
+    """Connections opened per answer, if each connection is closed after one."""
+    multipath: int = 0
+    """Number of connections that the accepting host counted as MPTCP."""
+    joined: int = 0
+    """Number of second subflows."""
+    packet: float = 0.0
+    """Mean bytes of a packet that the client received, including the Ethernet header."""
+    second: float = 0.0
+    """The second path's share of the received bytes."""
+    passed: float = 0.0
+    """Bytes that the proxy's host sent, per byte that the client received."""
+    spread: tuple[float, ...] = ()
+    """Percentiles ``PERCENTS`` of the seconds until a request was answered."""
+    user: float = 0.0
+    kernel: float = 0.0
+    """User and kernel memory per connection, in bytes."""
+
+    @property
+    def goodput(self) -> float:
+        """Goodput in bits per second."""
+        return self.octets * 8 / self.seconds if self.seconds else 0.0
+
+    @property
+    def memory(self) -> float:
+        """Memory in KB per connection; NaN if none was measured."""
+        return positive_or_nan((self.user + self.kernel) / 1e3)
+
+
+Found = Results[Cell, Point]
+Side = tuple[str, str, str]
+"""What is compared: proxy, kind of client, and task."""
+Figure = Callable[[Point], float]
+Values = dict[tuple[int, int], float]
+"""A value by round and by the varied parameter."""
+
+
+def goodput(point: Point) -> float:
+    return point.goodput
+
+
+def values(found: Found, side: Side, figure: Figure = goodput) -> Values:
+    """Return *figure* of each measurement of *side*."""
+    runs = (run for run in found.runs if (run.turn.cell.proxy, run.turn.cell.client, run.part) == side)
+    return {(run.turn.number, run.turn.cell.at): figure(run.measured) for run in runs}
+
+
+def quotients(found: Found, one: Side, other: Side, figure: Figure = goodput) -> Values:
+    """Return *one*'s value divided by *other*'s, by round and varied parameter."""
+    mine, theirs = values(found, one, figure), values(found, other, figure)
+    both = sorted(mine.keys() & theirs.keys())
+    return {key: mine[key] / theirs[key] if theirs[key] else math.nan for key in both}
+
+
+def by_round(found: Values, fold: Callable[[list[float]], float]) -> dict[int, float]:
+    """Return, by round, the values at all varied parameters, combined by *fold*."""
+    rounds: dict[int, list[float]] = {}
+    for (number, _), value in found.items():
+        rounds.setdefault(number, []).append(value)
+    return {number: fold(there) for number, there in rounds.items()}
+
+
+def least(values: Sequence[float]) -> float:
+    """Return the least of *values*; NaN for none, or if one is NaN, for which min() would depend on the order."""
+    return math.nan if any(map(math.isnan, values)) else min(values, default=math.nan)
 
 
 def geometric_mean_or_nan(values: list[float]) -> float:
@@ -33,236 +129,205 @@ def geometric_mean_or_nan(values: list[float]) -> float:
     return geometric_mean(values) if all(value > 0 for value in values) else math.nan
 
 
-def sound(points: Points, planned: Sequence[tuple[Cell, str, int]], runs: int) -> list[Aim]:
-    """Return the aims that check whether *runs* rounds of all *planned* points were measured as intended."""
-    counted = {key: len([p for p in points.all if (p.cell, p.task, p.at) == key]) for key in planned}
-    plain = [p for p in points.all if not CLIENTS[p.cell.client]]
-    multipath = [p for p in points.all if CLIENTS[p.cell.client]]
-    two = [p for p in points.all if CLIENTS[p.cell.client] == 2]
-    through = [p for p in points.all if p.cell.proxy != DIRECT]
-    aims = [
-        Aim("rounds of everything", min(counted.values(), default=0), least=runs),
-        Aim("answers that were wrong or broken off", sum(p.failures for p in points.all), most=0),
-        Aim(
-            "connections by Multipath TCP where it was meant, share, least",
-            _worst(p.multipath / p.opened if p.opened else 0.0 for p in multipath),
-            least=0.99,
-        ),
-        Aim(
-            "bytes that passed the proxy, × what the client received, least",
-            _worst(p.passed for p in through),
-            least=0.9,
-        ),
-    ]
-    if plain:
-        aims.append(Aim("connections by Multipath TCP where TCP was meant", sum(p.multipath for p in plain), most=0))
-    if any(key[0].proxy == DIRECT for key in planned):
-        most = max((p.passed for p in points.all if p.cell.proxy == DIRECT), default=math.nan)
-        aims.append(Aim("bytes that passed it where there should be none, ×, most", most, most=0.1))
-    if any(CLIENTS[key[0].client] == 2 for key in planned):
-        aims.append(
-            Aim(
-                "second subflows of a connection, least",
-                _worst(p.joined / p.opened if p.opened else 0.0 for p in two),
-                least=1,
-            )
-        )
-    return aims
+def least_ratio(found: Found, one: Side, others: Sequence[Side], figure: Figure = goodput) -> tuple[float, ...]:
+    """Return, for each round, the least ratio of *one* to any of the measured *others* at any varied parameter.
+
+    Only rounds in which all of these were measured count. The value is NaN if one of them carried nothing.
+    """
+    each = [ratios for other in others if (ratios := by_round(quotients(found, one, other, figure), least))]
+    rounds = set.intersection(*map(set, each)) if each else ()
+    return tuple(least([ratios[number] for ratios in each]) for number in sorted(rounds))
 
 
-def goodput_claims(points: Points) -> list[Claim]:
+def growth(found: Values) -> tuple[float, ...]:
+    """Return each round's value at the greatest parameter divided by the one at the smallest; empty for only one."""
+    varied = sorted({at for _, at in found})
+    return ratios(at_size(found, varied[-1]), at_size(found, varied[0])) if len(varied) > 1 else ()
+
+
+def at_size(found: Values, size: int) -> dict[int, float]:
+    return {number: value for (number, at), value in found.items() if at == size}
+
+
+def sound(found: Found) -> Iterator[Aim]:
+    """Yield the aims that check whether all planned points were measured as intended."""
+    counts = [len(found.of(cell, "", task)) for cell in found.cells for task in cell.tasks]
+    yield Aim("rounds of everything", min(counts, default=0), least=max(turn.number for turn in found.turns))
+    points = [(run.turn.cell, run.measured) for run in found.runs if run.part not in KEPT]
+    yield Aim("answers that were wrong or broken off", sum(p.failures for _, p in points), most=0)
+    yield Aim(
+        "connections by Multipath TCP where it was meant, share, least",
+        least([p.multipath / p.opened if p.opened else 0.0 for cell, p in points if CLIENTS[cell.client]]),
+        least=0.99,
+    )
+    passed = [p.passed for cell, p in points if cell.proxy != DIRECT]
+    yield Aim("bytes that passed the proxy, × what the client received, least", least(passed), least=0.9)
+    if plain := [p.multipath for cell, p in points if not CLIENTS[cell.client]]:
+        yield Aim("connections by Multipath TCP where TCP was meant", sum(plain), most=0)
+    if any(cell.proxy == DIRECT for cell in found.cells):
+        most = max((p.passed for cell, p in points if cell.proxy == DIRECT), default=math.nan)
+        yield Aim("bytes that passed it where there should be none, ×, most", most, most=0.1)
+    if any(CLIENTS[cell.client] == 2 for cell in found.cells):
+        joined = [p.joined / p.opened if p.opened else 0.0 for cell, p in points if CLIENTS[cell.client] == 2]
+        yield Aim("second subflows of a connection, least", least(joined), least=1)
+
+
+def goodput_claims(found: Found) -> list[Claim]:
     """Return the claims of section 4.1 and Figure 4. The varied parameter is the MTU."""
-    ours, router = (Cell(OURS, "mptcp2"), "connect"), (ROUTER, "get")
-    peers = [(Cell(LIMIT, "mptcp2"), "get"), (Cell("haproxy", "mptcp2"), "get")]
+    ours, router = (OURS, "mptcp2", "connect"), (DIRECT, "mptcp2", "get")
+    peers = [(LIMIT, "mptcp2", "get"), ("haproxy", "mptcp2", "get")]
     return [
-        Claim(
-            "The goodput is close to that of simple IP forwarding.",
-            "goodput, × the router, mean over the MTUs",
-            tuple(points.ratios(ours, router, lambda p: p.goodput, geometric_mean_or_nan).values()),
-            least=CLOSE,
-        ),
-        Claim(
-            "The converter always outperforms those in user space.",
-            "goodput, × the best of the others, at the worst MTU",
-            points.least_ratio(ours, peers, lambda p: p.goodput),
-            least=1,
-        ),
-        Claim(
-            "A larger MSS increases the goodput: segments are what costs.",
-            "goodput with the largest MTU, × the smallest",
-            growth(points.values(*ours, lambda p: p.goodput)),
-            least=2,
-        ),
+        Claim("The goodput is close to that of simple IP forwarding.", "goodput, × the router, mean over the MTUs",
+              tuple(by_round(quotients(found, ours, router), geometric_mean_or_nan).values()), least=CLOSE),
+        Claim("The converter always outperforms those in user space.",
+              "goodput, × the best of the others, at the worst MTU", least_ratio(found, ours, peers), least=1),
+        Claim("A larger MSS increases the goodput: segments are what costs.",
+              "goodput with the largest MTU, × the smallest", growth(values(found, ours)), least=2),
+    ]  # fmt: skip
+
+
+def goodput_aims(found: Found) -> Iterator[Aim]:
+    """Yield the aims that the links had the chosen MTU and that both paths carried data."""
+    fill = [
+        run.measured.packet / (run.turn.cell.at + 14)
+        for run in found.runs
+        if (run.turn.cell.proxy, run.turn.cell.client) == (DIRECT, "tcp")
     ]
+    second: dict[tuple[str, str], list[float]] = {}
+    for run in found.runs:
+        if CLIENTS[run.turn.cell.client] == 2:
+            second.setdefault((run.turn.cell.proxy, run.part), []).append(run.measured.second)
+    yield Aim("bytes of a packet by TCP, × what the MTU allows, least", least(fill), least=0.9)
+    yield Aim("bytes of a packet by TCP, × what the MTU allows, most", max(fill, default=math.nan), most=1.01)
+    yield Aim(
+        "share of the second path, median of each, least", least([median(s) for s in second.values()]), least=0.05
+    )
 
 
-def goodput_aims(points: Points) -> list[Aim]:
-    """Return the aims that the links had the chosen MTU and that both paths carried data."""
-    fill = [p.packet / (p.at + 14) for p in points.all if p.cell == Cell(DIRECT, "tcp")]
-    second = [
-        median([p.second for p in points.all if (p.cell, p.task) == of])
-        for of in {(p.cell, p.task) for p in points.all if CLIENTS[p.cell.client] == 2}
-    ]
-    return [
-        Aim("bytes of a packet by TCP, × what the MTU allows, least", _worst(fill), least=0.9),
-        Aim("bytes of a packet by TCP, × what the MTU allows, most", max(fill, default=math.nan), most=1.01),
-        Aim("share of the second path, median of each, least", _worst(second), least=0.05),
-    ]
-
-
-def http_claims(points: Points) -> list[Claim]:
+def http_claims(found: Found) -> list[Claim]:
     """Return the claims of section 4.3 and Figure 5. The varied parameter is the file's size."""
-    ours, router = (Cell(OURS, "mptcp1"), "each"), (Cell(DIRECT, "mptcp1"), "each")
-    peers = [(Cell("haproxy", "mptcp1"), "each"), (Cell("squid", "tcp"), "each")]
+    ours, router = (OURS, "mptcp1", "each"), (DIRECT, "mptcp1", "each")
+    peers = [("haproxy", "mptcp1", "each"), ("squid", "tcp", "each")]
     return [
-        Claim(
-            "It sustains a similar number of requests as plain IP forwarding.",
-            "requests/s, × the router, mean over the sizes",
-            tuple(points.ratios(ours, router, lambda p: p.rate, geometric_mean_or_nan).values()),
-            least=CLOSE,
-        ),
-        Claim(
-            "It outperforms HAProxy and Squid at every size.",
-            "requests/s, × the best of the others, at the worst size",
-            points.least_ratio(ours, peers, lambda p: p.rate),
-            least=1,
-        ),
-        Claim(
-            "For large files the cost of new connections is negligible.",
-            "requests/s of the largest file, × the router, by the same of the smallest",
-            growth(points.quotients(ours, router, lambda p: p.rate)),
-            least=1,
-        ),
-    ]
+        Claim("It sustains a similar number of requests as plain IP forwarding.",
+              "requests/s, × the router, mean over the sizes",
+              tuple(by_round(quotients(found, ours, router), geometric_mean_or_nan).values()), least=CLOSE),
+        Claim("It outperforms HAProxy and Squid at every size.",
+              "requests/s, × the best of the others, at the worst size", least_ratio(found, ours, peers), least=1),
+        Claim("For large files the cost of new connections is negligible.",
+              "requests/s of the largest file, × the router, by the same of the smallest",
+              growth(quotients(found, ours, router)), least=1),
+    ]  # fmt: skip
 
 
-def http_aims(points: Points) -> list[Aim]:
-    """Return the aim that connections were closed after each answer, and completion times relative to the router."""
-    pair = (Cell(OURS, "mptcp1"), "each"), (Cell(DIRECT, "mptcp1"), "each")
-
-    def slower(percent: int) -> float:
-        number = PERCENTS.index(percent)
-        return median_or_nan([*points.ratios(*pair, lambda p: p.spread[number], geometric_mean_or_nan).values()])
-
-    return [
-        Aim("connections for each answer, least", _worst(p.renewed for p in points.all), least=0.9),
-        *(Aim(f"completion time, p{percent}, × the router", slower(percent)) for percent in (50, 99)),
-    ]
+def http_aims(found: Found) -> Iterator[Aim]:
+    """Yield the aim that connections were closed after each answer, and completion times relative to the router."""
+    pair = (OURS, "mptcp1", "each"), (DIRECT, "mptcp1", "each")
+    yield Aim("connections for each answer, least", least([run.measured.renewed for run in found.runs]), least=0.9)
+    for number, percent in enumerate(PERCENTS):
+        if percent in (50, 99):
+            times = quotients(found, *pair, partial(_time, number))
+            slower = by_round(times, geometric_mean_or_nan).values()
+            yield Aim(f"completion time, p{percent}, × the router", median_or_nan([*slower]))
 
 
-def buffer_claims(points: Points) -> list[Claim]:
+def _time(number: int, point: Point) -> float:
+    return point.spread[number]
+
+
+def memory_claims(found: Found) -> list[Claim]:
     """Return the claims of section 4.4 and Figure 6. The varied parameter is the limit of a socket's buffer."""
-    ours, router = (Cell(OURS, "mptcp2"), "connect"), (ROUTER, "get")
-    goodputs, plain = points.values(*ours, lambda p: p.goodput), points.values(*router, lambda p: p.goodput)
-    rounds = sorted({number for number, _ in goodputs})
-    sizes = sorted({at for _, at in goodputs})
-
-    def at_size(size: int, others: dict[int, float]) -> tuple[float, ...]:
-        return ratios({n: value for (n, at), value in goodputs.items() if at == size}, others)
-
-    best = {n: max((value for (m, _), value in goodputs.items() if m == n), default=0.0) for n in rounds}
-    alone = {n: max((value for (m, _), value in plain.items() if m == n), default=0.0) for n in rounds}
-    held = [p.memory for p in points.all if (p.cell, p.task, p.at) == (ours[0], "busy", EACH)]
+    ours, router = values(found, (OURS, "mptcp2", "connect")), values(found, (DIRECT, "mptcp2", "get"))
+    sizes = sorted({at for _, at in ours})
+    best, alone = by_round(ours, max), by_round(router, max)
     return [
-        Claim(
-            "A buffer that is too small costs bandwidth (Figure 6).",
-            "goodput with the smallest buffer, × the greatest",
-            at_size(sizes[0], best) if len(sizes) > 1 else (),
-            most=0.9,
-        ),
-        Claim(
-            "200 KB for each socket give the client the highest performance.",
-            "goodput with 200 KB, × the greatest",
-            # Only a measurement with a larger buffer can show that a larger one does not help.
-            at_size(EACH, best) if sizes and sizes[-1] > EACH else (),
-            least=0.95,
-        ),
-        Claim(
-            "It is what the client has without a proxy.",
-            "goodput with 200 KB, × the router's greatest",
-            at_size(EACH, alone),
-            least=0.95,
-        ),
-        Claim(
-            "A connection that is busy then takes 400 KB in all.",
-            "user and kernel memory of a busy connection, 200 KB",
-            tuple(held),
-            " kB",
-            most=TOTAL,
-        ),
-    ]
+        Claim("A buffer that is too small costs bandwidth (Figure 6).",
+              "goodput with the smallest buffer, × the greatest",
+              ratios(at_size(ours, sizes[0]), best) if len(sizes) > 1 else (), most=0.9),
+        # Only a measurement with a larger buffer can show that a larger one does not help.
+        Claim("200 KB for each socket give the client the highest performance.",
+              "goodput with 200 KB, × the greatest",
+              ratios(at_size(ours, EACH), best) if sizes and sizes[-1] > EACH else (), least=0.95),
+        Claim("It is what the client has without a proxy.", "goodput with 200 KB, × the router's greatest",
+              ratios(at_size(ours, EACH), alone), least=0.95),
+        Claim("A connection that is busy then takes 400 KB in all.",
+              "user and kernel memory of a busy connection, 200 KB",
+              tuple(values(found, (OURS, "mptcp2", "busy"), lambda p: p.memory).values()), " kB", most=TOTAL),
+    ]  # fmt: skip
 
 
-def buffer_aims(points: Points, idle: Sequence[HeldMemory]) -> list[Aim]:
-    """Return the aims that the smallest buffers were filled, and for the memory of *idle* connections."""
-    ours = [p for p in points.all if p.cell.proxy == OURS and p.task == "connect"]
-    smallest = min((p.at for p in ours), default=0)
-    filled = [p.kernel / (2 * p.at) for p in ours if p.at == smallest]
-    names = list(dict.fromkeys(each.name for each in idle)) or ["idle connection"]
-    return [
-        Aim("most that sockets held, × what the smallest buffer allows", median_or_nan(filled), least=0.3),
-        *(Aim(f"{name}, kB", median_or_nan([h.total for h in idle if h.name == name]), most=IDLE) for name in names),
-    ]
+def memory_aims(found: Found) -> Iterator[Aim]:
+    """Yield the aims that the smallest buffers were filled, and for the memory of idle connections."""
+    ours = values(found, (OURS, "mptcp2", "connect"), lambda p: p.kernel)
+    smallest = min((at for _, at in ours), default=0)
+    filled = [kernel / (2 * smallest) for kernel in at_size(ours, smallest).values()]
+    yield Aim("most that sockets held, × what the smallest buffer allows", median_or_nan(filled), least=0.3)
+    for client in ("tcp", "mptcp2"):
+        for task, name in KEPT.items():
+            held = list(values(found, (OURS, client, task), lambda p: p.memory).values())
+            yield Aim(f"{name}, {client}, kB", median_or_nan(held), most=IDLE)
 
 
-def delay_claims(found: Sequence[Delays]) -> list[Claim]:
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """The medians of one round through a proxy or the router, in seconds, and the number of requests."""
+
+    requests: int
+    syn: float
+    """From the SYN that comes in to the SYN that goes out."""
+    answer: float
+    """From the client's SYN to the SYN+ACK sent to it; for a router, from the SYN+ACK that comes in to it going out."""
+    data: float
+    """From a data segment that comes in to the same data going out."""
+    subflows: float = 1.0
+    """Mean number of subflows per connection."""
+
+
+Delayed = Results[Cell, Delays]
+PAPER = {"SYN": ("syn", 17.5, "SYN in to SYN out"), "SYN+ACK": ("answer", 41.6, "SYN in to SYN+ACK out"),
+         "segment of data": ("data", 16.0, "data in to data out")}  # fmt: skip
+"""What the paper's Table 1 has: the name of our value, the paper's mean in µs, and how ours is measured."""
+
+
+def delays(found: Delayed, cell: Cell, name: str) -> dict[int, float]:
+    """Return the value *name* of *cell*, by round."""
+    return {number: getattr(one, name) for number, one in columns.by_round(found, cell).items()}
+
+
+def delay_claims(found: Delayed) -> list[Claim]:
     """Return the claims of section 4.2 and Table 1. The limits are twice the paper's times: our machine is another one.
 
     The paper has means. We use the medians of each round, because other programs affect these less.
     """
-
-    def of(cell: Cell, figure: Callable[[Delays], float]) -> dict[int, float]:
-        return {each.round: figure(each) for each in found if each.cell == cell}
-
-    ours, limit, router = Cell(OURS, "mptcp2"), Cell(LIMIT, "mptcp2"), ROUTER
-
-    def micro(figure: Callable[[Delays], float]) -> tuple[float, ...]:
-        return tuple(1e6 * value for value in of(ours, figure).values())
-
-    data = of(ours, lambda d: d.data)
+    ours = Cell(OURS, "mptcp2")
+    syn, data = delays(found, ours, "syn"), delays(found, ours, "data")
+    limit, router = delays(found, Cell(LIMIT, "mptcp2"), "data"), delays(found, ROUTER, "data")
     return [
-        Claim(
-            "A SYN takes 17.5 µs (within a factor of 2).", "SYN in to SYN out", micro(lambda d: d.syn), " µs", most=35.0
+        *(
+            Claim(f"A {what} takes {paper:g} µs (within a factor of 2).", how,
+                  tuple(1e6 * value for value in delays(found, ours, name).values()), " µs", most=2 * paper)
+            for what, (name, paper, how) in PAPER.items()
         ),
-        Claim(
-            "A SYN+ACK takes 41.6 µs (within a factor of 2).",
-            "SYN in to SYN+ACK out",
-            micro(lambda d: d.answer),
-            " µs",
-            most=83.2,
-        ),
-        Claim(
-            "A segment of data takes 16 µs (within a factor of 2).",
-            "data in to data out",
-            micro(lambda d: d.data),
-            " µs",
-            most=32.0,
-        ),
-        Claim(
-            "A converter in user space delays data more.",
-            "data, × the least relay in user space",
-            ratios(data, of(limit, lambda d: d.data)),
-            most=1,
-        ),
-        Claim("Data is delayed less than a SYN.", "SYN, × data", ratios(of(ours, lambda d: d.syn), data), least=1),
-        Claim(
-            "It delays data more than a router.",
-            "data, × the router",
-            ratios(data, of(router, lambda d: d.data)),
-            least=1.5,
-        ),
-    ]
+        Claim("A converter in user space delays data more.", "data, × the least relay in user space",
+              ratios(data, limit), most=1),
+        Claim("Data is delayed less than a SYN.", "SYN, × data", ratios(syn, data), least=1),
+        Claim("It delays data more than a router.", "data, × the router", ratios(data, router), least=1.5),
+    ]  # fmt: skip
 
 
-def delay_aims(found: Sequence[Delays], planned: Sequence[Cell], runs: int) -> list[Aim]:
-    """Return the aims that everything was measured, with the intended number of subflows."""
+def delay_aims(found: Delayed) -> Iterator[Aim]:
+    """Yield the aims that everything was measured, with the intended number of subflows."""
+    counts = [len(found.of(cell)) for cell in found.cells]
     two = [
-        fmean(each.subflows for each in found if each.cell == cell)
-        for cell in {each.cell for each in found if CLIENTS[each.cell.client] == 2 and each.cell.proxy != DIRECT}
+        fmean(delays(found, cell, "subflows").values())
+        for cell in found.cells
+        if CLIENTS[cell.client] == 2 and cell.proxy != DIRECT and found.of(cell)
     ]
-    least = min((len([each for each in found if each.cell == cell]) for cell in planned), default=0)
-    return [
-        Aim("rounds of everything", least, least=runs),
-        Aim("requests of a round, least", _worst(each.requests for each in found), least=100),
-        Aim("subflows of a connection, mean of each proxy, least", _worst(two), least=1.5),
-    ]
+    requests = [float(run.measured.requests) for run in found.runs]
+    yield Aim("rounds of everything", min(counts, default=0), least=max(turn.number for turn in found.turns))
+    yield Aim("requests of a round, least", least(requests), least=100)
+    yield Aim("subflows of a connection, mean of each proxy, least", least(two), least=1.5)
+
+
+Aims = Callable[[Results[Any, Any]], Iterable[Aim]]
+"""Yields aims of a result."""

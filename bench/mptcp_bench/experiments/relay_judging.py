@@ -11,16 +11,26 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from mptcp_lab.agent.processors import Usage
-
-from ..statistics import histogram_percentiles, mean_bounds, median, median_interval
+from ..statistics import mean_bounds, median, median_interval
 from .aims import Aim
-from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, OWN, Cell, Setting
+from .columns import Results, by_round
 
+DIRECT, OURS, KEEPING, REBUILT, LIMIT = "direct", "ours", "ours-keep", "ours-rebuilt", "splice"
+OWN = (OURS, KEEPING, REBUILT)
+OTHERS = ("squid", "haproxy", "nginx", "traffic-server", "apache")
+"""Proxies of other projects, with which ours is compared."""
+PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
+CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
+"""Number of MPTCP subflows per connection, by kind of client."""
+BULK = ("get", "connect")
+CARRIED = (*BULK, "requests")
+HELD = ("idle-get", "idle-connect", "busy")
+TASKS = (*CARRIED, "latency", *HELD)
+SLOW = (200_000_000, 100_000_000)
+"""Rates of both paths in bits/s, for settings in which the paths are the bottleneck, not the machine."""
 WORST = 1.0
 """Most processor time of ours, as a multiple of the best peer's."""
 MULTIPATH = 1.15
@@ -35,86 +45,124 @@ NAMES = {
     "requests": "µs/request",
     "idle-get": "idle connection, kB",
     "idle-connect": "idle tunnel, kB",
-    "busy": "busy connection, kB",
 }
-COSTS = ("get", "connect", "requests")
-
-
-def positive_or_nan(cost: float) -> float:
-    """Return *cost* if it is positive, otherwise NaN, which meets no aim."""
-    return cost if cost > 0 else math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """The measured values of one task of one proxy in one round."""
+class Setting:
+    """The environment in which a whole run is measured."""
 
-    setting: Setting
-    cell: Cell
-    task: str
-    round: int
-    seconds: float = 0.0
-    processor: float = 0.0
-    """Processor time of the proxy in seconds."""
-    octets: int = 0
-    answers: int = 0
-    failures: int = 0
-    late: tuple[float, ...] = ()
-    """The 50th, 90th and 99th percentile of the seconds until a request was answered."""
+    offloads: bool = False
+    family: int = 4
+    workers: str = "one"
+    apart: bool = False
+    """Whether the proxy has its own processor (``own_processor``)."""
+    slow: bool = False
+    """Whether the clients' links are the bottleneck (``SLOW``)."""
+
+    def __str__(self) -> str:
+        offloads = "on" if self.offloads else "off"
+        workers = "one worker" if self.workers == "one" else "a worker for each processor"
+        more = ", its own processor" * self.apart + ", slow links" * self.slow
+        return f"offloads {offloads}, IPv{self.family}, {workers}{more}"
+
+    @property
+    def rates(self) -> tuple[int | None, int | None]:
+        """Rates of the clients' paths in bits/s; None if only the machine limits them."""
+        return SLOW if self.slow else (None, None)
+
+
+BASE = Setting()
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A proxy and the kind of its clients, in a setting."""
+
+    proxy: str
+    client: str
+    setting: Setting = BASE
+    tasks: tuple[str, ...] = TASKS
+    """What is measured."""
+
+    def __str__(self) -> str:
+        return f"{self.proxy}, {self.client}" + (f", {self.setting}" if self.setting != BASE else "")
+
+
+@dataclass(slots=True)
+class Carried:
+    """What a round measured of one cell, by task."""
+
+    costs: dict[str, float] = field(default_factory=dict)
+    """Seconds per GB, µs per request, or kB per held connection: see :func:`cost`."""
+    rates: dict[str, float] = field(default_factory=dict)
+    """Body bytes per second of bulk transfers, otherwise answers per second."""
+    users: dict[str, float] = field(default_factory=dict)
+    """User memory in bytes per held connection, and its kernel memory below."""
+    kernels: dict[str, float] = field(default_factory=dict)
     offered: float = 0.0
-    """Requests that were due per second; 0 if each followed the previous answer."""
-    user: float = 0.0
-    kernel: float = 0.0
-    """User and kernel memory in bytes per held connection."""
+    """Requests per second that were due while latencies were measured."""
+    late: tuple[float, ...] = ()
+    """The 50th, 90th and 99th percentile of these requests' seconds until the answer."""
+    failures: int = 0
     failure: str = ""
     """Reason of the first failure."""
 
-    @property
-    def cost(self) -> float:
-        """Seconds per GB, µs per request, or kB per connection; infinite for nothing carried, NaN if not positive."""
-        if self.task in HELD:
-            return positive_or_nan((self.user + self.kernel) / 1e3)
-        done, unit = (self.octets, 1e9) if self.task in BULK else (self.answers, 1e6)
-        if not done:
-            return inf
-        spent = self.processor / done * unit
-        return spent if self.cell.proxy == DIRECT else positive_or_nan(spent)
-
-    @property
-    def rate(self) -> float:
-        """Body bytes per second for bulk transfers, otherwise answers per second."""
-        done = self.octets if self.task in BULK else self.answers
-        return done / self.seconds if self.seconds else 0.0
+    def add_failures(self, number: int, reason: str) -> None:
+        self.failures += number
+        self.failure = self.failure or reason
 
 
-class Rounds:
-    """All measurements of a run, by setting, cell and task."""
+def cost(task: str, processor: float, octets: int, answers: int) -> float:
+    """Return the *processor* seconds of *task* per GB, or µs per answer.
 
-    def __init__(self, measured: Iterable[Measured]) -> None:
-        self.all = tuple(measured)
+    Infinite if nothing was carried; NaN, which meets no aim, if the proxy's processes were not seen.
+    """
+    done, unit = (octets, 1e9) if task in BULK else (answers, 1e6)
+    return positive_or_nan(processor / done * unit) if done else math.inf
 
-    def of(self, setting: Setting, cell: Cell, task: str) -> dict[int, Measured]:
-        """Return the measurements of *cell* and *task*, by round."""
-        return {m.round: m for m in self.all if (m.setting, m.cell, m.task) == (setting, cell, task)}
 
-    def costs(self, setting: Setting, cell: Cell, task: str) -> dict[int, float]:
-        return {number: m.cost for number, m in self.of(setting, cell, task).items()}
+def positive_or_nan(value: float) -> float:
+    """Return *value* if it is positive, otherwise NaN, which meets no aim."""
+    return value if value > 0 else math.nan
 
-    def rates(self, setting: Setting, cell: Cell, task: str) -> dict[int, float]:
-        return {number: m.rate for number, m in self.of(setting, cell, task).items()}
 
-    def of_direct(self, setting: Setting, cell: Cell, task: str) -> tuple[float, ...]:
-        """Return the rates of each round, divided by the rate without a proxy."""
-        # Compare a tunnel with a plain download, too: without a proxy there are no tunnels.
-        plain = self.rates(setting, Cell(DIRECT, "tcp"), "get" if task in BULK else task)
-        return ratios(self.rates(setting, cell, task), plain)
+def median_or_nan(values: Sequence[float]) -> float:
+    """Return the median; for no values NaN, which meets no aim."""
+    return median(values, default=math.nan)
 
-    def best(self, setting: Setting, client: str, task: str) -> str | None:
-        """Return the other project's proxy with the least median cost; None if no cost is known."""
-        found = {peer: self.costs(setting, Cell(peer, client), task).values() for peer in OTHERS}
-        there = {peer: median(list(costs)) for peer, costs in found.items() if costs}
-        there = {peer: cost for peer, cost in there.items() if not math.isnan(cost)}
-        return min(there, key=lambda peer: there[peer]) if there else None
+
+Found = Results[Cell, Carried]
+
+
+def costs(found: Found, cell: Cell, task: str) -> dict[int, float]:
+    """Return the costs of *task* by round, and :func:`rates` its rates."""
+    return {number: one.costs[task] for number, one in by_round(found, cell).items() if task in one.costs}
+
+
+def rates(found: Found, cell: Cell, task: str) -> dict[int, float]:
+    return {number: one.rates[task] for number, one in by_round(found, cell).items() if task in one.rates}
+
+
+def of_direct(found: Found, cell: Cell, task: str) -> tuple[float, ...]:
+    """Return the rates of each round, divided by the rate without a proxy."""
+    # Compare a tunnel with a plain download, too: without a proxy there are no tunnels.
+    plain = "get" if task in BULK else task
+    direct = next((each for each in found.cells if (each.proxy, each.setting) == (DIRECT, cell.setting)), None)
+    return ratios(rates(found, cell, task), rates(found, direct, plain)) if direct is not None else ()
+
+
+def best_peer(found: Found, cell: Cell, task: str) -> Cell | None:
+    """Return the other project's proxy with the least median cost for *cell*'s clients; None if no cost is known."""
+    peers = [each for each in found.cells if each.proxy in OTHERS and beside(cell, each)]
+    medians = {each: median_or_nan(list(costs(found, each, task).values())) for each in peers}
+    there = {each: value for each, value in medians.items() if not math.isnan(value)}
+    return min(there, key=lambda each: there[each]) if there else None
+
+
+def beside(cell: Cell, other: Cell) -> bool:
+    """Return whether both have the same kind of clients and the same setting."""
+    return (cell.client, cell.setting) == (other.client, other.setting)
 
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
@@ -124,96 +172,68 @@ def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[fl
     return tuple(values[number] / there[number] for number in sorted(values) if number in there)
 
 
-def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: int) -> list[Aim]:
-    """Return the aims after *runs* rounds of all *planned* measurements. Only the first setting is compared."""
-    least = min((len(rounds.of(*each)) for each in planned), default=0)
-    base = planned[0][0] if planned else BASE
-    failures = {ours: sum(m.failures for m in rounds.all if (m.cell.proxy in OWN) is ours) for ours in (True, False)}
-    aims = [
-        Aim("rounds of everything", least, least=runs),
-        Aim("our answers that were wrong or broken off", failures[True], most=0),
-        Aim("others' answers that were wrong or broken off", failures[False]),
-    ]
-    ours = {client: Cell(OURS, client) for client in CLIENTS}
-    for task in COSTS:
-        tcp = rounds.costs(base, ours["tcp"], task)
-        best = rounds.best(base, "tcp", task)
-        if tcp and best is not None:
-            compared = ratios(tcp, rounds.costs(base, Cell(best, "tcp"), task))
-            aims.append(Aim(f"{NAMES[task]}, × the best peer, upper bound", mean_bounds(compared)[1], most=WORST))
-        for client, subflows in CLIENTS.items():
-            there = rounds.costs(base, ours[client], task)
-            if subflows and tcp and there:
-                name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP, upper bound"
-                aims.append(Aim(name, mean_bounds(ratios(there, tcp))[1], most=MULTIPATH))
-        if task in RATES and tcp and rounds.of(base, Cell(DIRECT, "tcp"), "get"):
-            share = mean_bounds(rounds.of_direct(base, ours["tcp"], task))[0]
-            aims.append(Aim(f"{task.upper()}, rate × direct, lower bound", share, least=RATES[task]))
+def verdicts(found: Found) -> Iterator[Aim]:
+    """Yield the aims. Only proxies of the first setting are compared."""
+    fewest = min((len(found.of(cell)) for cell in found.cells), default=0)
+    yield Aim("rounds of everything", fewest, least=max((turn.number for turn in found.turns), default=1))
+    failures = {ours: sum(_failures(found, ours)) for ours in (True, False)}
+    yield Aim("our answers that were wrong or broken off", failures[True], most=0)
+    yield Aim("others' answers that were wrong or broken off", failures[False])
+    base = found.cells[0].setting if found.cells else BASE
+    ours = {each.client: each for each in found.cells if (each.proxy, each.setting) == (OURS, base)}
+    for task in CARRIED:
+        yield from _compared(found, ours, task)
     for task in ("idle-get", "idle-connect"):
-        for client in CLIENTS:
-            held = list(rounds.costs(base, ours[client], task).values())
-            if held:
-                aims.append(Aim(f"{NAMES[task]}, {client}", median_or_nan(held), most=IDLE))
-    return aims
+        for client, cell in ours.items():
+            if held := list(costs(found, cell, task).values()):
+                yield Aim(f"{NAMES[task]}, {client}", median_or_nan(held), most=IDLE)
 
 
-def median_or_nan(values: Sequence[float]) -> float:
-    """Return the median; for no values NaN, which meets no aim."""
-    return median(values, default=math.nan)
+def _failures(found: Found, ours: bool) -> Iterable[int]:
+    return (run.measured.failures for run in found.runs if (run.turn.cell.proxy in OWN) is ours)
 
 
-def machine(usage: Usage) -> list[Aim]:
-    """Return the machine's load during the run, as figures without an aim."""
-    found = [
-        Aim("machine: processor time stolen, share", usage.stolen),
-        Aim("machine: processor time idle, share", usage.idle),
-    ]
-    if usage.waiting is not None:
-        found.append(Aim("machine: time in which programs waited, share", usage.waiting))
-    return found
+def _compared(found: Found, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
+    """Yield the aims that ours does *task* as cheaply as the best peer, and Multipath TCP as cheaply as TCP."""
+    plain = ours.get("tcp")
+    tcp = costs(found, plain, task) if plain else {}
+    if plain is None or not tcp:
+        return
+    if best := best_peer(found, plain, task):
+        compared = ratios(tcp, costs(found, best, task))
+        yield Aim(f"{NAMES[task]}, × the best peer, upper bound", mean_bounds(compared)[1], most=WORST)
+    for client, subflows in CLIENTS.items():
+        there = costs(found, ours[client], task) if subflows and client in ours else {}
+        if there:
+            name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP, upper bound"
+            yield Aim(name, mean_bounds(ratios(there, tcp))[1], most=MULTIPATH)
+    if task in RATES and (shares := of_direct(found, plain, task)):
+        yield Aim(f"{task.upper()}, rate × direct, lower bound", mean_bounds(shares)[0], least=RATES[task])
 
 
-def void(cell: Cell, connections: int, capable: int, joins: int) -> str | None:
-    """Return how the connections that the proxy's kernel accepted differ from *cell*'s kind; None if they do not."""
-    subflows = CLIENTS[cell.client]
+def void(client: str, connections: int, capable: int, joins: int) -> str | None:
+    """Return how the connections that the proxy's kernel accepted differ from *client*'s kind; None if they do not."""
+    subflows = CLIENTS[client]
     if subflows == 0 and capable:
-        return f"{cell}: {capable} connections were Multipath TCP"
+        return f"{capable} connections were Multipath TCP"
     if subflows and capable < connections:
-        return f"{cell}: {capable} of {connections} connections were Multipath TCP"
+        return f"{capable} of {connections} connections were Multipath TCP"
     if subflows == 1 and joins:
-        return f"{cell}: {joins} second subflows"
+        return f"{joins} second subflows"
     if subflows == 2 and joins < connections:
-        return f"{cell}: {joins} of {connections} connections had a second subflow"
+        return f"{joins} of {connections} connections had a second subflow"
     return None
 
 
-STEPS = 32
-
-
-def taken(late: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
-    """Return percentiles, in seconds, of the histogram *late* of native/relay_load.c; infinite if it is empty.
-
-    A value is the middle of its bucket, which is at most a thirty-second of the value wide.
-    """
-    return histogram_percentiles(late, percents, lambda number: _middle(number) / 1e9)
-
-
-def _middle(number: int) -> float:
-    """Return the middle of a bucket in nanoseconds."""
-    if number < 2 * STEPS:
-        return number + 0.5
-    shift = number // STEPS - 1
-    return (number - shift * STEPS + 0.5) * (1 << shift)
-
-
-def spread(values: Sequence[float], digits: int, draw: random.Random) -> str:
+def spread(values: Sequence[float], digits: int) -> str:
     """Return the median of *values* with its interval as text; "-" for no values."""
     if not values:
         return "-"
     text = _rounded(median(values), digits)
     if len(values) < 2:
         return text
-    low, high = (_rounded(bound, digits) for bound in median_interval(values, draw))
+    # The same values always have the same interval.
+    low, high = (_rounded(bound, digits) for bound in median_interval(values, random.Random(1)))
     return f"{text} ({low} to {high})"
 
 

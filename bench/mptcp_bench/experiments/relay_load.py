@@ -1,22 +1,51 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Clients that send requests continuously: the program ``native/relay_load.c`` while it runs."""
+"""Clients that send requests continuously: the program ``native/relay_load.c`` while it runs, and its counters."""
 
 from __future__ import annotations
 
 import mmap
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from mptcp_lab.testbed import LiveNode, Process, TestbedError
+from mptcp_lab.testbed.commands import run
 
-from .peers.splice import built
+from ..statistics import histogram_percentiles
 
-BUCKETS = 60 * 32
+NATIVE = Path(__file__).parent / "native"
+STEPS = 32
+"""Buckets of the histogram of latencies for each power of two."""
+BUCKETS = 60 * STEPS
 _COUNTERS = struct.Struct(f"={7 + BUCKETS}Q")
+
+
+def built(name: str, host: LiveNode) -> Path:
+    """Return the program of ``native/NAME.c``, compiled once into the directory of *host*."""
+    program = host.directory / name
+    if not program.exists():
+        flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra"]
+        run(["gcc", *flags, "-o", str(program), str(NATIVE / f"{name}.c")], attempt=f"build {name}")
+    return program
+
+
+def latencies(late: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
+    """Return percentiles, in seconds, of a histogram of latencies; infinite if it is empty.
+
+    A value is the middle of its bucket, which is at most a thirty-second of the value wide.
+    """
+    return histogram_percentiles(late, percents, lambda number: _middle(number) / 1e9)
+
+
+def _middle(bucket: int) -> float:
+    """Return the middle of a bucket in nanoseconds."""
+    if bucket < 2 * STEPS:
+        return bucket + 0.5
+    shift = bucket // STEPS - 1
+    return (bucket - shift * STEPS + 0.5) * (1 << shift)
 
 
 class Counters(NamedTuple):

@@ -27,7 +27,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Proxy, start_pr
 from mptcp_lab.testbed.system_state import State, whole_state
 from mptcp_lab.testbed.topologies import with_second_client
 
-from .peers.splice import built
+from .relay_load import built
 
 NODE = "crowd"
 """The crowd's node. Its networks are 10.77.3.0/24 and 10.77.4.0/24, which are free if the client has two paths."""

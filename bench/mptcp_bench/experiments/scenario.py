@@ -25,6 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rich.console import Console
 
+from mptcp_lab.agent import processors
 from mptcp_lab.testbed.features import need
 
 from .aims import Aim, aims_table
@@ -132,7 +133,7 @@ class Scenario(Generic[S, C, B, M]):
         beds: dict[Hashable, list[Turn[C]]] = {}
         for turn in turns:
             beds.setdefault(self.together(turn.cell), []).append(turn)
-        done = 0
+        done, before = 0, processors.read()
         for there in beds.values():
             cells = list(dict.fromkeys(turn.cell for turn in there))
             with attempts.keeping(", ".join(map(str, cells)), runs), self.bed(chosen, cells, seed) as bed:
@@ -141,7 +142,11 @@ class Scenario(Generic[S, C, B, M]):
                     console.print(f"{done} of {len(turns)}: {turn}", style="dim", highlight=False)
                     once = partial(self._once, bed, turn)
                     runs += attempts.of(once, str(turn), check=bed.check_emulation) or []
-        return attempts.judged(self.findings(turns, runs, notes))
+        usage = processors.usage(before, processors.read())
+        # Tables have the cells in their own order, even if that of the runs was drawn.
+        listed = [turn for turn in replace(self, drawn=False).plan(chosen) if turn.cell not in left_out]
+        found = self.findings(listed, runs, notes)
+        return attempts.judged(replace(found, data=found.data | {"processors": str(usage)}))
 
     def _once(self, bed: B, turn: Turn[C]) -> list[Run[C, M]]:
         found = self.measure(bed, turn)

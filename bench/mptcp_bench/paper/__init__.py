@@ -3,7 +3,7 @@
 
 ``scenarios`` declares the experiments as data, ``parameters`` their settings. ``session`` runs the requested
 experiments: ``engine`` runs a figure on a ``Lab``, ``measures`` computes numbers from its observations, ``conversion``
-runs Table 1. ``results`` is the file that a run writes, ``summary`` its statistics. ``claims``, ``throttling_claims``
-and ``conversion_claims`` judge the paper's claims by the measurements; ``verdicts`` calls them all. ``figures`` and
-``chapter`` show a result.
+runs Table 1. ``results`` has all that was measured, with its statistics. ``claims``, ``throttling_claims`` and
+``conversion_claims`` judge the paper's claims by the measurements; ``verdicts`` calls them all. ``figures`` and
+``tables`` show the measurements.
 """

@@ -7,25 +7,26 @@ from collections import Counter
 
 from mptcp_common.units import approximate_size, counted, parse_rate
 
-from .judging import FEWEST, Claims, Finding, Measured, Missing, above, either, explained, likely, no_less, within
+from .judging import FEWEST, Finding, above, claim, either, explained, likely, no_less, within
 from .results import (
     CASE_OF,
     ETHERNET,
     GOODPUT,
     LEAST_IDLE,
+    NO_FALLBACK,
     OUT_OF_ORDER,
     RECEIVER_DROPS,
     RETRANSMISSION_SHARE,
     RETRANSMISSIONS,
     WIFI,
-    Cause,
+    Measurements,
+    Missing,
     Statistic,
     rate,
     rtt,
     share,
 )
 
-CLAIMS = Claims()
 MARGIN = 0.05
 """Non-inferiority margin: the largest accepted loss, as a share, for "no less"."""
 UNUSED = 0.05
@@ -62,14 +63,14 @@ def mbit(statistic: Statistic) -> str:
     return f"{statistic.mean / 1e6:.1f}{half} Mbit/s"
 
 
-@CLAIMS.of(
+@claim(
     "fig2",
     "fallback",
     "The server does not know Multipath TCP: the client's attempt fails and one plain TCP connection carries all.",
 )
-def _fig2_fallback(m: Measured) -> Finding:
-    valid = {case: m.valid(case) for case in CASE_OF.values()}
-    not_so = Counter(run.case for run in m.result.failed() if run.cause == Cause.NO_FALLBACK)
+def _fig2_fallback(m: Measurements) -> Finding:
+    valid = {case: len(m.valid(case)) for case in CASE_OF.values()}
+    not_so = Counter(run.case for run in m.failed() if run.reason == NO_FALLBACK)
     asked, others = sum(valid.values()), not_so.total()
     if any(valid[case] + not_so[case] < FEWEST for case in valid):
         raise Missing(f"{counted(asked + others, 'download')}: too few over one of the interfaces to tell")
@@ -80,16 +81,16 @@ def _fig2_fallback(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
+@claim(
     "fig2", "alone", "Each interface gives its own link's throughput; Ethernet several times that of Wi-Fi (Figure 2)."
 )
-def _fig2_alone(m: Measured) -> Finding:
+def _fig2_alone(m: Measurements) -> Finding:
     alone = {path: m(CASE_OF[path], GOODPUT) for path in (ETHERNET, WIFI)}
     several = above(alone[ETHERNET], alone[WIFI], SEVERAL)
     own, links = True, []
     for path, goodput in alone.items():
         # On real hosts, a link's rate is known only if it was stated.
-        if (text := m.result.parameters.get(f"{path}.rate")) is not None:
+        if (text := m.parameters.get(f"{path}.rate")) is not None:
             link = parse_rate(str(text))
             links.append(f"{goodput.mean / link:.1%}")
             own &= within(goodput, OWN_LINK[0] * link, OWN_LINK[1] * link)
@@ -99,10 +100,8 @@ def _fig2_alone(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
-    "fig3", "capacity", f"Multipath TCP offers no less capacity than a legacy TCP session (margin {MARGIN:.0%})."
-)
-def _fig3_capacity(m: Measured) -> Finding:
+@claim("fig3", "capacity", f"Multipath TCP offers no less capacity than a legacy TCP session (margin {MARGIN:.0%}).")
+def _fig3_capacity(m: Measurements) -> Finding:
     both, alone = m("mptcp", GOODPUT), m("tcp-ethernet", GOODPUT)
     return Finding(
         f"{mbit(both)} over both paths, {mbit(alone)} by TCP over Ethernet: {both.mean / alone.mean:.2f} times.",
@@ -110,12 +109,12 @@ def _fig3_capacity(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
+@claim(
     "fig3",
     "ethernet-first",
     "The largest percentage of packets goes over Ethernet, which has more capacity and the shorter RTT.",
 )
-def _fig3_ethernet_first(m: Measured) -> Finding:
+def _fig3_ethernet_first(m: Measurements) -> Finding:
     if not above(m("tcp-ethernet", GOODPUT), m("tcp-wifi", GOODPUT)) or not above(
         m("mptcp", rtt(WIFI)), m("mptcp", rtt(ETHERNET))
     ):
@@ -128,8 +127,8 @@ def _fig3_ethernet_first(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of("fig3", "wifi-unused", "Wi-Fi remains almost fully underutilized as long as Ethernet is not congested.")
-def _fig3_wifi_unused(m: Measured) -> Finding:
+@claim("fig3", "wifi-unused", "Wi-Fi remains almost fully underutilized as long as Ethernet is not congested.")
+def _fig3_wifi_unused(m: Measurements) -> Finding:
     wifi, ethernet = m("mptcp", rate(WIFI)), m("mptcp", rate(ETHERNET))
     alone = m("tcp-wifi", rate(WIFI)), m("tcp-ethernet", rate(ETHERNET))
     used = wifi.mean / alone[0].mean, ethernet.mean / alone[1].mean
@@ -147,8 +146,8 @@ def _fig3_wifi_unused(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of("fig4", "small-degrades", "With 0.18 MB, less than required, the service is degraded.")
-def _fig4_small_degrades(m: Measured) -> Finding:
+@claim("fig4", "small-degrades", "With 0.18 MB, less than required, the service is degraded.")
+def _fig4_small_degrades(m: Measurements) -> Finding:
     small, large = m("small", GOODPUT), m("large", GOODPUT)
     return Finding(
         f"{mbit(small)} with 0.18 MB, {mbit(large)} with 0.72 MB.",
@@ -156,16 +155,14 @@ def _fig4_small_degrades(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
-    "fig4", "small-loses", "A buffer that is too small makes the receiver lose data, which has to be retransmitted."
-)
-def _fig4_small_loses(m: Measured) -> Finding:
+@claim("fig4", "small-loses", "A buffer that is too small makes the receiver lose data, which has to be retransmitted.")
+def _fig4_small_loses(m: Measurements) -> Finding:
     small, large = m("small", RETRANSMISSIONS), m("large", RETRANSMISSIONS)
     shares = m("small", RETRANSMISSION_SHARE), m("large", RETRANSMISSION_SHARE)
     memory = [m("small", OUT_OF_ORDER), m("large", OUT_OF_ORDER)]
     drops = m("small", RECEIVER_DROPS)
     lost = above(shares[0], HARDLY)
-    buffer = float(m.result.case("small").parameters["receive_buffer"] or 0)
+    buffer = float(m.case("small").parameters["receive_buffer"] or 0)
     return Finding(
         f"The receiver dropped {drops.mean:.0f} with 0.18 MB. Segments retransmitted by the proxy: {small.mean:.0f} "
         f"with 0.18 MB ({shares[0].mean:.2%}), {large.mean:.0f} with 0.72 MB ({shares[1].mean:.2%}). Greatest receive "
@@ -185,14 +182,12 @@ def _fig4_small_loses(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
-    "fig4", "large-suffices", "With 0.72 MB the wired path is stable and Wi-Fi achieves a satisfactory throughput."
-)
-def _fig4_large_suffices(m: Measured) -> Finding:
+@claim("fig4", "large-suffices", "With 0.72 MB the wired path is stable and Wi-Fi achieves a satisfactory throughput.")
+def _fig4_large_suffices(m: Measurements) -> Finding:
     parts, enough = [], True
     for path, least in ((ETHERNET, STABLE), (WIFI, SATISFACTORY)):
         found = m("large", rate(path))
-        swept = [m.result.statistic(case.key, rate(path)) for case in m.result.of_kind("sweep")]
+        swept = [m.statistic(case.key, rate(path)) for case in m.of_kind("sweep")]
         most = max((s for s in swept if s is not None), key=lambda s: s.mean, default=None)
         if most is None or not most.mean:
             raise Missing("The most that each path carries with any buffer was not measured")
@@ -205,17 +200,17 @@ def _fig4_large_suffices(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
+@claim(
     "fig4",
     "required",
     "The buffer required is at most 2 × sum of bandwidth × greatest RTT, 0.48 MB in the paper's testbed.",
 )
-def _fig4_required(m: Measured) -> Finding:
-    found = ((case.at, m.result.statistic(case.key, GOODPUT)) for case in m.result.of_kind("sweep"))
+def _fig4_required(m: Measurements) -> Finding:
+    found = ((case.at, m.statistic(case.key, GOODPUT)) for case in m.of_kind("sweep"))
     points = sorted(((at, s) for at, s in found if at is not None and s is not None), key=lambda point: point[0])
     if len(points) < 2:
         raise Missing("The sweep was not measured")
-    needed = next((r.value for r in m.result.references if r.where == "sweep"), None)
+    needed = next((r.value for r in m.references if r.where == "sweep"), None)
     if needed is None:
         raise Missing("The requirement was not computed")
     best = max((s for _, s in points), key=lambda s: s.mean)
@@ -246,8 +241,8 @@ def _fig4_required(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of("fig5", "lower", f"Smaller packets lower the throughput (by {1 - LOWER:.0%} at the least).")
-def _fig5_lower(m: Measured) -> Finding:
+@claim("fig5", "lower", f"Smaller packets lower the throughput (by {1 - LOWER:.0%} at the least).")
+def _fig5_lower(m: Measurements) -> Finding:
     small, full = m("mtu-1000", GOODPUT), m("mtu-1500", GOODPUT)
     ratio = small.mean / full.mean
     return Finding(
@@ -256,8 +251,8 @@ def _fig5_lower(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of("fig5", "unstable", "With MTU 1000 the receiver drops packets and the connection loses its stability.")
-def _fig5_unstable(m: Measured) -> Finding:
+@claim("fig5", "unstable", "With MTU 1000 the receiver drops packets and the connection loses its stability.")
+def _fig5_unstable(m: Measurements) -> Finding:
     small, full = m("mtu-1000", RETRANSMISSION_SHARE), m("mtu-1500", RETRANSMISSION_SHARE)
     rates = m("mtu-1000", GOODPUT), m("mtu-1500", GOODPUT)
     left = rates[0].mean / rates[1].mean / HEADERS_LEAVE

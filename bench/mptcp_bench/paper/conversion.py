@@ -22,14 +22,26 @@ from mptcp_lab.testbed.services import start_origin, start_proxy
 
 from ..statistics import percentile
 from ..wire.workload import ORIGIN_PORT, Conversions, Workload, measure, squid_configuration
-from .conversion_metrics import MPTCP, PARTS, PROTOCOLS, metric_of_median
-from .results import BULK, DATA, DOWN, IDLE, LEAST_IDLE, STREAM, SYN, UP, WHOLE, Case, Run
+from .results import (
+    BULK,
+    DATA,
+    DOWN,
+    IDLE,
+    LEAST_IDLE,
+    MPTCP,
+    PARTS,
+    PROTOCOLS,
+    STREAM,
+    SYN,
+    UP,
+    WHOLE,
+    Case,
+    Run,
+    metric_of_median,
+)
 
 ATTEMPTS = 3
 """How often a workload is tried before its repetition is left without a run."""
-OVERHEAD = 1.7
-"""Seconds that a capture takes beside its requests. One of them is spent waiting for packets that the kernel holds."""
-
 SMALL = Workload("small", 120, 1024)
 PACED = Workload("paced", 5, 262_144, origin_rate=10_000_000)
 FAST = Workload("bulk", 4, 1_048_576)
@@ -44,25 +56,18 @@ def workloads(*, emulated: bool) -> tuple[Workload, ...]:
     return tuple(w for w in WORKLOADS if emulated or w.origin_rate is None)
 
 
-def estimate(repetitions: int, *, emulated: bool = True) -> float:
-    """Return the approximate seconds that :func:`runs` takes."""
-    return repetitions * len(PROTOCOLS) * sum(OVERHEAD + w.seconds for w in workloads(emulated=emulated))
-
-
 def runs(
     lab: Lab,
     *,
     congestion_control: str,
     repetitions: int,
     seed: int,
-    advance: Callable[[float], None] = lambda seconds: None,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Run]:
     """Start origin and proxy on *lab* and measure *repetitions* times, in an order drawn from *seed*.
 
     Each repetition yields a run per protocol, with all workloads. A failed attempt is yielded with its reason, and
-    repeated a few times. *advance* is called with the number of seconds of :func:`estimate` that are done. *check*
-    raises TestbedError if the emulation of the paths has failed since its last call.
+    repeated a few times. *check* raises TestbedError if the emulation of the paths has failed since its last call.
 
     :raises TestbedError: origin or proxy does not start, or the proxy's kernel lacks the *congestion_control*
     """
@@ -70,7 +75,6 @@ def runs(
     draw = random.Random(seed)
     origin = start_origin(lab.origin, {f"{w.down}.bin": w.down for w in todo}, ports=(ORIGIN_PORT,))
     proxy = start_proxy(lab.proxy, squid_configuration(lab.proxy), control=congestion_control)
-    done = 0.0
     for number in range(1, repetitions + 1):
         measured: dict[str, dict[str, Conversions]] = {protocol: {} for protocol in PROTOCOLS}
         for workload in draw.sample(todo, len(todo)):
@@ -85,8 +89,6 @@ def runs(
                     else:
                         measured[protocol][workload.key] = got
                         break
-                done += OVERHEAD + workload.seconds
-                advance(done)
         for protocol, parts in measured.items():
             if len(parts) == len(todo):
                 yield run_of(protocol, number, parts)

@@ -10,34 +10,37 @@ from __future__ import annotations
 from ..result_file import Judgement
 from ..statistics import compare, percentiles
 from .claims import SPARE
-from .conversion_metrics import ANSWER, MPTCP, OWN_SYN, REFERENCES, TCP, metric_of_median
-from .judging import Claims, Finding, Measured, Missing, above, either, explained
+from .judging import Finding, above, claim, either, explained
 from .quantities import show
 from .results import (
+    ANSWER,
     BULK,
     DATA,
+    DELAYS,
     DOWN,
     LEAST_IDLE,
+    MPTCP,
+    OWN_SYN,
     STREAM,
     SYN,
+    TCP,
     UP,
     WHOLE,
-    PaperResult,
+    Measurements,
+    Missing,
     Statistic,
+    metric_of_median,
 )
-from .summary import pooled
 
 SAME_SIZE = 2.0
 """A median within this factor of the paper's counts as the same, because the machines are ten years apart."""
 PERCENTILES = (50, 95, 99)
 
-CLAIMS = Claims()
 
-
-def _values(result: PaperResult, kind: str, direction: str, case: str = MPTCP) -> tuple[float, ...]:
-    values = pooled(result, f"{kind} {direction}", case)
+def _values(m: Measurements, kind: str, direction: str, case: str = MPTCP) -> tuple[float, ...]:
+    values = m.pooled(f"{kind} {direction}", case)
     if not values:
-        raise Missing(f"{kind} {direction} of {result.case(case).title} was not measured")
+        raise Missing(f"{kind} {direction} of {m.case(case).title} was not measured")
     return values
 
 
@@ -47,10 +50,10 @@ def _tail(values: tuple[float, ...]) -> str:
 
 
 def _paper(kind: str) -> float:
-    return next(reference.value for reference in REFERENCES if reference.where == kind)
+    return next(reference.value for reference in DELAYS if reference.where == kind)
 
 
-def _against(m: Measured, kind: str, found: Statistic, more: str) -> tuple[Judgement, str]:
+def _against(m: Measurements, kind: str, found: Statistic, more: str) -> tuple[Judgement, str]:
     """Return the verdict on medians beside the paper's, and the reason. *more* is added if ours are shorter."""
     paper = _paper(kind)
     if above(found, paper, SAME_SIZE):
@@ -64,34 +67,34 @@ def _against(m: Measured, kind: str, found: Statistic, more: str) -> tuple[Judge
     )
 
 
-def _median(m: Measured, kind: str, direction: str) -> Statistic:
+def _median(m: Measurements, kind: str, direction: str) -> Statistic:
     return m(MPTCP, metric_of_median(f"{kind} {direction}"))
 
 
-@CLAIMS.of(
+@claim(
     "table1",
     "syn",
     "From the client's connection to the SYN towards the origin: 8.5 ms (0.0078341 + 0.0006805 s; "
     f"within a factor of {SAME_SIZE:g}).",
 )
-def _syn(m: Measured) -> Finding:
-    plain = percentiles(_values(m.result, SYN, UP, TCP), (50,))[0]
-    whole = _tail(_values(m.result, WHOLE, UP))
+def _syn(m: Measurements) -> Finding:
+    plain = percentiles(_values(m, SYN, UP, TCP), (50,))[0]
+    whole = _tail(_values(m, WHOLE, UP))
     return Finding(
-        f"Client's third ACK in to SYN out: {_tail(_values(m.result, SYN, UP))}. From the client's SYN, its handshake "
+        f"Client's third ACK in to SYN out: {_tail(_values(m, SYN, UP))}. From the client's SYN, its handshake "
         f"within: {whole}. By plain TCP {show(plain, 's')}: the time is Squid's, Multipath TCP has little part in it.",
         *_against(m, SYN, _median(m, SYN, UP), "What is left is Squid reading the request, deciding, and connecting."),
     )
 
 
-@CLAIMS.of(
+@claim(
     "table1",
     "data",
     f"A data segment takes 23.4 ms through the proxy (0.0153311 + 0.0080645 s; within a factor of {SAME_SIZE:g}).",
 )
-def _data(m: Measured) -> Finding:
-    up, down = _values(m.result, DATA, UP), _values(m.result, DATA, DOWN)
-    bulk = _values(m.result, BULK, DOWN)
+def _data(m: Measurements) -> Finding:
+    up, down = _values(m, DATA, UP), _values(m, DATA, DOWN)
+    bulk = _values(m, BULK, DOWN)
     return Finding(
         f"Request in to request out: {_tail(up)}. Response in to response out: {_tail(down)}. In 1 MB downloads, which "
         f"come faster than the client's paths take them: {_tail(bulk)}.",
@@ -105,10 +108,10 @@ def _data(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
+@claim(
     "table1", "data-slower", "Data takes longer than the SYN, since it has to go up to the application and down again."
 )
-def _slower(m: Measured) -> Finding:
+def _slower(m: Measurements) -> Finding:
     syn, datas = _median(m, SYN, UP), [_median(m, DATA, way) for way in (UP, DOWN)]
     slower = [compare(data.values, syn.values).holds for data in datas]
     if not all(slower) and False not in slower:
@@ -127,12 +130,12 @@ def _slower(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
+@claim(
     "table1",
     "user-space",
     "The passage between kernel and user space adds to the delay of each data segment.",
 )
-def _user_space(m: Measured) -> Finding:
+def _user_space(m: Measurements) -> Finding:
     kernel, passage, own = m(MPTCP, ANSWER), _median(m, STREAM, DOWN), m.mean(MPTCP, OWN_SYN)
     return Finding(
         f"A segment of content goes up to Squid and down again in {show(passage.mean, 's')} at the median; the kernel "

@@ -11,15 +11,13 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 
-from mptcp_lab.agent.processors import Reading, Usage, usage
+from mptcp_lab.agent.processors import Usage, usage
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.mtu import mtu
 from mptcp_lab.testbed.services import (
-    Origin,
-    Proxy,
     Throttler,
     start_origin,
     start_proxy,
@@ -30,13 +28,11 @@ from mptcp_lab.testbed.transfer import Observation, observe, processors_of, stil
 
 from . import measures
 from .parameters import Parameters
-from .results import IDLE, LEAST_IDLE, Case, Cause, Run, rtt
-from .scenarios import Expected, Scenario, Trial
+from .results import IDLE, LEAST_IDLE, NO_FALLBACK, Case, Run, rtt
+from .scenarios import Scenario, Trial
 
 ATTEMPTS = 3
 """How often a run is tried before its repetition is left without it."""
-OVERHEAD = 1.5
-"""Seconds that a run takes beside its download."""
 HEADERS = 1.08
 """Approximate bytes on the wire per byte of payload, used only to estimate a download's duration."""
 CONNECTIONS = 5
@@ -51,46 +47,29 @@ SLOWEST = 4.0
 """A download is aborted after this multiple of its expected duration."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The trials of each repetition in order."""
-
-    rounds: tuple[tuple[Trial, ...], ...]
-    quick: bool
-
-    def size(self, trial: Trial) -> int:
-        return trial.quick if self.quick else trial.size
-
-
-def plan(scenario: Scenario, parameters: Parameters, seed: int, quick: bool) -> Plan:
-    """Return the runs of *scenario* in an order drawn from *seed*."""
+def plan(scenario: Scenario, parameters: Parameters, seed: int, quick: bool) -> list[list[Trial]]:
+    """Return the downloads of each repetition, in an order drawn from *seed*."""
     draw = random.Random(seed)
     trials = [trial for trial in scenario.trials if trial.in_quick or not quick]
+    if quick:
+        trials = [replace(trial, size=trial.quick) for trial in trials]
     count = parameters.repetitions or (scenario.quick_repetitions if quick else scenario.repetitions)
-    return Plan(
-        tuple(tuple(trials) if scenario.ordered else tuple(draw.sample(trials, len(trials))) for _ in range(count)),
-        quick,
-    )
+    return [trials if scenario.ordered else draw.sample(trials, len(trials)) for _ in range(count)]
 
 
-def seconds(trial: Trial, size: int, parameters: Parameters) -> float:
-    """Return the approximate duration of a download of *size* bytes in seconds."""
+def seconds(trial: Trial, parameters: Parameters) -> float:
+    """Return the approximate duration of a download in seconds."""
     ethernet, wifi = parameters.rate("ethernet"), parameters.rate("wifi")
     if trial.alone is not None:
         rate = parameters.rate(trial.alone)
     else:
         rate = wifi + (min(parameters.cap, ethernet) if trial.throttled else ethernet)
-    return size * 8 * HEADERS / rate
+    return trial.size * 8 * HEADERS / rate
 
 
-def estimate(planned: Plan, parameters: Parameters) -> float:
-    """Return the approximate seconds that all runs of a plan take."""
-    return sum(OVERHEAD + seconds(t, planned.size(t), parameters) for trials in planned.rounds for t in trials)
-
-
-def case(trial: Trial, parameters: Parameters, size: int) -> Case:
-    """Return the case of the result file for *trial*."""
-    values: dict[str, str | int | float | bool | None] = {"size": size}
+def case(trial: Trial, parameters: Parameters) -> Case:
+    """Return the case of *trial*."""
+    values: dict[str, str | int | float | bool | None] = {"size": trial.size}
     if trial.receive_buffer is not None:
         values["receive_buffer"] = trial.receive_buffer
     if trial.mtu is not None:
@@ -106,28 +85,10 @@ def case(trial: Trial, parameters: Parameters, size: int) -> Case:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """The reason why a download is not a data point, and its kind."""
-
-    reason: str
-    cause: Cause = Cause.OTHER
-
-
-def complaint(trial: Trial, seen: Observation, digest: str) -> Complaint | None:
+def complaint(trial: Trial, seen: Observation, digest: str) -> str | None:
     """Return why a download is not a data point; None if it is one."""
-    if (
-        trial.expected is Expected.FALLBACK
-        and seen.status == 0
-        and seen.protocol.requested == 1
-        and not seen.protocol.fallbacks
-    ):
-        return Complaint("the connection did not fall back to plain TCP", Cause.NO_FALLBACK)
-    reason = _reason(trial, seen, digest)
-    return None if reason is None else Complaint(reason)
-
-
-def _reason(trial: Trial, seen: Observation, digest: str) -> str | None:
+    if trial.alone and seen.status == 0 and seen.protocol.requested == 1 and not seen.protocol.fallbacks:
+        return NO_FALLBACK
     if seen.timed_out:
         return f"no end after {seen.ended:.0f} s"
     if seen.status != 0:
@@ -140,7 +101,7 @@ def _reason(trial: Trial, seen: Observation, digest: str) -> str | None:
         return "the proxy asked the origin for Multipath TCP"
     if protocol.requested != 1:
         return f"the client asked for {protocol.requested} Multipath TCP connections instead of one"
-    if trial.expected is Expected.FALLBACK:
+    if trial.alone:
         return None
     if protocol.fallbacks:
         return "the connection fell back to plain TCP"
@@ -179,14 +140,14 @@ def data_point(
     *digest* is the expected SHA-256, *used* the processor usage of each host, *rtts* the RTTs in seconds by path.
     """
     wrong = complaint(trial, seen, digest)
-    if wrong is None and emulated and (reason := wrong_path(seen, rtts, parameters)) is not None:
-        wrong = Complaint(reason)
+    if wrong is None and emulated:
+        wrong = wrong_path(seen, rtts, parameters)
     numbers: dict[str, float] = {}
     if wrong is None:
         try:
             numbers = measures.values(seen, trial, parameters.cap)
         except ValueError as error:
-            wrong = Complaint(f"too short to be measured: {error}")
+            wrong = f"too short to be measured: {error}"
         else:
             numbers |= {IDLE: min(each.idle for each in used)}
             if least := [each.least_idle for each in used if each.least_idle is not None]:
@@ -196,9 +157,7 @@ def data_point(
         trial.key,
         number,
         valid=wrong is None,
-        reason=wrong.reason if wrong else "",
-        cause=wrong.cause if wrong else Cause.OTHER,
-        start=0.0,
+        reason=wrong or "",
         end=seen.ended,
         series=measures.series(seen),
         values=numbers,
@@ -237,96 +196,79 @@ def configured(lab: Lab, trial: Trial) -> Iterator[None]:
 
 
 class Engine:
-    """Runs the plan of one scenario."""
+    """Runs the planned downloads of one scenario on a lab."""
 
     def __init__(
         self,
+        lab: Lab,
         scenario: Scenario,
+        rounds: Sequence[Sequence[Trial]],
         parameters: Parameters,
-        planned: Plan,
-        *,
-        advance: Callable[[float], None] = lambda seconds: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Call *advance* with the seconds of :func:`estimate` that are done. *check* raises if the emulation failed."""
-        self._scenario, self._parameters, self._plan = scenario, parameters, planned
-        self._advance, self._check = advance, check
+        """Start origin and proxy on *lab*. *check* raises if the emulation failed. Raises TestbedError."""
+        self._lab, self._scenario, self._rounds, self._parameters = lab, scenario, rounds, parameters
+        self._check = check
+        self._sizes = sorted({trial.size for trials in rounds for trial in trials})
+        self._origin = start_origin(lab.origin, {f"{size}.bin": size for size in self._sizes}, ports=(80,))
+        self._proxy = start_proxy(lab.proxy, control=parameters.congestion_control)
         self._throttler: Throttler | None = None
 
-    def runs(self, lab: Lab) -> Iterator[Run]:
-        """Start origin and proxy on *lab*, run the whole plan, and yield each finished run. Raises TestbedError."""
-        sizes = {self._plan.size(trial) for trials in self._plan.rounds for trial in trials}
-        origin = start_origin(lab.origin, {f"{size}.bin": size for size in sorted(sizes)}, ports=(80,))
-        proxy = start_proxy(lab.proxy, control=self._parameters.congestion_control)
-        done = 0.0
-        for number, trials in enumerate(self._plan.rounds, 1):
-            rtts = round_trips(lab, origin.url(f"{min(sizes)}.bin"))
+    def runs(self) -> Iterator[Run]:
+        """Yield each finished run; one that is not a data point is repeated a few times. Raises TestbedError."""
+        for number, trials in enumerate(self._rounds, 1):
+            rtts = round_trips(self._lab, self._origin.url(f"{self._sizes[0]}.bin"))
             for trial in trials:
-                expected = seconds(trial, self._plan.size(trial), self._parameters)
                 for _ in range(ATTEMPTS):
-                    run = self._one(lab, origin, proxy, trial, number, done, rtts)
+                    run = self._one(trial, number, rtts)
+                    if not run.valid:
+                        # A program that has ended would void every later run as well.
+                        still_there(self._lab, self._origin.process, self._proxy.process)
                     yield run
                     if run.valid:
                         break
-                done += expected + OVERHEAD
-                self._advance(done)
 
-    def _one(
-        self,
-        lab: Lab,
-        origin: Origin,
-        proxy: Proxy,
-        trial: Trial,
-        number: int,
-        done: float,
-        rtts: Mapping[str, float],
-    ) -> Run:
-        name = f"{self._plan.size(trial)}.bin"
-        expected = seconds(trial, self._plan.size(trial), self._parameters)
+    def _one(self, trial: Trial, number: int, rtts: Mapping[str, float]) -> Run:
+        lab, name = self._lab, f"{trial.size}.bin"
         try:
             source = lab.client.address(lab.path(trial.alone).device) if trial.alone else None
-            through = None if trial.alone else proxy
-            argv = wget(origin.url(name), proxy=through, source=source, multipath=True)
+            through = None if trial.alone else self._proxy
+            argv = wget(self._origin.url(name), proxy=through, source=source, multipath=True)
             with configured(lab, trial):
-                self._throttle(lab, trial)
-                before = _processors(lab)
+                self._throttle(trial)
+                before = [processors_of(host) for host in (lab.client, lab.proxy)]
                 seen = observe(
                     lab,
                     argv,
-                    timeout=SLOWEST * expected + 20,
+                    timeout=SLOWEST * seconds(trial, self._parameters) + 20,
                     interval=self._scenario.interval,
                     memory=self._scenario.memory,
-                    watch=lambda elapsed: self._advance(done + min(elapsed, expected)),
                 )
-                after = _processors(lab)
+                after = [processors_of(host) for host in (lab.client, lab.proxy)]
             self._check()
         except (TestbedError, KeyError) as error:
             # If an interface has lost its address, that raises KeyError, whose argument is the message.
-            reason = str(error.args[0]) if isinstance(error, KeyError) else str(error)
-            still_there(lab, origin.process, proxy.process)
-            return Run(trial.key, number, valid=False, reason=reason)
-        run = data_point(
+            return Run(trial.key, number, valid=False, reason=str(error.args[0] if error.args else error))
+        return data_point(
             trial,
             number,
             seen,
-            origin.digests[name],
+            self._origin.digests[name],
             self._parameters,
             used=[usage(*readings) for readings in zip(before, after, strict=True)],
             rtts=rtts,
             emulated=lab.emulated,
         )
-        if not run.valid:
-            still_there(lab, origin.process, proxy.process)
-        return run
 
-    def _throttle(self, lab: Lab, trial: Trial) -> None:
+    def _throttle(self, trial: Trial) -> None:
         if self._throttler is not None and (trial.fresh_throttler or not trial.throttled):
             self._throttler.process.stop()
             self._throttler = None
         if self._throttler is None and trial.throttled:
-            rules = lab.proxy.write("paper-policy.yaml", policy(lab, self._parameters.cap))
-            config = write_throttler_config(lab.proxy, rules, interfaces=lab.proxy_devices)
-            self._throttler = start_throttler(lab.proxy, config)
+            proxy = self._lab.proxy
+            rules = proxy.write("paper-policy.yaml", policy(self._lab, self._parameters.cap))
+            config = write_throttler_config(proxy, rules, interfaces=self._lab.proxy_devices)
+            self._throttler = start_throttler(proxy, config)
 
 
 def round_trips(lab: Lab, url: str) -> dict[str, float]:
@@ -342,11 +284,7 @@ def round_trips(lab: Lab, url: str) -> dict[str, float]:
     return found
 
 
-def _processors(lab: Lab) -> list[Reading]:
-    return [processors_of(host) for host in (lab.client, lab.proxy)]
-
-
-def cases(scenario: Scenario, planned: Plan, parameters: Parameters) -> tuple[Case, ...]:
-    """Return the cases of the result file in the figure's order."""
-    run = {trial.key for trials in planned.rounds for trial in trials}
-    return tuple(case(trial, parameters, planned.size(trial)) for trial in scenario.trials if trial.key in run)
+def cases(scenario: Scenario, rounds: Sequence[Sequence[Trial]], parameters: Parameters) -> tuple[Case, ...]:
+    """Return the cases of the planned downloads in the figure's order."""
+    planned = {trial.key: trial for trials in rounds for trial in trials}
+    return tuple(case(planned[trial.key], parameters) for trial in scenario.trials if trial.key in planned)

@@ -12,8 +12,7 @@ from .. import style
 from ..statistics import percentiles
 from .figures_time import caption, nothing
 from .quantities import scale, show
-from .results import BULK, DATA, DOWN, GOODPUT, STREAM, SYN, UP, WHOLE, Case, PaperResult, metric
-from .summary import pooled
+from .results import BULK, DATA, DOWN, GOODPUT, STREAM, SYN, UP, WHOLE, Case, Measurements, metric
 
 BAR = "#c3c9d3"
 KINDS = {
@@ -38,7 +37,7 @@ LEAST_SHARE = 0.001
 """Least upper end of an axis of shares, so that a negligible share looks negligible."""
 
 
-def bars(axes: Any, result: PaperResult, cases: Sequence[Case], name: str) -> None:
+def bars(axes: Any, result: Measurements, cases: Sequence[Case], name: str) -> None:
     """Draw the means of metric *name* with their intervals, and a dot for each run."""
     known = metric(name)
     found = [(case, s) for case in cases if (s := result.statistic(case.key, name))]
@@ -74,7 +73,7 @@ def bars(axes: Any, result: PaperResult, cases: Sequence[Case], name: str) -> No
     axes.set_xlim(0, 1.1 * top / factor or 1)
 
 
-def sweep(axes: Any, result: PaperResult) -> None:
+def sweep(axes: Any, result: Measurements) -> None:
     """Draw goodput over the size of the receive buffer, and the size that the paper's formula requires."""
     found = sorted(
         (case.at / 1e6, s)
@@ -109,7 +108,7 @@ def _sparse(sizes: Sequence[float]) -> list[str]:
     return labels
 
 
-def delays(axes: Any, result: PaperResult, kind: str) -> None:
+def delays(axes: Any, result: Measurements, kind: str) -> None:
     """Draw the distributions of the delays of segments of *kind*, with a line for each direction and case."""
     caption(axes, KINDS.get(kind, kind), "share of segments that took no longer")
     style.dress(axes, "milliseconds", "per cent")
@@ -118,7 +117,7 @@ def delays(axes: Any, result: PaperResult, kind: str) -> None:
         names = dict.fromkeys(name for run in result.valid(case.key) for name in run.distributions)
         for name in names:
             of, _, direction = name.partition(" ")
-            values = [1e3 * value for value in pooled(result, name, case.key)]
+            values = [1e3 * value for value in result.pooled(name, case.key)]
             if of != kind or not values:
                 continue
             label, color = DIRECTIONS.get(direction, (direction, style.INK))
@@ -143,7 +142,7 @@ def delays(axes: Any, result: PaperResult, kind: str) -> None:
     )  # fmt: skip
 
 
-def _delay_range(result: PaperResult) -> tuple[float, float]:
+def _delay_range(result: Measurements) -> tuple[float, float]:
     """Return the range of all delays and references in milliseconds, so that all kinds have the same axis."""
     seconds = [v for run in result.runs if run.valid for values in run.distributions.values() for v in values]
     seconds += [reference.value for reference in result.references]

@@ -12,8 +12,7 @@ from mptcp_common.units import counted, format_rate
 from .. import style
 from ..statistics import mean_interval
 from .quantities import show
-from .results import GOODPUT, JOINED, TIME_TO_THROTTLE, Case, PaperResult, Run, Series, metric, rate
-from .summary import representative
+from .results import GOODPUT, JOINED, TIME_TO_THROTTLE, Case, Measurements, Run, Series, metric, rate, representative
 
 COMPARABLE = 3.0
 """Panels have the same time axis if the longest takes at most this multiple of the shortest's time."""
@@ -39,7 +38,7 @@ class Scales:
 
     @classmethod
     def of(
-        cls, result: PaperResult, cases: Iterable[Case], extra: str | None = None, *, beginnings: bool = True
+        cls, result: Measurements, cases: Iterable[Case], extra: str | None = None, *, beginnings: bool = True
     ) -> Scales:
         """Return the scales for throughput, or for the series *extra*.
 
@@ -63,7 +62,7 @@ class Scales:
         axes.set_ylim(0, self.greatest)
 
 
-def _runs(result: PaperResult, case: Case) -> tuple[Run, ...]:
+def _runs(result: Measurements, case: Case) -> tuple[Run, ...]:
     return tuple(run for run in result.valid(case.key) if run.series is not None and run.series.times)
 
 
@@ -92,7 +91,7 @@ def _top(case: Case, series: Series, since: float) -> float:
     return max((total for time, total in totals if time >= since), default=0.0)
 
 
-def _levels(result: PaperResult) -> Iterator[tuple[str, str, float]]:
+def _levels(result: Measurements) -> Iterator[tuple[str, str, float]]:
     """Yield label, colour and rate (Mbit/s on the wire) of each baseline that was measured."""
     for case in result.of_kind("baseline"):
         means = []
@@ -131,7 +130,7 @@ def nothing(axes: Any) -> None:
     axes.set_yticks([])
 
 
-def _outcome(result: PaperResult, case: Case, runs: Sequence[Run]) -> str:
+def _outcome(result: Measurements, case: Case, runs: Sequence[Run]) -> str:
     values = result.values(case.key, GOODPUT)
     count = counted(len(runs), "run")
     if not values:
@@ -140,7 +139,7 @@ def _outcome(result: PaperResult, case: Case, runs: Sequence[Run]) -> str:
     return f"{show(found.mean, 'bit/s', found.half)} of payload, {count}"
 
 
-def beginning(result: PaperResult, cases: Iterable[Case]) -> float | None:
+def beginning(result: Measurements, cases: Iterable[Case]) -> float | None:
     """Return how many seconds of a cap's begin to show enlarged; None if the whole transfer shows it well enough."""
     runs = [run for case in cases for run in _runs(result, case)]
     taken = [run.values[JOINED] + run.values[TIME_TO_THROTTLE] for run in runs if TIME_TO_THROTTLE in run.values]
@@ -150,7 +149,7 @@ def beginning(result: PaperResult, cases: Iterable[Case]) -> float | None:
     return until if COMPARABLE * until < max(run.end for run in runs) else None
 
 
-def over_time(axes: Any, result: PaperResult, case: Case, scales: Scales, until: float | None = None) -> None:
+def over_time(axes: Any, result: Measurements, case: Case, scales: Scales, until: float | None = None) -> None:
     """Draw the throughput of each path of *case*: the whole transfer, or its first *until* seconds."""
     runs = _runs(result, case)
     if until is None:
@@ -193,7 +192,7 @@ def _marks(axes: Any, run: Run) -> None:
     axes.axvline(joined + taken, color=style.FOURTH, linewidth=1.2, label="cap in force")
 
 
-def receive_memory(axes: Any, result: PaperResult, case: Case, name: str, scales: Scales) -> None:
+def receive_memory(axes: Any, result: Measurements, case: Case, name: str, scales: Scales) -> None:
     """Draw the series *name*, which are bytes at the receiver, of *case*."""
     runs = [run for run in _runs(result, case) if run.series is not None and name in run.series.extra]
     values = result.values(case.key, name)

@@ -10,20 +10,16 @@ came, needs two runs. Each claim has mutants that break it (tests/bench/unit/pap
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from ..result_file import JudgedClaim, Judgement
+from ..result_file import Judgement, Verdict
 from ..statistics import Comparison, compare, no_less_than
 from .quantities import show
-from .results import PaperResult, Statistic
+from .results import Measurements, Missing, Statistic, metric, statistic_of
 
 FEWEST = 2
 """Least number of runs of a case to judge a count. A single run neither confirms nor refutes."""
-
-
-class Missing(Exception):
-    """The measurements are not enough to judge a claim. The text names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,55 +38,28 @@ class Claim:
     id: str
     paper: str
     """The statement in our words."""
-    find: Callable[[Measured], Finding]
+    find: Callable[[Measurements], Finding]
     """Judges the claim. It raises Missing if a measurement that it needs is missing."""
 
-
-class Claims(dict[str, list[Claim]]):
-    """The paper's claims by scenario, in the order in which they were registered."""
-
-    def of(self, scenario: str, id: str, paper: str) -> Callable[[Callable[[Measured], Finding]], None]:
-        """Register the decorated function as the judge of a claim about *scenario*."""
-
-        def enter(find: Callable[[Measured], Finding]) -> None:
-            self.setdefault(scenario, []).append(Claim(id, paper, find))
-
-        return enter
-
-    def judge(self, result: PaperResult) -> tuple[JudgedClaim, ...]:
-        """Return a verdict on each claim about the scenario of *result*."""
-        measured = Measured(result)
-        verdicts = []
-        for claim in self.get(result.experiment, ()):
-            try:
-                found = claim.find(measured)
-            except Missing as missing:
-                found = Finding(f"{missing}.", "not judged")
-            verdicts.append(JudgedClaim(claim.id, claim.paper, found.measured, found.verdict, found.why))
-        return tuple(verdicts)
+    def judge(self, measured: Measurements) -> Verdict:
+        try:
+            found = self.find(measured)
+        except Missing as missing:
+            found = Finding(f"{missing}.", "not judged")
+        return Verdict(self.paper, None, verdict=found.verdict, said=found.measured, why=found.why)
 
 
-class Measured:
-    """Access to the statistics of a result, for the judges of claims."""
-
-    def __init__(self, result: PaperResult) -> None:
-        self.result = result
-
-    def __call__(self, case: str, metric: str) -> Statistic:
-        found = self.result.statistic(case, metric)
-        if found is None:
-            raise Missing(f"{name_of(metric)} of {case} was not measured")
-        return found
-
-    def mean(self, case: str, metric: str) -> float:
-        return self(case, metric).mean
-
-    def valid(self, case: str) -> int:
-        return len(self.result.valid(case))
+CLAIMS: dict[str, list[Claim]] = {}
+"""The paper's claims by scenario, in the order in which they were registered."""
 
 
-def name_of(metric: str) -> str:
-    return metric.replace("_", " ")
+def claim(scenario: str, id: str, paper: str) -> Callable[[Callable[[Measurements], Finding]], None]:
+    """Register the decorated function as the judge of a claim about *scenario*."""
+
+    def enter(find: Callable[[Measurements], Finding]) -> None:
+        CLAIMS.setdefault(scenario, []).append(Claim(id, paper, find))
+
+    return enter
 
 
 def above(sample: Statistic, reference: Statistic | float, factor: float = 1.0) -> bool:
@@ -98,8 +67,7 @@ def above(sample: Statistic, reference: Statistic | float, factor: float = 1.0) 
 
     False means that it is below. Raises Missing if the runs decide neither, because of noise.
     """
-    others = reference.values if isinstance(reference, Statistic) else reference
-    return _decided(compare(sample.values, others, factor), sample, reference)
+    return _decided(compare(sample.values, _values(reference), factor), sample, reference)
 
 
 def no_less(sample: Statistic, reference: Statistic, margin: float) -> bool:
@@ -107,12 +75,16 @@ def no_less(sample: Statistic, reference: Statistic, margin: float) -> bool:
     return _decided(no_less_than(sample.values, reference.values, margin), sample, reference)
 
 
+def _values(reference: Statistic | float) -> Sequence[float] | float:
+    return reference.values if isinstance(reference, Statistic) else reference
+
+
 def _decided(comparison: Comparison, sample: Statistic, reference: Statistic | float) -> bool:
     if comparison.holds is None:
         against = f", against {_shown(reference)} of {reference.case}" if isinstance(reference, Statistic) else ""
         raise Missing(
-            f"{name_of(sample.metric)} of {sample.case}, {_shown(sample)}{against}: the runs are too few, or too far "
-            "apart, to tell; more repetitions would"
+            f"{metric(sample.metric).title} of {sample.case}, {_shown(sample)}{against}: the runs are too few, or too "
+            "far apart, to tell; more repetitions would"
         )
     return comparison.holds
 
@@ -122,10 +94,8 @@ def _shown(statistic: Statistic) -> str:
 
 
 def shifted(sample: Statistic, by: float) -> Statistic:
-    """Return *sample* with *by* added to each value, its mean and its bounds."""
-    low, high = (None if bound is None else bound + by for bound in (sample.low, sample.high))
-    values = tuple(value + by for value in sample.values)
-    return replace(sample, mean=sample.mean + by, low=low, high=high, values=values)
+    """Return *sample* with *by* added to each value."""
+    return statistic_of(sample.case, sample.metric, [value + by for value in sample.values])
 
 
 def within(sample: Statistic, low: float, high: float) -> bool:

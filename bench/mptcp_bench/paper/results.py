@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The result of one experiment of the paper, as frozen dataclasses with the paper's own fields.
+"""What an experiment of the paper measured: cases, runs, and statistics of the runs that are data points. Pure.
 
-A run that is not a data point stays in the result, with the reason.
+A run that is not a data point stays among the runs, with the reason.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
-from .. import result_file
-from ..result_file import JudgedClaim, Result, Scalar
-from ..statistics import Interval
+from ..result_file import Scalar
+from ..statistics import Interval, mean_interval, of_median
 
 ETHERNET = "ethernet"
 WIFI = "wifi"
 CASE_OF = {ETHERNET: "tcp-ethernet", WIFI: "tcp-wifi"}
 """Key of the case that uses only this path, by path."""
+NO_FALLBACK = "the connection did not fall back to plain TCP"
+"""Why a run of Figure 2 is not a data point if the server accepted MPTCP."""
 
 GOODPUT = "goodput"
 DURATION = "duration"
@@ -29,7 +28,7 @@ CAPPED = "capped"
 BEFORE_CAP = "before_cap"
 IDLE = "idle"
 LEAST_IDLE = "least_idle"
-"""Idle share of the busiest single processor. Results before 2026-11-23 do not have it."""
+"""Idle share of the busiest single processor."""
 JOINED = "joined"
 RECEIVER_DROPS = "receiver_drops"
 RETRANSMISSIONS = "retransmissions"
@@ -45,16 +44,14 @@ SYN, WHOLE, DATA, STREAM, BULK = "syn", "syn-whole", "data", "stream", "bulk"
 wait; and of one that arrives faster than the client's paths can take it."""
 UP, DOWN = "up", "down"
 """Direction of a distribution: ``syn up`` goes from client to origin, ``data down`` from origin to client."""
+MPTCP, TCP = "mptcp", "tcp"
+PROTOCOLS = {MPTCP: "Multipath TCP", TCP: "plain TCP"}
+"""Cases of Table 1."""
+OWN_SYN, ANSWER = "syn_own", "answer"
+PARTS = ("handshake", ANSWER, "request_wait", "syn_whole", OWN_SYN, "request_own", "response")
+"""Fields of ``wire.exchanges.Exchange`` that are parts of Table 1's intervals. Their medians are metrics."""
 
 Kind = Literal["panel", "baseline", "sweep"]
-
-
-class Cause(enum.StrEnum):
-    """Why a run is not a data point, for claims that need to know."""
-
-    OTHER = ""
-    NO_FALLBACK = "no-fallback"
-    """The server accepted MPTCP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +77,11 @@ def rate(path: str) -> str:
 def rtt(path: str) -> str:
     """Return the name of the metric "least seconds to open a connection over the idle *path*"."""
     return f"rtt_{path}"
+
+
+def metric_of_median(distribution: str) -> str:
+    """Return the name of the metric that is the median of *distribution*."""
+    return f"median_{distribution.replace(' ', '_')}"
 
 
 METRICS: Mapping[str, Metric] = {
@@ -112,10 +114,10 @@ METRICS: Mapping[str, Metric] = {
         Metric("median_stream_down", "segment of a download in → out, origin the slower, median", "s"),
         Metric("median_bulk_down", "segment of a download in → out, client the slower, median", "s"),
         Metric("handshake", "client's SYN in → its third ACK in", "s"),
-        Metric("answer", "client's SYN in → SYN/ACK out", "s"),
+        Metric(ANSWER, "client's SYN in → SYN/ACK out", "s"),
         Metric("request_wait", "client's third ACK in → request in", "s"),
         Metric("syn_whole", "client's SYN in → SYN to origin", "s"),
-        Metric("syn_own", "request in → SYN to origin", "s"),
+        Metric(OWN_SYN, "request in → SYN to origin", "s"),
         Metric("request_own", "request in → out, without the origin's answer", "s"),
         Metric("response", "first byte of the response in → out", "s"),
     )
@@ -156,11 +158,6 @@ class Series:
     """Rate at which the client received over each path, in bits per second."""
     extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for name, values in {**self.paths, **self.extra}.items():
-            if len(values) != len(self.times):
-                raise ValueError(f"series {name!r} has {len(values)} values for {len(self.times)} times")
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -171,16 +168,13 @@ class Run:
     valid: bool
     """Whether the run is a data point. Figures and statistics include only data points."""
     reason: str = ""
-    start: float = 0.0
     end: float = 0.0
-    """Begin and end of the client's program in seconds, on the clock of the series."""
+    """When the client's program ended, in seconds on the clock of the series."""
     series: Series | None = None
     values: dict[str, float] = field(default_factory=dict)
     """The values by metric, in SI units."""
     distributions: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Delays in seconds, by kind and direction, such as ``syn up``."""
-    cause: Cause = Cause.OTHER
-    """The kind of :attr:`reason`, for claims that need to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +183,17 @@ class Statistic(Interval):
 
     case: str
     metric: str
-    unit: str
     values: tuple[float, ...]
+
+    @property
+    def unit(self) -> str:
+        return metric(self.metric).unit
+
+
+def statistic_of(case: str, name: str, values: Sequence[float]) -> Statistic:
+    """Return the statistic of *values*, at least one, of metric *name*."""
+    found = mean_interval(values)
+    return Statistic(found.n, found.mean, found.low, found.high, case, name, tuple(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,35 +206,37 @@ class Reference:
     title: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperResult(Result):
-    """The result of one experiment of the paper that was run again."""
+_DATA = 0.0153311 + 0.0080645
+DELAYS = (
+    *(Reference(kind, 0.0078341 + 0.0006805, "paper, SYN: 8.5 ms") for kind in (SYN, WHOLE)),
+    *(Reference(kind, _DATA, "paper, data: 23.4 ms") for kind in (DATA, STREAM, BULK)),
+)
+"""The paper's Table 1."""
 
+
+class Missing(Exception):
+    """The measurements are not enough to judge a claim. The text names what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """The runs of one experiment of the paper."""
+
+    experiment: str
+    title: str
     paper: str
     """The paper's name for it, such as ``Figure 3``."""
     repetitions: int
     """Planned number of runs of each case."""
     cases: tuple[Case, ...]
-    runs: tuple[Run, ...]
-    summary: tuple[Statistic, ...] = ()
-    claims: tuple[JudgedClaim, ...] = ()
+    parameters: Mapping[str, Scalar]
     references: tuple[Reference, ...] = ()
-
-    def __post_init__(self) -> None:
-        keys = [case.key for case in self.cases]
-        if len(set(keys)) != len(keys):
-            raise ValueError("two cases have the same key")
-        for of, names in (("run", [r.case for r in self.runs]), ("statistic", [s.case for s in self.summary])):
-            for name in names:
-                if name not in keys:
-                    raise ValueError(f"{of} of case {name!r}; there are {', '.join(keys)}")
+    runs: tuple[Run, ...] = ()
+    complete: bool = False
 
     def case(self, key: str) -> Case:
         """Return the case with this key. Raises KeyError."""
-        for case in self.cases:
-            if case.key == key:
-                return case
-        raise KeyError(key)
+        return {case.key: case for case in self.cases}[key]
 
     def of_kind(self, kind: Kind) -> tuple[Case, ...]:
         return tuple(case for case in self.cases if case.kind == kind)
@@ -248,10 +253,32 @@ class PaperResult(Result):
         return tuple(run.values[metric] for run in self.valid(case) if metric in run.values)
 
     def statistic(self, case: str, metric: str) -> Statistic | None:
-        """Return the summary's line for *case* and *metric*, or None."""
-        return next((s for s in self.summary if (s.case, s.metric) == (case, metric)), None)
+        """Return the statistic of *metric* over the valid runs of *case*; None if none has it."""
+        values = self.values(case, metric)
+        return statistic_of(case, metric, values) if values else None
+
+    def __call__(self, case: str, metric: str) -> Statistic:
+        """Return the same. Raises Missing if there is none."""
+        found = self.statistic(case, metric)
+        if found is None:
+            raise Missing(f"{metric.replace('_', ' ')} of {case} was not measured")
+        return found
+
+    def mean(self, case: str, metric: str) -> float:
+        return self(case, metric).mean
+
+    def metrics(self, cases: Iterable[Case]) -> list[str]:
+        """Return the metrics that valid runs of *cases* have, in the order of METRICS; unknown ones come last."""
+        order = {key: number for number, key in enumerate(METRICS)}
+        there = dict.fromkeys(name for case in cases for run in self.valid(case.key) for name in run.values)
+        return sorted(there, key=lambda name: order.get(name, len(order)))
+
+    def pooled(self, distribution: str, case: str) -> tuple[float, ...]:
+        """Return the values of *distribution* of all valid runs of *case* together."""
+        return tuple(value for run in self.valid(case) for value in run.distributions.get(distribution, ()))
 
 
-def load(source: Path) -> PaperResult:
-    """Read a result of the paper. Raises ResultError, whose text is one line with file, key and value."""
-    return result_file.load(source, PaperResult)
+def representative(runs: Sequence[Run]) -> Run | None:
+    """Return the run of median goodput (of two in the middle, the lower); None if no run has a time series."""
+    with_series = [run for run in runs if run.series is not None]
+    return of_median(with_series, lambda run: run.values.get(GOODPUT, 0.0)) if with_series else None

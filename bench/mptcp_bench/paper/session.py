@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run a scenario from the command line: build a lab, run the engine, show progress, write result.json and figure.
+"""Run the paper's experiments from the command line: build a lab, run the downloads, write result.json and figure.
 
 The result is written after each run. If the user interrupts, the figure is still drawn from the finished runs.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
 
 from mptcp_lab.testbed import Testbed, TestbedError, lab_of
 from mptcp_lab.testbed.features import need
@@ -23,19 +23,21 @@ from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.topologies import paths
 
 from .. import provenance, result_file
-from ..result_file import FILE, Provenance, write
-from ..statistics import percentile
-from . import conversion, conversion_metrics, engine
-from .figures import draw
+from ..result_file import FILE, ExperimentResult, Provenance, finite, write
+from ..statistics import median
+from . import conversion, engine
+from .figures import STEM, draw
 from .parameters import Parameters
-from .results import ETHERNET, GOODPUT, WIFI, PaperResult, Reference, Run, rate
+from .results import DELAYS, ETHERNET, GOODPUT, WIFI, Measurements, Reference, Run, rate
 from .scenarios import SCENARIOS, TABLE
+from .tables import failures, summary, tables
 from .verdicts import judged
 
 NEEDED = (
     "root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "htb",
     "ethtool", "apache2", "squid", "wget", "curl", "tcpdump", "mptcpize",
 )  # fmt: skip
+COLORS = {"holds": "green", "differs": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,169 +94,118 @@ def checked_lab(order: Order) -> Iterator[CheckedLab]:
         yield CheckedLab(lab_of(testbed), testbed.check_emulation, tuple(notes))
 
 
-class Shown:
-    """Progress of one experiment: a bar with the remaining time; without a terminal, each line has the time."""
-
-    def __init__(self, console: Console, name: str, total: float) -> None:
-        self._console, self._name, self._total = console, name, total
-        self._started = time.monotonic()
-        self._done = 0.0
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:3.0f} %"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task(name, total=total)
-
-    def __enter__(self) -> Shown:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def advance(self, done: float) -> None:
-        """Record that *done* seconds of the estimated duration are done."""
-        self._done = min(done, self._total)
-        self._progress.update(self._task, completed=self._done)
-
-    def run(self, title: str, run: Run) -> None:
-        """Print the result of *run*, whose case is called *title*."""
-        text = said(run) if run.valid else f"[red]no data point: {run.reason}[/]"
-        left = "" if self._console.is_terminal else f"  [dim]{self._left()}[/]"
-        self._console.print(f"{self._name} {run.repetition}: {title}: {text}{left}", highlight=False, soft_wrap=True)
-
-    def _left(self) -> str:
-        if not self._done:
-            return ""
-        spent = time.monotonic() - self._started
-        return f"about {spent / self._done * (self._total - self._done):.0f} s left"
+Runs = Callable[[CheckedLab], Iterator[Run]]
 
 
-def said(run: Run) -> str:
-    """Return a line with the result of a data point."""
-    if GOODPUT in run.values:
-        over = ", ".join(f"{name} {run.values[rate(name)] / 1e6:.1f}" for name in (ETHERNET, WIFI))
-        return f"{run.values[GOODPUT] / 1e6:.1f} Mbit/s in {run.end:.1f} s ({over})"
-    parts = (f"{name} {1e3 * percentile(times, 50):.2f} ms" for name, times in run.distributions.items() if times)
-    return f"medians: {', '.join(parts)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Rerun:
-    """One experiment of the paper that is ready to run."""
-
-    result: PaperResult
-    """The result, still without runs."""
-    seconds: float
-    """Estimated duration in seconds."""
-    runs: Callable[[CheckedLab, Callable[[float], None]], Iterator[Run]]
-    """Runs the experiment, and reports how many of :attr:`seconds` are done."""
-
-
-def prepare(name: str, order: Order) -> Rerun:
-    """Return the paper's experiment *name*, with the settings of *order*."""
-    parameters, emulated = order.parameters, order.hosts is None
-    common: dict[str, Any] = {
-        "provenance": provenance.collect(order.seed),
-        "experiment": name,
-        "parameters": dict(parameters.as_text()),
-        "seed": order.seed,
-        "complete": False,
-        "quick": order.quick,
-        "runs": (),
-    }
+def prepare(name: str, order: Order) -> tuple[Measurements, Runs]:
+    """Return the paper's experiment *name* without runs, and a function that makes them, with *order*'s settings."""
+    parameters = order.parameters
     if name == TABLE:
         repetitions = parameters.repetitions or (conversion.QUICK_ROUNDS if order.quick else conversion.ROUNDS)
-        return Rerun(
-            PaperResult(
-                title="Protocol conversion delay",
-                paper="Table 1",
-                repetitions=repetitions,
-                cases=conversion.CASES,
-                references=conversion_metrics.REFERENCES,
-                **common,
-            ),
-            conversion.estimate(repetitions, emulated=emulated),
-            lambda where, advance: conversion.runs(
+        measured = Measurements(
+            name, "Protocol conversion delay", "Table 1", repetitions, conversion.CASES, parameters.as_text(), DELAYS
+        )
+
+        def conversions(where: CheckedLab) -> Iterator[Run]:
+            return conversion.runs(
                 where.lab,
                 congestion_control=parameters.congestion_control,
                 repetitions=repetitions,
                 seed=order.seed,
-                advance=advance,
                 check=where.check,
-            ),
-        )
+            )
+
+        return measured, conversions
     scenario = SCENARIOS[name]
-    planned = engine.plan(scenario, parameters, order.seed, order.quick)
+    rounds = engine.plan(scenario, parameters, order.seed, order.quick)
     needed = parameters.receive_buffer_needed()
-    swept = any(trial.kind == "sweep" for trial in scenario.trials)
-    return Rerun(
-        PaperResult(
-            title=scenario.title,
-            paper=scenario.figure,
-            repetitions=len(planned.rounds),
-            cases=engine.cases(scenario, planned, parameters),
-            references=(Reference("sweep", needed, f"2 × sum of bandwidth × greatest RTT: {needed / 1e6:.2f} MB"),)
-            if swept and needed is not None
-            else (),
-            **common,
-        ),
-        engine.estimate(planned, parameters),
-        lambda where, advance: engine.Engine(scenario, parameters, planned, advance=advance, check=where.check).runs(
-            where.lab
-        ),
+    references: tuple[Reference, ...] = ()
+    if needed is not None and any(trial.kind == "sweep" for trial in scenario.trials):
+        references = (Reference("sweep", needed, f"2 × sum of bandwidth × greatest RTT: {needed / 1e6:.2f} MB"),)
+    cases = engine.cases(scenario, rounds, parameters)
+    measured = Measurements(
+        name, scenario.title, scenario.figure, len(rounds), cases, parameters.as_text(), references
+    )  # fmt: skip
+
+    def downloads(where: CheckedLab) -> Iterator[Run]:
+        return engine.Engine(where.lab, scenario, rounds, parameters, where.check).runs()
+
+    return measured, downloads
+
+
+def result_of(measured: Measurements, order: Order, origin: Provenance, notes: Sequence[str] = ()) -> ExperimentResult:
+    """Return the result file of *measured*, with verdicts by today's rules."""
+    return ExperimentResult(
+        provenance=origin,
+        experiment=measured.experiment,
+        title=f"{measured.paper}: {measured.title}",
+        parameters=dict(measured.parameters),
+        seed=order.seed,
+        complete=measured.complete,
+        quick=order.quick,
+        notes=(*notes, *summary(measured)),
+        failures=failures(measured) if measured.complete else (),
+        aims=judged(measured),
+        tables=tables(measured),
+        pictures=(STEM,) if any(run.valid for run in measured.runs) else (),
+        data=finite({"cases": list(map(asdict, measured.cases)), "runs": list(map(asdict, measured.runs))}),
     )
 
 
-def run(name: str, order: Order) -> PaperResult:
+def _said(run: Run) -> str:
+    if not run.valid:
+        return f"[red]no data point: {escape(run.reason)}[/]"
+    if GOODPUT in run.values:
+        over = ", ".join(f"{name} {run.values[rate(name)] / 1e6:.1f}" for name in (ETHERNET, WIFI))
+        return f"{run.values[GOODPUT] / 1e6:.1f} Mbit/s in {run.end:.1f} s ({over})"
+    parts = (f"{name} {1e3 * median(times):.2f} ms" for name, times in run.distributions.items() if times)
+    return f"medians: {', '.join(parts)}"
+
+
+def run(name: str, order: Order) -> ExperimentResult:
     """Run the paper's experiment *name*, write its files, and return the result.
 
     Raises TestbedError if it cannot run, OSError if its files cannot be written, KeyboardInterrupt if the user
     interrupts. In each case, the finished runs have been saved and are drawn.
     """
-    rerun = prepare(name, order)
-    result, directory = rerun.result, order.output / name
+    measured, runs = prepare(name, order)
+    origin, target = provenance.collect(order.seed), order.output / name / FILE
+    planned, started = measured.repetitions * len(measured.cases), time.monotonic()
+    result_file.prepare(target.parent)
     kept = "nothing was measured"
-    result_file.prepare(directory)
     try:
-        with checked_lab(order) as where, Shown(order.console, name, rerun.seconds) as shown:
-            result = replace(result, notes=where.notes, provenance=where.provenance(result.provenance))
-            for done in rerun.runs(where, shown.advance):
-                if not result.runs:
-                    _forget_figures(directory)
-                result = judged(replace(result, runs=(*result.runs, done)))
-                kept = f"{directory / FILE} does not have all that was done"
-                write(result, directory / FILE)
-                kept = f"{directory / FILE} has what was done, marked as interrupted"
-                shown.run(result.case(done.case).title, done)
-        empty = tuple(f"no data point of {case.title}" for case in result.cases if not result.valid(case.key))
-        result = replace(result, complete=True, failures=empty)
-        write(result, directory / FILE)
+        with checked_lab(order) as where:
+            origin = where.provenance(origin)
+            for done in runs(where):
+                if not measured.runs:
+                    for figure in target.parent.glob(f"{STEM}.*"):
+                        figure.unlink()
+                measured = replace(measured, runs=(*measured.runs, done))
+                kept = f"{target} does not have all that was done"
+                write(result_of(measured, order, origin, where.notes), target)
+                kept = f"{target} has what was done, marked as interrupted"
+                valid = sum(each.valid for each in measured.runs)
+                left = (time.monotonic() - started) / max(1, valid) * (planned - valid)
+                what = f"{name} {done.repetition}: {measured.case(done.case).title}: {_said(done)}"
+                time_left = f"  [dim]{valid} of {planned}, about {left:.0f} s left[/]"
+                order.console.print(what + time_left, highlight=False, soft_wrap=True)
+        measured = replace(measured, complete=True)
+        result = result_of(measured, order, origin, where.notes)
+        write(result, target)
     except BaseException as error:
         error.add_note(kept)
         try:
-            _draw(result, directory)
+            _draw(measured, target.parent)
         except OSError as failed:
             error.add_note(f"its figure cannot be drawn: {failed.strerror or failed}")
         raise
-    _draw(result, directory)
+    _draw(measured, target.parent)
     return result
 
 
-def _draw(result: PaperResult, directory: Path) -> None:
-    if any(run.valid for run in result.runs):
-        draw(result, directory)
-
-
-def _forget_figures(directory: Path) -> None:
-    for figure in directory.glob("figure.*"):
-        figure.unlink()
+def _draw(measured: Measurements, directory: Path) -> None:
+    if any(run.valid for run in measured.runs):
+        draw(measured, directory)
 
 
 def run_all(names: Sequence[str], order: Order, results: list[Any]) -> list[str]:
@@ -263,18 +214,18 @@ def run_all(names: Sequence[str], order: Order, results: list[Any]) -> list[str]
     Append each result to *results*. Return a line for each experiment that lacks a data point in some case. If a claim
     of the paper does not hold, that is a result, not a failure.
     """
-    failures = []
+    failed = []
     for name in names:
         try:
             result = run(name, order)
         except TestbedError as error:
-            failures.append("; ".join((f"{name}: {error}", *getattr(error, "__notes__", ()))))
+            failed.append("; ".join((f"{name}: {error}", *getattr(error, "__notes__", ()))))
             continue
         results.append(asdict(result))
-        for verdict in result.claims:
-            color = {"holds": "green", "differs": "yellow"}.get(verdict.verdict, "red")
-            order.console.print(f"  [{color}]{verdict.verdict}[/] {verdict.paper}", highlight=False, soft_wrap=True)
-            order.console.print(f"      {verdict.measured}", style="dim", highlight=False, soft_wrap=True)
-        order.console.print(f"{result.paper}: {order.output / name}", highlight=False, soft_wrap=True)
-        failures += [f"{name}: {'; '.join(result.failures)}"] if result.failures else []
-    return failures
+        for verdict in result.aims:
+            color = COLORS.get(verdict.verdict, "red")
+            order.console.print(f"  [{color}]{verdict.verdict}[/] {verdict.what}", highlight=False, soft_wrap=True)
+            order.console.print(f"      {verdict.said}", style="dim", highlight=False, soft_wrap=True)
+        order.console.print(f"{result.title}: {order.output / name}", highlight=False, soft_wrap=True)
+        failed += [f"{name}: {'; '.join(result.failures)}"] if result.failures else []
+    return failed

@@ -10,19 +10,7 @@ from __future__ import annotations
 from mptcp_common.units import approximate_rate
 
 from .claims import MARGIN, mbit
-from .judging import (
-    FEWEST,
-    Claims,
-    Finding,
-    Measured,
-    Missing,
-    above,
-    either,
-    explained,
-    no_less,
-    shifted,
-    within,
-)
+from .judging import FEWEST, Finding, above, claim, either, explained, no_less, shifted, within
 from .results import (
     BEFORE_CAP,
     CAPPED,
@@ -32,13 +20,14 @@ from .results import (
     JOINED,
     TIME_TO_THROTTLE,
     WIFI,
+    Measurements,
+    Missing,
     Statistic,
     rate,
     share,
+    statistic_of,
 )
-from .summary import summed_up
 
-CLAIMS = Claims()
 AT_ONCE = 0.1
 """If a cap is in force within these seconds, it was from the transfer's start. On first transfers it comes later."""
 LANDED = 1.0
@@ -65,47 +54,47 @@ def _milliseconds(statistic: Statistic) -> str:
     return f"{1e3 * statistic.mean:.0f}{half} ms"
 
 
-def _never(m: Measured, case: str) -> Finding | None:
+def _never(m: Measurements, case: str) -> Finding | None:
     """Return a finding if a transfer of *case* was never capped, or None. Raises Missing for a single transfer."""
     capped = m(case, CAPPED)
     if capped.n < FEWEST:
-        raise Missing(f"A single transfer of {m.result.case(case).title} does not tell whether its cap comes")
+        raise Missing(f"A single transfer of {m.case(case).title} does not tell whether its cap comes")
     if min(capped.values) == 1:
         return None
     return Finding(
         f"The cap on Ethernet never came into force in {capped.values.count(0.0)} of {capped.n} transfers of "
-        f"{m.result.case(case).title}.",
+        f"{m.case(case).title}.",
         "fails",
     )
 
 
-def _first_after(m: Measured) -> Statistic:
+def _first_after(m: Measurements) -> Statistic:
     """Return how long after the join first transfers are throttled; if they ended before, their whole time."""
     least = [
         run.values.get(TIME_TO_THROTTLE, run.values[DURATION] - run.values.get(JOINED, 0.0))
-        for run in m.result.valid("first")
+        for run in m.valid("first")
         if DURATION in run.values
     ]
     if not least:
         raise Missing("The first transfer was not measured")
-    return summed_up("first", TIME_TO_THROTTLE, least)
+    return statistic_of("first", TIME_TO_THROTTLE, least)
 
 
-def _steady(m: Measured, case: str) -> Statistic:
+def _steady(m: Measurements, case: str) -> Statistic:
     """Return the steady rate of both paths together in bits/s. Raises Missing if no run has both."""
-    runs = [run.values for run in m.result.valid(case)]
+    runs = [run.values for run in m.valid(case)]
     both = [run[rate(ETHERNET)] + run[rate(WIFI)] for run in runs if {rate(ETHERNET), rate(WIFI)} <= run.keys()]
     if not both:
         raise Missing(f"What both paths carried of {case} was not measured")
-    return summed_up(case, "rate of both paths", both)
+    return statistic_of(case, "rate of both paths", both)
 
 
-@CLAIMS.of(
+@claim(
     "fig6",
     "first-escapes",
     "The first transfer runs for a while before the queueing disciplines are configured, a repeated one does not.",
 )
-def _fig6_first_escapes(m: Measured) -> Finding:
+def _fig6_first_escapes(m: Measurements) -> Finding:
     if never := _never(m, "repeated"):
         return never
     first, again, duration = _first_after(m), m("repeated", TIME_TO_THROTTLE), m("first", DURATION)
@@ -124,16 +113,16 @@ def _fig6_first_escapes(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
+@claim(
     "fig6",
     "small-impact",
     f"On the first transfer of 5 MB the throttling has a miniature impact on delivery time (up to {SLIGHT:g} s).",
 )
-def _fig6_small_impact(m: Measured) -> Finding:
+def _fig6_small_impact(m: Measurements) -> Finding:
     if never := _never(m, "repeated"):
         return never
     free, first = m("free", DURATION), m("first", DURATION)
-    cap = m.result.case("first").caps[ETHERNET]
+    cap = m.case("first").caps[ETHERNET]
     more = first.mean - free.mean
     late = above(shifted(first, -SLIGHT), free)
     return Finding(
@@ -151,19 +140,19 @@ def _fig6_small_impact(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
+@claim(
     "fig6",
     "repeated-throttled",
     "A repeated transfer finds the policy installed and is throttled without the first one's overhead.",
 )
-def _fig6_repeated_throttled(m: Measured) -> Finding:
+def _fig6_repeated_throttled(m: Measurements) -> Finding:
     if never := _never(m, "repeated"):
         return never
     free, repeated = m("free", share(ETHERNET)), m("repeated", share(ETHERNET))
     first, again, duration = _first_after(m), m("repeated", TIME_TO_THROTTLE), m("repeated", DURATION)
     relieved = not above(repeated, free, LESS)
     on_time = relieved and not above(again, duration, ON_TIME)
-    speed, full = m.result.statistic("repeated", BEFORE_CAP), m("free", rate(ETHERNET))
+    speed, full = m.statistic("repeated", BEFORE_CAP), m("free", rate(ETHERNET))
     before = (
         ""
         if speed is None
@@ -191,13 +180,13 @@ def _fig6_repeated_throttled(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
+@claim(
     "fig6",
     "no-less",
     "A throttled connection has no less capacity than a single-path TCP session, here over Wi-Fi (section 3.4; margin "
     f"{MARGIN:.0%}).",
 )
-def _fig6_no_less(m: Measured) -> Finding:
+def _fig6_no_less(m: Measurements) -> Finding:
     if never := _never(m, "repeated"):
         return never
     alone, repeated = m("tcp-wifi", GOODPUT), m("repeated", GOODPUT)
@@ -211,19 +200,19 @@ def _fig6_no_less(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of("fig7", "cap", "Ethernet is held at the limit that the operator chose.")
-def _fig7_cap(m: Measured) -> Finding:
+@claim("fig7", "cap", "Ethernet is held at the limit that the operator chose.")
+def _fig7_cap(m: Measurements) -> Finding:
     if never := _never(m, "throttled"):
         return never
-    ethernet, cap = m("throttled", rate(ETHERNET)), m.result.case("throttled").caps[ETHERNET]
+    ethernet, cap = m("throttled", rate(ETHERNET)), m.case("throttled").caps[ETHERNET]
     return Finding(
         f"{mbit(ethernet)} on the wire once steady, {ethernet.mean / cap:.3f} of its cap.",
         either(within(ethernet, (1 - CAP_TOLERANCE) * cap, (1 + CAP_TOLERANCE) * cap)),
     )
 
 
-@CLAIMS.of("fig7", "offload", "Data moves to Wi-Fi, which achieves a higher throughput than without the throttle.")
-def _fig7_offload(m: Measured) -> Finding:
+@claim("fig7", "offload", "Data moves to Wi-Fi, which achieves a higher throughput than without the throttle.")
+def _fig7_offload(m: Measurements) -> Finding:
     if never := _never(m, "throttled"):
         return never
     free, throttled = m("free", rate(WIFI)), m("throttled", rate(WIFI))
@@ -242,12 +231,12 @@ def _fig7_offload(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of(
+@claim(
     "fig7",
     "inferior",
     "The whole is inferior to a transfer that is not throttled, by what the limit takes from Ethernet.",
 )
-def _fig7_inferior(m: Measured) -> Finding:
+def _fig7_inferior(m: Measurements) -> Finding:
     if never := _never(m, "throttled"):
         return never
     free, throttled = m("free", GOODPUT), m("throttled", GOODPUT)
@@ -259,8 +248,8 @@ def _fig7_inferior(m: Measured) -> Finding:
     )
 
 
-@CLAIMS.of("fig7", "outperforms", "Multipath TCP still outperforms legacy TCP over the better remaining path.")
-def _fig7_outperforms(m: Measured) -> Finding:
+@claim("fig7", "outperforms", "Multipath TCP still outperforms legacy TCP over the better remaining path.")
+def _fig7_outperforms(m: Measurements) -> Finding:
     if never := _never(m, "throttled"):
         return never
     throttled, alone = m("throttled", GOODPUT), m("tcp-wifi", GOODPUT)

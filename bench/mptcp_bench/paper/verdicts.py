@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""All judged claims of the paper, and a function that adds the verdicts to a result. Pure."""
+"""All claims of the paper, which their modules register, and their verdicts. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ..result_file import Verdict
 from . import claims, conversion_claims, throttling_claims
-from .judging import Claims
-from .results import PaperResult
-from .summary import summarise
+from .judging import CLAIMS
+from .results import Measurements
 
-CLAIMS = Claims({**claims.CLAIMS, **throttling_claims.CLAIMS, **conversion_claims.CLAIMS})
+__all__ = ["CLAIMS", "claims", "conversion_claims", "judged", "throttling_claims"]
 
 
-def judged(result: PaperResult) -> PaperResult:
-    """Return *result* with a summary of its runs, and verdicts."""
-    result = replace(result, summary=summarise(result.cases, result.runs))
-    return replace(result, claims=CLAIMS.judge(result))
+def judged(measured: Measurements) -> tuple[Verdict, ...]:
+    """Return a verdict on each claim about the scenario of *measured*."""
+    return tuple(each.judge(measured) for each in CLAIMS.get(measured.experiment, ()))

@@ -265,3 +265,18 @@ def follow(packets: Iterable[Packet], *legs: Leg) -> None:
     for packet in sorted(packets, key=lambda packet: packet.time):
         for leg in legs:
             leg.add(packet)
+
+
+def passages(packets: Iterable[Packet]) -> list[tuple[Packet, float]]:
+    """Return each segment of *packets* that was captured on both sides of a router, with the seconds between."""
+    seen: dict[tuple[object, ...], Packet] = {}
+    found = []
+    for packet in sorted(packets, key=lambda packet: packet.time):
+        ends = packet.source, packet.source_port, packet.destination, packet.destination_port
+        key = (*ends, packet.flags, packet.sequence, packet.acknowledgment, packet.length)
+        first = seen.pop(key, None)
+        if first is None:
+            seen[key] = packet
+        else:
+            found.append((packet, (packet.time - first.time) * 1e-9))
+    return found

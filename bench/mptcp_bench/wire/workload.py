@@ -86,7 +86,7 @@ def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipa
         packets = stack.enter_context(captured(lab.proxy, tuple(devices), expression))
         added, processors = Added(lab.client, lab.proxy), processors_of(lab.proxy)
         url = f"{origin.url(file)}?{label}-[1-{workload.requests}]"
-        _send(lab.client, proxy, url, workload, multipath=multipath)
+        send(lab.client, url, workload, multipath=multipath, proxy=proxy)
         counters, used = added.read(), usage(processors, processors_of(lab.proxy))
     client, server = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ip_address(address).packed)
     follow(packets, client, server)
@@ -106,9 +106,13 @@ def _slow_origin(lab: Lab, rate: int) -> AbstractContextManager[None]:
     return lab.origin.changed(["tc", "qdisc", "add", *root, *shaper], ["tc", "qdisc", "del", *root])
 
 
-def _send(client: Host, proxy: str, url: str, workload: Workload, *, multipath: bool) -> None:
-    """Send all requests from one program: starting another would take processor time from the proxy meanwhile."""
-    argv = ["curl", "-sS", "-o", "/dev/null", "--noproxy", "", "-x", proxy, "--rate", f"{workload.pace}/s"]
+def send(client: Host, url: str, workload: Workload, *, multipath: bool, proxy: str = "") -> None:
+    """Send all requests from one program: starting another would take processor time from the proxy meanwhile.
+
+    *proxy* is the proxy's URL; empty to send them to the server itself. Raises TestbedError if one is not answered.
+    """
+    way = ["--noproxy", "", "-x", proxy] if proxy else ["--noproxy", "*"]
+    argv = ["curl", "-sS", "-o", "/dev/null", *way, "--rate", f"{workload.pace}/s"]
     argv += ["-m", str(REQUEST_TIMEOUT), "-H", "Connection: close", "-w", r"%{http_code} %{size_download}\n"]
     if workload.up:
         content = client.write(f"upload-{workload.up}.txt", "x" * workload.up)

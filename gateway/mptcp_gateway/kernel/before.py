@@ -58,7 +58,7 @@ class Before:
             raise KernelError(f"{path}, which says what to put back, cannot be read: {error}") from error
 
     def prepare(self) -> list[str]:
-        """Set sysctls, and raise the limit if it is too low; return what was refused."""
+        """Set sysctls, and raise the limit if it is too low; return the refusals."""
         refused = [text for name, value in SYSCTLS.items() for text in self._have(name, value)]
         try:
             limit = subflow_limit()
@@ -139,7 +139,7 @@ class Before:
         return refused
 
     def restore(self) -> None:
-        """Restore everything; log what fails."""
+        """Restore everything; log failures."""
         refused: list[str] = []
         try:
             there = endpoints()

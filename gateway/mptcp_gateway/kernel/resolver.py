@@ -44,12 +44,12 @@ class Resolver:
         self,
         parents: Sequence[tuple[str, int]],
         changed: Callable[[], None],
-        asked: Callable[[str, int], Iterable[Goal]] = look_up,
+        look_up: Callable[[str, int], Iterable[Goal]] = look_up,
     ) -> None:
         """*changed* is called in the resolver's thread when addresses have changed."""
-        self._changed, self._asked = changed, asked
+        self._changed, self._look_up = changed, look_up
         self._known: dict[tuple[str, int], tuple[Goal, ...]] = {}
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         for host, port in parents:
             try:
                 self._known[host, port] = (Goal(ip_address(host), port),)
@@ -70,15 +70,15 @@ class Resolver:
     def look(self) -> None:
         """Look up all names once. It may take seconds."""
         for host, port in self._names:
-            said = ""
+            failure = ""
             try:
-                found = tuple(self._asked(host, port))
+                found = tuple(self._look_up(host, port))
             except (OSError, UnicodeError) as error:
                 found = ()
-                said = f"no address of parent {host}: {reason(error)}"
-            if said and said != self._said.get(host):
-                log.warning("%s", said)
-            self._said[host] = said
+                failure = f"no address of parent {host}: {reason(error)}"
+            if failure and failure != self._logged.get(host):
+                log.warning("%s", failure)
+            self._logged[host] = failure
             if found and set(found) != set(self._known[host, port]):
                 self._known[host, port] = found
                 log.info("parent %s is %s", host, ", ".join(str(each.address) for each in found))

@@ -58,10 +58,10 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             if served.by_the_last
             else 'no name in it, without "!", keeps strangers out'
         )
-        if not_told := sorted({each for name in names_of(served.rule) for each in lists.helpers_not_told(name)}):
-            names = ", ".join(not_told)
-            why += f"; a user that a helper names is nobody while external_acl_type {names} is not told who the client"
-            why += ' is (ask "external NAME" of one that is, in the same rule)'
+        if uninformed := sorted({each for name in names_of(served.rule) for each in lists.uninformed_helpers(name)}):
+            names = ", ".join(uninformed)
+            why += f"; a user name from a helper identifies no client as long as external_acl_type {names} is not told"
+            why += ' who the client is (require also "external NAME" of a helper that is told, in the same rule)'
         yield _open(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
     rules = list(access_rules(statements, "http_access"))
     decides_all = any([each.lower() for each in names_of(rule)] == ["all"] for rule in rules)

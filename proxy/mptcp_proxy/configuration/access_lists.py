@@ -22,7 +22,7 @@ from .list_values import Value, list_values, listed_file, without_flags
 from .patterns import matches_any
 from .source import Statement
 
-_SAY_WHO = frozenset(("arp", "eui64", "user_cert", "ca_cert"))
+_IDENTIFYING = frozenset(("arp", "eui64", "user_cert", "ca_cert"))
 """Types that identify the client by a property that no stranger has. The type ident is left out, because the client
 chooses its answer."""
 _BY_NAME = ("srcdomain", "srcdom_regex")
@@ -160,9 +160,9 @@ class AccessLists:
             parts = [self.match(value.text) for value in line.values]
             join = Addresses.union if line.kind == "any-of" else Addresses.common
             return Match(join(part.possible for part in parts), join(part.certain for part in parts))
-        return _NO_STRANGER if self._strangers_alone and self._says_who(line) else _UNRELATED
+        return _NO_STRANGER if self._strangers_alone and self._identifies(line) else _UNRELATED
 
-    def _says_who(self, line: Line) -> bool:
+    def _identifies(self, line: Line) -> bool:
         if line.kind in _BY_NAME:
             means_all = _any_domain if line.kind == "srcdomain" else _any_name
             return self._names_count and not any(means_all(value.text) for value in line.values)
@@ -170,19 +170,19 @@ class AccessLists:
             return self._numbers_count
         if line.kind == "external":
             # The helper's name may follow "--", or may be in a file.
-            return not self._helpers.not_told.intersection(value.text for value in line.values[:1])
+            return not self._helpers.uninformed.intersection(value.text for value in line.values[:1])
         if line.kind in _BY_LOGIN:
-            return not self._helpers.anybody_logs_in
+            return not self._helpers.any_login_counts
         if line.kind in _BY_ANSWER:
-            return self._helpers.answers_tell
+            return self._helpers.answers_identify
         if line.kind == "snmp_community":
             return not any(value.text in _KNOWN_COMMUNITIES for value in line.values)
-        return line.kind in _SAY_WHO
+        return line.kind in _IDENTIFYING
 
-    def helpers_not_told(self, name: str) -> tuple[str, ...]:
+    def uninformed_helpers(self, name: str) -> tuple[str, ...]:
         """Return the external helpers that *name* uses and whose answers do not identify a client."""
-        asks = any(line.kind == "external" or line.kind in _BY_ANSWER for line in self.lines(name.lstrip("!")))
-        return tuple(sorted(self._helpers.not_told)) if asks and not self._helpers.answers_tell else ()
+        needs_helpers = any(line.kind == "external" or line.kind in _BY_ANSWER for line in self.lines(name.lstrip("!")))
+        return tuple(sorted(self._helpers.uninformed)) if needs_helpers and not self._helpers.answers_identify else ()
 
     def destinations(self, name: str, by_name: bool) -> Addresses:
         """Return the destination addresses for which *name* matches every request. *by_name*: it must also match a

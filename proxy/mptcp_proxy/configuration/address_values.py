@@ -3,15 +3,15 @@
 
 Rules (Squid 5.7 and 6.13, src/acl/Ip.cc, FactoryParse and DecodeMask; src/ip/Address.cc):
 
-* Squid tries the forms in turn on the beginning of a value (sscanf(3)), and ignores what follows a match: of
-  ``10.0.0.0/8,192.168.0.0/16`` the first half counts.
+* Squid tries the forms in turn on the beginning of a value (sscanf(3)), and ignores the text after a match: of
+``10.0.0.0/8,192.168.0.0/16`` only the first half counts.
 * An IPv4 address may be short, octal or hexadecimal, as for inet_aton(3): ``0/1`` is half of the address space.
-* A mask is a length, or an address of which only the ones before its first zero count.
-* Squid turns a length of 0 into a mask of ones: that address only. Only five spellings, and "all", mean everybody.
-* A value that fits no form but has a slash is masked at the wrong end: ``::ffff:10.0.0.0/104`` is everybody.
+* A mask is a length, or an address, of which only the ones before the first zero count.
+* Squid turns a length of 0 into a mask of ones: that address only. Only five spellings, and "all", mean all addresses.
+* A value that fits no form but has a slash is masked at the wrong end: ``::ffff:10.0.0.0/104`` means all addresses.
 
-Certain is what a value matches in every version, possible what it matches in any. For a form that is not understood,
-everybody is possible and nobody certain.
+*Certain* are the addresses that a value matches in every version of Squid, *possible* those that it matches in any
+version. For a form that is not understood, all addresses are possible and none is certain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMS = "ADDRESS, ADDRESS/LENGTH or FIRST-LAST, apart by blanks, as 10.0.0.0/8 a
 _UNSPECIFIED = 0xFFFF << 32
 """0.0.0.0, in the notation of all IPv4 addresses here."""
 _LONGEST = 255
-"""Most characters of each part; Squid does not check for overflow."""
+"""Maximum number of characters of each part; Squid does not check for overflow."""
 _ALL = ("all", "0/0", "0.0.0.0/0", "0.0.0.0/0.0.0.0", "0.0.0.0-255.255.255.255", "0.0.0.0-0.0.0.0/0")
 """Spellings that match both families, despite their looks."""
 _UNICAST = Addresses.of("1000::/4", "2000::/3", "4000::/2", "8000::/2", "c000::/3", "e000::/4", "fc00::/7", "fe80::/10")
@@ -48,11 +48,11 @@ class AddressValue:
     possible: Addresses
     certain: Addresses
     remark: str = ""
-    """Why the value is not understood, or what of it Squid ignores; empty if neither."""
+    """Why the value is not understood, or which part Squid ignores; empty if neither."""
 
 
 def address_value(text: str) -> AddressValue:
-    """Return what the value *text* matches. A host name counts as nobody's addresses."""
+    """Return the addresses that the value *text* matches. A host name counts as no address."""
     if text in _ALL:
         return _exactly(EVERYBODY)
     if text == "ipv4":  # Squid 5 and 6 make it a length of 0
@@ -99,7 +99,7 @@ def _block(found: re.Match[str], parse: Callable[[str], int | None], longest: in
     first, last = parse(found[1]), parse(found[2]) if found[2] else 0
     length, behind = longest, found[4]
     if found[3] is None and behind.startswith("/"):
-        # Squid ignores a one-letter mask. For IPv6 it uses what the value before left there.
+        # Squid ignores a one-letter mask. For IPv6 it uses the mask that the previous value left there.
         if longest == 128 and found[2] is None:
             return _unknown("no length behind the slash")
     elif found[3] is not None:

@@ -117,5 +117,5 @@ IPV4 = Family(
     ),
 )  # fmt: skip
 IPV6 = Family(EVERYBODY - Addresses.of("::/4"), Addresses.of("2000::/3"))
-"""Squid's word "ipv6" leaves ::/4 out. 2000::/3 is what is allocated (RFC 4291, 2.4)."""
+"""Squid's word "ipv6" leaves ::/4 out. 2000::/3 is the allocated part (RFC 4291, 2.4)."""
 LOOPBACK = Addresses.of("127.0.0.0/8", "::1/128")

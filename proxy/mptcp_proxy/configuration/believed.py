@@ -15,7 +15,7 @@ from .source import Statement
 
 
 def believed_others(statements: Sequence[Statement], lists: AccessLists) -> Statement | None:
-    """Return the rule by which someone on another host is believed, if any. *lists* includes all clients that a name
+    """Return the rule by which a sender on another host is believed, if any. *lists* includes all clients that a name
     may match, also by a password."""
     for directive, matters in (
         ("follow_x_forwarded_for", counts_forwarded(statements)),

@@ -40,12 +40,12 @@ class Suited:
     """Directives that were left out although this version does not act as they say."""
 
 
-def suited(lines: Sequence[PhysicalLine], said: Sequence[Statement], version: str) -> Suited:
-    """Leave out of *lines*, from which *said* was read, the directives that Squid *version* ("6.13") no longer has. If
+def suited(lines: Sequence[PhysicalLine], directives: Sequence[Statement], version: str) -> Suited:
+    """Leave out of *lines*, from which *directives* were read, the ones that Squid *version* ("6.13") no longer has. If
     the version is not known ("unknown"), everything stays."""
     major = _major(version)
     notes, problems, gone = [], [], set[int]()
-    for statement in said:
+    for statement in directives:
         since, value = _ALWAYS.get(statement.directive, (major + 1, ""))
         if major < since:
             continue
@@ -67,9 +67,9 @@ def suited(lines: Sequence[PhysicalLine], said: Sequence[Statement], version: st
     return Suited(kept, tuple(notes), tuple(problems))
 
 
-def gone_problems(said: Sequence[Statement], version: str) -> Iterator[Problem]:
+def gone_problems(directives: Sequence[Statement], version: str) -> Iterator[Problem]:
     """Yield a warning for each statement that Squid *version* accepts but a later version will not."""
-    for statement in said:
+    for statement in directives:
         kind = f"acl {statement.words[2]}" if statement.directive == "acl" and len(statement.words) > 2 else ""
         for since, names in _GONE.items():
             found = names & {statement.directive, kind}

@@ -115,16 +115,16 @@ def check(
         return Checked((), (), "", Workers(), nothing)
     taken = with_copies(lines, service_name, places.lists, (str(places.own_addresses),))
     everything = list(written(taken.lines, service_name))
-    said = list(statements(taken.lines, service_name))
-    found = tuple(listeners(said))
-    stated_user = last(said, "cache_effective_user")
+    directives = list(statements(taken.lines, service_name))
+    found = tuple(listeners(directives))
+    stated_user = last(directives, "cache_effective_user")
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
-    workers = wanted(said, role, processors(), _room(places, user))
+    workers = wanted(directives, role, processors(), _room(places, user))
     of_unit = tuple(unit_problems(path, lines, includes, service_name, role))
     for_squid = suited(taken.lines, everything, squid.version if squid else "")
     with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
         trial = taken.put(Path(directory))
-        on_trial = [replace(each, text=renamed(each.text, trial)) for each in said]
+        on_trial = [replace(each, text=renamed(each.text, trial)) for each in directives]
         problems = [
             *unreadable,
             *of_unit,
@@ -134,7 +134,7 @@ def check(
             *nested_branches(everything),
             *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),
             *for_squid.problems,
-            *gone_problems(said, squid.version if squid else ""),
+            *gone_problems(directives, squid.version if squid else ""),
         ]
         if squid is None:
             problems.append(NO_SQUID)
@@ -144,7 +144,7 @@ def check(
             in_time = _in_time(PATIENCE)
             problems.extend(complaints(without, service_name, ask, allow_open=allow_open, in_time=in_time))
     problems = _as_written(problems, taken, trial)
-    ancestors = tuple(parents(said)) if role is Role.RELAY else ()
+    ancestors = tuple(parents(directives)) if role is Role.RELAY else ()
     return Checked(
         without_workers(for_squid.lines, everything), found, user, workers, _in_order(problems, lines), for_squid.notes,
         ancestors, taken.lists, of_unit,
@@ -248,7 +248,7 @@ def _ask(
 
 
 def _own_problems(
-    said: Sequence[Statement],
+    directives: Sequence[Statement],
     found: Sequence[Listener],
     file: str,
     places: Places,
@@ -258,31 +258,31 @@ def _own_problems(
     allow_open: bool,
 ) -> Iterator[Problem]:
     by_mptcp = role is Role.PROXY
-    yield from listener_problems(found, file, states_a_port(said), by_mptcp=by_mptcp, several=workers.count > 1)
+    yield from listener_problems(found, file, states_a_port(directives), by_mptcp=by_mptcp, several=workers.count > 1)
     if role is Role.RELAY:
-        yield from parent_problems(said, file)
-    access = [*_command_problems(said), *doubts(said), *open_proxy_problems(said)]
+        yield from parent_problems(directives, file)
+    access = [*_command_problems(directives), *doubts(directives), *open_proxy_problems(directives)]
     yield from as_warnings(access) if allow_open else access
-    yield from claimed_name_problems(said)
-    yield from port_problems(said)
-    yield from exposure_problems(said, str(places.own_addresses), connects=role is Role.PROXY)
-    yield from check_header_problems(said)
-    yield from _half_closed_problems(said)
-    yield from _full_disk_problems(said)
-    yield from _stop_problems(said)
-    yield from worker_problems(said, processors())
-    yield from room_problems(said, _room(places, user))
-    yield from _user_problems(said, user)
-    yield from _directory_problems(said, places)
+    yield from claimed_name_problems(directives)
+    yield from port_problems(directives)
+    yield from exposure_problems(directives, str(places.own_addresses), connects=role is Role.PROXY)
+    yield from check_header_problems(directives)
+    yield from _half_closed_problems(directives)
+    yield from _full_disk_problems(directives)
+    yield from _stop_problems(directives)
+    yield from worker_problems(directives, processors())
+    yield from room_problems(directives, _room(places, user))
+    yield from _user_problems(directives, user)
+    yield from _directory_problems(directives, places)
 
 
-def _without_commands(lines: Sequence[PhysicalLine], said: Sequence[Statement]) -> list[PhysicalLine]:
-    left_out = {number for each in said if is_command(each) for number in range(each.first, each.last + 1)}
+def _without_commands(lines: Sequence[PhysicalLine], directives: Sequence[Statement]) -> list[PhysicalLine]:
+    left_out = {number for each in directives if is_command(each) for number in range(each.first, each.last + 1)}
     return [replace(line, text="") if number in left_out else line for number, line in enumerate(lines)]
 
 
-def _command_problems(said: Sequence[Statement]) -> Iterator[Problem]:
-    for statement in said:
+def _command_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
+    for statement in directives:
         if is_command(statement):
             yield Problem(
                 f"{' '.join(statement.words)}: what a program prints cannot be checked: whom it lets in is not known",
@@ -299,8 +299,8 @@ def _long_problems(lines: Sequence[PhysicalLine]) -> Iterator[Problem]:
             yield Problem(text, line.file, line.number, allowed=SHORT_ENOUGH)
 
 
-def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:
-    for statement in said:
+def _half_closed_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
+    for statement in directives:
         if statement.words[:2] == ("half_closed_clients", "on"):
             yield Problem(
                 "half_closed_clients on: a client can bring Squid down by closing one half of its connection",
@@ -311,8 +311,8 @@ def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:
             )
 
 
-def _stop_problems(said: Sequence[Statement]) -> Iterator[Problem]:
-    statement = last(said, "shutdown_lifetime")
+def _stop_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
+    statement = last(directives, "shutdown_lifetime")
     if statement is None:
         return
     time_ = re.fullmatch(r"([0-9]{1,9})(?: ([a-z]+?)s?)?", " ".join(statement.words[1:]).lower())
@@ -326,8 +326,8 @@ def _stop_problems(said: Sequence[Statement]) -> Iterator[Problem]:
         )
 
 
-def _full_disk_problems(said: Sequence[Statement]) -> Iterator[Problem]:
-    for statement in said:
+def _full_disk_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
+    for statement in directives:
         words = statement.words
         if words[:1] != ("access_log",) or len(words) < 2:
             continue
@@ -345,8 +345,8 @@ def _full_disk_problems(said: Sequence[Statement]) -> Iterator[Problem]:
             )
 
 
-def _user_problems(said: Sequence[Statement], user: str) -> Iterator[Problem]:
-    statement = last(said, "cache_effective_user")
+def _user_problems(directives: Sequence[Statement], user: str) -> Iterator[Problem]:
+    statement = last(directives, "cache_effective_user")
     file, line = (statement.file, statement.number) if statement else ("", None)
     wrong = ""
     try:
@@ -359,11 +359,11 @@ def _user_problems(said: Sequence[Statement], user: str) -> Iterator[Problem]:
         yield Problem(text, file, line, allowed="an unprivileged user of this host")
 
 
-def _directory_problems(said: Sequence[Statement], places: Places) -> Iterator[Problem]:
+def _directory_problems(directives: Sequence[Statement], places: Places) -> Iterator[Problem]:
     """Yield a problem for each log or pid file whose directory is missing. Squid would exit at its start, but -k parse
     does not check this."""
     made = {places.runtime, places.logs}
-    for statement in said:
+    for statement in directives:
         if statement.directive not in ("access_log", "cache_log", "pid_filename") or len(statement.words) < 2:
             continue
         name = statement.words[1].removeprefix("stdio:").removeprefix("daemon:")

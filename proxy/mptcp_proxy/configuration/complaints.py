@@ -101,7 +101,7 @@ def complaints(
     """Yield the mistakes that Squid finds in *lines*, and the places that Squid reads differently from ``written``.
     *allow_open*: only warn about such differences. *in_time*: whether there is time to run Squid once more."""
     left = list(lines)
-    said: set[Problem] = set()
+    known: set[Problem] = set()
     removed_acls: set[str] = set()
     for _ in range(MOST_ROUNDS):
         following = list(written(left, service_name))
@@ -110,8 +110,8 @@ def complaints(
         if fatal is None:
             found = differences([_STAMP.sub("", line) for line in output.split("\n")], following, _READ_ALIKE)
             problems.extend(as_warnings(found) if allow_open else found)
-        yield from (problem for problem in problems if problem not in said)
-        said.update(problems)
+        yield from (problem for problem in problems if problem not in known)
+        known.update(problems)
         if fatal is None:
             return
         if not in_time():
@@ -188,7 +188,9 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
         f"{_shortened(statement)}{'; '.join(informative or details[:1])}",
         file,
         number,
-        allowed="" if warning else next((helps for said, helps in _CAUSES if said.search(whole)), _allowed(statement)),
+        allowed=""
+        if warning
+        else next((helps for remark, helps in _CAUSES if remark.search(whole)), _allowed(statement)),
         warning=warning,
     )
 

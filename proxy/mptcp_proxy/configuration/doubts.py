@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds parts of a configuration that cannot be judged, or are not what they seem: refused unless the operator insists.
+"""Finds parts of a configuration that cannot be judged, or that look like something else. They are refused unless the
+operator insists.
 
-access.py judges the rules for clients as far as Squid and these modules read them alike. This module names what differs
-from process to process, or may be read differently. Pure, except for lists in files.
+access.py judges the rules for clients as far as Squid and these modules read them alike. This module finds parts that
+differ from process to process, or that may be read differently. Pure, except for lists in files.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _ADDRESSES = ("src", "dst", "localip", "myip")
 _LONGEST_NAME = 61
 """Bytes of a list's name: Squid truncates 63 to 62, which may be another list's name, and refuses longer ones."""
 _MOST_REMARKS = 5
-"""Per list: what is wrong with five values is wrong with all."""
+"""Maximum number of remarks per list: if five values are doubtful, the others are likely to be."""
 
 
 def doubts(statements: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield what cannot be judged of *statements*, those that may be in force."""
+    """Yield the problems of *statements*, which may be in force, that cannot be judged."""
     for statement in statements:
         yield from _strange_characters(statement)
         yield from _macros(statement)
@@ -52,7 +53,7 @@ def _strange_characters(statement: Statement) -> Iterator[Problem]:
     """Yield a problem for invisible characters, or ones that look like blanks but are none for Squid."""
     for word in statement.words:
         for character in word:
-            # Bytes that are not UTF-8 are no blanks to anyone.
+            # No program takes bytes that are not UTF-8 for blanks.
             if not character.isprintable() and not "\udc80" <= character <= "\udcff":
                 text = f"{' '.join(statement.words)}: a character that is not seen, U+{ord(character):04X}"
                 yield _problem(statement, text, "characters that print; blanks and tabs between words")

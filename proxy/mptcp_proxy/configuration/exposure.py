@@ -33,7 +33,7 @@ _TRANSLATED = Addresses.of(
 """IPv4 addresses of loopback, link-local and metadata services, behind NAT64 (RFC 6052, 2.1)."""
 _OTHER_SERVICES = (22, 25, 6379)
 """Ports as examples of services other than the web: remote shells, mail, and a database on a high port."""
-_NOT_BELIEVED = " without this one, or nobody elsewhere who is believed what he says of his address"
+_NOT_BELIEVED = " without this one, or belief in no other host that states another client address"
 Holds = bool | None
 """Whether a name holds for a request: True means always, False never, None perhaps."""
 
@@ -91,30 +91,30 @@ class _Rules:
 
     def lets_in(self, request: _Request) -> Statement | None:
         """Return the first rule that may let clients on other hosts make *request*, if any."""
-        asked = self._asked(request)
+        judge = self._judge(request)
         for rule, names in self._rules:
             if rule.words[1] == "allow":
-                if not any(asked.holds(name) is False for name in names):
+                if not any(judge.holds(name) is False for name in names):
                     return rule
             elif rule.applies is True:
-                denied = Addresses.common(asked.denied(name) for name in names)
+                denied = Addresses.common(judge.denied(name) for name in names)
                 if request.to is None and denied:
                     return None
                 if request.to is not None and denied:
                     request = replace(request, to=request.to - denied)
                     if not request.to:
                         return None
-                    asked = self._asked(request)
+                    judge = self._judge(request)
         return None
 
     def is_for_this_host(self, rule: Statement) -> bool:
         return any(_on_this_host(self._lists, name) for name in names_of(rule))
 
-    def _asked(self, request: _Request) -> _Asked:
-        return _Asked(self._lists, self._elsewhere, self._by_name, self.believed is not None, request)
+    def _judge(self, request: _Request) -> _NameJudge:
+        return _NameJudge(self._lists, self._elsewhere, self._by_name, self.believed is not None, request)
 
 
-class _Asked:
+class _NameJudge:
     """Decides which names hold for one request."""
 
     def __init__(

@@ -33,7 +33,7 @@ MAC address, user or certificate. All other codes, for example for parts of the 
 identd's answer (IDENT, ui) is chosen by the client."""
 _HEADER = re.compile(r">?(?:ha?)?")
 """Codes for one header field of the request (with an argument), or for all. A field may contain a user's password."""
-_SAYS_NOTHING = re.compile(
+_UNIDENTIFYING = re.compile(
     r"""\{(?: accept(?:-.*)? | cache-control | connection | content-.* | date | dnt | expect | forwarded | from | host
       | if-.* | keep-alive | max-forwards | origin | pragma | proxy-connection | range | referer | sec-.* | te
       | trailer | transfer-encoding | upgrade(?:-.*)? | user-agent | via | x-forwarded-.* | x-original-forwarded-for
@@ -47,9 +47,9 @@ _OF_A_HELPER = frozenset(("EXT_USER", "EXT_LOG", "EXT_TAG", "TAG", "ue", "ea", "
 _OF_A_LOGIN = frozenset(("LOGIN", "ul", "un", "credentials"))
 """Codes for the user whose password was checked. %LOGIN and %ul make Squid ask for one."""
 _ASKS_FOR_A_LOGIN = frozenset(("LOGIN", "ul"))
-_TAKES_ANY_PASSWORD = re.compile(r"""["']?(?:.*/)?(?:(?:basic|ntlm)_fake_auth|fakeauth_auth)(?:\.\w+)?["']?""")
+_ACCEPTS_ANY_PASSWORD = re.compile(r"""["']?(?:.*/)?(?:(?:basic|ntlm)_fake_auth|fakeauth_auth)(?:\.\w+)?["']?""")
 """Programs of auth_param that accept any name and password (basic_fake_auth, ntlm_fake_auth, and an old name)."""
-_TAKES_ANYBODY = re.compile(r"""["']?(?:.*/)?ext_(?:session|time_quota|delayer)_acl(?:\.\w+)?["']?""")
+_ACCEPTS_ALL = re.compile(r"""["']?(?:.*/)?ext_(?:session|time_quota|delayer)_acl(?:\.\w+)?["']?""")
 """Programs of external_acl_type that do not identify clients: the first accepts every client from its second request
 on, the second accepts unknown clients for five minutes a day, the third only delays clients."""
 
@@ -58,11 +58,11 @@ on, the second accepts unknown clients for five minutes a day, the third only de
 class Helpers:
     """The information about clients that the helper programs of a configuration have."""
 
-    anybody_logs_in: bool
+    any_login_counts: bool
     """Whether a program that takes any password may ask clients for one."""
-    answers_tell: bool
+    answers_identify: bool
     """Whether the external helpers' answers identify the client; True also without such helpers."""
-    not_told: frozenset[str]
+    uninformed: frozenset[str]
     """Names of external helpers that get no information that identifies the client, or accept every client."""
 
 
@@ -86,20 +86,20 @@ def helpers(statements: Iterable[Statement], *, addresses_count: bool = True, na
     statements = list(statements)
     external = [(each.words[1], each.words[2:]) for each in statements if _is_external(each)]
     passwords = [each for each in statements if each.directive == "auth_param"]
-    anybody = any(_TAKES_ANY_PASSWORD.fullmatch(word) for each in passwords for word in each.words[3:])
-    logins = bool(passwords) and not anybody
+    any_password = any(_ACCEPTS_ANY_PASSWORD.fullmatch(word) for each in passwords for word in each.words[3:])
+    logins = bool(passwords) and not any_password
     no_identd, no_notes = not any(map(_asks_an_identd, statements)), not any(map(_makes_notes, statements))
 
     def known(answers: bool, something: bool) -> _Known:
         return _Known(
-            addresses_count, names_count, not anybody, answers, something and no_identd, something and no_notes
+            addresses_count, names_count, not any_password, answers, something and no_identd, something and no_notes
         )
 
-    all_told = all(_tells_who(words, known(True, True)) for _, words in external)
-    answers = all_told and any(_tells_who(words, known(False, logins)) for _, words in external)
-    found = known(answers, answers or (all_told and logins))
-    not_told = frozenset(name for name, words in external if not _tells_who(words, found))
-    return Helpers(anybody, answers or not external, not_told)
+    all_informed = all(_is_informed(words, known(True, True)) for _, words in external)
+    answers = all_informed and any(_is_informed(words, known(False, logins)) for _, words in external)
+    found = known(answers, answers or (all_informed and logins))
+    uninformed = frozenset(name for name, words in external if not _is_informed(words, found))
+    return Helpers(any_password, answers or not external, uninformed)
 
 
 def _is_external(statement: Statement) -> bool:
@@ -121,21 +121,21 @@ def _makes_notes(statement: Statement) -> bool:
     )
 
 
-def _tells_who(words: Sequence[str], known: _Known) -> bool:
+def _is_informed(words: Sequence[str], known: _Known) -> bool:
     """Tell whether an external_acl_type, with these *words* after its name, passes information that identifies the
     client, and its helper does not accept every client."""
     behind_options = list(dropwhile(_HELPER_OPTION.fullmatch, words))
     codes = list(takewhile(lambda word: word.startswith("%"), behind_options))
-    takes_anybody = any(_TAKES_ANYBODY.fullmatch(word) for word in behind_options[len(codes) :])
-    return any(_says_who(code, known, takes_anybody) for code in codes)
+    accepts_all = any(_ACCEPTS_ALL.fullmatch(word) for word in behind_options[len(codes) :])
+    return any(_identifies(code, known, accepts_all) for code in codes)
 
 
-def _says_who(word: str, known: _Known, takes_anybody: bool) -> bool:
+def _identifies(word: str, known: _Known, accepts_all: bool) -> bool:
     found = _CODE.fullmatch(word)
     if found is None:
         return False
     code, argument = found["code"], found["before"] or found["behind"]
-    if takes_anybody:
+    if accepts_all:
         return known.logins and code in _ASKS_FOR_A_LOGIN
     if code == "un":
         return known.logins and known.names
@@ -151,4 +151,4 @@ def _says_who(word: str, known: _Known, takes_anybody: bool) -> bool:
         return known.logins or code not in _OF_A_LOGIN
     if argument is None:
         return code in (">h", ">ha")
-    return bool(_HEADER.fullmatch(code)) and not _SAYS_NOTHING.fullmatch(argument)
+    return bool(_HEADER.fullmatch(code)) and not _UNIDENTIFYING.fullmatch(argument)

@@ -79,7 +79,7 @@ def listeners(statements: Iterable[Statement]) -> Iterator[Listener]:
 def listener_problems(
     found: Iterable[Listener], file: str, any_stated: bool, *, by_mptcp: bool = True, several: bool = False
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the listeners of the configuration *file*. *several*: Squid will have several workers,
+    """Yield the problems of the listeners of the configuration *file*. *several*: Squid will have several workers,
     and bind by SO_REUSEPORT (socket(7)), which allows "[::]" beside an address."""
     seen: list[Listener] = []
     for listener in found:
@@ -103,7 +103,8 @@ def listener_problems(
         for earlier in seen:
             apart = listener.statement.conditional or earlier.statement.conditional
             if listener.overlaps(earlier) and not apart:
-                # This works and serves clients. What always failed is a mistake with any number of workers.
+                # This works and serves clients. A combination that always failed is a mistake with any number of
+                # workers.
                 works = several and bool(listener.host and earlier.host) and not _same(listener.host, earlier.host)
                 yield Problem(
                     f"{listener.statement.directive} {listener}: the port is already taken by"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds what systemd's unit denies its Squid: files it cannot see, and places it may not write to.
+"""Finds files and places that systemd's unit denies its Squid: files it cannot see, and places it may not write to.
 
 Started by hand, Squid reads lists below /root and writes its logs anywhere. In the unit the same configuration fails,
 and systemd does not try again. So a check by hand warns, but only about the file that the unit reads, under the unit's
@@ -77,7 +77,7 @@ class _Access(enum.Enum):
 
 
 class _File(NamedTuple):
-    """A file that Squid reads or writes, and the statement that says so."""
+    """A file that Squid reads or writes, and the statement that names it."""
 
     name: str
     what: str
@@ -140,7 +140,7 @@ class Sandbox:
         if access is _Access.HIDDEN:
             why, drop_in = f"does not see what is in {place}", "ProtectHome=read-only"
         elif access is _Access.OWN:
-            of_it = "which nobody else sees and which goes with it" if file.written else "without the host's files"
+            of_it = "which no other program sees and which ends with it" if file.written else "without the host's files"
             why, drop_in = f"has a {place} of its own, {of_it}", "BindReadOnlyPaths="
         elif file.written and access is _Access.READ_ONLY:
             why, drop_in = "may not write there", "ReadWritePaths="
@@ -162,8 +162,8 @@ class Sandbox:
 def unit_problems(
     path: Path, lines: Sequence[PhysicalLine], includes: Sequence[Included], service_name: str, role: Role
 ) -> Iterator[Problem]:
-    """Yield what keeps the unit of *role* from working with *lines*, if *path* is the file that the unit reads.
-    *includes*: those of *path*."""
+    """Yield the problems that keep the unit of *role* from working with *lines*, if *path* is the file that the unit
+    reads. *includes*: those of *path*."""
     is_its_own = os.path.realpath(path) == os.path.realpath(role.installed)
     if service_name != role.service_name or not is_its_own:
         return

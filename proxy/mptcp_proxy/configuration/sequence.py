@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Compares how ``squid -k parse`` and these modules read the same lines. Pure.
 
-This catches what nobody thought of. Squid announces each statement with "Processing:", with its lines joined and macros
-replaced, regardless of any ``if`` (parse of 5.7 and 6.13, src/cache_cf.cc), and each file that it opens. If the two
-differ, what was checked is not what is in force.
+This catches differences that these modules do not know. Squid announces each statement with "Processing:", with its
+lines joined and macros replaced, regardless of any ``if`` (parse of 5.7 and 6.13, src/cache_cf.cc), and each file that
+it opens. If the two differ, Squid would not act on what was checked.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _FIRST_PROCESS = {"${process_name}": "squid", "${process_number}": "0"}
 """The values in the parsing process, which is no worker."""
 
 
-def differences(said: Sequence[str], everything: Sequence[Statement], allowed: str = "") -> Iterator[Problem]:
-    """Yield the first difference between what Squid announces in *said*, without timestamps, and *everything*."""
-    announced = [found["text"] for line in said if (found := _PROCESSING.match(line))]
-    for line in said:
+def differences(output: Sequence[str], everything: Sequence[Statement], allowed: str = "") -> Iterator[Problem]:
+    """Yield the first difference between what Squid announces in its *output*, without timestamps, and *everything*."""
+    announced = [found["text"] for line in output if (found := _PROCESSING.match(line))]
+    for line in output:
         if (opened := _FILE.match(line)) and opened["depth"] != "0":
             text = f"Squid reads the file {opened['name']}, which this check has not read"
             yield Problem(text, everything[0].file if everything else "", allowed=allowed)
@@ -34,8 +34,8 @@ def differences(said: Sequence[str], everything: Sequence[Statement], allowed: s
     for index, (theirs, ours) in enumerate(zip_longest(announced, everything)):
         if ours is not None and theirs == _as_announced(ours.text):
             continue
-        if theirs is None and any(_FATAL.match(line) for line in said):
-            return  # Squid stopped, and says why
+        if theirs is None and any(_FATAL.match(line) for line in output):
+            return  # Squid stopped, and its output has the reason
         place = ours or everything[index - 1] if everything else None
         yield Problem(
             f"Squid reads {_shown(theirs)} here, this check {_shown(ours.text if ours else None)}: what was checked"

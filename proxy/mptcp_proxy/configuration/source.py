@@ -11,12 +11,12 @@ Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):
   left to Squid.
 * Of nested ``if`` statements only the innermost decides.
 * Blanks and tabs separate words. Other white space of C (isspace(3)) may only stand before the first word, behind the
-  last one, and behind ``if`` and ``include``. What else Python takes for white space is none.
+  last one, and behind ``if`` and ``include``. Other characters that Python takes for white space are none for Squid.
 * Some directives have two names.
 * ``include`` takes names and wildcards, at most 16 deep, and stands for the lines of these files. It has no comment.
 
-Why one sequence: Squid gets a copy with the includes resolved. So what was checked is what is in force, even if the
-files change meanwhile, and a worker that Squid restarts reads the same.
+Why one sequence: Squid gets a copy with the includes resolved. So Squid acts on the lines that were checked, even if
+the files change meanwhile, and a worker that Squid restarts reads the same lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..problem import Problem
 
 MAX_DEPTH = 16
 LONGEST = 8190
-"""Most bytes of a line: Squid reads pieces of BUFSIZ - 1 bytes, with the line's end (fgets(3))."""
+"""Maximum number of bytes of a line: Squid reads pieces of BUFSIZ - 1 bytes, with the line's end (fgets(3))."""
 SHORT_ENOUGH = f"{LONGEST} bytes; a long statement on several lines, by \\ at the end"
 SPACE = " \t\n\v\f\r"
 """White space in the C locale."""
@@ -102,7 +102,7 @@ class Statement:
 
     @property
     def branch(self) -> tuple[str, str] | None:
-        """``if``, ``else`` or ``endif`` and what follows; None for other statements."""
+        """``if``, ``else`` or ``endif`` and the text after it; None for other statements."""
         found = _BRANCH.fullmatch(self.text)
         return (found[1], found[2] or "") if found else None
 
@@ -122,13 +122,13 @@ def statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Sta
     return (statement for statement in written(lines, service_name) if statement.applies is not False)
 
 
-def last(said: Sequence[Statement], directive: str) -> Statement | None:
+def last(directives: Sequence[Statement], directive: str) -> Statement | None:
     """Return the last statement of *directive* that has a value. Squid's own check reports one without a value."""
-    return next((each for each in reversed(said) if each.directive == directive and len(each.words) > 1), None)
+    return next((each for each in reversed(directives) if each.directive == directive and len(each.words) > 1), None)
 
 
 def written(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statement]:
-    """Join continued lines and replace what can be replaced."""
+    """Join continued lines, and replace the macros whose value is known."""
     text, first = "", 0
     branches: list[bool | None] = []
     for index, line in enumerate(lines):
@@ -177,7 +177,7 @@ def _integer(text: str) -> int | None:
 
 
 def read(path: Path, service_name: str) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...]]:
-    """Return the lines of *path* with its includes resolved, and what could not be read."""
+    """Return the lines of *path* with its includes resolved, and a problem for each file that could not be read."""
     lines, problems, _ = read_with_includes(path, service_name)
     return lines, problems
 
@@ -346,8 +346,8 @@ def _unreadable(path: str, error: OSError, place: PhysicalLine | None) -> Proble
 
 
 def _ends_unfinished(lines: Sequence[PhysicalLine]) -> bool:
-    said = [text for line in lines if (text := line.text.lstrip(SPACE)) and not text.startswith("#")]
-    return bool(said) and said[-1].endswith("\\")
+    texts = [text for line in lines if (text := line.text.lstrip(SPACE)) and not text.startswith("#")]
+    return bool(texts) and texts[-1].endswith("\\")
 
 
 def render(lines: Sequence[PhysicalLine]) -> bytes:

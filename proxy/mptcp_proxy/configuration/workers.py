@@ -50,12 +50,12 @@ class Workers:
         return f"{text} ({self.reason})" if self.reason else text
 
 
-def of_processes_alone(said: Sequence[Statement]) -> Statement | None:
+def separate_in_processes(directives: Sequence[Statement]) -> Statement | None:
     """Return the first statement whose meaning changes with several workers (Squid's documentation, "SMP")."""
-    own = _own_files(said)
+    own = _own_files(directives)
     if own is not None:
         return own
-    for statement in said:
+    for statement in directives:
         match statement.words:
             # Another worker does not know the nonce of a challenge.
             case ("auth_param", "digest", *_):
@@ -66,10 +66,10 @@ def of_processes_alone(said: Sequence[Statement]) -> Statement | None:
     return None
 
 
-def _own_files(said: Sequence[Statement], shared: bool = False) -> Statement | None:
+def _own_files(directives: Sequence[Statement], shared: bool = False) -> Statement | None:
     """Return the first cache_dir whose files only one process may use. *shared*: only a cache_dir that several workers
     would use at the same place."""
-    for each in said:
+    for each in directives:
         match each.words:
             case ("cache_dir", kind, *rest) if kind != "rock":
                 apart = each.conditional or any("${process_" in word for word in rest)
@@ -78,11 +78,11 @@ def _own_files(said: Sequence[Statement], shared: bool = False) -> Statement | N
     return None
 
 
-def wanted(said: Sequence[Statement], role: Role, processors: int, shared_memory: int) -> Workers:
-    """Return the workers that *said* asks for on a host with this many usable *processors*. *shared_memory*: free bytes
-    of shared memory, 0 if it is not writable. An invalid number gives 1 (``worker_problems`` reports it)."""
-    stated = last(said, DIRECTIVE)
-    alone = of_processes_alone(said)
+def wanted(directives: Sequence[Statement], role: Role, processors: int, shared_memory: int) -> Workers:
+    """Return the workers that *directives* request on a host with this many usable *processors*. *shared_memory*: free
+    bytes of shared memory, 0 if it is not writable. An invalid number gives 1 (``worker_problems`` reports it)."""
+    stated = last(directives, DIRECTIVE)
+    alone = separate_in_processes(directives)
     if stated is not None:
         return Workers(_number(stated) or 1, alone=alone)
     if role is Role.RELAY:
@@ -91,24 +91,24 @@ def wanted(said: Sequence[Statement], role: Role, processors: int, shared_memory
         return Workers(1, f"{' '.join(alone.words[:2])} is kept by each worker alone", alone)
     if shared_memory < LEAST_SHARED:
         return Workers(1, "/dev/shm has no room for what several share")
-    if shared_memory < LEAST_SHARED + shared_cache(said):
+    if shared_memory < LEAST_SHARED + shared_cache(directives):
         return Workers(1, "/dev/shm has no room for cache_mem, which several share")
     return Workers(min(max(processors, 1), MOST), "one for each processor")
 
 
-def shared_cache(said: Sequence[Statement]) -> int:
+def shared_cache(directives: Sequence[Statement]) -> int:
     """Return how many bytes of shared memory the memory cache takes with several workers. Its files have their full
     size from the start, but take memory only when something is stored: none with ``cache deny all``, all at once with
     ``shared_memory_locking on`` (Squid's documentation; measured with 5.7)."""
-    if _value(said, "memory_cache_shared") == "off":
+    if _value(directives, "memory_cache_shared") == "off":
         return 0
-    return _cache_mem(said) if _caches(said) or _value(said, "shared_memory_locking") == "on" else 0
+    return _cache_mem(directives) if _caches(directives) or _value(directives, "shared_memory_locking") == "on" else 0
 
 
-def _caches(said: Sequence[Statement]) -> bool:
+def _caches(directives: Sequence[Statement]) -> bool:
     """Tell whether any answer may be stored. The first matching rule decides; if none matches, the opposite of the last
     rule."""
-    for each in said:
+    for each in directives:
         match each.words:
             case ("cache", "allow", *_):
                 return True
@@ -117,27 +117,27 @@ def _caches(said: Sequence[Statement]) -> bool:
     return True
 
 
-def _cache_mem(said: Sequence[Statement]) -> int:
-    number, unit = ([*_words(said, "cache_mem"), "", ""])[:2]
+def _cache_mem(directives: Sequence[Statement]) -> int:
+    number, unit = ([*_words(directives, "cache_mem"), "", ""])[:2]
     try:
         return int(float(number) * _UNITS[unit.lower() or "bytes"])
     except (ValueError, KeyError, OverflowError):
         return _CACHE_MEM  # cache_mem is not stated, or Squid itself will refuse it
 
 
-def _value(said: Sequence[Statement], directive: str) -> str:
-    return next(iter(_words(said, directive)), "")
+def _value(directives: Sequence[Statement], directive: str) -> str:
+    return next(iter(_words(directives, directive)), "")
 
 
-def _words(said: Sequence[Statement], directive: str) -> tuple[str, ...]:
-    stated = last(said, directive)
+def _words(directives: Sequence[Statement], directive: str) -> tuple[str, ...]:
+    stated = last(directives, directive)
     return stated.words[1:] if stated else ()
 
 
-def room_problems(said: Sequence[Statement], shared_memory: int) -> Iterator[Problem]:
+def room_problems(directives: Sequence[Statement], shared_memory: int) -> Iterator[Problem]:
     """Yield a warning if a stated number of workers does not fit into *shared_memory*, in free bytes. When that file
     system is full, all workers end by SIGBUS until Squid gives up."""
-    statement, cache = last(said, DIRECTIVE), shared_cache(said)
+    statement, cache = last(directives, DIRECTIVE), shared_cache(directives)
     if statement is None or (_number(statement) or 1) < 2:
         return
     if shared_memory < LEAST_SHARED + cache:
@@ -166,11 +166,11 @@ def not_by_reload(workers: Workers, running: int) -> Problem | None:
     return Problem(text, statement.file, statement.number)
 
 
-def worker_problems(said: Sequence[Statement], processors: int) -> Iterator[Problem]:
+def worker_problems(directives: Sequence[Statement], processors: int) -> Iterator[Problem]:
     """Yield the problems of a stated number of workers. If the text is no number, Squid's own check reports it."""
-    stated = last(said, DIRECTIVE)
+    stated = last(directives, DIRECTIVE)
     count = _number(stated) or 1 if stated else 1
-    if count > 1 and (shared := _own_files(said, shared=True)):
+    if count > 1 and (shared := _own_files(directives, shared=True)):
         # Squid 5.7 starts, and all workers write into the same files.
         yield Problem(
             f"{' '.join(shared.words[:2])}: {count} workers would write over each other's files",
@@ -178,7 +178,7 @@ def worker_problems(said: Sequence[Statement], processors: int) -> Iterator[Prob
             shared.number,
             allowed="workers 1, rock, or ${process_number} in the directory's name",
         )
-    for statement in said:
+    for statement in directives:
         if statement.directive != DIRECTIVE or len(statement.words) < 2:
             continue
         text, number = f"{DIRECTIVE} {statement.words[1]}", _number(statement)
@@ -195,9 +195,9 @@ def worker_problems(said: Sequence[Statement], processors: int) -> Iterator[Prob
             )
 
 
-def without_workers(lines: Sequence[PhysicalLine], said: Sequence[Statement]) -> tuple[PhysicalLine, ...]:
-    """Return *lines*, from which *said* was read, without the directive about workers."""
-    gone = {n for each in said if each.directive == DIRECTIVE for n in range(each.first, each.last + 1)}
+def without_workers(lines: Sequence[PhysicalLine], directives: Sequence[Statement]) -> tuple[PhysicalLine, ...]:
+    """Return *lines*, from which *directives* were read, without the directive about workers."""
+    gone = {n for each in directives if each.directive == DIRECTIVE for n in range(each.first, each.last + 1)}
     return tuple(replace(line, text="") if number in gone else line for number, line in enumerate(lines))
 
 

@@ -81,8 +81,8 @@ def black_holes(probing: str | None, text: str | None, ports: Collection[int], r
         _CHECK,
         f"{counted(len(stuck), 'subflow')} to {named} never carried a full-sized packet, and another one of the same"
         " connection did",
-        "the path takes smaller packets alone and nobody says so, or it was lost as it was joined; the subflow sends"
-        " one packet again and again, for minutes",
+        "the path drops large packets without an error message, or it failed just after the subflow had joined; the"
+        " subflow sends one packet again and again, for minutes",
         lasting_sysctl(SYSCTL, "1"),
     )
 

@@ -25,9 +25,9 @@ _DIRECTIVE = "client_ip_max_connections"
 _UPLOADS, _OPENED = "memory for one client", "new connections"
 
 
-def connections_of_one_client(said: Sequence[Statement]) -> int:
+def connections_of_one_client(directives: Sequence[Statement]) -> int:
     """Return how many connections of one address a worker accepts by squid.conf, at most one per descriptor."""
-    stated = last(said, _DIRECTIVE)
+    stated = last(directives, _DIRECTIVE)
     if stated is None or not stated.words[1].isdigit():
         return DESCRIPTORS  # client_ip_max_connections -1 means no limit
     return min(int(stated.words[1]), DESCRIPTORS)

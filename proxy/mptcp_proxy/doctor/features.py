@@ -94,9 +94,9 @@ _NOTHING: Mapping[str, int] = {}
 def in_use(
     environment: Mapping[str, str], loaded: Collection[str], role: Role, counted: Mapping[str, int] = _NOTHING
 ) -> Finding:
-    """Report what the preload libraries do besides Multipath TCP in a running Squid. *environment*: Squid's environment
-    at its start. *loaded*: names of the libraries that it has loaded. *counted*: counters of the libraries since the
-    start (``library_counters``)."""
+    """Report the effects of the preload libraries besides Multipath TCP in a running Squid. *environment*: Squid's
+    environment at its start. *loaded*: names of the libraries that it has loaded. *counted*: counters of the libraries
+    since the start (``library_counters``)."""
     check = "library features"
     off = left_out(environment.get("MPTCP_TURNS", ""), environment.get("MPTCP_WITHOUT", "").split(","))
     missing = [name for name in needed(off) if name not in loaded]
@@ -105,12 +105,12 @@ def in_use(
         restart = f"systemctl restart mptcp-{role.value}"
         return fail(check, f"Squid runs without the preload library {' and '.join(missing)}", why, restart)
     named = ("fair-turns", *FEATURES)
-    said = [f"on: {', '.join(each for each in named if each not in off) or 'none'}"]
+    parts = [f"on: {', '.join(each for each in named if each not in off) or 'none'}"]
     if off.intersection(named):
-        said.append(f"left out: {', '.join(each for each in named if each in off)}")
+        parts.append(f"left out: {', '.join(each for each in named if each in off)}")
     if counted:
-        said.append(", ".join(f"{counted[name]} {what}" for name, what in _COUNTED.items()))
-    return ok(check, "; ".join(said))
+        parts.append(", ".join(f"{counted[name]} {what}" for name, what in _COUNTED.items()))
+    return ok(check, "; ".join(parts))
 
 
 _DOES = {Role.PROXY: "a listener into an MPTCP listener", Role.RELAY: "a connection to a parent into one of MPTCP"}

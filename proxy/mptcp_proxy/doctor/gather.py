@@ -118,8 +118,8 @@ def _refused_paths(settings: Path, configuration: Path, checked: Checked, places
     # Do not use the checked lines, because they name copies of lists that only the running proxy has.
     lines, unreadable, _ = read_with_includes(configuration, places.service_name)
     if not unreadable:
-        said = list(statements(lines, places.service_name))
-        yield from refused_paths(reading.text(str(settings.parent / policy)), said, str(configuration))
+        directives = list(statements(lines, places.service_name))
+        yield from refused_paths(reading.text(str(settings.parent / policy)), directives, str(configuration))
 
 
 def _bounds(checked: Checked, file: str, places: Places, unread: str) -> Iterator[Finding]:

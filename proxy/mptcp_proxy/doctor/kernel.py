@@ -174,8 +174,8 @@ def endpoints(found: Sequence[Mapping[str, Any]], listening: Collection[str]) ->
             "each connection's join to such an address is answered by a reset",
             f"{_deleting(unheard)}   # or have an http_port there",
         )
-    said = f"clients are told of {_addresses(found)}" if found else "clients are told of no other address"
-    return ok(_ENDPOINTS, said)
+    text = f"clients are told of {_addresses(found)}" if found else "clients are told of no other address"
+    return ok(_ENDPOINTS, text)
 
 
 def _addresses(endpoints: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from mptcp_common.throttler_needs import BACKENDS, BY_IPTABLES, FOR_UPLOADS, IPTABLES_THERE, OF_KERNEL
+from mptcp_common.throttler_needs import BACKENDS, FOR_UPLOADS, OF_KERNEL, backends_there
 from mptcp_common.throttler_trial import Results, in_fresh_namespace
 
 from .. import shim
@@ -116,12 +116,12 @@ def probe(role: Role, library: str) -> tuple[Results, str]:
 
 
 def _probe_throttler() -> tuple[Results, str]:
-    # If the kernel has not loaded iptables yet, it is tried only when nftables does not work.
-    others = [each for each in BACKENDS if each != BY_IPTABLES]
-    loaded = [BY_IPTABLES] if IPTABLES_THERE.exists() else []
+    # A backend whose modules the kernel has not loaded yet is tried only when no other works.
+    there = backends_there()
+    others = [each for each in BACKENDS if each not in there]
     module = "mptcp_throttler.kernel.feature_probe"
-    results, refusal = in_fresh_namespace(module, (*OF_KERNEL, *FOR_UPLOADS, *others, *loaded))
-    if not loaded and all(map(results.get, others)):
-        more, _ = in_fresh_namespace(module, [BY_IPTABLES])
+    results, refusal = in_fresh_namespace(module, (*OF_KERNEL, *FOR_UPLOADS, *there))
+    if others and all(map(results.get, there)):
+        more, _ = in_fresh_namespace(module, others)
         results |= more
     return results, refusal

@@ -25,20 +25,20 @@ def prefixes(policy: str) -> Iterator[tuple[str, str]]:
         yield from ((name, each) for each in clients or () if isinstance(each, str))
 
 
-def refused_paths(policy: str, said: Sequence[Statement], file: str) -> Iterator[Finding]:
-    """Check the paths. *said*: the statements of squid.conf (*file*). A path passes if clients have partial access, or
-    access with a password."""
-    let_in = perhaps_let_in(said)
+def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> Iterator[Finding]:
+    """Check the paths. *directives*: the statements of squid.conf (*file*). A path passes if clients have partial
+    access, or access with a password."""
+    let_in = perhaps_let_in(directives)
     found = list(prefixes(policy))
     if let_in is None or not found:
         return
-    refused = [(path, prefix) for path, prefix in found if not _may_come(prefix, let_in)]
+    refused = [(path, prefix) for path, prefix in found if not _is_allowed(prefix, let_in)]
     if not refused:
         yield ok(_CHECK, f"{file} lets in clients of each path of the policy")
         return
     named = ", ".join(f"{prefix} (path {path})" for path, prefix in refused)
     networks = " ".join(dict.fromkeys(prefix for _, prefix in refused))
-    name = "clients" if _is_clients(said) else "path_clients"
+    name = "clients" if _is_clients(directives) else "path_clients"
     rule = "" if name == "clients" else f' and, before "http_access deny all", the line: http_access allow {name}'
     yield warn(
         _CHECK,
@@ -48,15 +48,15 @@ def refused_paths(policy: str, said: Sequence[Statement], file: str) -> Iterator
     )
 
 
-def _may_come(prefix: str, let_in: Addresses) -> bool:
+def _is_allowed(prefix: str, let_in: Addresses) -> bool:
     try:
         return bool(Addresses.of(prefix) & let_in)
     except ValueError:
         return True  # the policy has a mistake, which is reported elsewhere
 
 
-def _is_clients(said: Sequence[Statement]) -> bool:
+def _is_clients(directives: Sequence[Statement]) -> bool:
     """Tell whether squid.conf allows a list of addresses named "clients", as the shipped one does."""
-    is_list = any(each.words[:3] == ("acl", "clients", "src") for each in said)
-    rules = access_rules(said, "http_access")
+    is_list = any(each.words[:3] == ("acl", "clients", "src") for each in directives)
+    rules = access_rules(directives, "http_access")
     return is_list and any(each.words[1] == "allow" and names_of(each) == ["clients"] for each in rules)

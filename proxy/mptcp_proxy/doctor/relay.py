@@ -117,23 +117,24 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
     lost = [each for each in endpoints if not each.device]
     there = [each for each in endpoints if each.device]
     devices = {each.device for each in there}
-    said = ", ".join(f"{each.address} on {each.device}" for each in there) or "none"
+    listed = ", ".join(f"{each.address} on {each.device}" for each in there) or "none"
     if lost:
         return fail(
             _UPLINKS,
-            f"no interface has the address of the endpoint {', '.join(each.address for each in lost)}; others: {said}",
+            f"no interface has the address of the endpoint {', '.join(each.address for each in lost)};"
+            f" others: {listed}",
             "no subflow can be opened from there: an uplink with a new address needs a new endpoint",
             # Do not use id 0 with an address: that means the first subflow of each connection, not an endpoint.
             "; ".join(f"ip mptcp endpoint delete id {each.id}" for each in lost)
             + "; ip mptcp endpoint add ADDRESS dev INTERFACE subflow",
         )
     if len(devices) > 1:
-        return ok(_UPLINKS, f"{len(devices)}: {said}")
+        return ok(_UPLINKS, f"{len(devices)}: {listed}")
     missing = [each for each in candidates if each.address not in {other.address for other in there}]
     commands = [f"ip mptcp endpoint add {each.address} dev {each.device} subflow" for each in missing]
     return fail(
         _UPLINKS,
-        f"endpoints from which subflows are opened: {said}; two interfaces are needed",
+        f"endpoints from which subflows are opened: {listed}; two interfaces are needed",
         _ONE_PATH,
         "mptcp-gateway status   # it makes the endpoints, and says why one is missing"
         if GATEWAY.exists()
@@ -185,33 +186,33 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
             "no request can be handed to it",
             f"getent ahosts {host}",
         )
-    said = "; ".join(map(str, attempts))
+    outcomes = "; ".join(map(str, attempts))
     answered = [each for each in attempts if not each.error]
     if all(each.good for each in attempts):
-        return ok(check, said)
+        return ok(check, outcomes)
     if all(each.multipath and each.subflows is None for each in attempts):
-        return unseen(check, f"whether a second subflow is answered; {said}")
+        return unseen(check, f"whether a second subflow is answered; {outcomes}")
     if any(each.good or (each.multipath and each.subflows is None) for each in attempts):
         return warn(
             check,
-            said,
+            outcomes,
             "what goes to the other address has one path, or has to be tried again",
             f"ping {host}",
         )
     if not answered:
-        return fail(check, said, "no request can be handed to it", "on the parent: mptcp-proxy doctor; ss -ltn")
+        return fail(check, outcomes, "no request can be handed to it", "on the parent: mptcp-proxy doctor; ss -ltn")
     if not any(each.multipath for each in answered) and any(each.given_up for each in answered):
-        return fail(check, said, f"see the line {_BLACKHOLE}: {_ONE_PATH}", f"sysctl -w {given_up.SYSCTL}=0")
+        return fail(check, outcomes, f"see the line {_BLACKHOLE}: {_ONE_PATH}", f"sysctl -w {given_up.SYSCTL}=0")
     if not any(each.multipath for each in answered):
         return fail(
             check,
-            said,
+            outcomes,
             "the parent, or something on the way to it, does not speak Multipath TCP: one path only",
             "on the parent: mptcp-proxy doctor   # and is its port that of an MPTCP listener: ss -Mltn",
         )
     return fail(
         check,
-        said,
+        outcomes,
         "a second subflow was not opened, or not answered: one path only",
         "nstat -az 'MPTcpExtMPJoin*'; ip mptcp monitor   # while it is tried again; on the parent: ip mptcp limits",
     )

@@ -59,7 +59,7 @@ def library(name: str = LISTEN) -> Path:
 
 def packaged(name: str = LISTEN) -> Path | None:
     """Return the library that the environment names, or *name* beside it; None if it names none. Root loads it into its
-    Squid, so nobody else may own it. Raises ShimError."""
+    Squid, so no other user may own it. Raises ShimError."""
     named = os.environ.get(PACKAGED)
     if not named:
         return None

@@ -5,23 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import ip_address
-from itertools import pairwise
 
 import pytest
 from ssh_hosts import plain
 from ssh_hosts import start as start_ssh_hosts
 
 from mptcp_bench.paper.conversion import runs
-from mptcp_bench.paper.conversion_metrics import MPTCP, TCP
-from mptcp_bench.wire.capture import captured, device_towards
-from mptcp_bench.wire.exchanges import Body, exchanges
+from mptcp_bench.paper.results import MPTCP, TCP
+from mptcp_bench.wire.capture import captured
 from mptcp_bench.wire.packets import CaptureError
-from mptcp_bench.wire.streams import Leg, follow
 from mptcp_bench.wire.workload import Workload, measure, squid_configuration
 from mptcp_lab.remote import read_inventory, remote_lab
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Lab, Testbed, TestbedError, lab_of
-from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, mptcp_command, start_origin, start_proxy
+from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy
 
 pytestmark = pytest.mark.kernel
 SIZES = (1024, 300_000)
@@ -93,34 +89,6 @@ def test_segments_of_a_transfer_each_way_over_two_subflows(setup: Setup) -> None
         assert all(0 < seconds < LONG for seconds in (*exchange.up, *exchange.down))
 
 
-def test_a_slowed_origin_is_as_it_was_afterwards(setup: Setup) -> None:
-    before = setup.lab.origin.run(["tc", "qdisc", "show"]).stdout
-    workload = Workload("test", 1, 300_000, origin_rate=20_000_000)
-
-    (exchange,) = measure(setup.lab, setup.proxy.url(), setup.origin, workload, multipath=True).exchanges
-
-    assert len(exchange.down) >= 300_000 // 1500
-    assert setup.lab.origin.run(["tc", "qdisc", "show"]).stdout == before
-
-
-def test_requests_at_the_same_time_are_distinguished(setup: Setup) -> None:
-    lab, address = setup.lab, setup.lab.origin.service_address()
-    url = f"{setup.origin.url('300000.bin')}?parallel-[1-12]"
-    argv = ["curl", "-sS", "-Z", "--parallel-immediate", "-x", setup.proxy.url(), "-H", "Connection: close"]
-    devices = dict.fromkeys((*lab.proxy_devices, device_towards(lab.proxy, address)))
-
-    with captured(lab.proxy, tuple(devices), f"tcp port {PROXY_PORT} or tcp port 80") as packets:
-        lab.client.run(mptcp_command([*argv, "-o", "/dev/null", url]))
-
-    legs = Leg(PROXY_PORT), Leg(80, ip_address(address).packed)
-    follow(packets, *legs)
-    bodies = {f"/300000.bin?parallel-{number}": Body(0, 300_000) for number in range(1, 13)}
-    measured = exchanges(legs[0].connections, legs[1].connections, bodies)
-    assert len(measured) == 12
-    spans = sorted((min(times), max(times)) for c in legs[0].connections if (times := [p.time for p in c.down.pieces]))
-    assert any(after[0] < before[1] for before, after in pairwise(spans)), "no two downloads overlapped"
-
-
 def test_a_connection_to_the_origin_that_is_used_again_is_no_data_point(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:
@@ -128,15 +96,6 @@ def test_a_connection_to_the_origin_that_is_used_again_is_no_data_point(
     setup = Setup.on(testbed, shipped=True)
     with pytest.raises(CaptureError, match="open no connection of their own with the origin"):
         measure(setup.lab, setup.proxy.url(), setup.origin, Workload("test", 5, 1024), multipath=True)
-
-
-@pytest.mark.nightly
-def test_a_run_that_fell_back_is_no_data_point(testbed: Testbed, require: Callable[..., None]) -> None:
-    require(*NEEDED)
-    with testbed["proxy"].sysctl("net.mptcp.enabled", "0"):
-        setup = Setup.on(testbed)
-        with pytest.raises(TestbedError, match=r"5 connections fell back to plain TCP \(MPTcpExt\w+\)"):
-            measure(setup.lab, setup.proxy.url(), setup.origin, Workload("test", 5, 1024), multipath=True)
 
 
 @pytest.mark.nightly

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 
 import pytest
 from rich.console import Console
 
-from mptcp_bench.experiments import middleboxes
 from mptcp_bench.experiments.findings import Findings
-from mptcp_bench.experiments.middleboxes_judging import PLACES
+from mptcp_bench.experiments.middleboxes import SCENARIO
+from mptcp_bench.experiments.middleboxes_judging import PLACES, Download
 
 pytestmark = [pytest.mark.kernel, pytest.mark.nightly]
 PLAIN = "plain TCP"
@@ -27,25 +28,30 @@ BOXES = {
 @pytest.fixture(scope="module")
 def found(require: Callable[..., None]) -> Findings:
     require("root", "mptcp", "mptcp-pm", "tbf", "htb", "nfqueue", "gcc", "apache2", "squid", "curl", "mptcpize", "ss")
-    return middleboxes.run(Console(quiet=True), 1, False, {"behaviour": ",".join(BOXES)})
+    return SCENARIO.run(Console(quiet=True), 1, False, {"behaviour": ",".join(BOXES)})
 
 
-def test_each_does_what_it_is_named_after(found: Findings) -> None:
-    outcomes = {(each["behaviour"], each["place"]): each["outcome"] for each in found.data["downloads"]}
+def downloads(found: Findings) -> list[Download]:
+    names = [each.name for each in fields(Download)]
+    return [Download(**{name: run[name] for name in names}) for run in found.data["runs"]]
+
+
+def test_connection_ends_as_its_middlebox_implies(found: Findings) -> None:
+    outcomes = {(each.behaviour, each.place): each.outcome for each in downloads(found)}
     for behaviour, places in BOXES.items():
         assert {place: outcomes[behaviour, place] for place in places} == places, behaviour
 
 
-def test_packets_are_changed_where_the_box_stands_and_nowhere_else(found: Findings) -> None:
+def test_packets_are_changed_only_by_the_middlebox(found: Findings) -> None:
     aims = {aim.what: aim for aim in found.aims if "packets changed" in aim.what}
     assert len(aims) == 2 * len(BOXES) - 1
     assert [str(aim) for aim in aims.values() if not aim.met] == []
 
 
-def test_downloads_are_whole_and_the_status_follows_the_kernel(found: Findings) -> None:
+def test_downloads_are_whole_and_status_follows_the_kernel(found: Findings) -> None:
     wholes = {aim.what: aim.value for aim in found.aims if aim.what.endswith("downloads whole")}
     assert wholes == {f"{behaviour}: downloads whole": 1 for behaviour in BOXES}
     # The experiment judges how soon the status is right: on a busy machine many readings come before that.
-    for each in found.data["downloads"]:
-        right = [status == kernel and (capped > 0) == (kernel > 1) for _, kernel, status, capped in each["looks"]]
+    for each in downloads(found):
+        right = [look.status == look.kernel and (look.capped > 0) == (look.kernel > 1) for look in each.looks]
         assert any(right[len(right) // 2 :]), each

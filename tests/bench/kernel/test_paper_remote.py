@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from ssh_hosts import PARTS, SshHosts, plain, start
 
-from mptcp_bench.paper.results import load
-from mptcp_bench.result_file import FILE
+from mptcp_bench.result_file import FILE, load
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.installed import program
 from mptcp_lab.testbed.services import wait_until
@@ -28,7 +27,7 @@ def hosts(make_testbed: Callable[..., Testbed], require: Any) -> SshHosts:
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("dead_runs")
-def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Path) -> None:
+def test_experiment_of_the_paper_is_one_command_on_real_hosts(hosts: SshHosts, tmp_path: Path) -> None:
     """Run the command line in a namespace from which the hosts are reached only by ssh."""
     inventory = ["--inventory", str(hosts.inventory())]
     # Remove what other runs left on this machine.
@@ -38,7 +37,7 @@ def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Pa
     assert done.returncode == 0, done.stdout + done.stderr
     result = load(tmp_path / "fig6" / FILE)
     assert result.complete
-    assert {run.case for run in result.runs if run.valid} == {"tcp-wifi", "free", "first", "repeated"}
+    assert {run["case"] for run in result.data["runs"] if run["valid"]} == {"tcp-wifi", "free", "first", "repeated"}
     assert result.provenance.kernel == f"client {release()}, proxy {release()}, origin {release()}"
     assert "wifi.rate" not in result.parameters, "nobody stated what the real links are"
     assert "Real hosts" in result.notes[0]

@@ -17,12 +17,12 @@ from rich.console import Console
 from scipy.special import stdtrit
 
 from mptcp_bench.paper import session
-from mptcp_bench.paper.chapter import ARROWS
 from mptcp_bench.paper.parameters import Parameters
 from mptcp_bench.paper.quantities import FACTORS
 from mptcp_bench.paper.results import METRICS, Run
+from mptcp_bench.paper.tables import ARROWS
 from mptcp_bench.paper.verdicts import judged
-from mptcp_bench.result_file import ExperimentResult, JudgedClaim, Table
+from mptcp_bench.result_file import ExperimentResult, Table, Verdict
 from mptcp_bench.statistics import CONFIDENCE
 
 CELL = re.compile(r"(?P<mean>[-\d.]+)(?: ± (?P<half>[\d.]+))?(?: (?P<unit>[^ ]+))? \(n = (?P<n>\d+)\)")
@@ -57,11 +57,11 @@ def _columns(table: Table) -> Iterator[tuple[str, str, str]]:
                 yield title, NAMES[name], cell
 
 
-def claims_today(kept: ExperimentResult) -> tuple[JudgedClaim, ...]:
+def claims_today(kept: ExperimentResult) -> tuple[Verdict, ...]:
     """Return today's claims about the runs of *kept*, a summary of a result of the paper."""
     order = session.Order(Parameters.of(), kept.seed, False, Path(), Console())
-    result = replace(session.prepare(kept.experiment, order).result, parameters=kept.parameters)
-    keys = {case.title: case.key for case in result.cases}
+    measured = replace(session.prepare(kept.experiment, order)[0], parameters=kept.parameters)
+    keys = {case.title: case.key for case in measured.cases}
     values: dict[tuple[str, int], dict[str, float]] = {}
     pools: dict[str, dict[str, tuple[float, ...]]] = {}
     for table in kept.tables:
@@ -80,8 +80,4 @@ def claims_today(kept: ExperimentResult) -> tuple[JudgedClaim, ...]:
         Run(case, number, True, values=found, distributions=pools.get(case, {}))
         for (case, number), found in values.items()
     )
-    return judged(replace(result, runs=runs)).claims
-
-
-def of_the_paper(kept: ExperimentResult) -> bool:
-    return any(table.key == "claims" for table in kept.tables) and not kept.aims
+    return judged(replace(measured, runs=runs))

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mutants import Judge
+from mutants import Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.crowds_judging import ALONE, ARMS, BUSY, COMPARED, ONE_ADDRESS, Measured, aims
+from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.crowds import SCENARIO
+from mptcp_bench.experiments.crowds_judging import ALONE, ARMS, BUSY, COMPARED, ONE_ADDRESS, Measured
 
 RUNS, WORKERS, REQUESTS, BEFORE = 3, 2, 100, 70_000_000
 OPENED = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500, "all": 7500, ONE_ADDRESS: 2500}
@@ -28,8 +30,6 @@ def seconds(factor: float = 1.0, slow: float = 1.0) -> tuple[float, ...]:
 
 def measured(arm: str, number: int) -> Measured:
     return Measured(
-        arm=arm,
-        round=number,
         # The seconds differ between rounds, but within a round all are scaled alike.
         seconds=seconds((1 + number / 10) * (1 if arm == ALONE else 1.05 + number / 100)),
         failed=0,
@@ -39,6 +39,7 @@ def measured(arm: str, number: int) -> Measured:
         workers=WORKERS,
         descriptors=0.001 + STANDING.get(arm, 0) / WORKERS / 20_000,
         memory=BEFORE + 30_000 * STANDING.get(arm, 0),
+        before=BEFORE,
         warnings=0,
         answers=ANSWERS if arm in COMPARED else 0.0,
         octets=1e6 if arm in BUSY else 0.0,
@@ -46,24 +47,23 @@ def measured(arm: str, number: int) -> Measured:
 
 
 def crowds(
-    *, beside: Mapping[str, Any] | None = None, in_round: int | None = None, but: str = ALONE, runs: int = RUNS
+    *,
+    beside: Mapping[str, Any] | None = None,
+    in_round: int | None = None,
+    but: str = ALONE,
+    runs: int = RUNS,
+    without: Sequence[str] = (),
 ) -> Callable[[], Sequence[Aim]]:
     """Judge *runs* rounds with *beside* changed in all arms except *but*; with *in_round*, only in that round."""
 
-    def judged() -> Sequence[Aim]:
-        found = []
-        for number in range(runs):
-            for arm in ARMS:
-                one = measured(arm, number)
-                wrong = beside is not None and arm != but and in_round in (None, number)
-                found.append(replace(one, **beside) if wrong and beside else one)
-        return aims(found, ARMS, RUNS, BEFORE)
+    def of(turn: Turn[str]) -> Measured | None:
+        arm, number = turn.cell, turn.number
+        if number > runs or arm in without:
+            return None
+        wrong = beside is not None and arm != but and in_round in (None, number)
+        return replace(measured(arm, number), **(beside or {}) if wrong else {})
 
-    return judged
-
-
-def without(*arms: str) -> Callable[[], Sequence[Aim]]:
-    return lambda: aims([measured(a, n) for a in ARMS for n in range(RUNS) if a not in arms], ARMS, RUNS, BEFORE)
+    return lambda: SCENARIO.aims(rehearsed(SCENARIO, {"runs": str(RUNS)}, of))
 
 
 CROWDS = Judge(
@@ -77,16 +77,16 @@ CROWDS = Judge(
         "nothing is answered": crowds(beside={"seconds": (), "failed": REQUESTS}, but=""),
         "one request is refused": crowds(beside={"failed": 1}, but="", in_round=2),
         "fallback to TCP": crowds(beside={"multipath": 0}, but=""),
-        "one connection falls back": crowds(beside={"multipath": REQUESTS - 1}, but="", in_round=0),
+        "one connection falls back": crowds(beside={"multipath": REQUESTS - 1}, but="", in_round=1),
         "descriptors are nearly exhausted": crowds(beside={"descriptors": 0.95}, but=""),
         "they were for a moment": crowds(beside={"warnings": 1}, but="", in_round=1),
         "limits are off: one address has all that it opens": crowds(beside={"standing": 2500}),
         "what is allowed is closed": crowds(beside={"standing": 400}),
         "Squid has no worker": crowds(beside={"workers": 0}),
         "a connection takes 100 kB": crowds(beside={"memory": BEFORE + 7500 * 100_000}),
-        "memory grows from round to round": crowds(beside={"memory": 450_000_000}, in_round=RUNS - 1),
+        "memory grows from round to round": crowds(beside={"memory": 450_000_000}, in_round=RUNS),
         "one round has no interval": crowds(runs=1),
-        **{f"without {arm}": without(arm) for arm in ARMS},
-        "nothing measured": without(*ARMS),
+        **{f"without {arm}": crowds(without=(arm,)) for arm in ARMS},
+        "nothing measured": crowds(without=ARMS),
     },
 )

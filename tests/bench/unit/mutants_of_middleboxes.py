@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mutants import Judge
+from mutants import Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.middleboxes_judging import OF_THE_REQUEST, PLACES, SURVIVED, Download, Look, judge
-from mptcp_lab.emulation.behaviours import BEHAVIOURS
+from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.middleboxes import SCENARIO
+from mptcp_bench.experiments.middleboxes_judging import OF_THE_REQUEST, PLACES, SURVIVED, Download, Look
 
 TIMES = [0.25 * step for step in range(17)]
 BOTH = {"ethernet": 2_000_000, "wifi": 6_000_000}
@@ -22,7 +23,8 @@ def looks(kernel: int, status: int, capped: int) -> list[Look]:
     return [Look(time, kernel, status, capped) for time in TIMES]
 
 
-def sound(behaviour: str, place: str) -> Download:
+def sound(turn: Turn[str]) -> Download:
+    behaviour, place = turn.cell, turn.variant
     boxed = () if behaviour == "nothing" else PLACES[place]
     changed = {
         path: 1 if path in boxed and (path == "ethernet" or behaviour not in OF_THE_REQUEST) else 0 for path in BOTH
@@ -32,9 +34,12 @@ def sound(behaviour: str, place: str) -> Download:
     return Download(behaviour, place, True, 4.0, 1, 0, ALONE, looks(1, 1, 0), changed)
 
 
-def judged(**change: Any) -> Callable[[], Sequence[Aim]]:
-    found = [replace(sound(behaviour, place), **change) for behaviour in BEHAVIOURS for place in PLACES]
-    return lambda: judge(found, tuple(BEHAVIOURS), PLACES)
+def judged(keep: Callable[[Turn[str]], bool] = lambda turn: True, **change: Any) -> Callable[[], Sequence[Aim]]:
+    def aims() -> Sequence[Aim]:
+        found = rehearsed(SCENARIO, {}, lambda turn: replace(sound(turn), **change) if keep(turn) else None)
+        return SCENARIO.aims(found)
+
+    return aims
 
 
 MIDDLEBOXES = Judge(
@@ -54,12 +59,7 @@ MIDDLEBOXES = Judge(
         "the box of one path is missing": judged(changed={"ethernet": 1, "wifi": 0}),
         "a box changes what it should pass on": judged(changed=dict.fromkeys(BOTH, 1)),
         "nobody looked": judged(looks=[]),
-        "nothing measured": lambda: judge([], (), PLACES),
-        "one place left out": lambda: judge([sound("nat", "wifi")], ("nat",), PLACES),
-    },
-    refused={
-        "nobody looked": "nothing: not measured at every place",
-        "nothing measured": "nothing measured",
-        "one place left out": "nat: not measured at every place",
+        "nothing measured": judged(lambda turn: False),
+        "one place left out": judged(lambda turn: turn.variant != "wifi"),
     },
 )

@@ -12,12 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paper_examples import PROVENANCE
-
 from mptcp_bench.paper.conversion import CASES, FAST, PACED, SMALL, UPLOAD, run_of
-from mptcp_bench.paper.conversion_metrics import MPTCP, PARTS, REFERENCES, TCP
-from mptcp_bench.paper.results import PaperResult, Run
-from mptcp_bench.paper.verdicts import judged
+from mptcp_bench.paper.results import DELAYS, MPTCP, PARTS, TCP, Measurements, Run
 from mptcp_bench.result_file import Judgement
 from mptcp_bench.wire.exchanges import Exchange
 from mptcp_bench.wire.workload import Conversions, check_protocol
@@ -150,8 +146,8 @@ UNEXPLAINED: dict[str, Change] = {
 """Changes of ``TODAY`` that remove the mechanism by which a claim differs; the claim must then no longer differ."""
 
 
-def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> PaperResult:
-    """Measure *proxy* and judge the result."""
+def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> Measurements:
+    """Measure *proxy*."""
     draw = random.Random(seed)
     runs: list[Run] = []
     for number in range(1, repetitions + 1):
@@ -162,22 +158,6 @@ def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> PaperRes
                 runs.append(Run(protocol, number, valid=False, reason=str(error)))
             else:
                 runs.append(run_of(protocol, number, measured))
-    return judged(
-        PaperResult(
-            provenance=PROVENANCE,
-            experiment="table1",
-            title="",
-            paper="Table 1",
-            parameters={},
-            seed=seed,
-            complete=True,
-            repetitions=repetitions,
-            cases=CASES,
-            runs=tuple(runs),
-            references=REFERENCES,
-        )
+    return Measurements(
+        "table1", "Protocol conversion delay", "Table 1", repetitions, CASES, {}, DELAYS, tuple(runs), True
     )
-
-
-def verdicts(result: PaperResult) -> dict[str, str]:
-    return {verdict.id: verdict.verdict for verdict in result.claims}

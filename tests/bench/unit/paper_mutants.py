@@ -12,14 +12,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from paper_examples import PROVENANCE
-
 from mptcp_bench.paper import engine
 from mptcp_bench.paper.parameters import Parameters
-from mptcp_bench.paper.results import PaperResult, Reference, Run, metric
+from mptcp_bench.paper.results import Measurements, Reference, metric
 from mptcp_bench.paper.scenarios import SCENARIOS, Trial
-from mptcp_bench.paper.verdicts import judged
-from mptcp_bench.result_file import Judgement
+from mptcp_bench.paper.verdicts import CLAIMS, judged
+from mptcp_bench.result_file import Judgement, Verdict
 from mptcp_bench.statistics import fmean
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.recorder import Sample
@@ -245,6 +243,8 @@ BREAKS: dict[tuple[str, str], Verdicts] = {
     ("fig7", "outperforms"): _fail("second path unused", "cap strangles both") | _THROTTLER | _PROXY,
 }
 """The verdict that each mutant must produce, by scenario and claim."""
+THROTTLERS_FAULTS = tuple(_THROTTLER)
+"""Under these, every claim about a throttled transfer fails."""
 NO_DATA_POINT = {
     "fallback": "the connection fell back to plain TCP",
     "second path not joined": "no second subflow was established",
@@ -275,42 +275,30 @@ UNLIKELY: dict[tuple[str, str], Change] = {
 """Claims that fail in ``TODAY`` for a likely reason that is not measured, and a change that removes that reason."""
 
 
-def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -> PaperResult:
-    """Run scenario *key* in *world* and judge it."""
+def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -> Measurements:
+    """Run scenario *key* in *world*."""
     scenario, draw = SCENARIOS[key], random.Random(seed)
-    planned = engine.plan(scenario, PARAMETERS, seed, False)
-    runs: list[Run] = []
-    for number in range(1, repetitions + 1):
-        for trial in scenario.trials:
-            seen = world.observe(trial, draw, scenario.interval)
-            runs.append(
-                engine.data_point(
-                    trial,
-                    number,
-                    seen,
-                    DIGEST,
-                    PARAMETERS,
-                    used=[Usage(0.0, world.idle, None, least_idle=world.least_idle)],
-                    rtts=world.rtts,
-                    emulated=True,
-                )
-            )
     needed = PARAMETERS.receive_buffer_needed()
     assert needed is not None
-    return judged(
-        PaperResult(
-            provenance=PROVENANCE,
-            experiment=key,
-            title=scenario.title,
-            paper=scenario.figure,
-            parameters=dict(PARAMETERS.as_text()),
-            seed=seed,
-            complete=True,
-            repetitions=repetitions,
-            cases=engine.cases(scenario, planned, PARAMETERS),
-            runs=tuple(runs),
-            references=(Reference("sweep", needed, "needed"),),
+    used = [Usage(0.0, world.idle, None, least_idle=world.least_idle)]
+    runs = tuple(
+        engine.data_point(
+            trial,
+            number,
+            world.observe(trial, draw, scenario.interval),
+            DIGEST,
+            PARAMETERS,
+            used=used,
+            rtts=world.rtts,
+            emulated=True,
         )
+        for number in range(1, repetitions + 1)
+        for trial in scenario.trials
+    )
+    cases = engine.cases(scenario, [scenario.trials], PARAMETERS)
+    needed_buffer = (Reference("sweep", needed, "2 × sum of bandwidth × greatest RTT: 0.48 MB"),)
+    return Measurements(
+        key, scenario.title, scenario.figure, repetitions, cases, PARAMETERS.as_text(), needed_buffer, runs, True
     )
 
 
@@ -320,16 +308,15 @@ SCALES = {"s": 1.0, "ratio": 0.5, "bit/s": 1e8, "B": 1e6, "count": 100.0}
 """Smallest size of a value for scaling noise, by unit: a compared value is often zero, or a threshold."""
 
 
-def noisy(result: PaperResult, only: tuple[str, str] | None = None) -> PaperResult:
-    """Return *result* with two runs per case that have its means, but are too far apart to support any claim.
+def noisy(measured: Measurements, only: tuple[str, str] | None = None) -> Measurements:
+    """Return *measured* with two runs per case that have its means, but are too far apart to support any claim.
 
-    *only* restricts the noise to one case and metric. The summary is still the one of *result*.
+    *only* restricts the noise to one case and metric.
     """
     runs = []
-    for case in result.cases:
-        valid = result.valid(case.key)
-        names = dict.fromkeys(name for run in valid for name in run.values)
-        means = {name: fmean(result.values(case.key, name)) for name in names}
+    for case in measured.cases:
+        valid = measured.valid(case.key)
+        means = {name: fmean(measured.values(case.key, name)) for name in measured.metrics([case])}
         for number, sign in enumerate((-2, 2), 1) if valid else ():
             apart = {
                 name: mean + sign * max(abs(mean), SCALES[metric(name).unit])
@@ -338,8 +325,14 @@ def noisy(result: PaperResult, only: tuple[str, str] | None = None) -> PaperResu
                 for name, mean in means.items()
             }
             runs.append(replace(valid[0], repetition=number, values=apart))
-    return replace(result, runs=(*runs, *result.failed()))
+    return replace(measured, runs=(*runs, *measured.failed()))
 
 
-def verdicts(result: PaperResult) -> dict[str, str]:
-    return {verdict.id: verdict.verdict for verdict in result.claims}
+def claims(measured: Measurements) -> dict[str, Verdict]:
+    """Return the verdicts on *measured* by the claims' ids."""
+    ids = (claim.id for claim in CLAIMS[measured.experiment])
+    return dict(zip(ids, judged(measured), strict=True))
+
+
+def verdicts(measured: Measurements) -> dict[str, str]:
+    return {id: claim.verdict for id, claim in claims(measured).items()}

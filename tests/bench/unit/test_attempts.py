@@ -7,7 +7,6 @@ import ast
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,12 +17,10 @@ from fake_testbed import FakePaths
 from rich.console import Console
 
 from mptcp_bench import experiments
-from mptcp_bench.experiments import mimbox_memory, pages, pages_cells, scale_soft
+from mptcp_bench.experiments import pages, pages_cells, scale_soft
 from mptcp_bench.experiments.attempts import Attempts
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.findings import Findings, result_of
-from mptcp_bench.experiments.mimbox_points import Point, Points
-from mptcp_bench.experiments.relay_cells import Cell
 from mptcp_bench.result_file import Provenance
 from mptcp_lab.testbed import EmulationError, TestbedError
 
@@ -194,37 +191,3 @@ def test_a_batch_of_pages_is_excused_by_the_testbed_that_it_was_in(variant: str,
     excused = (late == "throttled") is (variant == pages.NEW)
     [why] = attempts.judged(NOTHING).failures
     assert why.endswith(": late" if excused else ": downloads not complete")
-
-
-def test_busy_tunnels_that_were_held_over_late_paths_are_held_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Lab(FakePaths):
-        def __getitem__(self, node: str) -> Any:
-            return SimpleNamespace(sysctl=lambda key, value: nullcontext())
-
-    lab = Lab()
-    lateness = iter([1, 0])
-
-    def measured(*of: object) -> Point:
-        lab.late += next(lateness)
-        return Point(Cell("ours", "mptcp2"), "connect", 1, 0, 1.0)
-
-    def judged(declared: object, what: object, points: Points, more: object, attempts: Attempts, *of: object) -> Any:
-        return attempts.judged(replace(NOTHING, data={"tasks": [point.task for point in points.all]}))
-
-    bed = SimpleNamespace(testbed=lab, running=lambda cell: nullcontext())
-    fakes: dict[str, Callable[..., Any]] = {
-        "need": lambda *features: None,
-        "chosen": lambda *of: SimpleNamespace(runs=1, seconds=1.0),
-        "built": lambda *of: nullcontext(bed),
-        "slow_origin": lambda *of: nullcontext(),
-        "rounds": lambda *of: (),
-        "measured": measured,
-        "_idle": lambda *of: [],
-        "buffer_aims": lambda *of: [],
-        "findings": judged,
-    }
-    for name, fake in fakes.items():
-        monkeypatch.setattr(mimbox_memory, name, fake)
-    findings = mimbox_memory.run(Console(file=io.StringIO()), 1, True, {})
-    assert findings.data["tasks"] == ["busy"]
-    assert findings.notes == ("repeated for the emulated paths: round 1, busy: late",)

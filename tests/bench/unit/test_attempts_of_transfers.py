@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,16 +13,13 @@ from typing import Any
 import pytest
 from fake_testbed import FakeTestbed
 from mutants import constant, series
-from mutants_of_middleboxes import sound
 from mutants_of_steering import END, GOOD
 from rich.console import Console
 
-from mptcp_bench.experiments import guard, middleboxes, steering, steering_outages
+from mptcp_bench.experiments import guard, steering, steering_outages
 from mptcp_bench.experiments.findings import Findings
 from mptcp_bench.experiments.guard_judging import Outcome as Guarded
-from mptcp_bench.experiments.middleboxes_judging import PLACES
 from mptcp_bench.experiments.steering_modes_judging import WARM
-from mptcp_lab.testbed import EmulationError, TestbedError
 
 SAMPLES = tuple(series({"eth0": constant(60), "wlan0": constant(30)}, END))
 RECORDER = SimpleNamespace(
@@ -90,35 +87,6 @@ def run_outages(monkeypatch: pytest.MonkeyPatch, testbeds: Any) -> Findings:
     return steering.run(CONSOLE, 1, True, {**options, "load": "full"})
 
 
-def run_middleboxes(
-    monkeypatch: pytest.MonkeyPatch, testbeds: Any, fails: Iterable[bool] = (), **more: object
-) -> Findings:
-    failing = iter(fails)
-
-    def observed(lab: FakeTestbed, argv: object, *, timeout: float, watch: Callable[[float], None]) -> Any:
-        if next(failing, False):
-            raise TestbedError("the observer ended with 1")
-        lab.transfer()
-        watch(0.0)
-        samples = [SimpleNamespace(octets=dict.fromkeys(PLACES["both"], octets)) for octets in (0, 4_000_000)]
-        protocol = SimpleNamespace(fallbacks=0, joins=1)
-        return SimpleNamespace(
-            status=0, octets=middleboxes.SIZE, sha256="", samples=samples, protocol=protocol, ended=4.0
-        )
-
-    faked(
-        monkeypatch, middleboxes, testbeds,
-        QUICK=("nothing",),
-        lab_of=lambda testbed: testbed,
-        observe=observed,
-        subflows=lambda lab: 2,
-        active_and_capped=lambda throttler: (2, 1),
-    )  # fmt: skip
-    for name, fake in more.items():
-        monkeypatch.setattr(middleboxes, name, fake)
-    return middleboxes.run(CONSOLE, 1, True, {})
-
-
 def setup_of(testbed: FakeTestbed, *of: object, **how: object) -> Any:
     return SimpleNamespace(
         testbed=testbed, client=testbed, proxy=testbed, download=["curl"], load_between=lambda *of: None
@@ -130,7 +98,6 @@ EACH: Mapping[str, tuple[Callable[..., Findings], str, str]] = {
     "guard": (run_guard, "runs", "down, 20 ms, silence, 1 of 1, guard off"),
     "steering": (run_modes, "runs", "20/20 ms, load-balancing 70/30, 1 of 1"),
     "steering, outages": (run_outages, "outages", "smallest-delay, silent, 8 s, full"),
-    "middleboxes": (run_middleboxes, "downloads", "nothing on wifi"),
 }
 """For each experiment: a function that runs three transfers, the key of its data, and the name of the second one."""
 
@@ -153,51 +120,3 @@ def test_a_transfer_of_guard_without_a_fault_is_made_again_too(monkeypatch: pyte
     findings = run_guard(monkeypatch, lambda *topology, seed: nullcontext(FakeTestbed([False, False, True])))
     assert findings.notes == (MADE_AGAIN % "down, 20 ms, nothing happens",)
     assert list(findings.data["controls"]) == ["down, 20 ms, nothing happens"]
-
-
-def test_a_download_through_a_box_that_stays_void_loses_its_behaviour_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: one download that failed repeatedly discarded all others, some twenty minutes of work."""
-    testbed = FakeTestbed()
-
-    def download(lab: object, throttler: object, proxy: object, origin: object, behaviour: str, place: str) -> Any:
-        if (behaviour, place) == ("nat", "wifi"):
-            raise TestbedError("the last connection is gone: not within 90 s")
-        return sound(behaviour, place)
-
-    faked(monkeypatch, middleboxes, lambda *of, seed: nullcontext(testbed), download=download)
-    findings = middleboxes.run(CONSOLE, 1, False, {"behaviour": "nothing,nat"})
-    assert findings.failures == ("nat on wifi: the last connection is gone: not within 90 s",)
-    judged = {aim.what.partition(":")[0] for aim in findings.aims[:-1]}
-    assert judged == {"nothing"}
-    assert len(findings.data["downloads"]) == 5
-    assert findings.aims[-1].value == 2
-    [of_nat] = [cells for cells in zip(*(c.cells for c in findings.tables[0].columns), strict=True) if "void" in cells]
-    assert list(of_nat).count("void") == 1
-
-
-def test_the_end_of_a_testbed_that_was_late_loses_no_download_through_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the paths were judged only at the end, which discarded all downloads."""
-
-    class LateAtTheEnd(FakeTestbed):
-        def __enter__(self) -> FakeTestbed:
-            return self
-
-        def __exit__(self, *of: object) -> None:
-            raise EmulationError("late")
-
-    findings = run_middleboxes(monkeypatch, lambda *topology, seed: LateAtTheEnd())
-    assert len(findings.data["downloads"]) == 3
-    assert findings.failures == ("middleboxes: late",)
-
-
-def test_what_waits_for_a_download_that_failed_waits_without_its_box(monkeypatch: pytest.MonkeyPatch) -> None:
-    testbed, waited = FakeTestbed(), []
-    findings = run_middleboxes(
-        monkeypatch,
-        lambda *topology, seed: nullcontext(testbed),
-        [True],
-        QUICK=("nat",),
-        wait_until=lambda *of, **how: waited.append(dict(testbed.boxes)),
-    )
-    assert findings.notes == ("repeated for another reason: nat on ethernet: the observer ended with 1",)
-    assert waited == [{}, *[dict.fromkeys(PLACES["both"], "nothing")] * 3]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -147,7 +147,7 @@ def test_no_aim_is_made_without_a_mutant(monkeypatch: pytest.MonkeyPatch) -> Non
     test = sys._getframe()
     made: dict[Site, list[Aim]] = {}
     claims: dict[int, tuple[Claim, list[Site]]] = {}
-    construct, claim = Aim.__init__, Claim.__init__
+    construct = Aim.__init__
 
     def recorded(self: Aim, *values: Any, **named: Any) -> None:
         construct(self, *values, **named)
@@ -160,14 +160,18 @@ def test_no_aim_is_made_without_a_mutant(monkeypatch: pytest.MonkeyPatch) -> Non
             for site in claimed:
                 made.setdefault(site, []).append(self)
 
-    def claiming(self: Claim, *values: Any, **named: Any) -> None:
-        claim(self, *values, **named)
-        frame = sys._getframe(1)
-        # Keep the claim, so that its id is not reused.
-        claims[id(self)] = self, [(frame.f_code.co_filename, frame.f_lineno)]
+    def claiming(claim: Callable[..., None]) -> Callable[..., None]:
+        def made_at(self: Claim, *values: Any, **named: Any) -> None:
+            claim(self, *values, **named)
+            frame = sys._getframe(1)
+            # Keep the claim, so that its id is not reused.
+            claims[id(self)] = self, [(frame.f_code.co_filename, frame.f_lineno)]
+
+        return made_at
 
     monkeypatch.setattr(Aim, "__init__", recorded)
-    monkeypatch.setattr(Claim, "__init__", claiming)
+    for kind in (Claim, *Claim.__subclasses__()):
+        monkeypatch.setattr(kind, "__init__", claiming(vars(kind)["__init__"]))
     for judge in JUDGES.values():
         for judged in (judge.sound, *judge.mutants.values()):
             judged_by(judged)

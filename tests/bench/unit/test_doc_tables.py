@@ -8,31 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from found_results import OURS, PAPERS, PROVENANCE
 from hypothesis import given
 from hypothesis import strategies as st
-from paper_examples import PROVENANCE, fig3
 
-from mptcp_bench import doc_tables, result_file
+from mptcp_bench import result_file
 from mptcp_bench.cli import main
-from mptcp_bench.doc_tables import DOCS, END, generated, keep, markdown, pages, read_kept, summary, unfit, write_pages
-from mptcp_bench.result_file import ExperimentResult, ResultError, Table, Verdict
+from mptcp_bench.doc_tables import END, generated, keep, markdown, pages, read_kept, unfit, write_pages
+from mptcp_bench.result_file import ExperimentResult, Judgement, ResultError, Table, Verdict
 
-FOUND = ExperimentResult(
-    provenance=PROVENANCE,
-    experiment="recovery",
-    title="",
-    parameters={},
-    seed=7,
-    complete=True,
-    aims=(
-        Verdict("iptables: gap", 0.125, " s", None, 0.25, "met"),
-        Verdict("nftables: gap", None, " s", None, 0.25, "missed"),
-        Verdict("nftables: seconds", 0.7, "", None, None, "no aim"),
-    ),
-    tables=(Table("rates", "Rates", ("path", "Mbit/s"), (("eth0", "5.0"),)),),
-    pictures=("drawn",),
-    data={"samples": [1, 2, 3]},
-)
+FOUND = OURS
 PAGE = "# Page\n\n<!-- table: recovery.aims -->\nold\n<!-- end -->\nText.\n"
 FROM = "`mptcp-bench run fig3 --seed 7`, 2026-01-02, Linux 6.18.44, 2 processors."
 AIMS = f"""\
@@ -46,14 +31,14 @@ AIMS = f"""\
 """
 
 
-def test_the_pages_say_what_the_results_say() -> None:
+def test_pages_in_docs_say_what_the_results_say() -> None:
     message = "mptcp-bench report --docs writes it anew"
     for page, text in pages().items():
         assert page.read_text() == text, f"{page}: {message}"
     assert read_kept(), "no result is kept in docs/results"
 
 
-def test_what_is_kept_is_fit() -> None:
+def test_results_in_docs_are_fit() -> None:
     assert {name: reasons for name, kept in read_kept().items() if (reasons := unfit(kept))} == {}
 
 
@@ -87,7 +72,7 @@ def changed(number: int, **values: Any) -> tuple[Verdict, ...]:
         ),
     ],
 )
-def test_what_is_unfit_is_not_kept(
+def test_unfit_result_is_not_kept(
     bad: ExperimentResult, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "recovery" / result_file.FILE
@@ -100,12 +85,7 @@ def test_what_is_unfit_is_not_kept(
     assert not (tmp_path / "docs").exists()
 
 
-def test_what_is_kept_is_small() -> None:
-    for source in (DOCS / doc_tables.KEPT).iterdir():
-        assert source.stat().st_size < 60_000, f"{source}: summaries alone"
-
-
-def test_a_table_is_written_where_the_page_wants_it() -> None:
+def test_table_is_written_where_the_page_wants_it() -> None:
     text = generated(PAGE, {"recovery": FOUND}, "p.md")
     assert text == f"# Page\n\n<!-- table: recovery.aims -->\n\n{AIMS}\n{END}\nText.\n"
     assert generated(text, {"recovery": FOUND}, "p.md") == text
@@ -117,27 +97,12 @@ def test_rows_are_chosen_by_words() -> None:
     assert "nftables" not in text
 
 
-def test_a_row_without_a_label_has_that_of_the_row_above() -> None:
-    rows = (("2 ms", "soft", "1.0"), ("", "at once", "0.6"), ("20 ms", "soft", "0.9"), ("", "at once", "0.5"))
-    found = replace(FOUND, tables=(Table("rates", "Rates", ("path", "cap", "kept"), rows),))
-    text = generated(PAGE.replace("aims", "rates: at once"), {"recovery": found}, "p.md")
-    assert "| 2 ms | at once | 0.6 |\n| 20 ms | at once | 0.5 |\n" in text
-    assert "soft" not in text
-    assert "| | at once | 0.6 |" in generated(PAGE.replace("aims", "rates"), {"recovery": found}, "p.md")
-
-
-def test_all_first_cells_that_are_empty_are_those_of_the_row_above() -> None:
+def test_empty_first_cells_repeat_those_of_the_row_above() -> None:
     rows = (("20", "standby", "after s", "0.3"), ("", "", "before", "0"), ("", "balanced", "share", "0.7"))
     found = replace(FOUND, tables=(Table("modes", "", ("RTT", "mode", "what", "mean"), rows),))
     text = generated(PAGE.replace("aims", "modes: standby, before; share"), {"recovery": found}, "p.md")
     assert "| 20 | standby | before | 0 |\n| 20 | balanced | share | 0.7 |\n" in text
     assert "after s" not in text
-
-
-def test_words_may_leave_out_what_stands_between_them() -> None:
-    text = generated(PAGE.replace("aims", "aims: nftables…0.7"), {"recovery": FOUND}, "p.md")
-    assert "seconds" in text
-    assert "gap" not in text
 
 
 def test_columns_are_chosen_by_name() -> None:
@@ -147,7 +112,7 @@ def test_columns_are_chosen_by_name() -> None:
     assert "| path | down, kB | up |\n| --- | --- | --- |\n| e | g | f |\n\n" in text
 
 
-def test_a_brief_table_has_neither_intervals_nor_bounds() -> None:
+def test_brief_table_has_neither_intervals_nor_bounds() -> None:
     rows = (("8 ± 2 ms", "4.7 (4.1 to 5.4)", "1.5 ± 0.2", "6 ms (≤ 8)"),)
     found = replace(FOUND, tables=(Table("rates", "", ("path", "GET", "gap", "reaction"), rows),))
     text = generated(PAGE.replace("table: recovery.aims", "brief: recovery.rates"), {"recovery": found}, "p.md")
@@ -157,23 +122,19 @@ def test_a_brief_table_has_neither_intervals_nor_bounds() -> None:
     assert "missed" not in text
 
 
-def test_verdicts_are_shown_and_counted() -> None:
-    def claimed(*verdicts: str, day: str) -> ExperimentResult:
-        rows = tuple((f"claim {number}", "a figure", verdict) for number, verdict in enumerate(verdicts))
-        provenance = replace(PROVENANCE, started=f"{day}T00:00:00+00:00")
-        return replace(FOUND, tables=(Table("claims", "", ("", "", ""), rows),), provenance=provenance)
+def test_claims_are_shown_with_verdicts_and_counted() -> None:
+    def claimed(*words: Judgement, day: str) -> ExperimentResult:
+        claims = (Verdict(f"claim {n}", None, verdict=word, said="a figure") for n, word in enumerate(words))
+        return replace(PAPERS, aims=tuple(claims), provenance=replace(PROVENANCE, started=f"{day}T00:00:00+00:00"))
 
     kept = {"a": claimed("holds", "fails", day="2026-01-03"), "b": claimed("holds", day="2026-01-02")}
     text = generated(f"<!-- verdicts: a, b -->\n{END}\n", kept, "p.md")
     assert "| `a` | claim 0 | holds |\n| | claim 1 | fails |\n| `b` | claim 0 | holds |\n" in text
     assert "\n3 claims: 2 × holds, 1 × fails. Measured 2026-01-02 to 2026-01-03.\n" in text
     assert "a figure" not in text
+    whole = generated(f"<!-- table: a.claims -->\n{END}\n", kept, "p.md")
+    assert "| the paper says | measured | verdict |\n| --- | --- | --- |\n| claim 0 | a figure | holds |\n" in whole
     assert "Measured 2026-01-02.\n" in generated(f"<!-- verdicts: b -->\n{END}\n", kept, "p.md")
-
-
-def test_a_table_of_the_experiments_own() -> None:
-    text = generated(PAGE.replace("aims", "rates"), {"recovery": FOUND}, "p.md")
-    assert "| path | Mbit/s |\n| --- | --- |\n| eth0 | 5.0 |\n" in text
 
 
 @pytest.mark.parametrize(
@@ -193,14 +154,14 @@ def test_a_table_of_the_experiments_own() -> None:
         (END, "p.md:1: <!-- end -->: there should be "),
     ],
 )
-def test_a_page_that_names_what_there_is_not_is_refused(page: str, message: str) -> None:
+def test_page_is_refused_when_it_names_what_there_is_not(page: str, message: str) -> None:
     with pytest.raises(ResultError) as error:
         generated(page, {"recovery": FOUND}, "p.md")
     assert str(error.value).startswith(message)
 
 
 @given(st.text())
-def test_a_page_without_tables_stays_as_it_is(text: str) -> None:
+def test_page_without_tables_stays_as_it_is(text: str) -> None:
     page = text.replace("<!--", "")
     assert generated(page, {}, "p.md") == page
 
@@ -213,7 +174,7 @@ def test_any_cell_stays_in_its_column(rows: list[tuple[str, ...]]) -> None:
         assert line.replace(r"\|", "").count("|") == 3
 
 
-def test_results_are_kept_and_pages_written(tmp_path: Path) -> None:
+def test_command_keeps_results_and_writes_pages(tmp_path: Path) -> None:
     docs, results = tmp_path / "docs", tmp_path / "results"
     result_file.write(FOUND, results / "recovery" / result_file.FILE)
     docs.mkdir()
@@ -226,36 +187,3 @@ def test_results_are_kept_and_pages_written(tmp_path: Path) -> None:
     # A figure that was typed by hand differs from the measured one.
     (docs / "p.md").write_text((docs / "p.md").read_text().replace("0.125", "0.120"))
     assert write_pages(docs) == [docs / "p.md"]
-
-
-def test_a_result_need_not_be_on_a_page(tmp_path: Path) -> None:
-    """The report contains it instead, see ``test_kept_report.py``."""
-    result_file.write(FOUND, tmp_path / doc_tables.KEPT / "recovery.json")
-    assert pages(tmp_path) == {}
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_of_the_papers_results_claims_and_statistics_are_kept() -> None:
-    kept = summary(fig3())
-    assert [table.key for table in kept.tables] == ["claims", "statistics"]
-    assert [row[2] for row in kept.tables[0].rows] == ["holds", "differs"]
-    assert len(result_file.to_json(kept)) < 10_000
-    assert result_file.from_json(result_file.to_json(kept), "f", ExperimentResult) == kept
-
-
-def test_the_command_keeps_and_writes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept: list[tuple[str, Path]] = []
-    monkeypatch.setattr(doc_tables, "keep", lambda name, results: kept.append((name, results)))
-    monkeypatch.setattr(doc_tables, "write_pages", lambda: [tmp_path / "p.md"])
-    assert main(["report", str(tmp_path), "--docs", "recovery"]) == 0
-    assert kept == [("recovery", tmp_path)]
-    assert capsys.readouterr().out == f"{tmp_path / 'p.md'}\n"
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_a_result_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(tmp_path), "--docs", "recovery"]) == 1
-    message = f"mptcp-bench: {tmp_path}/recovery/result.json: No such file or directory\n"
-    assert capsys.readouterr().err == message

@@ -4,45 +4,47 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from aims_of_today import differences
 from hypothesis import given
 from hypothesis import strategies as st
-from kept_of_the_paper import claims_today, of_the_paper, samples
+from kept_of_the_paper import claims_today, samples
 from paper_mutants import PAPER, TODAY, World, experiment
+from rich.console import Console
 
-from mptcp_bench.doc_tables import generated, read_kept, summary
+from mptcp_bench.doc_tables import generated, read_kept
 from mptcp_bench.earlier_rules import EARLIER, earlier_rule
-from mptcp_bench.paper.chapter import cell_of
-from mptcp_bench.paper.scenarios import SCENARIOS
-from mptcp_bench.paper.summary import summed_up
+from mptcp_bench.paper.parameters import Parameters
+from mptcp_bench.paper.results import statistic_of
+from mptcp_bench.paper.scenarios import NAMES
+from mptcp_bench.paper.session import Order, result_of
+from mptcp_bench.paper.tables import cell_of
 from mptcp_bench.statistics import mean_interval
 
 KEPT = read_kept()
-PAPERS = sorted(name for name, kept in KEPT.items() if of_the_paper(kept))
+PAPERS = sorted(name for name, kept in KEPT.items() if kept.experiment in NAMES)
 OURS = sorted(KEPT.keys() - set(PAPERS))
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_the_papers_claims_are_those_of_today_and_have_the_verdicts_of_today(name: str) -> None:
+def test_papers_claims_and_verdicts_are_those_of_today(name: str) -> None:
     """If this fails, a claim was changed: run the experiment again, because the kept result is out of date."""
-    kept = next(table for table in KEPT[name].tables if table.key == "claims")
-    today = [(claim.paper, claim.verdict) for claim in claims_today(KEPT[name])]
-    assert [(paper, verdict) for paper, _, verdict in kept.rows] == today
+    today = [(claim.what, claim.verdict) for claim in claims_today(KEPT[name])]
+    assert [(claim.what, claim.verdict) for claim in KEPT[name].aims] == today
 
 
-@pytest.mark.parametrize("key", SCENARIOS)
 @pytest.mark.parametrize("world", [PAPER, TODAY], ids=["paper", "today"])
-@pytest.mark.usefixtures("undrawn")
-def test_a_summary_is_judged_as_what_it_sums_up(world: World, key: str) -> None:
-    measured = experiment(world, key)
-    assert [claim.verdict for claim in claims_today(summary(measured))] == [claim.verdict for claim in measured.claims]
+def test_tables_of_a_result_are_judged_as_what_they_sum_up(world: World) -> None:
+    order = Order(Parameters.of(), 1, False, Path(), Console())
+    kept = result_of(experiment(world, "fig4"), order, KEPT["fig4"].provenance)
+    assert [claim.verdict for claim in claims_today(kept)] == [claim.verdict for claim in kept.aims]
 
 
 @given(st.lists(st.floats(1e6, 1e9), min_size=1, max_size=12))
 def test_samples_have_the_mean_and_the_interval_of_their_cell(values: list[float]) -> None:
-    found = mean_interval(samples(cell_of(summed_up("case", "goodput", values))))
+    found = mean_interval(samples(cell_of(statistic_of("case", "goodput", values))))
     whole = mean_interval(values)
     digits = 0.02 * max(whole.mean, whole.half or 0.0)
     assert found.n == whole.n

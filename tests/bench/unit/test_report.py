@@ -5,28 +5,24 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from paper_examples import EXAMPLES, PROVENANCE, fig2, fig3, fig4, incomplete, table1
-from rich.table import Table as RichTable
+from found_results import OURS, PAPERS
 
-from mptcp_bench import result_file
+from mptcp_bench import report, result_file
 from mptcp_bench.cli import main
+from mptcp_bench.doc_tables import DOCS, KEPT, read_kept
+from mptcp_bench.earlier_rules import earlier_rule
 from mptcp_bench.experiments import EXPERIMENTS
-from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.findings import Findings, result_of
-from mptcp_bench.paper import chapter
-from mptcp_bench.paper.figures import svg
-from mptcp_bench.paper.results import PaperResult
-from mptcp_bench.report import FoundResult, report, write_report
-from mptcp_bench.result_file import ExperimentResult, Result, ResultError
+from mptcp_bench.report import Chapter, page, write_kept_report, write_report
+from mptcp_bench.result_file import ExperimentResult, ResultError
 
-pytestmark = pytest.mark.usefixtures("undrawn")
 VOID = {"meta", "img", "br", "link", "hr", "input"}
+SVG = b"<svg/>"
+RESULTS = read_kept()
 
 
 class Page(HTMLParser):
@@ -39,17 +35,16 @@ class Page(HTMLParser):
         self.references: list[str] = []
         self.ids: list[str] = []
         self.words: list[str] = []
-        self.cells: list[list[str]] = []
+        assert text.lower().startswith("<!doctype html>")
         self.feed(text)
         self.close()
+        assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.references += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
         self.ids += [value or "" for name, value in attrs if name == "id"]
         assert not [name for name, _ in attrs if name.startswith("on")]
-        if tag == "tr":
-            self.cells.append([])
         if tag not in VOID:
             self.open.append(tag)
 
@@ -60,208 +55,110 @@ class Page(HTMLParser):
         if self.open and self.open[-1] == "style":
             assert "url(" not in data
             assert "@import" not in data
-            return
-        self.words.append(data)
-        if self.cells and "tr" in self.open:
-            self.cells[-1].append(data)
+        else:
+            self.words.append(data)
 
     @property
     def text(self) -> str:
-        return re.sub(r"\s+", " ", " ".join(self.words))
+        return " ".join(" ".join(self.words).split())
 
 
-def own(name: str, failures: tuple[str, ...] = (), pictures: tuple[str, ...] = ()) -> ExperimentResult:
-    """Return a result of one of our experiments: one met aim, one missed aim, a figure without an aim, and a table."""
-    aims = (Aim("share", 0.97, least=0.95), Aim("gap", 0.5, " s", most=0.25), Aim("greatest", 12, " ms"))
-    table = RichTable("cell", "kept", title="Kept")
-    table.add_row("bbr <20 ms>", "[green]0.99[/]")
-    result = Findings((table,), {}, failures, aims=aims)
-    found = result_of(name, EXPERIMENTS[name].summary, result, PROVENANCE, {"runs": "3"}, seed=1, quick=False)
-    return replace(found, pictures=pictures)
+def saved(directory: Path, *found: ExperimentResult) -> None:
+    """Write each result into a directory of its name below *directory*."""
+    for each in found:
+        result_file.write(each, directory / each.experiment / result_file.FILE)
 
 
-def page(*shown: Result) -> Page:
-    text = report([FoundResult(result, Path()) for result in shown])
-    assert text.lower().startswith("<!doctype html>")
-    read = Page(text)
-    assert read.open == []
-    return read
-
-
-@pytest.fixture(scope="module")
-def everything(undrawn: None) -> Page:
-    """Return the page of a report with a result of each experiment."""
-    return page(*(make() for make in EXAMPLES), *(own(name) for name in EXPERIMENTS))
-
-
-@pytest.fixture(scope="module")
-def figure_3(undrawn: None) -> Page:
-    return page(fig3())
-
-
-@pytest.fixture(scope="module")
-def table_1(undrawn: None) -> Page:
-    return page(table1())
-
-
-def test_the_page_fetches_nothing_and_runs_nothing(everything: Page) -> None:
-    read = everything
+def test_page_has_verdicts_tables_pictures_and_provenance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved(tmp_path, OURS, PAPERS)
+    (tmp_path / "fig3" / "figure.svg").write_bytes(SVG)
+    assert main(["report", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'report.html'}\n"
+    assert said.err.startswith("mptcp-bench report: not run yet: fig2, fig4, fig5, fig6, fig7, table1, goodput, ")
+    read = Page((tmp_path / "report.html").read_text())
     assert not {"script", "link", "iframe", "object", "base"} & set(read.tags)
-    assert all(re.match(r"#[\w-]+$|data:image/svg\+xml;base64,", reference) for reference in read.references)
-    inner = [r for r in read.references if r.startswith("#")]
-    assert {r.removeprefix("#") for r in inner} <= set(read.ids)
-    assert len(set(read.ids)) == len(read.ids) == len(EXAMPLES) + len(EXPERIMENTS)
-
-
-@pytest.mark.nightly(besides=("fig3",))
-@pytest.mark.parametrize("make", [fig3, table1])
-def test_the_figures_within_fetch_nothing(make: Callable[[], PaperResult], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chapter, "svg", svg)
-    (picture,) = (r for r in page(make()).references if r.startswith("data:"))
-    text = base64.b64decode(picture.partition(",")[2]).decode()
-    assert text.startswith("<?xml")
-    assert all(r.startswith("#") for r in re.findall(r'(?:xlink:)?href="([^"]*)"', text))
-    assert "<script" not in text
-
-
-def test_everything_is_said_of_an_experiment(figure_3: Page) -> None:
-    text = figure_3.text
-    assert "2 claims of the paper: 1 holds 1 differs" in text
+    assert [id.partition("-")[0] for id in read.ids] == ["fig3", "recovery"]
+    assert {f"#{id}" for id in read.ids} <= set(read.references)
+    [picture] = (each for each in read.references if not each.startswith("#"))
+    assert base64.b64decode(picture.removeprefix("data:image/svg+xml;base64,")) == SVG
     for words in (
-        "Figure 3: MPTCP through the proxy",
-        "MPTCP gives no less than TCP on the better path.",
-        "113 against 92 Mbit/s.",
-        "The kernel's scheduler fills every path whose window has room.",
-        "15 data points of 15 planned; 1 run failed",
-        "1 × MPTCP through the proxy: fell back to plain TCP",
-        "The links are emulated.",
-        "mptcp-bench run fig3 --seed 7",
-        "0123456789abcdef0123456789abcdef01234567",
+        "Figure 3: Multipath TCP",
+        "2 claims of the paper: 1 holds 1 differs",
+        "3 aims of ours: 1 met 1 missed 1 no aim",
+        "holds The paper: No less than TCP. Measured: 113 against 92 Mbit/s.",
+        "differs The paper: Wi-Fi stays unused. Measured: It carried 20 %. Why: The scheduler fills it.",
+        "missed nftables: gap: nothing, wanted ≤ 0.25",
+        "iptables: gap 0.125 s ≤ 0.25 met",
+        "Rates path Mbit/s eth0 <100> 5.0",
+        "1 × fell back",
+        "The picture drawn.svg cannot be shown: No such file or directory.",
         "6.18.44",
-        "2026-01-02T03:04:05+00:00",
+        "runs 3",
+        " ".join(EXPERIMENTS["recovery"].explanation.split("\n\n")[0].replace("``", "").split()),
     ):
-        assert words in text, words
-
-
-def test_statistics_are_mean_interval_and_count(figure_3: Page) -> None:
-    result = fig3()
-    line = result.statistic("mptcp", "goodput")
-    assert line is not None
-    assert line.high is not None
-    (cells,) = [row for row in figure_3.cells if row[0] == "goodput"]
-    expected = f"{line.mean / 1e6:.1f} ± {(line.high - line.mean) / 1e6:.1f} Mbit/s (n = 5)"
-    assert cells[1] == expected
-    assert len(cells) == 4
-
-
-def test_the_sweep_has_a_row_for_each_point() -> None:
-    rows = page(fig4()).cells
-    assert len([row for row in rows if row[0].startswith("buffer ")]) == 10
-
-
-def test_delays_stand_beside_the_papers(table_1: Page) -> None:
-    rows = table_1.cells
-    (syn,) = [row for row in rows if row[0] == "syn, client → origin" and row[1] == "plain TCP"]
-    assert syn[2] == "1200"
-    assert syn[-1] == "8.50 ms"
-    (bulk,) = [row for row in rows if row[0] == "bulk, origin → client" and row[1] == "plain TCP"]
-    assert bulk[-1] == "—"
+        assert words in read.text, words
 
 
 def test_texts_are_escaped_and_an_interrupted_experiment_is_flagged() -> None:
-    read = page(incomplete())
+    hostile = '<script>alert(1)</script> & "quoted"'
+    aims = tuple(replace(aim, what=hostile, said=hostile, why=hostile) for aim in PAPERS.aims)
+    found = replace(PAPERS, complete=False, title=hostile, aims=aims, notes=(hostile,), failures=(hostile,))
+    read = Page(page([Chapter(found, hostile), Chapter(replace(found, seed=8), hostile)]))
     assert "script" not in read.tags
-    assert read.text.count('<script>alert(1)</script> & "quoted"') >= 6
+    assert read.text.count(hostile) >= 20
     assert "was interrupted or is still running" in read.text
-    assert "No run is a data point" in read.text
-    assert "img" not in read.tags
+    assert len(set(read.ids)) == 2
 
 
-def test_missing_experiments_are_named(everything: Page) -> None:
-    text = page(fig2(), table1()).text
-    assert "Not run yet: fig3, fig4, fig5, fig6, fig7, goodput, " in text
-    assert "Not run yet" not in everything.text
-
-
-def test_files_are_found_put_in_order_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, result in (("a", table1()), ("b", fig3()), ("c", fig2())):
-        result_file.write(result, tmp_path / name / result_file.FILE)
-    (tmp_path / "goodput.json").write_text("{}")
-    for name in ("emulation", "goodput"):
-        result_file.write(own(name), tmp_path / name / result_file.FILE)
-    assert write_report(tmp_path, tmp_path / "out" / "r.html") == (
-        "fig4",
-        "fig5",
-        "fig6",
-        "fig7",
-        *(name for name in EXPERIMENTS if name not in ("emulation", "goodput")),
-    )
-    written = (tmp_path / "out" / "r.html").read_text()
-    assert [id.partition("-")[0] for id in Page(written).ids] == ["fig2", "fig3", "table1", "goodput", "emulation"]
-    assert main(["report", str(tmp_path)]) == 0
-    assert (tmp_path / "report.html").read_text() == written
-    assert str(tmp_path / "report.html") in capsys.readouterr().out
-
-
-def test_two_results_of_one_experiment_are_both_shown() -> None:
-    ids = page(fig3(), replace(fig3(), seed=8)).ids
-    assert len(ids) == len(set(ids)) == 2
-
-
-def test_every_file_that_is_wrong_is_reported_and_no_page_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("a", "b"):
+def test_no_page_is_written_when_a_file_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ResultError, match=r"no NAME/result\.json in it"):
+        write_report(tmp_path, tmp_path / "r.html")
+    for name, text in (("a", "{"), ("b", '{"experiment": "onset"}'), ("c", "[]")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / result_file.FILE).write_text("{")
+        (tmp_path / name / result_file.FILE).write_text(text)
     assert main(["report", str(tmp_path)]) == 1
-    message = capsys.readouterr().err.splitlines()
-    assert [line.partition(": Invalid JSON")[0] for line in message] == [
-        f"mptcp-bench: {tmp_path}/{name}/result.json" for name in ("a", "b")
-    ]
+    lines = capsys.readouterr().err.splitlines()
+    problems = ("a/result.json: Invalid JSON", "b/result.json: provenance: Field required", "c/result.json: Input")
+    for line, problem in zip(lines, problems, strict=True):
+        assert line.startswith(f"mptcp-bench: {tmp_path}/{problem}")
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_directory_without_a_result_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ResultError, match=r"no NAME/result\.json in it"):
-        write_report(tmp_path, tmp_path / "r.html")
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the page of the kept results, as the command writes it."""
+    target = tmp_path_factory.mktemp("kept") / "kept.html"
+    assert main(["report", str(target.parent), "--kept"]) == 0
+    return target.read_text()
 
 
-def test_ours_have_their_aims_and_tables() -> None:
-    read = page(own("onset", failures=("bbr, 2/2 ms: void",)))
-    text = read.text
-    assert "3 aims of ours: 1 met 1 missed 1 no aim" in text
-    for words in (
-        "onset: A cap falls on a running download",
-        "1 of 2 met",
-        "missed gap: 0.5 s, wanted ≤ 0.25",
-        "missed bbr, 2/2 ms: void",
-        "bbr <20 ms>",
-        "runs 3",
-        "6.18.44",
-    ):
-        assert words in text, words
-    assert [row for row in read.cells if row[0] == "greatest"] == [["greatest", "12 ms", "no aim"]]
-    assert "img" not in read.tags
+def test_page_of_kept_results_has_all_that_is_kept(kept: str) -> None:
+    text = Page(kept).text
+    for name, found in RESULTS.items():
+        cells = [cell for table in found.tables for row in (table.head, *table.rows) for cell in row]
+        aims = [text for aim in found.aims for text in (aim.what, aim.measured, aim.wanted)]
+        rule = earlier_rule(name, found)
+        for words in (name, found.provenance.command, *cells, *aims, *found.notes, *([rule] if rule else [])):
+            assert " ".join(words.split()) in text, words
+    pictures = [path for name in RESULTS for path in (DOCS / f"{name}.png", DOCS / f"paper/{name}.png")]
+    assert kept.count("data:image/png;base64,") == sum(path.is_file() for path in pictures) > 10
 
 
-def test_our_pictures_are_those_beside_the_result(tmp_path: Path) -> None:
-    for directory in ("onset", "guard"):
-        result_file.write(own(directory, pictures=("drawn",)), tmp_path / directory / result_file.FILE)
-    (tmp_path / "onset" / "drawn.svg").write_text("<svg/>")
-    write_report(tmp_path, tmp_path / "r.html")
-    read = Page((tmp_path / "r.html").read_text())
-    (picture,) = [r for r in read.references if r.startswith("data:")]
-    assert base64.b64decode(picture.partition(",")[2]) == b"<svg/>"
-    assert "The picture drawn.svg cannot be shown: No such file or directory." in read.text
+def test_kept_result_has_its_own_name_and_picture(tmp_path: Path) -> None:
+    result_file.write(PAPERS, tmp_path / KEPT / "fig3-again.json")
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "fig3-again.png").write_bytes(b"\x89PNG")
+    target = tmp_path / "there" / "kept.html"
+    write_kept_report(target, tmp_path)
+    text = target.read_text()
+    assert "fig3-again: Figure 3: Multipath TCP" in Page(text).text
+    assert text.count("data:image/png;base64,iVBORw==") == 1
 
 
-def test_a_file_of_neither_kind_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a").mkdir()
-    for text, message in (
-        ("[]", "Input should be an object"),
-        ('{"experiment": "onset"}', "provenance: Field required"),
-    ):
-        (tmp_path / "a" / result_file.FILE).write_text(text)
-        assert main(["report", str(tmp_path)]) == 1
-        assert capsys.readouterr().err.startswith(f"mptcp-bench: {tmp_path}/a/result.json: {message}")
+def test_command_says_so_when_nothing_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report.write_kept_report, "__defaults__", (tmp_path,))
+    assert main(["report", "--kept"]) == 1
+    assert re.fullmatch(r"mptcp-bench: .*: no result is kept in it\n", capsys.readouterr().err)

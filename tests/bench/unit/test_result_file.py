@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the result file of our experiments: one form for all, one rule for aims, and nothing half written."""
+"""Tests for the result file: what a run leaves, one rule for aims, nothing half written, and one line for a mistake."""
 
 from __future__ import annotations
 
@@ -7,59 +7,55 @@ import errno
 import json
 import math
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from found_results import OURS, PAPERS, PROVENANCE
 from hypothesis import example, given
 from hypothesis import strategies as st
-from paper_examples import PROVENANCE
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from mptcp_bench import result_file
 from mptcp_bench.cli import INTERRUPTED, main
-from mptcp_bench.experiments import EXPERIMENTS
+from mptcp_bench.experiments import EXPERIMENTS, Experiment
 from mptcp_bench.experiments.aims import Aim, aims_table, missed
-from mptcp_bench.experiments.findings import Findings, Picture, result_of, tables_of
-from mptcp_bench.result_file import ExperimentResult, Table, Verdict
+from mptcp_bench.experiments.findings import Findings, Picture, result_of
+from mptcp_bench.result_file import FILE, ExperimentResult, ResultError, Verdict, load
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.ownership import leave_behind
 
-AIMS = (
-    Aim("a: share", 0.97, least=0.95, most=1.05),
-    Aim("b: gap", 0.5, " s", most=0.25),
-    Aim("c: reload", math.inf, " s", most=5),
-    Aim("d: greatest", 12, " ms"),
-)
+SOUND = Aim("a: share", 0.97, least=0.95, most=1.05)
+AIMS = (SOUND, Aim("b: gap", 0.5, " s", most=0.25), Aim("c: reload", math.inf, " s", most=5), Aim("d: greatest", 12))
 
 
-def rich_table(title: str = "Many, many downloads") -> RichTable:
-    table = RichTable("cell", "kept", title=title)
-    table.add_row("bbr, 20/20 ms", "[green]0.99 ± 0.01[/]")
-    table.add_row(Text("cubic"), "")
-    return table
-
-
-def measured(aims: Sequence[Aim] = AIMS, failures: tuple[str, ...] = ()) -> Findings:
+def findings(*aims: Aim) -> Findings:
+    first, second = (RichTable("cell", "kept", title=f"Many, many downloads: {number}") for number in (1, 2))
+    first.add_row("bbr, 20/20 ms", "[green]0.99 ± 0.01[/]")
+    first.add_row(Text("cubic"), "")
     data = {"runs": ({"kept": 0.5, "never": math.inf},), "by": {4: (1, 2)}}
-    return Findings((rich_table(), aims_table("Aims", aims)), data, failures, aims=tuple(aims))
+    return Findings((first, second, aims_table("Aims", aims)), data, aims=aims)
 
 
-def made() -> ExperimentResult:
-    return result_of("onset", EXPERIMENTS["onset"].summary, measured(), PROVENANCE, {"runs": "3"}, seed=7, quick=True)
-
-
-def test_an_aim_without_bounds_shows_no_tick() -> None:
-    signs = [str(cell) for cell in aims_table("t", AIMS).columns[3].cells]
-    assert ["✓" in sign for sign in signs] == [True, False, False, False]
-    assert "no aim" in signs[3]
+def test_result_has_all_findings_in_the_form_of_json() -> None:
+    found = result_of("onset", "A cap", findings(*AIMS), PROVENANCE, {"runs": "3"}, seed=7, quick=True)
+    assert (found.experiment, found.title, found.parameters, found.seed) == ("onset", "A cap", {"runs": "3"}, 7)
+    assert found.aims[2] == Verdict("c: reload", None, " s", None, 5, "missed")
+    assert [aim.measured for aim in found.aims] == ["0.97", "0.5 s", "nothing", "12"]
+    assert [aim.verdict for aim in found.aims] == ["met", "missed", "missed", "no aim"]
+    assert [table.key for table in found.tables] == ["many", "many-2"]
+    assert found.tables[0].rows == (("bbr, 20/20 ms", "0.99 ± 0.01"), ("cubic", ""))
+    assert found.data == {"runs": [{"kept": 0.5, "never": None}], "by": {"4": [1, 2]}}
+    assert findings(SOUND).wrong == ()
+    assert findings(*AIMS).wrong == ("b: gap: 0.5 s, wanted ≤ 0.25", "c: reload: inf s, wanted ≤ 5")
 
 
 @example(math.nan, 0, None)
 @example(math.inf, 0, None)
-@example(-math.inf, None, 0)
 @example(1.0, 1, 1)
 @example(math.nan, None, None)
 @given(st.floats(), st.none() | st.floats(allow_nan=False), st.none() | st.floats(allow_nan=False))
@@ -74,63 +70,99 @@ def test_any_value_is_judged_and_written(value: float, least: float | None, most
     assert kept.value is None or math.isfinite(kept.value)
 
 
-def test_aims_that_were_missed_and_failures_make_an_experiment_fail() -> None:
-    assert measured(AIMS[:1]).wrong == ()
-    assert measured(failures=("void",)).wrong == (
-        "b: gap: 0.5 s, wanted ≤ 0.25",
-        "c: reload: inf s, wanted ≤ 5",
-        "void",
-    )
-
-
-def test_what_was_returned_is_in_the_document() -> None:
-    found = made()
-    assert (found.experiment, found.parameters, found.seed, found.quick) == ("onset", {"runs": "3"}, 7, True)
-    assert found.aims[2] == Verdict("c: reload", None, " s", None, 5, "missed")
-    assert [aim.measured for aim in found.aims] == ["0.97", "0.5 s", "nothing", "12 ms"]
-    assert found.tables == (
-        Table("many", "Many, many downloads", ("cell", "kept"), (("bbr, 20/20 ms", "0.99 ± 0.01"), ("cubic", ""))),
-    )
-    assert found.data == {"runs": [{"kept": 0.5, "never": None}], "by": {"4": [1, 2]}}
-
-
-def test_two_tables_of_one_title_have_two_keys() -> None:
-    assert [table.key for table in tables_of([rich_table("A b: 1"), rich_table("A b: 2"), rich_table("")])] == [
-        "a-b",
-        "a-b-2",
-        "table",
-    ]
-
-
-def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
-    target = tmp_path / "onset" / result_file.FILE
-    result_file.write(made(), target)
-    assert result_file.load(target, ExperimentResult) == made()
+@pytest.mark.parametrize("found", [OURS, PAPERS], ids=["ours", "the paper's"])
+def test_result_is_read_as_it_was_written(found: ExperimentResult, tmp_path: Path) -> None:
+    target = tmp_path / "new" / FILE
+    result_file.write(found, target)
+    assert load(target) == found
     assert list(result_file.find(tmp_path)) == [target]
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+
+
+def test_failed_write_leaves_the_earlier_file_and_nothing_else(tmp_path: Path) -> None:
+    result_file.write(OURS, tmp_path / FILE)
+    with pytest.raises(ResultError, match="recovery: a number that is not finite"):
+        result_file.write(replace(OURS, data={"x": math.nan}), tmp_path / FILE)
+    assert load(tmp_path / FILE) == OURS
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        result_file.write(OURS, tmp_path / "taken")
+    assert {path.name for path in tmp_path.iterdir()} == {FILE, "taken"}
+
+
+def changed(*path: str | int, to: object) -> str:
+    """Return the text of a result with one value replaced."""
+    whole = json.loads(result_file.to_json(PAPERS))
+    inner = whole
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = to
+    return json.dumps(whole)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Invalid JSON"),
+        ("[1]", "Input should be an object"),
+        ("{}", "provenance: Field required (and 5 more)"),
+        (changed("seed", to=7.5), "seed 7.5: Input should be a valid integer"),
+        (changed("complete", to="yes"), "complete 'yes': Input should be a valid boolean"),
+        (changed("aims", 0, "verdict", to="perhaps"), "aims.0.verdict"),
+        (changed("aims", 0, "value", to=math.inf), "Infinity is no number that was measured"),
+    ],
+)
+def test_file_that_is_no_result_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(ResultError) as error:
+        load(tmp_path / FILE)
+    assert str(error.value).startswith(f"{tmp_path / FILE}: {message}")
+    assert "\n" not in str(error.value)
+
+
+def test_key_of_a_later_version_is_no_mistake(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(changed("later", to=1))
+    assert load(tmp_path / FILE) == PAPERS
+
+
+class Made(Experiment):
+    """An experiment without a testbed."""
+
+    found: Callable[[], Findings]
+
+    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
+        return type(self).found()
 
 
 @pytest.fixture
-def recovery(monkeypatch: pytest.MonkeyPatch) -> list[Findings]:
-    """Replace the experiment *recovery* by one without a testbed, which returns what is put into the list."""
-    results: list[Findings] = []
-    monkeypatch.setattr(EXPERIMENTS["recovery"].load(), "run", lambda console, seed, quick: results[0])
-    return results
+def made(monkeypatch: pytest.MonkeyPatch) -> type[Made]:
+    """Replace an experiment by one that returns what the attribute *found* returns."""
+    monkeypatch.setitem(EXPERIMENTS, "goodput", Made("goodput", "made up", "goodput"))
+    monkeypatch.setattr(Made, "found", staticmethod(lambda: findings(SOUND)), raising=False)
+    return Made
 
 
-def test_a_run_leaves_its_result_and_its_pictures(
-    recovery: list[Findings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def drawn(*names: str, error: BaseException | None = None) -> Callable[[], Findings]:
+    """Return findings with pictures; *error* is raised when one is half drawn as SVG."""
+
     def draw(target: Path) -> None:
-        target.write_text("a picture")
+        target.write_text("half of it")
+        if error is not None and target.suffix == ".svg":
+            raise error
 
-    picture = Picture("drawn", draw)
-    recovery.append(replace(measured(AIMS[:1]), pictures=(picture,)))
-    assert main(["run", "recovery", "--output", str(tmp_path), "--seed", "3"]) == 0
-    directory = tmp_path / "recovery"
-    assert {path.name for path in directory.iterdir()} == {result_file.FILE, "drawn.png", "drawn.svg"}
-    found = result_file.load(directory / result_file.FILE, ExperimentResult)
-    assert (found.experiment, found.seed, found.provenance.seed, found.pictures) == ("recovery", 3, 3, ("drawn",))
-    assert str(directory / result_file.FILE) in capsys.readouterr().out
+    return staticmethod(lambda: replace(findings(SOUND), pictures=tuple(Picture(name, draw) for name in names)))
+
+
+def test_run_leaves_its_result_and_its_pictures(
+    made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.found = drawn("picture")
+    assert main(["run", "goodput", "--output", str(tmp_path), "--seed", "3"]) == 0
+    directory = tmp_path / "goodput"
+    assert {path.name for path in directory.iterdir()} == {FILE, "picture.png", "picture.svg"}
+    found = load(directory / FILE)
+    assert (found.experiment, found.seed, found.provenance.seed, found.pictures) == ("goodput", 3, 3, ("picture",))
+    assert str(directory / FILE) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -140,64 +172,50 @@ def test_a_run_leaves_its_result_and_its_pictures(
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 1, "No space left on device"),
     ],
 )
-def test_pictures_of_an_earlier_run_are_not_those_of_one_that_cannot_be_drawn(
-    recovery: list[Findings],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException,
-    status: int,
-    said: str,
+def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(
+    made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, said: str
 ) -> None:
     """Defect: report showed the picture of an earlier run as a picture of the new result."""
-
-    def draw(target: Path) -> None:
-        target.write_text("half of it")
-        if target.suffix == ".svg":
-            raise error
-
-    directory = tmp_path / "recovery"
-    result_file.write(made(), directory / result_file.FILE)
+    target = tmp_path / "goodput" / FILE
+    result_file.write(OURS, target)
     for name in ("first.svg", "second.png", "second.svg"):
-        (directory / name).write_text("of an earlier run")
-    recovery.append(replace(measured(AIMS[:1]), pictures=(Picture("first", draw), Picture("second", draw))))
-    assert main(["run", "recovery", "--output", str(tmp_path), "--seed", "3"]) == status
-    target = directory / result_file.FILE
-    assert {path.name for path in directory.iterdir()} == {target.name, "first.png"}
-    assert result_file.load(target, ExperimentResult).seed == 3
+        target.with_name(name).write_text("of an earlier run")
+    made.found = drawn("first", "second", error=error)
+    assert main(["run", "goodput", "--output", str(tmp_path), "--seed", "3"]) == status
+    assert {path.name for path in target.parent.iterdir()} == {target.name, "first.png"}
+    assert load(target).seed == 3
     kept = f"{target} has what was measured; first.svg could not be drawn"
     assert capsys.readouterr().err == f"mptcp-bench: {said}\nmptcp-bench: {kept}\n"
 
 
-def test_a_run_that_misses_an_aim_says_so_and_fails(
-    recovery: list[Findings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recovery.append(measured())
-    assert main(["run", "recovery", "--output", str(tmp_path), "--json"]) == 1
+def test_run_fails_when_it_misses_an_aim(made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made.found = staticmethod(lambda: findings(*AIMS))
+    assert main(["run", "goodput", "--output", str(tmp_path), "--json"]) == 1
     out, err = capsys.readouterr()
-    assert json.loads(out) == json.loads((tmp_path / "recovery" / result_file.FILE).read_text())
-    assert "mptcp-bench run recovery: b: gap: 0.5 s, wanted ≤ 0.25\n" in err
+    assert json.loads(out) == json.loads((tmp_path / "goodput" / FILE).read_text())
+    assert "mptcp-bench run goodput: b: gap: 0.5 s, wanted ≤ 0.25\n" in err
 
 
-def test_a_directory_that_cannot_be_written_is_reported_before_anything_is_measured(
-    recovery: list[Findings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_directory_that_cannot_be_written_is_reported_before_anything_is_measured(
+    made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "recovery").write_text("a file")
-    assert main(["run", "recovery", "--output", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"mptcp-bench: {tmp_path}/recovery: File exists\n"
+    (tmp_path / "goodput").write_text("a file")
+    assert main(["run", "goodput", "--output", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"mptcp-bench: {tmp_path}/goodput: File exists\n"
 
 
-def test_what_a_testbed_leaves_behind_is_said_after_the_result_is_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_result_is_written_when_a_testbed_leaves_something_behind(
+    made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stays = "testbed a1b2c3: remove /tmp/mpx-a1b2c3-x: Operation not permitted; mptcp-bench cleanup tries again"
 
-    def run(console: object, seed: int, quick: bool) -> Findings:
+    def found() -> Findings:
         leave_behind(stays)
-        return measured(AIMS[:1])
+        return findings(SOUND)
 
-    monkeypatch.setattr(EXPERIMENTS["recovery"].load(), "run", run)
-    assert main(["run", "recovery", "--output", str(tmp_path)]) == 1
-    assert result_file.load(tmp_path / "recovery" / result_file.FILE, ExperimentResult).complete
+    made.found = staticmethod(found)
+    assert main(["run", "goodput", "--output", str(tmp_path)]) == 1
+    assert load(tmp_path / "goodput" / FILE).complete
     assert capsys.readouterr().err == f"mptcp-bench: {stays}\n"
 
 
@@ -205,25 +223,20 @@ def test_what_a_testbed_leaves_behind_is_said_after_the_result_is_written(
     ("error", "status", "said"),
     [(KeyboardInterrupt(), INTERRUPTED, "interrupted"), (TestbedError("the proxy is gone"), 1, "the proxy is gone")],
 )
-def test_a_run_that_ends_early_says_that_nothing_of_it_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException,
-    status: int,
-    said: str,
+def test_run_that_ends_early_keeps_nothing_and_the_earlier_result_stays(
+    made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, said: str
 ) -> None:
-    def run(console: object, seed: int, quick: bool) -> Findings:
+    def found() -> Findings:
         raise error
 
-    monkeypatch.setattr(EXPERIMENTS["recovery"].load(), "run", run)
-    target = tmp_path / "recovery" / result_file.FILE
-    assert main(["run", "recovery", "--output", str(tmp_path)]) == status
+    made.found = staticmethod(found)
+    target = tmp_path / "goodput" / FILE
+    assert main(["run", "goodput", "--output", str(tmp_path)]) == status
     assert capsys.readouterr().err == f"mptcp-bench: {said}\nmptcp-bench: nothing of this run is kept\n"
     assert not target.parent.exists()
-    result_file.write(made(), target)
+    result_file.write(OURS, target)
     error.__notes__.clear()
-    assert main(["run", "recovery", "--output", str(tmp_path)]) == status
+    assert main(["run", "goodput", "--output", str(tmp_path)]) == status
     earlier = f"nothing of this run is kept; {target} is of an earlier run"
     assert capsys.readouterr().err == f"mptcp-bench: {said}\nmptcp-bench: {earlier}\n"
-    assert result_file.load(target, ExperimentResult) == made()
+    assert load(target) == OURS

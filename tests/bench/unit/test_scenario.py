@@ -146,6 +146,7 @@ def test_variants_alternate_and_cells_that_share_a_bed_are_interleaved() -> None
     orders = {tuple(map(str, drawn.plan(made.chosen({}), seed))) for seed in range(9)}
     assert len(orders) > 1
     assert {tuple(sorted(order)) for order in orders} == {tuple(sorted(map(str, turns)))}
+    assert shown(run(drawn).tables[0]) == shown(run(shared).tables[0])
 
 
 @pytest.mark.parametrize("fails", [False, True])

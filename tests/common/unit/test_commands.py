@@ -31,7 +31,7 @@ BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "words"),
     [
         (FileNotFoundError(2, "No such file or directory", "/a"), "prog: /a: No such file or directory\n"),
         (RefusedError("the kernel has no HTB"), "prog: the kernel has no HTB\n"),
@@ -39,17 +39,17 @@ BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem
         (BROKEN, "a.yaml:3: key: is wrong\na.yaml:4: more: too\n"),
     ],
 )
-def test_an_error_is_said_in_words(error: BaseException, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_printed_in_words(error: BaseException, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert outcome("prog", raising(error), is_daemon=False, refusals=lambda: (RefusedError,)) == FAILED
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == words
 
 
-def test_files_that_a_restart_does_not_cure_end_a_daemon_for_good() -> None:
+def test_daemon_with_wrong_files_ends_with_a_status_against_restarts() -> None:
     assert outcome("prog", raising(BROKEN), is_daemon=True) == CONFIGURATION
     assert outcome("prog", raising(OSError(98, "Address already in use")), is_daemon=True) == FAILED
 
 
-def test_what_it_returns_is_kept_and_a_fault_of_ours_is_no_refusal() -> None:
+def test_return_value_is_kept_and_unknown_exceptions_are_raised() -> None:
     assert outcome("prog", lambda: DONE, is_daemon=False) == DONE
     assert outcome("prog", lambda: 7, is_daemon=True) == 7
     with pytest.raises(RefusedError):
@@ -66,8 +66,8 @@ def printing(count: int) -> list[str]:
     return [sys.executable, "-E", "-c", code]
 
 
-@pytest.mark.parametrize("count", [1, 1_000_000], ids=["at the end", "on the way"])
-def test_who_has_read_enough_is_told_nothing(count: int) -> None:
+@pytest.mark.parametrize("count", [1, 1_000_000], ids=["short output", "long output"])
+def test_closed_output_pipe_prints_no_error(count: int) -> None:
     """Defect: if the output was short, it was still buffered, and the interpreter printed an error at its end."""
     with subprocess.Popen(printing(count), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -77,21 +77,21 @@ def test_who_has_read_enough_is_told_nothing(count: int) -> None:
     assert process.returncode == FAILED
 
 
-@pytest.mark.parametrize("count", [1, 1_000_000], ids=["at the end", "on the way"])
-def test_what_cannot_be_written_is_one_line(count: int) -> None:
+@pytest.mark.parametrize("count", [1, 1_000_000], ids=["short output", "long output"])
+def test_full_disk_is_reported_in_one_line(count: int) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(printing(count), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == FAILED
     assert done.stderr == "prog: No space left on device\n"
 
 
-def test_nobody_is_told_where_standard_output_is_closed() -> None:
+def test_closed_standard_output_prints_no_error() -> None:
     done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *printing(1)], stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (DONE, b"")
 
 
 @pytest.mark.parametrize(("is_needed", "usual"), [(True, Path("/etc/x.yaml")), (False, None)])
-def test_the_settings_file_is_named_by_an_option(is_needed: bool, usual: Path | None) -> None:
+def test_option_config_names_the_settings_file(is_needed: bool, usual: Path | None) -> None:
     parser = argparse.ArgumentParser()
     add_config(parser, Path("/etc/x.yaml"), is_needed=is_needed)
     assert parser.parse_args([]).config == usual

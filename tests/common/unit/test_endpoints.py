@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for parsing an address with its port: the usual notations are accepted, and nothing else."""
+"""Tests for parsing an address with its port: the usual notations are accepted, all others refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PORTS = st.integers(1, 65535)
 
 
 @given(st.ip_addresses(), PORTS)
-def test_what_is_written_is_read(address: IPv4Address | IPv6Address, port: int) -> None:
+def test_formatted_address_and_port_are_parsed_back(address: IPv4Address | IPv6Address, port: int) -> None:
     text = f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
     assert address_and_port(text, "x") == (str(address), port)
 
@@ -27,12 +27,12 @@ def test_what_is_written_is_read(address: IPv4Address | IPv6Address, port: int) 
      "10.0.0.1:80\n",
      "10.0.0.1:+8", "10.0.0.1:٣", "[fe80::1%lo]:80", 80, None, ["10.0.0.1:80"]],
 )  # fmt: skip
-def test_anything_else_is_refused_with_examples(value: object) -> None:
+def test_other_values_are_refused_with_examples(value: object) -> None:
     with pytest.raises(ValueError, match=r'is not an address and port; write "10\.0\.0\.1:80" or "\[::1\]:80"$'):
         address_and_port(value, "10.0.0.1:80", "[::1]:80")
 
 
 @given(st.text(alphabet="[]:.%019af\n", max_size=40))
-def test_no_text_breaks_it(text: str) -> None:
+def test_arbitrary_text_is_refused_or_gives_a_valid_port(text: str) -> None:
     with suppress(ValueError):
         assert 0 < address_and_port(text, "x")[1] < 65536

@@ -33,12 +33,12 @@ def test_plain_lines_are_aligned() -> None:
         (FINDINGS[:1], 0, "this host is ready: 1 ok, 0 warn, 0 fail"),
     ],
 )
-def test_the_sum(findings: tuple[Finding, ...], code: int, words: str) -> None:
+def test_exit_status_and_summary(findings: tuple[Finding, ...], code: int, words: str) -> None:
     assert exit_status(findings) == code
     assert summary(findings).startswith(words)
 
 
-def test_json() -> None:
+def test_findings_as_json() -> None:
     assert json.loads(as_text_json(FINDINGS))[1] == {
         "check": "second",
         "status": "warn",
@@ -48,7 +48,7 @@ def test_json() -> None:
     }
 
 
-def test_what_is_not_seen_is_neither_good_nor_bad() -> None:
+def test_unseen_finding_is_neither_ok_nor_fail() -> None:
     seen_in_part = (FINDINGS[0], unseen("door", "who is behind it"))
     assert exit_status(seen_in_part) == 0
     assert list(lines(seen_in_part)) == [

@@ -25,16 +25,16 @@ def printed(tmp_path: Path, stream: str | None) -> str:
     return (tmp_path / "stderr").read_text()
 
 
-def test_each_line_in_the_journal_has_its_priority(tmp_path: Path) -> None:
+def test_each_line_to_the_journal_has_its_priority(tmp_path: Path) -> None:
     assert printed(tmp_path, None) == "<4>first\n<4>second\n"
 
 
 @pytest.mark.parametrize("stream", ["1:2", "nonsense", " "])
-def test_what_is_not_the_journal_gets_plain_lines(tmp_path: Path, stream: str) -> None:
+def test_output_other_than_the_journal_gets_plain_lines(tmp_path: Path, stream: str) -> None:
     assert printed(tmp_path, stream) == "first\nsecond\n"
 
 
-def test_what_cannot_be_said_ends_nobody() -> None:
+def test_unwritable_line_does_not_end_the_program() -> None:
     """Defect: if stderr was a file on a full disk, the supervisor ended when it printed a line, and Squid with it."""
     code = "from mptcp_common.journal import say\nfor _ in range(2000): say('not to be written')\nprint('alive')"
     with open("/dev/full", "w") as full:
@@ -42,7 +42,7 @@ def test_what_cannot_be_said_ends_nobody() -> None:
     assert done.stdout == "alive\n"
 
 
-def test_priorities_are_syslogs() -> None:
+def test_priorities_are_those_of_syslog() -> None:
     assert lines("a", ERROR, for_journal=True) == "<3>a"
     assert lines("a\nb", WARNING, for_journal=False) == "a\nb"
 
@@ -56,5 +56,5 @@ def test_priorities_are_syslogs() -> None:
         (ValueError(""), "ValueError"),
     ],
 )
-def test_errors_are_told_without_numbers(error: Exception, words: str) -> None:
+def test_reason_of_an_error_has_no_number(error: Exception, words: str) -> None:
     assert reason(error) == words

@@ -12,7 +12,7 @@ from mptcp_common.library_counters import COUNTERS, NONE, of_all, read
 HEADER = Path(__file__).parents[3] / "proxy/mptcp_proxy/shim/both/both.h"
 
 
-def test_what_was_counted_is_read_by_name(tmp_path: Path) -> None:
+def test_counters_are_read_by_name(tmp_path: Path) -> None:
     file = tmp_path / "counters"
     assert read(file) == {}
     file.write_bytes(NONE)
@@ -28,7 +28,7 @@ def test_what_was_counted_is_read_by_name(tmp_path: Path) -> None:
     assert read(file) == {}
 
 
-def test_the_libraries_have_the_same_names_in_the_same_order() -> None:
+def test_c_header_has_the_same_names_in_the_same_order() -> None:
     found = re.search(r"enum counter \{([^}]*)\}", HEADER.read_text())
     assert found
     assert re.findall(r"\w+", found[1].lower()) == [*COUNTERS, "counters"]

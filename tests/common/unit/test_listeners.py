@@ -11,43 +11,43 @@ from reserved_port import reserved_port
 
 from mptcp_common.listeners import listening, not_there
 
-NOBODYS = ["192.0.2.1", "2001:db8::1"]
+ABSENT = ["192.0.2.1", "2001:db8::1"]
 """Addresses reserved for documentation (RFC 5737, RFC 3849)."""
 
 
-@pytest.mark.parametrize("address", NOBODYS)
-def test_an_address_that_is_not_there_yet_is_listened_on(address: str) -> None:
-    """Defect: the console could not, and systemd gave up after five starts when the address came late."""
+@pytest.mark.parametrize("address", ABSENT)
+def test_listening_on_an_absent_address_succeeds(address: str) -> None:
+    """Defect: the console failed if its address came late, and systemd gave up after five starts."""
     with listening(address, 0, 5) as listener:
         assert listener.getsockname()[0] == address
         assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
 
 
 @pytest.mark.parametrize("address", ["::", "0::0"])
-def test_every_address_is_those_of_ipv4_as_well(address: str) -> None:
+def test_ipv6_wildcard_also_listens_on_ipv4(address: str) -> None:
     with listening(address, 0, 5) as listener:
         for own in ("127.0.0.1", "::1"):
             socket.create_connection((own, listener.getsockname()[1]), 60).close()
 
 
 @pytest.mark.parametrize(("address", "other"), [("0.0.0.0", "::1"), ("::1", "127.0.0.1")])
-def test_any_other_is_of_its_family_alone(address: str, other: str) -> None:
+def test_other_address_listens_only_on_its_own_family(address: str, other: str) -> None:
     with listening(address, 0, 5) as listener, pytest.raises(ConnectionRefusedError):
         socket.create_connection((other, listener.getsockname()[1]), 60)
 
 
-def test_a_port_that_is_taken_is_an_error() -> None:
+def test_port_in_use_is_an_error() -> None:
     port = reserved_port()
     with listening("127.0.0.1", port, 5), pytest.raises(OSError, match="in use") as raised:
         listening("127.0.0.1", port, 5)
     assert raised.value.errno == errno.EADDRINUSE
 
 
-def test_addresses_that_are_not_there_are_warned_of_by_their_keys() -> None:
+def test_warnings_name_the_keys_of_absent_addresses() -> None:
     there = {"a": "127.0.0.1", "b": "127.8.8.8", "c": "::1", "d": "0.0.0.0", "e": "::"}
-    absent = {f"key{number}": each for number, each in enumerate(NOBODYS)}
-    told = list(not_there("portal.yaml", there | absent))
-    assert [str(each) for each in told] == [
+    absent = {f"key{number}": each for number, each in enumerate(ABSENT)}
+    warnings = list(not_there("portal.yaml", there | absent))
+    assert [str(each) for each in warnings] == [
         f"portal.yaml: warning: {key}: no interface of this host has {each}; nobody is answered there until one has"
         for key, each in absent.items()
     ]

@@ -24,5 +24,5 @@ from mptcp_common.clients import client_of, client_text
         ("64:ff9b:1::192.0.2.1", "64:ff9b:1::/64"),
     ],
 )
-def test_a_client_is_an_ipv4_address_however_it_is_written_or_a_network_of_ipv6(address: str, client: str) -> None:
+def test_client_is_an_ipv4_address_or_an_ipv6_network(address: str, client: str) -> None:
     assert client_text(client_of(ip_address(address).packed)) == client

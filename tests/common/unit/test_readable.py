@@ -14,7 +14,7 @@ from mptcp_common import unit_properties
 from mptcp_common.readable import groups_of_unit, unreadable
 
 
-def test_a_file_system_that_does_not_answer_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hung_file_system_raises_an_os_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def hangs(command: list[str], **named: object) -> None:
         raise subprocess.TimeoutExpired(command, 10)
 
@@ -33,17 +33,17 @@ def systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def answering(systemctl: Path, groups: str, code: int = 0) -> None:
-    asked = "show --property=SupplementaryGroups mptcp-portal.service"
-    systemctl.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] && echo "SupplementaryGroups={groups}"; exit {code}\n')
+    arguments = "show --property=SupplementaryGroups mptcp-portal.service"
+    systemctl.write_text(f'#!/bin/sh\n[ "$*" = "{arguments}" ] && echo "SupplementaryGroups={groups}"; exit {code}\n')
     systemctl.chmod(0o755)
 
 
-def test_the_groups_of_a_unit_are_those_that_systemd_gives_it(systemctl: Path) -> None:
+def test_groups_of_a_unit_come_from_systemd(systemctl: Path) -> None:
     answering(systemctl, "nogroup 4711 no-such-group-here")
     assert groups_of_unit("mptcp-portal.service") == [grp.getgrnam("nogroup").gr_gid, 4711]
 
 
-def test_without_systemd_or_the_unit_there_are_none(systemctl: Path) -> None:
+def test_missing_systemd_or_unit_gives_no_groups(systemctl: Path) -> None:
     assert groups_of_unit("mptcp-portal.service") == []
     answering(systemctl, "", 1)
     assert groups_of_unit("mptcp-portal.service") == []

@@ -69,7 +69,7 @@ class Server:
 
 @pytest.mark.parametrize("name", [None, "proxy.lan"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_certificate_that_is_replaced_before_its_key_is_shown_when_both_are_there(
+def test_renewed_certificate_is_shown_once_its_key_is_there(
     used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], version: ssl.TLSVersion, name: str | None
 ) -> None:
     """Defect: the files were read only once, at the start, and clients were shown a certificate that expired."""
@@ -85,14 +85,14 @@ def test_a_certificate_that_is_replaced_before_its_key_is_shown_when_both_are_th
     assert capsys.readouterr().err == ""
     server.renewal.look()
     assert server.shows(version, name) == new
-    said = f"server: new connections are shown the renewed certificate of {used.certificate}\n"
-    assert capsys.readouterr().err == said
+    message = f"server: new connections are shown the renewed certificate of {used.certificate}\n"
+    assert capsys.readouterr().err == message
     server.renewal.look()
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_certificate_of_another_kind_of_key_takes_the_place_of_the_one_before(
+def test_certificate_with_another_kind_of_key_replaces_the_old_one(
     used: Pair, pairs: dict[str, Pair], version: ssl.TLSVersion
 ) -> None:
     """In one context, OpenSSL would keep both certificates, and show the old one to some clients.
@@ -106,9 +106,7 @@ def test_a_certificate_of_another_kind_of_key_takes_the_place_of_the_one_before(
     assert server.shows(version) == der(pairs["rsa"].certificate)
 
 
-def test_a_client_that_wants_a_server_of_no_possible_name_is_answered_without_a_word(
-    used: Pair, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_server_name_of_a_client_prints_nothing(used: Pair, capfd: pytest.CaptureFixture[str]) -> None:
     """Defect: for each such client, Python printed a traceback and closed the connection."""
     server = Server(used)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -124,7 +122,7 @@ def test_a_client_that_wants_a_server_of_no_possible_name_is_answered_without_a_
     assert capfd.readouterr().err == ""
 
 
-def test_a_connection_that_there_is_goes_on(used: Pair, pairs: dict[str, Pair]) -> None:
+def test_existing_connection_continues_after_a_renewal(used: Pair, pairs: dict[str, Pair]) -> None:
     server = Server(used)
     context = ssl.create_default_context(cafile=str(used.certificate))
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -142,7 +140,7 @@ def test_a_connection_that_there_is_goes_on(used: Pair, pairs: dict[str, Pair]) 
     assert ends[0].read() == b"answer"
 
 
-def test_files_that_change_while_the_server_starts_are_taken(used: Pair, pairs: dict[str, Pair]) -> None:
+def test_files_changed_during_the_start_are_used(used: Pair, pairs: dict[str, Pair]) -> None:
     """Files could change between their first reading and the first check of their times. The server must notice."""
     certificate, key = map(str, used)
     context = loaded(certificate, key)
@@ -153,7 +151,7 @@ def test_files_that_change_while_the_server_starts_are_taken(used: Pair, pairs: 
     assert server.shows() == der(pairs["new"].certificate)
 
 
-def test_files_that_are_replaced_during_a_look_are_said_once(
+def test_files_replaced_during_a_check_are_reported_once(
     used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the message appeared twice.
@@ -175,8 +173,8 @@ def test_files_that_are_replaced_during_a_look_are_said_once(
     assert capsys.readouterr().err.count("the renewed certificate") == 1
 
 
-@pytest.mark.parametrize("lacks", ["a key", "a file", "sense"])
-def test_what_cannot_be_used_for_long_is_said_once_and_tried_again(
+@pytest.mark.parametrize("lacks", ["a key", "a file", "valid content"])
+def test_unusable_files_are_reported_once_and_tried_again(
     used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], lacks: str
 ) -> None:
     server = Server(used)
@@ -189,10 +187,10 @@ def test_what_cannot_be_used_for_long_is_said_once_and_tried_again(
         server.renewal.look()
     assert capsys.readouterr().err == ""
     server.renewal.look()
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     start = "server: the certificate was changed, and clients are still shown the one before: "
-    assert said.startswith(f"{start}{used.certificate} with {used.key} cannot be used: ")
-    assert len(said.splitlines()) == 1
+    assert errors.startswith(f"{start}{used.certificate} with {used.key} cannot be used: ")
+    assert len(errors.splitlines()) == 1
     for _ in range(2 * PATIENCE):
         server.renewal.look()
     assert capsys.readouterr().err == ""
@@ -204,7 +202,7 @@ def test_what_cannot_be_used_for_long_is_said_once_and_tried_again(
     assert "new connections are shown" in capsys.readouterr().err
 
 
-def test_a_key_with_a_password_asks_nobody_for_it(used: Pair, pairs: dict[str, Pair]) -> None:
+def test_encrypted_key_asks_for_no_password(used: Pair, pairs: dict[str, Pair]) -> None:
 
     server = Server(used)
     used.key.write_bytes(encrypted(pairs["old"].key))
@@ -212,7 +210,7 @@ def test_a_key_with_a_password_asks_nobody_for_it(used: Pair, pairs: dict[str, P
     assert server.shows() == der(pairs["old"].certificate)
 
 
-def test_it_is_looked_again_and_again(used: Pair, pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_checked_repeatedly(used: Pair, pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renewal, "SECONDS", 0)
     server = Server(used)
 
@@ -222,7 +220,7 @@ def test_it_is_looked_again_and_again(used: Pair, pairs: dict[str, Pair], monkey
             for name in ("new", "old", "rsa"):
                 for file, by in zip(used, pairs[name], strict=True):
                     replaced(file, by)
-                while server.shows() != der(pairs[name].certificate):  # noqa: ASYNC110 -- it tells nobody
+                while server.shows() != der(pairs[name].certificate):  # noqa: ASYNC110 -- the renewal has no event
                     await asyncio.sleep(0)
         looking.cancel()
 

@@ -25,12 +25,12 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
         yield listener
 
 
-def test_lines_arrive_together(manager: socket.socket) -> None:
+def test_lines_are_sent_in_one_message(manager: socket.socket) -> None:
     notify("READY=1", "STATUS=well")
     assert manager.recv(100) == b"READY=1\nSTATUS=well"
 
 
-def test_descriptors_go_along(manager: socket.socket) -> None:
+def test_descriptors_are_sent_with_the_message(manager: socket.socket) -> None:
     reader, writer = os.pipe()
     try:
         notify("FDSTORE=1", descriptors=[reader])
@@ -44,7 +44,7 @@ def test_descriptors_go_along(manager: socket.socket) -> None:
         os.close(writer)
 
 
-def test_an_abstract_address_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abstract_socket_address_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"mptcp-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(f"\0{name}")
@@ -54,24 +54,24 @@ def test_an_abstract_address_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
         assert listener.recv(100) == b"READY=1"
 
 
-def test_nobody_is_told_where_nobody_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_notify_socket_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     notify("READY=1")
     assert not service_manager.is_managed()
 
 
-def test_a_manager_that_is_gone_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_service_manager_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nowhere"))
     with pytest.raises(FileNotFoundError):
         notify("READY=1")
 
 
-def test_a_status_is_one_line() -> None:
+def test_status_is_one_bounded_line() -> None:
     assert status("one\ntwo\n  three") == "STATUS=one two three"
     assert len(status("x" * 9000)) < 600
 
 
-def test_a_reload_is_dated_by_the_monotonic_clock() -> None:
+def test_reload_message_has_the_monotonic_time() -> None:
     begun, when = reloading()
     assert begun == "RELOADING=1"
     assert abs(int(when.removeprefix("MONOTONIC_USEC=")) / 1e6 - time.monotonic()) < 60
@@ -88,11 +88,11 @@ def test_a_reload_is_dated_by_the_monotonic_clock() -> None:
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_the_watchdog_is_that_of_this_process(environment: dict[str, str], seconds: float | None) -> None:
+def test_watchdog_applies_only_to_this_process(environment: dict[str, str], seconds: float | None) -> None:
     assert watchdog_seconds(environment) == seconds
 
 
-def test_a_service_manager_that_cannot_be_told_is_a_warning(
+def test_tell_warns_of_a_missing_service_manager(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
@@ -100,6 +100,6 @@ def test_a_service_manager_that_cannot_be_told_is_a_warning(
     assert capsys.readouterr().err == "mptcp-x: tell the service manager READY=1: No such file or directory\n"
 
 
-def test_it_is_told_what_there_is(manager: socket.socket) -> None:
+def test_tell_sends_its_lines(manager: socket.socket) -> None:
     tell("mptcp-x", "READY=1", "STATUS=well")
     assert manager.recv(100) == b"READY=1\nSTATUS=well"

@@ -82,7 +82,7 @@ def line_of(client: socket.socket) -> bytes:
     return text
 
 
-def test_the_request_is_one_line_and_the_answer_comes_whole(server: Server, ask: Ask) -> None:
+def test_request_is_one_line_and_answer_is_read_whole(server: Server, ask: Ask) -> None:
     got = []
     answer = {"schema": 2, "connections": ["x" * 1000] * 3000}  # The answer is longer than one piece
 
@@ -95,7 +95,7 @@ def test_the_request_is_one_line_and_the_answer_comes_whole(server: Server, ask:
     assert got == [b'{"query":"connections","client":"2001:db8::1"}\n']
 
 
-def test_letters_outside_ascii_take_no_more_room_than_in_a_file(server: Server, ask: Ask) -> None:
+def test_non_ascii_letters_are_sent_as_utf_8(server: Server, ask: Ask) -> None:
     """The daemon limits the length of the line. A policy that fits into a file must also fit into a request."""
     got = []
 
@@ -110,7 +110,7 @@ def test_letters_outside_ascii_take_no_more_room_than_in_a_file(server: Server, 
     assert len(got[0]) == len('{"policy":"# "}\n') + len("ä".encode()) + 3  # An unpaired surrogate takes three bytes
 
 
-def test_a_request_that_is_too_long_to_be_read_is_answered(server: Server, ask: Ask) -> None:
+def test_answer_to_a_too_long_request_is_read(server: Server, ask: Ask) -> None:
     """The daemon closes before the client has sent everything. The client must still read the daemon's answer."""
 
     def behave(client: socket.socket) -> None:
@@ -121,12 +121,12 @@ def test_a_request_that_is_too_long_to_be_read_is_answered(server: Server, ask: 
     assert ask(server.path, {"policy": "x" * 4_000_000}, LONG) == {"error": "too long"}
 
 
-def test_a_refusal_is_an_answer(server: Server, ask: Ask) -> None:
+def test_error_answer_is_returned(server: Server, ask: Ask) -> None:
     server.behave(answering(b'{"schema": 2, "error": "no such query"}'))
     assert ask(server.path, {"query": "sumary"}, LONG)["error"] == "no such query"
 
 
-def test_an_older_daemon_answers_without_reading(server: Server, ask: Ask) -> None:
+def test_answer_of_a_daemon_that_reads_no_request(server: Server, ask: Ask) -> None:
     """A request that the old daemon does not read resets the connection.
 
     The client must still read the answer, with the version.
@@ -141,13 +141,13 @@ def test_an_older_daemon_answers_without_reading(server: Server, ask: Ask) -> No
 
 
 @pytest.mark.parametrize("text", [b"", b'{"connections": [', b"[]", b"[" * 100_000, b'{"a":' * 100_000])
-def test_an_answer_that_ends_too_early(server: Server, ask: Ask, text: bytes) -> None:
+def test_truncated_answer_is_an_error(server: Server, ask: Ask, text: bytes) -> None:
     server.behave(answering(text))
     with pytest.raises(ConnectionResetError, match="ended too early"):
         ask(server.path, REQUEST, LONG)
 
 
-def test_an_answer_without_an_end_is_not_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_length_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_client, "MOST_BYTES", 1 << 20)
 
     def behave(client: socket.socket) -> None:
@@ -161,13 +161,13 @@ def test_an_answer_without_an_end_is_not_kept(server: Server, monkeypatch: pytes
         ask_async(server.path, REQUEST, LONG)
 
 
-def test_a_connection_that_is_reset_before_an_answer(server: Server, ask: Ask) -> None:
+def test_reset_before_an_answer_is_an_error(server: Server, ask: Ask) -> None:
     server.behave(resetting)
     with pytest.raises(ConnectionResetError):
         ask(server.path, REQUEST, LONG)
 
 
-def test_no_answer_in_time(server: Server, ask: Ask) -> None:
+def test_missing_answer_is_a_timeout(server: Server, ask: Ask) -> None:
     late = threading.Event()
 
     def behave(client: socket.socket) -> None:
@@ -197,13 +197,13 @@ def waiting(server: Server) -> Iterator[list[socket.socket]]:
 
 
 @pytest.mark.usefixtures("waiting")
-def test_a_daemon_that_hangs_until_nobody_more_may_wait_does_not_answer_in_time(server: Server, ask: Ask) -> None:
+def test_full_listen_queue_is_a_timeout(server: Server, ask: Ask) -> None:
     """Defect: this was reported as a socket error, and the console said that it could not read the answer."""
     with pytest.raises(TimeoutError):
         ask(server.path, REQUEST, SHORT)
 
 
-def test_who_may_not_even_wait_tries_again(
+def test_full_listen_queue_is_tried_again(
     server: Server, waiting: list[socket.socket], ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connects = status_client._connects
@@ -230,7 +230,7 @@ def test_who_may_not_even_wait_tries_again(
     assert server.thread is not None
 
 
-def test_a_pause_after_the_beginning(server: Server, ask: Ask) -> None:
+def test_pause_within_an_answer_is_a_timeout(server: Server, ask: Ask) -> None:
     late = threading.Event()
 
     def behave(client: socket.socket) -> None:
@@ -245,7 +245,7 @@ def test_a_pause_after_the_beginning(server: Server, ask: Ask) -> None:
         late.set()
 
 
-def test_the_time_is_that_of_a_pause_not_of_the_answer(server: Server, ask: Ask) -> None:
+def test_timeout_limits_pauses_not_the_whole_answer(server: Server, ask: Ask) -> None:
     pause = threading.Event()
 
     def behave(client: socket.socket) -> None:
@@ -257,6 +257,6 @@ def test_the_time_is_that_of_a_pause_not_of_the_answer(server: Server, ask: Ask)
     assert ask(server.path, REQUEST, 3.4) == {"a": 123456}
 
 
-def test_nobody_listens(tmp_path: Path, ask: Ask) -> None:
+def test_missing_socket_is_an_error(tmp_path: Path, ask: Ask) -> None:
     with pytest.raises(FileNotFoundError):
         ask(tmp_path / "status.sock", REQUEST, LONG)

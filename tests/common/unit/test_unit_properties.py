@@ -12,7 +12,7 @@ from mptcp_common import unit_properties
 from mptcp_common.unit_properties import properties_of_unit
 
 
-def test_values_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_requested_properties_are_returned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "systemctl"
     program.write_text(
         "#!/bin/sh\n"
@@ -29,7 +29,7 @@ def test_values_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch, t
     assert properties_of_unit("y.service", ["ProtectHome"]) == {}
 
 
-def test_a_systemd_that_does_not_answer_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung_systemd_gives_no_properties(monkeypatch: pytest.MonkeyPatch) -> None:
     def hangs(*command: object, timeout: float, **_: object) -> None:
         raise subprocess.TimeoutExpired("systemctl", timeout)
 

@@ -45,7 +45,7 @@ from mptcp_common.units import (
         (" 5 Mbit/s ", 5_000_000),
     ],
 )
-def test_a_rate(written: object, bits_per_second: int) -> None:
+def test_rate_is_parsed(written: object, bits_per_second: int) -> None:
     assert parse_rate(written) == bits_per_second
 
 
@@ -79,7 +79,7 @@ def test_a_rate(written: object, bits_per_second: int) -> None:
         [5],
     ],
 )
-def test_no_rate(written: object) -> None:
+def test_invalid_rate_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match=r"is not a rate|is out of range|is not a whole number"):
         parse_rate(written)
 
@@ -97,14 +97,14 @@ def test_no_rate(written: object) -> None:
         (1_600, 1_600),
     ],
 )
-def test_a_size(written: object, size: int) -> None:
+def test_size_is_parsed(written: object, size: int) -> None:
     assert parse_size(written) == size
 
 
 @pytest.mark.parametrize(
     "written", ["15 kb", "15 Kb", "15k", "15", "15 mb", "15 GB", "1.0001 KB", "65 MiB", 0, True, 1.5, "-1 B"]
 )
-def test_no_size(written: object) -> None:
+def test_invalid_size_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match=r"is not a size|is out of range|is not a whole number"):
         parse_size(written)
 
@@ -122,7 +122,7 @@ def test_no_size(written: object) -> None:
         (0, "0 bit/s"),
     ],
 )
-def test_a_rate_for_people(rate: int, text: str) -> None:
+def test_rate_is_formatted_exactly(rate: int, text: str) -> None:
     assert format_rate(rate) == text
 
 
@@ -130,7 +130,7 @@ def test_a_rate_for_people(rate: int, text: str) -> None:
     ("size", "text"),
     [(15_000, "15 KB"), (65_536, "64 KiB"), (1_600, "1.6 KB"), (2**20, "1 MiB"), (37_500_000, "37.5 MB"), (7, "7 B")],
 )
-def test_a_size_for_people(size: int, text: str) -> None:
+def test_size_is_formatted_exactly(size: int, text: str) -> None:
     assert format_size(size) == text
 
 
@@ -148,38 +148,38 @@ def test_a_size_for_people(size: int, text: str) -> None:
         (0, "0 bit/s"),
     ],
 )
-def test_a_measured_rate(rate: float, text: str) -> None:
+def test_measured_rate_is_rounded(rate: float, text: str) -> None:
     assert approximate_rate(rate) == text
 
 
 @pytest.mark.parametrize(
     ("size", "text"), [(12_700_000, "12.7 MB"), (999, "999 B"), (1_500, "1.50 KB"), (3.2e9, "3.20 GB")]
 )
-def test_a_measured_size(size: float, text: str) -> None:
+def test_measured_size_is_rounded(size: float, text: str) -> None:
     assert approximate_size(size) == text
 
 
 @given(st.integers(LOWEST_RATE, HIGHEST_RATE))
-def test_a_rate_survives_being_printed(rate: int) -> None:
+def test_formatted_rate_is_parsed_back(rate: int) -> None:
     text = format_rate(rate)
     assert parse_rate(text) == rate
     assert re.fullmatch(RATE_PATTERN, text)
 
 
 @given(st.integers(1, HIGHEST_SIZE))
-def test_a_size_survives_being_printed(size: int) -> None:
+def test_formatted_size_is_parsed_back(size: int) -> None:
     text = format_size(size)
     assert parse_size(text) == size
     assert re.fullmatch(SIZE_PATTERN, text)
 
 
 @given(st.integers(8, 10**6), st.sampled_from(["kbit", "Kbit/s", "kBit/S", "KBIT"]), st.sampled_from(["", " ", "  "]))
-def test_letter_case_and_spaces_do_not_matter_to_a_rate(number: int, unit: str, space: str) -> None:
+def test_letter_case_and_spaces_of_a_rate_do_not_matter(number: int, unit: str, space: str) -> None:
     assert parse_rate(f"{number}{space}{unit}") == number * 1000
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers())))
-def test_anything_is_in_range_or_refused(value: object) -> None:
+def test_any_value_is_refused_or_in_range(value: object) -> None:
     for parse, low, high in ((parse_rate, LOWEST_RATE, HIGHEST_RATE), (parse_size, 1, HIGHEST_SIZE)):
         try:
             result = parse(value)
@@ -190,12 +190,12 @@ def test_anything_is_in_range_or_refused(value: object) -> None:
 
 
 @given(st.floats(0, 1e12))
-def test_a_measured_rate_is_right_to_half_a_percent(rate: float) -> None:
+def test_rounded_rate_is_within_half_a_percent(rate: float) -> None:
     number, unit = approximate_rate(rate).split()
     factor = {"bit/s": 1, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}[unit]
     assert abs(float(number) * factor - rate) <= max(0.5, 0.0051 * rate)
 
 
 @pytest.mark.parametrize(("number", "words"), [(0, "0 rules"), (1, "1 rule"), (2, "2 rules")])
-def test_what_is_counted_agrees_with_its_number(number: int, words: str) -> None:
+def test_counted_noun_agrees_with_its_number(number: int, words: str) -> None:
     assert counted(number, "rule") == words

@@ -99,19 +99,19 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_document(case: str) -> None:
+def test_invalid_document_has_exact_problems(case: str) -> None:
     text, expected = BROKEN[case]
     assert problems(text) == expected
 
 
-def test_a_document_of_ours_is_read_with_its_positions() -> None:
+def test_valid_document_is_read_with_positions() -> None:
     document = parse_document("version: 1\nrules:\n  - {name: on, rate: 010}\n", "file.yaml")
     assert document.problems == ()
     assert document.data == {"version": 1, "rules": [{"name": "on", "rate": 10}]}
     assert (document.key_position(("rules",)).line, document.value_position(("rules", 0, "rate")).line) == (2, 3)
 
 
-def test_aliases_that_expand_without_end_are_bounded() -> None:
+def test_expansion_of_aliases_is_bounded() -> None:
     lines = ["a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]"]
     for before, after in zip("abcdefgh", "bcdefghi", strict=True):
         lines.append(f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]")
@@ -123,7 +123,7 @@ def test_aliases_that_expand_without_end_are_bounded() -> None:
     assert time.process_time() - start < 10
 
 
-def test_merges_that_expand_without_end_are_bounded() -> None:
+def test_expansion_of_merges_is_bounded() -> None:
     lines = ["a: &a {x: 1}"]
     for before, after in zip("abcdefgh", "bcdefghi", strict=True):
         lines.append(f"{after}: &{after} {{<<: [{', '.join([f'*{before}'] * 10)}]}}")
@@ -132,7 +132,7 @@ def test_merges_that_expand_without_end_are_bounded() -> None:
     ]
 
 
-def test_merges_of_merges_are_read_no_deeper_than_other_values() -> None:
+def test_depth_of_nested_merges_is_bounded() -> None:
     """Defect: a thousand nested merges raised an exception.
 
     A duplicate key prevents that they are read one by one before.
@@ -142,7 +142,7 @@ def test_merges_of_merges_are_read_no_deeper_than_other_values() -> None:
     assert any("nested too deeply; at most 32 levels are read" in line for line in problems("\n".join(lines)))
 
 
-def test_what_is_called_a_truth_value_and_is_none_is_not_taken_for_false() -> None:
+def test_invalid_boolean_is_not_read_as_false() -> None:
     """Defect: ``dry_run: !!bool yes`` was read as false without a message."""
     document = parse_document("a: !!bool yes\nb: !!bool True\nc: !!bool false\n", "file.yaml")
     assert document.data == {"a": "yes", "b": True, "c": False}

@@ -3,12 +3,12 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import {get, Repeated} from "../../../console/mptcp_console/static/js/api.mjs";
 
-/** Let what was awaited go on. */
+/** Let awaited promises continue. */
 async function settle() {
   for (let turn = 0; turn < 10; turn += 1) await Promise.resolve();
 }
 
-/** Have *seconds* pass, by tenths. */
+/** Let *seconds* pass, in steps of a tenth. */
 async function pass(context, seconds) {
   for (let tenth = 0; tenth < 10 * seconds; tenth += 1) {
     context.mock.timers.tick(100);
@@ -16,7 +16,7 @@ async function pass(context, seconds) {
   }
 }
 
-/** What of a document says whether somebody sees it. */
+/** The part of a document that shows whether it is visible. */
 class Page extends EventTarget {
   hidden = false;
 
@@ -36,7 +36,7 @@ function counting(context, {wanted = () => true, seconds = 3} = {}) {
   return {done, page, repeated};
 }
 
-test("what happens makes it be done at once, and the usual pause begins anew", async context => {
+test("an event causes a run at once, and the usual pause starts again", async context => {
   const {done, repeated} = counting(context);
   await repeated.now();
   await pass(context, 1.5);
@@ -47,7 +47,7 @@ test("what happens makes it be done at once, and the usual pause begins anew", a
   assert.deepEqual(done, [0, 1600, 4600]);
 });
 
-test("however much happens, it is done once a second, and the last that happened is not missed", async context => {
+test("many events cause at most one run a second, and one after the last event", async context => {
   const {done, repeated} = counting(context);
   await repeated.now();
   for (let number = 0; number < 1000; number += 1) {
@@ -62,7 +62,7 @@ test("however much happens, it is done once a second, and the last that happened
   assert.equal(done.length, before + 1);
 });
 
-test("it is not begun again while it goes on", async context => {
+test("no run begins while another one lasts", async context => {
   context.mock.timers.enable({apis: ["setTimeout", "Date"]});
   const begun = [];
   let release = () => {};
@@ -79,7 +79,7 @@ test("it is not begun again while it goes on", async context => {
   assert.deepEqual(begun, [0, 5000]);
 });
 
-test("what nobody wants is not done", async context => {
+test("no run begins while none is wanted", async context => {
   let isSeen = true;
   const {done, repeated} = counting(context, {wanted: () => isSeen});
   await repeated.now();
@@ -91,7 +91,7 @@ test("what nobody wants is not done", async context => {
   assert.deepEqual(done, [0]);
 });
 
-test("while nobody sees the page nothing is asked, and at once when somebody does", async context => {
+test("a hidden page runs nothing, and runs at once when it is shown", async context => {
   const {done, page, repeated} = counting(context);
   await repeated.now();
   page.show(false);
@@ -106,7 +106,7 @@ test("while nobody sees the page nothing is asked, and at once when somebody doe
   assert.deepEqual(done, [0, 120_000, 123_000]);
 });
 
-test("who looks away for a moment makes it be asked no more often", async context => {
+test("hiding the page for a moment causes no additional run", async context => {
   const {done, page, repeated} = counting(context);
   await repeated.now();
   for (let time = 0; time < 20; time += 1) {
@@ -119,7 +119,7 @@ test("who looks away for a moment makes it be asked no more often", async contex
   assert.deepEqual(done, [0, 3000]);
 });
 
-test("a page that is not the one shown is not asked for when the window is seen again", async context => {
+test("no run begins for another view when the window is shown again", async context => {
   let isShown = true;
   const {done, page, repeated} = counting(context, {wanted: () => isShown});
   await repeated.now();
@@ -131,8 +131,8 @@ test("a page that is not the one shown is not asked for when the window is seen 
   assert.deepEqual(done, [0]);
 });
 
-/** What is asked of the console meanwhile. @param {import("node:test").TestContext} context @returns {string[]} */
-function asked(context) {
+/** The URLs that are requested from now on. @param {import("node:test").TestContext} context @returns {string[]} */
+function requested(context) {
   const urls = [];
   context.mock.method(globalThis, "fetch", async url => {
     urls.push(url);
@@ -141,12 +141,12 @@ function asked(context) {
   return urls;
 }
 
-test("what is not empty is asked for, also by browsers that do not tell how many parameters there are", async context => {
-  // Defect: Safari before 17 and Firefox before 112 have no such property, and lost every parameter without a word.
+test("parameters are sent also by browsers that lack URLSearchParams.size", async context => {
+  // Defect: Safari before 17 and Firefox before 112 lack this property, so the page dropped all parameters.
   const known = Object.getOwnPropertyDescriptor(URLSearchParams.prototype, "size");
   delete URLSearchParams.prototype.size;
   context.after(() => known && Object.defineProperty(URLSearchParams.prototype, "size", known));
-  const urls = asked(context);
+  const urls = requested(context);
   await get("events", {token: "a b&c", client: "", limit: 300});
   await get("events", {client: ""});
   await get("policy");

@@ -20,7 +20,7 @@ function luminance(colour) {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
 
-test("sixteen paths and what belongs to none have a colour each", () => {
+test("sixteen paths and traffic without a path have a colour each", () => {
   const paths = Array.from({length: 16}, (_, number) => `path-${String(number).padStart(2, "0")}`);
   meet([...paths, null]);
   assert.equal(new Set([...paths, null].map(colourNumber)).size, 17);
@@ -28,7 +28,7 @@ test("sixteen paths and what belongs to none have a colour each", () => {
   assert.equal(colourNumber(null), 8);
 });
 
-test("every colour is there in light and dark, no two are the same, and text in it can be read", () => {
+test("all colours exist in light and dark, differ, and are readable as text", () => {
   assert.equal(THEMES.length, 3);
   assert.equal(THEMES[1].replaceAll(/\s+/g, " "), THEMES[2].replaceAll(/\s+/g, " "));
   for (const theme of THEMES) {

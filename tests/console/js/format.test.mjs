@@ -10,13 +10,13 @@ test("measured rates have three digits", () => {
   for (const [bits, text] of cases) assert.equal(format.rate(bits), text);
 });
 
-test("a cap is shown as it was written", () => {
+test("a cap is shown without trailing zeros", () => {
   const cases = [[5_000_000, "5 Mbit/s"], [512_000, "512 kbit/s"], [1_500_000, "1.5 Mbit/s"], [1e9, "1 Gbit/s"],
     [8000, "8 kbit/s"], [500, "500 bit/s"], [null, "–"]];
   for (const [bits, text] of cases) assert.equal(format.cap(bits), text);
 });
 
-test("sizes, ages, shares, round-trip times", () => {
+test("sizes, ages, shares and round-trip times have short texts", () => {
   assert.deepEqual(format.unitOf(54e6), {factor: 1e6, unit: "Mbit/s"});
   assert.deepEqual(format.unitOf(10), {factor: 1, unit: "bit/s"});
   assert.equal(format.size(12_700_000), "12.7 MB");
@@ -34,7 +34,7 @@ test("sizes, ages, shares, round-trip times", () => {
   assert.equal(format.counted(10_000, "subflow"), "10,000 subflows");
 });
 
-test("a time of day is the last time that clocks showed it", () => {
+test("a time of day means the last time at which clocks showed it", () => {
   const noon = new Date(2026, 10, 22, 12, 0, 0).getTime() / 1000;
   assert.equal(format.lastTime("10:15", noon), noon - 6300);
   assert.equal(format.lastTime("10:15:30", noon), noon - 6270);
@@ -46,15 +46,15 @@ test("a time of day is the last time that clocks showed it", () => {
   assert.equal(format.moment(noon - 86400, noon), "2026-11-21 12:00");
 });
 
-test("where clocks are set, too, a time of day is the last time that they showed it", () => {
+test("a time of day is right also around a change of the clocks", () => {
   process.env.TZ = "Europe/Athens";
-  // From 04:00 back to 03:00: what they showed twice, what only the second hour has not shown yet, and what was before.
+  // From 04:00 back to 03:00: a time that was shown twice, one that was shown only in the first hour so far, one before.
   const back = Date.UTC(2026, 9, 25, 1, 45) / 1000;
   assert.equal(format.clock(back), "03:45:00");
   assert.equal(format.lastTime("03:30", back), back - 15 * 60);
   assert.equal(format.lastTime("03:50", back), back - 55 * 60);
   assert.equal(format.lastTime("02:30", back), back - 135 * 60);
-  // From 03:00 to 04:00: what they did not show is of the day before.
+  // From 03:00 to 04:00: a time that was skipped is one of the day before.
   const forward = Date.UTC(2026, 2, 29, 1, 10) / 1000;
   assert.equal(format.clock(forward), "04:10:00");
   assert.equal(format.lastTime("03:30", forward), Date.UTC(2026, 2, 28, 1, 30) / 1000);
@@ -66,7 +66,7 @@ test("where clocks are set, too, a time of day is the last time that they showed
   assert.equal(format.lastTime("25:00", half), null);
 });
 
-test("until when a rule matches is told by the policy's clock, whatever the browser's", () => {
+test("the end of a rule's match is shown in the policy's time zone", () => {
   process.env.TZ = "America/New_York";
   const noon = Date.UTC(2026, 10, 20, 12) / 1000;
   assert.equal(format.hour(noon + 3600, noon, "Europe/Athens"), "15:00 (Europe/Athens)");

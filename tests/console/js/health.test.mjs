@@ -6,7 +6,7 @@ import * as health from "../../../console/mptcp_console/static/js/health.mjs";
 
 const REAL = JSON.parse(readFileSync(new URL("../answers/summary.json", import.meta.url), "utf8"));
 
-test("the figures of a throttler's answer", () => {
+test("the throttler's figures are shown in words", () => {
   const facts = Object.fromEntries(health.healthFacts(REAL));
   assert.equal(facts["Version"], "0.1.0, process 4711");
   assert.equal(facts["Captures on"], "wan0; not on wan1");
@@ -24,14 +24,14 @@ test("the figures of a throttler's answer", () => {
   assert.equal(facts["Longest pause of its event loop"], "32 ms");
 });
 
-test("what an older throttler does not say is unknown, not well", () => {
+test("figures that an older throttler lacks are shown as unknown", () => {
   const facts = Object.fromEntries(health.healthFacts({time: 1, version: "0.0.1", pid: 1}));
   for (const name of ["Captures on", "Caps start gradually (BPF)", "Time from a join to its cap", "Segments missed by the capture", "Changes refused by the kernel"]) {
     assert.equal(facts[name], "\u2013", name);
   }
 });
 
-test("how long caps took", () => {
+test("the reaction time is summarized by two quantiles", () => {
   const times = {le: [0.001, 0.01, 1], count: [50, 95, 100], total: 100, sum: 1};
   assert.equal(health.reactionText(times), "half within 1 ms, 95 % within 10 ms (of 100)");
   assert.equal(health.reactionText({...times, count: [0, 94, 94]}), "half within 10 ms, 95 % over 1 s (of 100)");

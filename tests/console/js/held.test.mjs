@@ -12,7 +12,7 @@ function known({events = [], more = false, since = NOW - 600, counted = {}} = {}
   return {state: "known", answer: {time: NOW + 60, more, since, events, counted: numbers}};
 }
 
-test("that nothing happened is said only where that is known", () => {
+test("the page states that nothing happened only if that is known", () => {
   assert.equal(held.noEvents(known(), NOW), "Nothing happened within 15 s of this time.");
   assert.equal(held.noEvents(known({since: NOW - 14}), NOW), "No event of that time is kept.");
   assert.equal(held.noEvents(known({since: null}), NOW), "No event of that time is kept.");
@@ -21,19 +21,19 @@ test("that nothing happened is said only where that is known", () => {
     "The events of that time are not available: the console does not answer.");
 });
 
-test("where all events are shown nothing is noted", () => {
+test("no note appears if all events are shown", () => {
   assert.equal(held.eventsNote(known({events: [EVENT]}), NOW), "");
   assert.equal(held.eventsNote(known(), NOW), "");
   assert.equal(held.eventsNote({state: "asked"}, NOW), "");
 });
 
-test("which events are shown of more, and how many there were", () => {
+test("a note names the shown part and the number of events", () => {
   const events = [EVENT, {...EVENT, time: NOW + 2}];
   assert.equal(held.eventsNote(known({events, more: true, counted: {kinds: {lifted: 20, applied: 1203}}}), NOW),
     `Shown are the 2 nearest, of ${clock(NOW)} to ${clock(NOW + 2)}. From ${clock(NOW - 20)} to ${clock(NOW + 20)} there were 1,203 applied, 20 lifted.`);
 });
 
-test("of events that have gone their numbers are told", () => {
+test("a note gives the numbers of dropped events", () => {
   const gone = known({since: NOW + 300, counted: {kinds: {applied: 7}}});
   assert.equal(held.eventsNote(gone, NOW),
     `All events are kept since ${clock(NOW + 300)}, none or some from before. From ${clock(NOW - 20)} to ${clock(NOW + 20)} there were 7 applied.`);
@@ -42,14 +42,14 @@ test("of events that have gone their numbers are told", () => {
     new RegExp(`From ${clock(NOW - 5)} to ${clock(NOW + 20)} there were 7 applied`));
 });
 
-test("what nobody counted is not said to be none", () => {
+test("events that were not counted are not reported as none", () => {
   const note = held.eventsNote(known({since: NOW + 300, counted: {since: NOW + 300}}), NOW);
   assert.match(note, new RegExp(`How many there were is not known before ${clock(NOW + 300)}`));
   assert.doesNotMatch(note, /none\.$/);
   assert.match(held.eventsNote(known({since: null, counted: {since: null}}), NOW), /not known: the console or the throttler began then/);
 });
 
-test("why no rate is known", () => {
+test("a missing rate is explained", () => {
   assert.equal(held.noRates(null, NOW), "Nothing is known yet.");
   assert.equal(held.noRates(NOW + 1, NOW), `Nothing is kept of this time: what the console keeps begins at ${clock(NOW + 1)}.`);
   assert.match(held.noRates(NOW - 60, NOW), /the throttler did not answer/);

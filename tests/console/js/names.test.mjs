@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import {addressNamed, named, setNames} from "../../../console/mptcp_console/static/js/names.mjs";
 
-test("behind each address stands its name", () => {
+test("each address is followed by its name", () => {
   assert.equal(named("10.77.1.2"), "10.77.1.2");
   setNames({"10.77.1.2": "phone", "fd77::2": "tablet"});
   assert.equal(named("10.77.1.2"), "10.77.1.2 (phone)");
@@ -14,7 +14,7 @@ test("behind each address stands its name", () => {
   for (const text of ["10.77.1.20", "110.77.1.2", "10.77.1.2/32", "at 10:15:03"]) assert.equal(named(text), text);
 });
 
-test("who types a name means its address", () => {
+test("a typed name is translated to its address", () => {
   setNames({"10.77.1.2": "Phone"});
   assert.equal(addressNamed(" phone "), "10.77.1.2");
   assert.equal(addressNamed("phon"), "");

@@ -15,7 +15,7 @@ function overview(time, {ethernet = 5e6, wifi = 30e6, capped = 2, ceil = 5e6, sh
   };
 }
 
-test("moments are put one after the other, and the oldest go", () => {
+test("moments are appended, and the oldest are dropped", () => {
   const series = new Series(5, 1);
   for (let second = 0; second < 9; second += 1) series.push(overview(START + second + 0.4, {wifi: second}));
   assert.deepEqual(series.times, [4, 5, 6, 7, 8].map(each => START + each));
@@ -24,7 +24,7 @@ test("moments are put one after the other, and the oldest go", () => {
   assert.deepEqual(series.lines("up"), []);
 });
 
-test("what a moment says holds since the one before, and after a long pause nothing is said", () => {
+test("a moment's values hold since the previous one, except after a long pause", () => {
   const series = new Series(60, 1);
   series.push(overview(START));
   series.push(overview(START + 3, {ethernet: 3e6}));
@@ -37,14 +37,14 @@ test("what a moment says holds since the one before, and after a long pause noth
   assert.deepEqual(series.lines("down")[0].values.filter(each => each !== null), [5e6]);
 });
 
-test("two moments of one second are one", () => {
+test("a second moment of the same second replaces the first", () => {
   const series = new Series(60, 1);
   series.push(overview(START + 0.1, {wifi: 1}));
   series.push(overview(START + 0.9, {wifi: 2}));
   assert.deepEqual(series.lines("down")[1].values, [2]);
 });
 
-test("a clock that was set back begins anew", () => {
+test("a clock that was set back empties the series", () => {
   const series = new Series(60, 1);
   series.push(overview(START));
   series.push(overview(START - 100));
@@ -52,7 +52,7 @@ test("a clock that was set back begins anew", () => {
   assert.deepEqual(series.lines("down")[0].values, [5e6]);
 });
 
-test("a path that comes later was unknown before, and one that goes is forgotten", () => {
+test("a new path was unknown before, and a lost path is forgotten", () => {
   const series = new Series(3, 1);
   series.push({...overview(START), paths: [{path: "wifi", direction: "down", rate: 1}]});
   series.push(overview(START + 1));
@@ -63,7 +63,7 @@ test("a path that comes later was unknown before, and one that goes is forgotten
   assert.deepEqual(series.lines("down").map(each => each.path), ["wifi"]);
 });
 
-test("a cap is in the graph while it caps somebody, from the moment it is coming", () => {
+test("a cap is in the graph from the moment it is starting until it caps none", () => {
   const series = new Series(10, 1);
   series.push(overview(START, {capped: 0}));
   series.push(overview(START + 1, {capped: 1, landing: 1}));
@@ -75,7 +75,7 @@ test("a cap is in the graph while it caps somebody, from the moment it is coming
   assert.deepEqual(series.caps("up"), []);
 });
 
-test("a cap is drawn at what its classes let through, however many subflows share each", () => {
+test("a cap is drawn at the total rate of its classes", () => {
   const series = new Series(10, 1);
   series.push(overview(START, {share: "client", capped: 10}));
   series.push(overview(START + 1, {share: "client", capped: 10, total_ceil: 9e6, lowest_ceil: 4e6, classes: 2, shared_classes: 1}));
@@ -84,13 +84,13 @@ test("a cap is drawn at what its classes let through, however many subflows shar
     {rule: "spare", share: "client", cap: 5e6, lowest: 4e6, guaranteed: 2.5e6, total: 9e6, shared: 1, capped: 10});
 });
 
-test("a throttler that does not count its classes has its caps drawn once", () => {
+test("a cap is drawn at its ceil if the throttler does not count classes", () => {
   const series = new Series(10, 1);
   series.push(overview(START, {lowest_ceil: undefined, total_ceil: undefined, classes: undefined, shared_classes: undefined}));
   assert.deepEqual(series.caps("down")[0].values, [5e6]);
 });
 
-test("the history is continued by moments without a seam", () => {
+test("moments continue the history without a gap", () => {
   const series = new Series(10, 1);
   series.load({
     first: START, step: 1, length: 3, refused: 0,
@@ -108,7 +108,7 @@ test("the history is continued by moments without a seam", () => {
   assert.deepEqual([1, 2, 3].map(each => series.at(each, "down")[0].caps[0].guaranteed), [5e6, 2.5e6, 2.5e6]);
 });
 
-test("what was at one time", () => {
+test("the state at a time has each path's rate and caps", () => {
   const series = new Series(10, 1);
   series.push(overview(START, {capped: 0}));
   series.push(overview(START + 1));
@@ -124,7 +124,7 @@ test("what was at one time", () => {
   ]);
 });
 
-test("a time belongs to the ten seconds that it lies in, not to the next", () => {
+test("a time belongs to the ten seconds that contain it", () => {
   const series = new Series(100, 10);
   for (let second = 0; second < 40; second += 1) series.push(overview(START + second, {wifi: Math.floor(second / 10)}));
   assert.deepEqual(series.times, [0, 10, 20, 30].map(each => START + each));
@@ -133,14 +133,14 @@ test("a time belongs to the ten seconds that it lies in, not to the next", () =>
   }
 });
 
-test("what has left the graph is not there, and the latest holds for a while", () => {
+test("dropped times are not covered, and the latest value covers a while", () => {
   const series = new Series(10, 1);
   assert.equal(series.covers(START), false);
   for (let second = 0; second < 20; second += 1) series.push(overview(START + second));
   assert.deepEqual([9, 10, 19, 22, 60].map(each => series.covers(START + each)), [false, true, true, true, false]);
 });
 
-test("what is now is what the stream said, not a mean of ten seconds", () => {
+test("the current state is that of the stream, not a mean of ten seconds", () => {
   const series = new Series(3600, 10);
   series.load({first: START, step: 10, length: 1, since: START, refused: 0,
     paths: [{path: "wifi", direction: "down", rate: [1]}, {path: "lte", direction: "down", rate: [9]}], rules: []});
@@ -152,7 +152,7 @@ test("what is now is what the stream said, not a mean of ten seconds", () => {
   assert.deepEqual(series.now(overview(START + 12), "up"), []);
 });
 
-test("caps that are drawn nowhere for they are far above the rates are counted", () => {
+test("caps that are too far above the rates to be drawn are counted", () => {
   const series = new Series(10, 1);
   series.push(overview(START, {ethernet: 5e6, wifi: 5e6, ceil: 1e9}));
   assert.deepEqual([drawn(series, "down").highCaps, drawn(series, "down").caps.length], [1, 1]);
@@ -160,7 +160,7 @@ test("caps that are drawn nowhere for they are far above the rates are counted",
   assert.equal(drawn(series, "down").highCaps, 0);
 });
 
-test("what there is no room for is counted, and caps that are there now come first", () => {
+test("paths and caps without room are counted, and current caps come first", () => {
   const many = (count, rules) => ({
     ...overview(START + count), rules: rules.map(rule => ({...overview(START).rules[0], rule})),
     paths: Array.from({length: 18}, (_, number) => ({path: `p${String(number).padStart(2, "0")}`, direction: "down", rate: 1})),
@@ -174,7 +174,7 @@ test("what there is no room for is counted, and caps that are there now come fir
   assert.deepEqual(found.caps.slice(0, 2).map(each => each.rule), ["here", "gone-00"]);
 });
 
-test("the axis has room for caps that are near, not for those that are far", () => {
+test("the axis includes near caps, but no far ones", () => {
   const line = {key: "a", path: "a", values: [1e6, null, 2e6]};
   const cap = {key: "c", rule: "r", path: "a", latest: null, values: [5e6]};
   assert.equal(ceiling([line], []), 2e6 * 1.08);
@@ -183,7 +183,7 @@ test("the axis has room for caps that are near, not for those that are far", () 
   assert.equal(ceiling([], []), 1e5 * 1.08);
 });
 
-test("what belongs to no path has a name", () => {
+test("traffic without a path has a name", () => {
   assert.equal(pathName(null), "no path");
   assert.equal(pathName("wifi"), "wifi");
 });

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import {eventsBetween, viewOf} from "../../../console/mptcp_console/static/js/view.mjs";
 
-test("an address means a part of the page", () => {
+test("an address selects a view", () => {
   for (const name of ["clients", "connections", "events", "policy", "what-if", "health"]) {
     assert.deepEqual(viewOf(`#${name}`), {view: name, token: "", span: "", client: ""});
   }
@@ -15,13 +15,13 @@ test("an address means a part of the page", () => {
   assert.equal(viewOf("#connections/<b>").client, "");
 });
 
-test("one that means nothing is the live page", () => {
+test("an invalid address selects the live page", () => {
   for (const hash of ["", "#", "#live", "#nothing", "#connection", "#connection/xyz", "#connection/4f037d8777", "#connection/4f037d8/7"]) {
     assert.deepEqual(viewOf(hash), {view: "live", token: "", span: "", client: ""}, hash);
   }
 });
 
-test("events of a time have an address", () => {
+test("a span of events has an address", () => {
   assert.equal(eventsBetween(1_795_000_000.6, 1_795_000_015.2), "#events/1795000000-1795000016");
   assert.deepEqual(viewOf("#events/1795000000-1795000016"), {view: "events", token: "", span: "1795000000-1795000016", client: ""});
   for (const hash of ["#events/1795000000", "#events/x-y", "#events/1-2-3", "#policy/1-2"]) assert.equal(viewOf(hash).span, "", hash);

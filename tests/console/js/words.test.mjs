@@ -9,7 +9,7 @@ const UP = {state: "up", since: NOW, text: ""};
 const DOWN = {state: "down", since: NOW - 65, text: "the throttler does not run"};
 const CAP = {rule: "a", share: "path", cap: 5e6, lowest: 5e6, guaranteed: 5e6, total: 5e6, shared: 0, capped: 2};
 
-test("the graph in one sentence", () => {
+test("the graph has a summary in one sentence", () => {
   const paths = [
     {path: "ethernet", rate: 4.85e6, caps: [{...CAP, rule: "spare"}]},
     {path: "wifi", rate: null, caps: []},
@@ -24,7 +24,7 @@ test("the graph in one sentence", () => {
 
 const GONE = {since: NOW - 5, why: "gone"};
 
-test("what keeps the page from being true is said, and nothing else", () => {
+test("the page tells why it is outdated, and nothing while it is not", () => {
   assert.equal(words.troubleText(null, null), null);
   assert.equal(words.troubleText(UP, null), null);
   const down = words.troubleText(DOWN, null);
@@ -38,27 +38,27 @@ test("what keeps the page from being true is said, and nothing else", () => {
     ["connecting", "live", "throttler down", "console lost"]);
 });
 
-test("a console that has no room for one more page is not said to be gone", () => {
+test("a full console is not reported as gone", () => {
   const full = {since: NOW - 5, why: "full"};
   assert.match(words.troubleText(UP, full), /^Too many pages of the console are open/);
   assert.equal(words.stateText(UP, full), "console full");
 });
 
-test("what is wrong with a throttler that answers is said, and it is not just live", () => {
+test("faults of a live throttler are shown and counted", () => {
   assert.equal(words.faultsText([]), "");
   assert.equal(words.faultsText(["Nothing is captured on wan0", "5 segments lost"]), "Nothing is captured on wan0. 5 segments lost.");
   assert.deepEqual([1, 2].map(faults => words.stateText(UP, null, faults)), ["live, 1 fault", "live, 2 faults"]);
   assert.equal(words.stateText(DOWN, null, 1), "throttler down");
 });
 
-test("a reload that was refused on another day is told of with its date", () => {
+test("a refused reload of another day is shown with its date", () => {
   const refused = {time: NOW - 65, errors: ["policy.yaml:2: rules: is required."]};
   assert.equal(words.refusedText(refused, NOW),
     `A reload was refused at ${clock(NOW - 65)}; the policy from before is in force. policy.yaml:2: rules: is required.`);
   assert.match(words.refusedText(refused, NOW + 2 * 86_400), /^A reload was refused at \d{4}-\d\d-\d\d \d\d:\d\d; the policy/);
 });
 
-test("events are announced shortly", () => {
+test("announcements of events are short", () => {
   const applied = {serial: 1, time: NOW, kind: "applied", text: "10.77.1.2:40000 capped at 5 Mbit/s"};
   assert.equal(words.announcement([]), null);
   assert.equal(words.announcement([{...applied, kind: "decided"}]), null);
@@ -67,7 +67,7 @@ test("events are announced shortly", () => {
   assert.equal(words.announcement([{...applied, kind: "fault", text: "a fault"}, applied]), `a fault. ${applied.text}`);
 });
 
-test("caps came or went", () => {
+test("a change of caps is detected", () => {
   const now = {capped: 2, landing: 0};
   const moment = {now, events: [], more_events: false};
   assert.equal(words.changesCaps(now, moment), false);
@@ -80,7 +80,7 @@ test("caps came or went", () => {
   assert.ok(words.changesCaps({...now, landing: 1}, moment));
 });
 
-test("what came of a rule that was tried", () => {
+test("the result of a tried rule is shown in words", () => {
   const tried = {rule: "night", kind: "throttle", matched: true, failed: null, until: null};
   assert.equal(words.triedText(tried, NOW, "UTC"), "matches");
   assert.equal(words.triedText({...tried, failed: "lifted: the last usable path", until: Date.UTC(2026, 10, 20, 13) / 1000}, Date.UTC(2026, 10, 20) / 1000, "UTC"),
@@ -89,7 +89,7 @@ test("what came of a rule that was tried", () => {
   assert.equal(words.triedText({...tried, matched: false}, NOW, "UTC"), "does not match");
 });
 
-test("what the graph does not show", () => {
+test("paths and caps that are not drawn are counted", () => {
   assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}, 0), "");
   assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3, highCaps: 0}, 0), "Not drawn: 1 more path, 3 more caps. The table has them.");
   assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 2}, 0), "Not drawn: 2 caps far above all rates. The table has them.");
@@ -98,23 +98,23 @@ test("what the graph does not show", () => {
   assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}, 51), listed);
 });
 
-test("at a cap in the graph stands the longest for which there is room", () => {
+test("labels of a cap are ordered from long to short", () => {
   const labels = words.capLabels({...CAP, share: "client", lowest: 1e6, guaranteed: 1e6, total: 11e6, shared: 2});
   assert.deepEqual(labels, ["cap 1 Mbit/s to 5 Mbit/s per client, 11 Mbit/s in all, shared with other paths", "cap 1 Mbit/s to 5 Mbit/s", "11 Mbit/s"]);
 });
 
-test("why a subflow is capped or not, in each direction", () => {
+test("reasons are shown for each direction", () => {
   assert.equal(words.reasonsText({reason: "no rule matches", upload: null}), "no rule matches");
   assert.equal(words.reasonsText({reason: "no rule matches", upload: {reason: "rule a caps it"}}), "no rule matches. Upload: rule a caps it");
 });
 
-test("bytes are those of both directions", () => {
+test("bytes of both directions are added", () => {
   assert.equal(words.carried({bytes_sent: 5, bytes_received: 70}), 75);
   assert.equal(words.carried({bytes_sent: null, bytes_received: 70}), 70);
   assert.equal(words.carried({bytes_sent: null, bytes_received: null}), null);
 });
 
-test("a subflow's cap", () => {
+test("the verdict shows a subflow's cap in each direction", () => {
   const subflow = {rate: null, ceil: null, landing: false, backup: false, upload: null};
   assert.deepEqual(words.verdict(subflow), {text: "none", kind: "none"});
   assert.deepEqual(words.verdict({...subflow, backup: true}), {text: "backup", kind: "none"});

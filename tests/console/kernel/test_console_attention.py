@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in Chromium for attention: reading and selections stay, trouble is announced once, hidden pages ask nothing."""
+"""Tests in Chromium: updates keep focus and selection, trouble is announced once, hidden pages do not poll."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SHOW = """\
 Object.defineProperty(document, 'hidden', {configurable: true, get: () => arguments[0]});
 document.dispatchEvent(new Event('visibilitychange'));
 """
-TELL = """\
-const told = document.querySelector(arguments[0]);
-window.told = [];
-new MutationObserver(() => window.told.push(told.textContent))
-  .observe(told, {subtree: true, childList: true, characterData: true});
+RECORD_TEXTS = """\
+const element = document.querySelector(arguments[0]);
+window.texts = [];
+new MutationObserver(() => window.texts.push(element.textContent))
+  .observe(element, {subtree: true, childList: true, characterData: true});
 """
 
 
@@ -42,11 +42,11 @@ class Site:
         self.browser.open(f"{self.console.url}/#{page}")
         self.browser.until_text("#state-text", "live")
 
-    def asked(self, query: str) -> int:
-        return sum(each["query"] == query for each in list(self.world.asked))
+    def requests(self, query: str) -> int:
+        return sum(each["query"] == query for each in list(self.world.queries))
 
     def write(self, field: str, text: str) -> None:
-        """Write into a field and pause, as somebody who types does."""
+        """Write into a field and pause, as a person who types does."""
         self.browser.run(
             "const field = document.querySelector(arguments[0]); field.value = arguments[1];"
             "field.dispatchEvent(new Event('input', {bubbles: true}))",
@@ -62,12 +62,12 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
 
 
 @pytest.fixture(autouse=True)
-def _on_a_desktop(site: Site) -> None:
+def _show_as_desktop(site: Site) -> None:
     site.browser.show_as("desktop", "light")
 
 
 @pytest.mark.parametrize("upside_down", [True, False])
-def test_a_row_that_changes_its_place_keeps_focus_and_selection(site: Site, upside_down: bool) -> None:
+def test_table_row_keeps_focus_and_selection_when_it_moves(site: Site, upside_down: bool) -> None:
     """Defect: the row was removed and inserted again, which lost the focus."""
     site.world.upside_down = not upside_down
     first = "document.querySelector('#connections tbody a').textContent"
@@ -92,7 +92,7 @@ def test_a_row_that_changes_its_place_keeps_focus_and_selection(site: Site, upsi
         site.world.upside_down = False
 
 
-def test_reasons_can_be_had_by_keyboard_and_touch(site: Site) -> None:
+def test_reasons_open_without_a_mouse(site: Site) -> None:
     """Defect: the reasons were in tooltips, which need a mouse."""
     site.open("connections")
     site.browser.until_text("#connections", TOKEN)
@@ -102,8 +102,8 @@ def test_reasons_can_be_had_by_keyboard_and_touch(site: Site) -> None:
     summary.send_keys(Keys.ENTER)
     site.browser.until(reason.is_displayed, "the reason is shown")
     assert reason.text.startswith("rule spare-ethernet caps path ethernet at 5 Mbit/s")
-    asked = site.asked("connections")
-    site.browser.until(lambda: site.asked("connections") >= asked + 2, "the table is renewed")
+    before = site.requests("connections")
+    site.browser.until(lambda: site.requests("connections") >= before + 2, "the table is renewed")
     assert reason.is_displayed()
     assert site.browser.faults() == []
     site.open("what-if")
@@ -113,7 +113,7 @@ def test_reasons_can_be_had_by_keyboard_and_touch(site: Site) -> None:
     assert site.browser.run("return document.querySelectorAll('[title]').length") == 0
 
 
-def test_on_a_phone_the_two_directions_of_a_cap_can_be_told_apart(site: Site) -> None:
+def test_phone_shows_the_direction_of_each_cap(site: Site) -> None:
     site.browser.show_as("phone", "light")
     site.open("policy")
     site.browser.until_text("#rules", "spare-ethernet")
@@ -123,24 +123,24 @@ def test_on_a_phone_the_two_directions_of_a_cap_can_be_told_apart(site: Site) ->
     site.browser.until_text("#explained", "Bytes1.00 MB")
 
 
-def test_a_card_is_changed_and_not_made_anew(site: Site) -> None:
+def test_connection_card_keeps_selection_when_it_is_updated(site: Site) -> None:
     site.open(f"connection/{TOKEN}")
     site.browser.until_text("#explained .reason", "rule spare-ethernet caps")
     site.browser.run("getSelection().selectAllChildren(document.querySelector('#explained .reason'))")
-    asked = site.asked("explain")
+    before = site.requests("explain")
     site.world.sent["ethernet"] += 1000
-    site.browser.until(lambda: site.asked("explain") >= asked + 2, "it is asked for again")
+    site.browser.until(lambda: site.requests("explain") >= before + 2, "the card is requested again")
     assert str(site.browser.run("return getSelection().toString()")).startswith("rule spare-ethernet caps")
 
 
-def test_an_address_that_is_not_whole_is_no_failure(site: Site) -> None:
+def test_incomplete_address_filter_shows_all_clients_and_a_hint(site: Site) -> None:
     """Defect: a pause after half an address caused an error message."""
     site.open("connections")
     site.browser.until_text("#connections-count", "3 connections")
     site.write("#filter-client", "10.77")
     site.browser.until_text("#filter-client-hint", "The address is incomplete: all clients are shown.")
-    asked = site.asked("connections")
-    site.browser.until(lambda: site.asked("connections") > asked, "the table is renewed")
+    before = site.requests("connections")
+    site.browser.until(lambda: site.requests("connections") > before, "the table is renewed")
     assert site.browser.text("#connections-message") == ""
     assert site.browser.text("#connections-count") == "3 connections"
     site.write("#filter-client", "10.77.1.2")
@@ -148,7 +148,7 @@ def test_an_address_that_is_not_whole_is_no_failure(site: Site) -> None:
     assert site.browser.text("#filter-client-hint") == ""
 
 
-def test_an_address_is_the_same_however_it_is_written(site: Site) -> None:
+def test_event_filter_accepts_any_spelling_of_an_address(site: Site) -> None:
     """Defect: live events were compared by the text of the address."""
     site.open("events")
     site.write("#events-client", "FD77:0::1")
@@ -159,25 +159,25 @@ def test_an_address_is_the_same_however_it_is_written(site: Site) -> None:
     assert "of another" not in site.browser.text("#events")
 
 
-def test_who_looks_away_asks_nothing_and_who_looks_again_asks_at_once(site: Site) -> None:
+def test_hidden_page_stops_polling_and_resumes_when_shown(site: Site) -> None:
     site.open("connections")
     site.browser.until_text("#connections", TOKEN)
     site.browser.run(SHOW, True)
     try:
-        asked = site.asked("connections")
-        summaries = site.asked("summary")
+        before = site.requests("connections")
+        summaries = site.requests("summary")
         # While the page is hidden, the console itself asks every five seconds. A visible table would be asked for every
         # two.
-        site.browser.until(lambda: site.asked("summary") >= summaries + 4, "time passes")
-        assert site.asked("connections") <= asked + 1
-        asked = site.asked("connections")
+        site.browser.until(lambda: site.requests("summary") >= summaries + 4, "time passes")
+        assert site.requests("connections") <= before + 1
+        before = site.requests("connections")
     finally:
         site.browser.run(SHOW, False)
-    site.browser.until(lambda: site.asked("connections") > asked, "it is asked for")
+    site.browser.until(lambda: site.requests("connections") > before, "the table is requested")
     site.browser.until_text("#state-text", "live")
 
 
-def test_what_is_wrong_with_a_throttler_that_answers_is_told(site: Site) -> None:
+def test_page_shows_faults_of_a_throttler_that_answers(site: Site) -> None:
     """Defect: if an interface was not captured, the page nevertheless said that everything is live."""
     site.open("live")
     assert not site.browser.find("#faults").is_displayed()
@@ -200,10 +200,10 @@ def test_what_is_wrong_with_a_throttler_that_answers_is_told(site: Site) -> None
     site.browser.until_text("#faults", "5 segments lost by the capture")
 
 
-def test_trouble_is_read_out_once(site: Site) -> None:
+def test_screen_reader_announces_trouble_once(site: Site) -> None:
     """Defect: the message contained its age, so that screen readers read it each second."""
     site.open("live")
-    site.browser.run(TELL, "[role=alert]")
+    site.browser.run(RECORD_TEXTS, "[role=alert]")
     site.throttler.stop()
     try:
         site.browser.until_text("#trouble", "The throttler does not run")
@@ -215,8 +215,8 @@ def test_trouble_is_read_out_once(site: Site) -> None:
             return len(ages) > 3
 
         site.browser.until(grows, "its age grows")
-        told = site.browser.run("return window.told")
-        assert len(told) == len(set(told)) <= 2
+        announced = site.browser.run("return window.texts")
+        assert len(announced) == len(set(announced)) <= 2
     finally:
         site.throttler.start()
     site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
@@ -232,15 +232,15 @@ def viewers(site: Site, count: int) -> Iterator[None]:
         yield
 
 
-def test_a_console_that_is_full_says_so_and_lets_in_when_it_is_not(site: Site) -> None:
+def test_page_beyond_the_viewer_limit_says_so_and_retries(site: Site) -> None:
     """Defect: one page too many alternated between "the console does not answer" and no message."""
     site.browser.open("about:blank")
     free = {"watching": 0, "most": MOST_WATCHERS}
-    site.browser.until(lambda: site.console.get("/api/viewers") == free, "nobody looks")
+    site.browser.until(lambda: site.console.get("/api/viewers") == free, "no browser watches")
     with viewers(site, MOST_WATCHERS):
         site.browser.open(f"{site.console.url}/#live")
         site.browser.until_text("#state-text", "console full")
-        site.browser.run(TELL, "#trouble")
-        site.browser.until(lambda: len(site.browser.run("return window.told")) > 7, "it is tried again")
-        assert [each for each in site.browser.run("return window.told") if "Too many pages" not in each] == []
+        site.browser.run(RECORD_TEXTS, "#trouble")
+        site.browser.until(lambda: len(site.browser.run("return window.texts")) > 7, "the page retries")
+        assert [each for each in site.browser.run("return window.texts") if "Too many pages" not in each] == []
     site.browser.until_text("#state-text", "live")

@@ -32,7 +32,7 @@ def has_ended(client: socket.socket) -> bool:
         return True
 
 
-def test_connections_that_ask_nothing_are_ended_and_the_page_is_there(tmp_path: Path) -> None:
+def test_idle_connections_are_ended_and_do_not_block_the_page(tmp_path: Path) -> None:
     port = reserved_port()
     with FakeThrottler(tmp_path / "status.sock", World()), console(tmp_path, tmp_path / "status.sock", port) as site:
         descriptors = Path(f"/proc/{site.process.pid}/fd")
@@ -59,7 +59,7 @@ def test_connections_that_ask_nothing_are_ended_and_the_page_is_there(tmp_path: 
 
 
 @pytest.mark.nightly
-def test_a_handshake_that_never_comes_is_ended(tmp_path: Path, require: Callable[..., None]) -> None:
+def test_connection_without_tls_handshake_is_ended(tmp_path: Path, require: Callable[..., None]) -> None:
     """Defect: asyncio waited a minute for the handshake."""
     require("openssl")
     certificate, key = self_signed(tmp_path)

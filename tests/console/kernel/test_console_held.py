@@ -84,8 +84,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
 
 
 @pytest.mark.nightly
-def test_the_graph_as_a_table_keeps_its_rows(site: Site) -> None:
-    """Defect: the table was rebuilt each second, so that nobody could select text or read on."""
+def test_graph_table_keeps_its_rows_when_updated(site: Site) -> None:
+    """Defect: the table was rebuilt each second, so that it was impossible to select text or to read on."""
     site.open()
     site.choose(3600)
     site.browser.find("#as-table summary").click()
@@ -98,7 +98,7 @@ def test_the_graph_as_a_table_keeps_its_rows(site: Site) -> None:
     assert site.browser.run("return getSelection().toString()").split()[0] == selected.split()[0]
 
 
-def test_now_is_what_the_stream_says_in_an_hours_view_too(site: Site) -> None:
+def test_hour_view_takes_current_values_from_the_stream(site: Site) -> None:
     """Defect: the current values came from the history, which the page asked for only every ten seconds."""
     site.open()
     site.choose(3600)
@@ -114,7 +114,7 @@ def test_now_is_what_the_stream_says_in_an_hours_view_too(site: Site) -> None:
     site.browser.until_text("#legend", "cap 5 Mbit/s")
 
 
-def test_of_many_events_the_nearest_are_shown_and_where_the_others_are(site: Site) -> None:
+def test_page_shows_nearest_of_many_events_and_links_to_the_others(site: Site) -> None:
     """Defect: the page showed the latest events, fifteen seconds off, without a hint that others exist."""
     at = int(time.time()) - 5
     for number in range(600):
@@ -137,7 +137,7 @@ def test_of_many_events_the_nearest_are_shown_and_where_the_others_are(site: Sit
     )
 
 
-def test_a_request_that_fails_is_not_told_as_that_nothing_happened(site: Site) -> None:
+def test_failed_event_request_is_reported_as_failure(site: Site) -> None:
     site.open()
     site.browser.run(REFUSE, "near=")
     site.go_to(time.time() - 2)
@@ -145,7 +145,7 @@ def test_a_request_that_fails_is_not_told_as_that_nothing_happened(site: Site) -
     assert "Nothing happened" not in site.browser.text("#nearby")
 
 
-def test_what_happens_meanwhile_around_a_time_that_is_held_is_shown(site: Site) -> None:
+def test_new_events_around_a_selected_time_are_shown(site: Site) -> None:
     site.open()
     site.go_to(time.time())
     site.browser.until_text("#title-nearby", "Events around")
@@ -154,7 +154,7 @@ def test_what_happens_meanwhile_around_a_time_that_is_held_is_shown(site: Site) 
 
 
 @pytest.mark.nightly
-def test_what_happens_while_the_events_of_a_time_are_asked_for_is_shown(site: Site) -> None:
+def test_event_during_a_slow_events_request_is_shown(site: Site) -> None:
     """Defect: the answer dated from before the event, and the page did not ask again."""
     site.open()
     site.browser.run(SLOW_FIRST_ANSWER)
@@ -164,7 +164,7 @@ def test_what_happens_while_the_events_of_a_time_are_asked_for_is_shown(site: Si
     site.browser.until_text("#nearby", "caps relaxed while it was asked for")
 
 
-def test_of_a_time_before_the_console_began_it_is_said_that_nothing_is_kept(site: Site) -> None:
+def test_time_before_the_console_started_shows_that_no_data_is_kept(site: Site) -> None:
     site.open()
     begun = float(site.console.get("/api/history")["since"])
     site.go_to(begun - 1200)
@@ -173,7 +173,7 @@ def test_of_a_time_before_the_console_began_it_is_said_that_nothing_is_kept(site
     site.browser.until_text("#moment tbody", "Mbit/s")
 
 
-def test_caps_that_no_graph_shows_are_told(site: Site) -> None:
+def test_page_counts_caps_too_high_for_the_graph(site: Site) -> None:
     site.open()
     site.world.ceil = 10_000_000_000
     try:
@@ -182,7 +182,7 @@ def test_caps_that_no_graph_shows_are_told(site: Site) -> None:
         site.world.ceil = 5_000_000
 
 
-def test_the_label_of_a_cap_fits_on_a_phone(site: Site) -> None:
+def test_cap_label_fits_on_a_phone(site: Site) -> None:
     site.world.shared_classes = 1
     try:
         site.browser.show_as("phone", "light")
@@ -194,14 +194,14 @@ def test_the_label_of_a_cap_fits_on_a_phone(site: Site) -> None:
         site.browser.show_as("desktop", "light")
         site.browser.until(
             lambda: any("shared" in text for text, _ in site.browser.run("return window.labels")),
-            "there is room for all",
+            "all events fit",
         )
     finally:
         site.world.shared_classes = 0
         site.browser.show_as("desktop", "light")
 
 
-def test_a_browser_whose_clock_is_fast_shows_the_same(site: Site) -> None:
+def test_page_works_with_a_fast_browser_clock(site: Site) -> None:
     """Defect: the page asked for the history by the browser's clock; an hour ahead it found none."""
     since = float(site.console.get("/api/history")["first"])
     added = site.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FAST_CLOCK})
@@ -216,14 +216,14 @@ def test_a_browser_whose_clock_is_fast_shows_the_same(site: Site) -> None:
         site.browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
 
-def test_a_time_that_has_left_the_graph_is_still_told(site: Site) -> None:
+def test_selected_time_keeps_its_data_after_it_leaves_the_graph(site: Site) -> None:
     """Defect: ten seconds after a time near the edge was selected, the page said that no data was kept of it.
 
     This is the last test, because it sets the throttler's clock forward.
     """
     site.open()
     site.choose(120)
-    site.browser.until(lambda: site.bound("max") - site.bound("min") > 3, "some seconds are known")
+    site.browser.until(lambda: site.bound("max") - site.bound("min") > 3, "some seconds have values")
     graph = site.browser.find("#graph")
 
     def is_held() -> bool:
@@ -239,10 +239,10 @@ def test_a_time_that_has_left_the_graph_is_still_told(site: Site) -> None:
             graph.send_keys(Keys.ARROW_LEFT)
         return "Mbit/s" in site.browser.text("#moment tbody")
 
-    site.browser.until(has_rates, "a time of which rates are known")
+    site.browser.until(has_rates, "a time with known rates")
     held = site.bound("now")
     site.world.clock = lambda: time.time() + 180
-    site.browser.until(lambda: site.bound("min") > held, "it has left the graph")
+    site.browser.until(lambda: site.bound("min") > held, "the time has left the graph")
     site.browser.until_text("#moment tbody", "Mbit/s")
     assert "Nothing is kept" not in site.browser.text("#moment tbody")
     assert site.bound("now") == held

@@ -15,7 +15,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.mark.parametrize(("address", "length"), [("192.0.2.1", 32), ("2001:db8::1", 128)])
-def test_an_address_that_comes_after_the_start_is_answered(module_testbed: Testbed, address: str, length: int) -> None:
+def test_console_serves_an_address_added_after_its_start(module_testbed: Testbed, address: str, length: int) -> None:
     """Defect: the console could not start, and systemd gave it up for good after five attempts within seconds."""
     node = module_testbed["proxy"]
     host = f"[{address}]" if ":" in address else address

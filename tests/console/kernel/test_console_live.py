@@ -49,14 +49,14 @@ UNCAPPED = PATHS + "rules: []\n"
 CAPPED = PATHS + "rules:\n  - {name: spare-ethernet, paths: [ethernet], guard: false, throttle: {rate: 5 Mbit/s}}\n"
 NOBODY = 65534
 STATUS_GROUP = 54321
-"""A group that nobody has, in place of the throttler's group."""
+"""A group that no user has, in place of the throttler's group."""
 ROUNDS = 5
 ATTEMPTS = 3
 PROMISED_SECONDS = 1.0
-"""Seconds within which the console must show a cap, and between its questions while somebody watches.
+"""Seconds within which the console must show a cap, and between its questions while a browser watches.
 
 A busy machine may take longer, in proportion to the time that programs wait for a processor. The result must stay below
-the interval that the console uses when nobody watches.
+the interval that the console uses when no browser watches.
 """
 CARRIED = 100_000
 """Bytes over a path that show that a download goes on."""
@@ -115,12 +115,12 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
     # Run the console as its unit does, as far as a namespace allows: as nobody, with the status group, without
     # privileges.
     namespace = ["ip", "netns", "exec", proxy.namespace]
-    nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
+    as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
     plain = ["curl", "-s", "-o", "/dev/null", "-x", squid.url(), origin.url("large")]
     argv = mptcp_command(plain)
     with (
         testbed["client"].running(argv, name="download"),
-        console(testbed.directory, throttler.socket, prefix=[*namespace, *nobody, "--bounding-set=-all"]) as running,
+        console(testbed.directory, throttler.socket, prefix=[*namespace, *as_nobody, "--bounding-set=-all"]) as running,
         browser(testbed.directory, namespace, proxy.entered) as chromium,
     ):
         site = Site(testbed, policy, throttler, running, chromium, config, plain)
@@ -138,11 +138,11 @@ class Round(NamedTuple):
     """Between two questions of the console, without the time for the answer."""
 
 
-def test_a_cap_is_shown_within_a_second_of_its_being_in_force(site: Site) -> None:
+def test_page_shows_a_cap_within_a_second(site: Site) -> None:
     """The first answer after the cap is set must show it, and the console must ask often enough."""
     site.browser.run(WATCH_FOR_CAP)
     tried = []
-    with heard(site) as moments:
+    with streamed_answers(site) as moments:
         for _ in range(ATTEMPTS):
             rounds = [one_cap(site, moments) for _ in range(ROUNDS)]
             tried.append(Round(median(each.shown for each in rounds), median(each.pause for each in rounds)))
@@ -152,24 +152,24 @@ def test_a_cap_is_shown_within_a_second_of_its_being_in_force(site: Site) -> Non
     assert max(tried[-1]) <= PROMISED_SECONDS, tried
 
 
-def one_cap(site: Site, moments: list[Heard]) -> Round:
+def one_cap(site: Site, moments: list[StreamedAnswer]) -> Round:
     """Set a cap and remove it again."""
     before = processors.read()
     begun = time.time()
     answer = seconds_of_an_answer(site)
     site.reload(CAPPED)
     seen = float(site.browser.until(lambda: site.browser.run("return window.capSeen"), "the cap is shown"))
-    applied = site.browser.until(partial(applied_after, site, begun), "the throttler says that it is applied")
+    applied = site.browser.until(partial(applied_after, site, begun), "the throttler reports the cap")
     after = site.browser.until(partial(first_after, moments, applied), "the console asks again")
     slower = slowness(processors.usage(before, processors.read()).waiting)
-    assert after.is_capped, "what was in force when the throttler answered is missing"
+    assert after.is_capped, "the rules in force at the throttler's answer are missing"
     last = max(each.time for each in moments if each.time <= applied)
     site.reload(UNCAPPED)
     site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown any more")
     return Round((seen - applied) / slower, (after.time - last - answer) / slower)
 
 
-class Heard(NamedTuple):
+class StreamedAnswer(NamedTuple):
     """One answer of the throttler as the console's stream sent it."""
 
     time: float
@@ -178,14 +178,14 @@ class Heard(NamedTuple):
 
 
 @contextmanager
-def heard(site: Site) -> Iterator[list[Heard]]:
+def streamed_answers(site: Site) -> Iterator[list[StreamedAnswer]]:
     """Listen to the console's stream beside the browser.
 
     The returned list grows meanwhile and begins with one entry.
     """
     with site.testbed["proxy"].entered():
         stream = build_opener(ProxyHandler({})).open(f"{site.console.url}/api/live", timeout=60)
-    found: list[Heard] = []
+    found: list[StreamedAnswer] = []
     over = threading.Event()
 
     def listen() -> None:
@@ -194,19 +194,19 @@ def heard(site: Site) -> Iterator[list[Heard]]:
                 if over.is_set():
                     return
                 if line.startswith(b"data: ") and (now := json.loads(line[len(b"data: ") :])["now"]) is not None:
-                    found.append(Heard(now["time"], bool(now["rules"])))
+                    found.append(StreamedAnswer(now["time"], bool(now["rules"])))
 
     listening = threading.Thread(target=listen, daemon=True)
     listening.start()
     try:
-        wait_until(lambda: bool(found), "the console sends what is now", timeout=60)
+        wait_until(lambda: bool(found), "the console sends the current state", timeout=60)
         yield found
     finally:
         over.set()
         listening.join(60)
 
 
-def first_after(moments: list[Heard], time: float) -> Heard | None:
+def first_after(moments: list[StreamedAnswer], time: float) -> StreamedAnswer | None:
     return next((each for each in list(moments) if each.time > time), None)
 
 
@@ -222,7 +222,7 @@ def applied_after(site: Site, begun: float) -> float | None:
     return float(events[0]["time"]) if events else None
 
 
-def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
+def test_graph_shows_caps_that_were_set_and_lifted(site: Site) -> None:
     """Cap for half a minute, lift the cap, and cap again; docs/console.md shows the screenshots of this."""
     wanted = os.environ.get("MPTCP_CONSOLE_SCREENSHOTS")
     if wanted:
@@ -235,7 +235,7 @@ def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
     for policy, cap in ((CAPPED, 5_000_000), (UNCAPPED, None), (CAPPED, 5_000_000)):
         site.reload(policy)
         # Wait for the cap in the current and the previous second, so that the next change falls into another second.
-        site.browser.until(lambda cap=cap: caps()[-2:] == [cap, cap], "it is in the history")  # type: ignore[misc]
+        site.browser.until(lambda cap=cap: caps()[-2:] == [cap, cap], "the history has the cap")  # type: ignore[misc]
         if wanted:
             time.sleep(28)
     assert [cap for cap, _ in groupby(caps())][-3:] == [5_000_000, None, 5_000_000]
@@ -251,7 +251,7 @@ def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
             site.browser.screenshot(Path(str(wanted)) / f"real-{page.partition('/')[0]}-{device}-{theme}.png")
 
 
-def test_who_uses_plain_tcp_is_told_beside_who_uses_multipath_tcp(site: Site) -> None:
+def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
     def clients() -> dict[str, Any]:
         found: dict[str, Any] = site.get("/api/clients")
         return found
@@ -261,7 +261,7 @@ def test_who_uses_plain_tcp_is_told_beside_who_uses_multipath_tcp(site: Site) ->
         return found["total"], found["plain_tcp"]["connections"]
 
     # The subflows of the MPTCP download do not count as plain TCP.
-    wait_until(lambda: both() == (1, 0), "nobody uses plain TCP")
+    wait_until(lambda: both() == (1, 0), "no client uses plain TCP")
     (client,) = clients()["clients"]
     assert (client["connections"], client["subflows"]) == (1, 2)
     assert client["bytes_sent"] > CARRIED
@@ -269,10 +269,10 @@ def test_who_uses_plain_tcp_is_told_beside_who_uses_multipath_tcp(site: Site) ->
         wait_until(lambda: both() == (1, 1), "one client uses plain TCP")
         (plain,) = clients()["plain_tcp"]["clients"]
         assert plain == {"client": client["client"], "connections": 1}
-    wait_until(lambda: both() == (1, 0), "nobody uses plain TCP any more")
+    wait_until(lambda: both() == (1, 0), "no client uses plain TCP any more")
 
 
-def test_the_page_says_what_the_throttler_does(site: Site) -> None:
+def test_pages_show_what_a_real_throttler_does(site: Site) -> None:
     site.browser.show_as("desktop", "light")
     site.browser.open(f"{site.console.url}/#live")
     site.reload(CAPPED)
@@ -296,7 +296,7 @@ def test_the_page_says_what_the_throttler_does(site: Site) -> None:
     assert site.get("/api/policy")["policy"]["rules"] == ["spare-ethernet"]
 
 
-def test_rates_in_the_graph_are_those_of_the_wire(site: Site) -> None:
+def test_graph_rate_is_near_the_cap(site: Site) -> None:
     """The graph shows the cap's 5 Mbit/s, mostly payload. The rate of the other path depends on the machine."""
     site.reload(CAPPED)
 
@@ -312,7 +312,7 @@ def test_rates_in_the_graph_are_those_of_the_wire(site: Site) -> None:
     site.browser.until(lambda: as_capped(known()), "the rate is the cap's", within=120)
 
 
-def test_it_is_nobody_and_writes_nothing(site: Site) -> None:
+def test_console_runs_without_privileges_and_writes_no_file(site: Site) -> None:
     status = Path(f"/proc/{site.console.process.pid}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert set(fields["Uid"].split()) == {str(NOBODY)}
@@ -331,7 +331,7 @@ def test_it_is_nobody_and_writes_nothing(site: Site) -> None:
     assert looked_at
 
 
-def test_one_that_hangs_or_is_killed_changes_nothing_else(site: Site) -> None:
+def test_hung_or_killed_console_does_not_affect_throttler_and_traffic(site: Site) -> None:
     site.reload(CAPPED)
     wait_until(lambda: capped(site) == 1, "the cap", timeout=60)
     before = loop(site)
@@ -339,7 +339,7 @@ def test_one_that_hangs_or_is_killed_changes_nothing_else(site: Site) -> None:
         carried = received(site)
         site.console.process.send_signal(signal.SIGSTOP)
         try:
-            goes_on(site, carried)
+            wait_until_download_goes_on(site, carried)
             wait_until(lambda: still_capped(site, carried["eth0"] + HANGS_FOR), "the capped path carries", timeout=300)
         finally:
             site.console.process.send_signal(signal.SIGCONT)
@@ -347,11 +347,11 @@ def test_one_that_hangs_or_is_killed_changes_nothing_else(site: Site) -> None:
         site.console.process.wait(60)
         carried = received(site)
         assert capped(site) == 1
-        goes_on(site, carried)
+        wait_until_download_goes_on(site, carried)
         after = loop(site)
     site.reload(UNCAPPED)
-    wait_until(lambda: capped(site) == 0, "the throttler goes on without a console", timeout=60)
-    goes_on(site, received(site))
+    wait_until(lambda: capped(site) == 0, "the throttler runs on without a console", timeout=60)
+    wait_until_download_goes_on(site, received(site))
     assert site.throttler.process.running
     print(f"the throttler's longest pause: {before['longest']:.3f} s before, {after['longest']:.3f} s after")
     print(f"the machine stood still for {max(machine):.3f} s at the longest")
@@ -391,7 +391,7 @@ def received(site: Site) -> dict[str, int]:
     return {device: counters[device].received for device in ("eth0", "wlan0")}
 
 
-def goes_on(site: Site, before: dict[str, int]) -> None:
+def wait_until_download_goes_on(site: Site, before: dict[str, int]) -> None:
     """Wait until both paths have received more than *before*, as the download goes on."""
 
     def carries() -> bool:

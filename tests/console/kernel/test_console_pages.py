@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for every page in real Chromium, with a fake throttler: looks, accessibility, keyboard, trouble, many clients.
+"""Tests of every page in Chromium with a fake throttler: layout, accessibility, keyboard, error messages, many clients.
 
 If MPTCP_CONSOLE_SCREENSHOTS is set, screenshots for people are written there.
 """
@@ -84,7 +84,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_complained_of(site: Site) -> Iterator[None]:
+def _browser_logs_no_warning(site: Site) -> Iterator[None]:
     site.browser.show_as("desktop", "light")
     site.browser.complaints()
     yield
@@ -101,7 +101,7 @@ def photograph(site: Site, name: str) -> None:
 
 @pytest.mark.nightly(besides=("[live]",))
 @pytest.mark.parametrize("page", PAGES)
-def test_each_page_has_no_serious_fault(site: Site, page: str) -> None:
+def test_page_has_no_serious_accessibility_fault(site: Site, page: str) -> None:
     for device in DEVICES:
         for theme in THEMES:
             site.browser.show_as(device, theme)
@@ -114,7 +114,7 @@ def test_each_page_has_no_serious_fault(site: Site, page: str) -> None:
             photograph(site, f"{page.partition('/')[0]}-{device}-{theme}")
 
 
-def test_axe_finds_what_is_wrong(site: Site) -> None:
+def test_axe_reports_low_contrast_and_a_missing_label(site: Site) -> None:
     site.open("what-if")
     site.browser.run("document.querySelector('#title-what-if').style.color = 'color-mix(in srgb, Canvas, gray 10%)'")
     site.browser.show_as("desktop", "dark")
@@ -124,7 +124,7 @@ def test_axe_finds_what_is_wrong(site: Site) -> None:
     assert any("label" in fault for fault in site.browser.faults())
 
 
-def test_a_cap_comes_and_goes_in_graph_table_and_words(site: Site) -> None:
+def test_live_page_shows_a_cap_and_its_end(site: Site) -> None:
     site.open("live")
     site.browser.until_text("#legend", "cap 5 Mbit/s")
     site.world.capped = False
@@ -137,13 +137,13 @@ def test_a_cap_comes_and_goes_in_graph_table_and_words(site: Site) -> None:
     site.browser.until_text("#announcer", "capped again")
 
 
-def test_in_a_dry_run_nothing_is_shown_as_capped(site: Site) -> None:
+def test_dry_run_shows_no_subflow_as_capped(site: Site) -> None:
     site.open("live")
     site.browser.until_text("#legend", "cap 5 Mbit/s")
     assert not site.browser.find("#dry-run").is_displayed()
     site.world.dry_run = True
     try:
-        site.browser.until(lambda: site.browser.find("#dry-run").is_displayed(), "it is said that it is a dry run")
+        site.browser.until(lambda: site.browser.find("#dry-run").is_displayed(), "the page names the dry run")
         assert site.browser.text("#dry-run").startswith("Dry run: nothing is capped.")
         site.browser.until(lambda: "cap" not in site.browser.text("#legend"), "no cap is shown")
         site.browser.until_text("#tiles", "Capped subflows0")
@@ -159,7 +159,7 @@ def test_in_a_dry_run_nothing_is_shown_as_capped(site: Site) -> None:
     site.browser.until(lambda: not site.browser.find("#dry-run").is_displayed(), "the dry run is over")
 
 
-def test_rules_that_steer_or_meter_are_told_in_words(site: Site) -> None:
+def test_policy_page_describes_steering_and_budget_rules(site: Site) -> None:
     """Defect: if no rule of the policy had a cap of its own, the page said that the policy has no rule."""
     usual = site.world.words
     site.open("policy")
@@ -179,35 +179,35 @@ def test_rules_that_steer_or_meter_are_told_in_words(site: Site) -> None:
         site.world.words = usual
 
 
-def test_by_keyboard_a_time_is_held_and_what_was_then_is_told(site: Site) -> None:
+def test_arrow_keys_select_a_time_and_show_its_values(site: Site) -> None:
     site.open("live")
     graph = site.browser.find("#graph")
     site.browser.until(lambda: site.browser.run("return document.querySelector('#graph canvas') !== null"), "a graph")
     site.browser.until(
         lambda: int(graph.get_attribute("aria-valuemax") or 0) - int(graph.get_attribute("aria-valuemin") or 0) > 5,
-        "some seconds are known",
+        "some seconds have values",
     )
     graph.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
     assert site.browser.text("#title-moment").startswith("At ")
-    told = graph.get_attribute("aria-valuetext") or ""
-    assert "ethernet" in told
-    assert "wifi" in told
-    assert "Mbit/s" in told
+    value = graph.get_attribute("aria-valuetext") or ""
+    assert "ethernet" in value
+    assert "wifi" in value
+    assert "Mbit/s" in value
     held, newest = graph.get_attribute("aria-valuenow"), int(graph.get_attribute("aria-valuemax") or 0)
-    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) >= newest + 2, "the graph goes on")
+    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) >= newest + 2, "the graph continues")
     assert graph.get_attribute("aria-valuenow") == held
     graph.send_keys(Keys.ESCAPE)
     assert site.browser.text("#title-moment") == "Now"
 
 
-def test_what_happened_at_a_time_is_found(site: Site) -> None:
+def test_page_shows_events_around_an_entered_time(site: Site) -> None:
     site.world.tell("guard", "caps relaxed: it got 1.2 Mbit/s in all", token=TOKEN)
     at = time.time()
     for _ in range(10):
         site.world.tell("closed", "another thing", token="00000001")
     site.open("live")
     graph = site.browser.find("#graph")
-    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) > at + 2, "it is known what was after it")
+    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) > at + 2, "the time after it is known")
     site.browser.run(
         "const field = document.querySelector('#goto-time'); field.value = arguments[0];"
         "document.querySelector('#goto').requestSubmit()",
@@ -218,7 +218,7 @@ def test_what_happened_at_a_time_is_found(site: Site) -> None:
     assert site.browser.find("#to-now").is_displayed()
 
 
-def test_views_are_reached_by_keyboard_and_focus_follows(site: Site) -> None:
+def test_keyboard_navigation_moves_focus_to_each_view(site: Site) -> None:
     site.open("live")
     site.browser.find("nav a[data-view=connections]").send_keys(Keys.ENTER)
     site.browser.until_text("#connections", TOKEN)
@@ -233,7 +233,7 @@ def test_views_are_reached_by_keyboard_and_focus_follows(site: Site) -> None:
     site.browser.until(lambda: site.browser.find("#view-connections").is_displayed(), "the table again")
 
 
-def test_who_uses_what_and_who_is_over_a_budget(site: Site) -> None:
+def test_clients_page_shows_usage_and_used_up_budgets(site: Site) -> None:
     site.open("clients")
     site.browser.until_text("#clients", "10.77.1.3 (laptop)")
     first = "#clients tbody tr:first-child"
@@ -251,26 +251,26 @@ def test_who_uses_what_and_who_is_over_a_budget(site: Site) -> None:
     assert site.browser.find("#filter-client").get_attribute("value") == "10.77.1.4"
 
 
-def test_a_filter_without_a_result_is_no_absence_of_traffic(site: Site) -> None:
+def test_filter_without_a_match_says_so_and_can_be_cleared(site: Site) -> None:
     for page, field, none in (
         ("connections", "#filter-client", "#connections-none"),
         ("events", "#events-client", "#events-none"),
     ):
         site.open(page)
         site.browser.find(field).send_keys("10.99.9.9")
-        told = site.browser.find(none)
-        site.browser.until(told.is_displayed, "it is said that nothing matches")
+        message = site.browser.find(none)
+        site.browser.until(message.is_displayed, "the page names the empty result")
         photograph(site, f"{page}-none-desktop-light")
         site.browser.find(f"{none} button").click()
         site.browser.until_text(*READY[page])
-        assert not told.is_displayed()
+        assert not message.is_displayed()
     # A name can be used instead of its address.
     site.open("connections")
     site.browser.find("#filter-client").send_keys("laptop")
     site.browser.until_text("#connections-count", "1 connection")
 
 
-def test_without_traffic_nothing_is_said_to_be_filtered(site: Site) -> None:
+def test_pages_without_traffic_do_not_blame_a_filter(site: Site) -> None:
     site.world.count = 0
     try:
         for page in ("live", "connections", "clients"):
@@ -287,7 +287,7 @@ def test_without_traffic_nothing_is_said_to_be_filtered(site: Site) -> None:
         site.world.count = 3
 
 
-def test_a_connection_that_closed_is_said_to_be_what_it_was(site: Site) -> None:
+def test_page_of_a_closed_connection_shows_its_last_state(site: Site) -> None:
     last = f"{int(TOKEN, 16) + 2:08x}"
     site.browser.open(f"{site.console.url}/#connection/{last}")
     site.browser.until_text("#explained", "spare-ethernet")
@@ -303,7 +303,7 @@ def test_a_connection_that_closed_is_said_to_be_what_it_was(site: Site) -> None:
         site.world.count = 3
 
 
-def test_a_budget_begins_anew_by_the_policys_clock(site: Site) -> None:
+def test_budget_restart_time_is_in_the_policys_time_zone(site: Site) -> None:
     driver = site.browser.driver
     driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "America/New_York"})
     site.world.until = 1_798_754_400.0  # midnight in Athens
@@ -316,7 +316,7 @@ def test_a_budget_begins_anew_by_the_policys_clock(site: Site) -> None:
         driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 
-def test_on_a_phone_the_header_takes_two_lines_whatever_it_says(site: Site) -> None:
+def test_phone_header_keeps_its_height_with_long_texts(site: Site) -> None:
     site.browser.show_as("phone", "light")
     site.open("live")
     usual = site.browser.run("return document.querySelector('.bar').offsetHeight")
@@ -332,18 +332,19 @@ def test_on_a_phone_the_header_takes_two_lines_whatever_it_says(site: Site) -> N
         assert measured == [usual, 0, 0], words
 
 
-def test_the_focus_stays_while_the_table_is_renewed(site: Site) -> None:
+def test_table_update_keeps_focus(site: Site) -> None:
     site.open("connections")
     site.browser.run(f"document.querySelector('#connections a[href=\"#connection/{TOKEN}\"]').focus()")
-    asked = len(site.world.asked)
+    before = len(site.world.queries)
     # The page asks again after it has shown the answer: at the third question it has renewed the table twice.
     site.browser.until(
-        lambda: [each["query"] for each in site.world.asked[asked:]].count("connections") >= 3, "it is renewed twice"
+        lambda: [each["query"] for each in site.world.queries[before:]].count("connections") >= 3,
+        "the table is renewed twice",
     )
     assert site.browser.run("return document.activeElement.textContent") == TOKEN
 
 
-def test_any_number_of_tabs_is_served(site: Site) -> None:
+def test_many_tabs_of_one_browser_are_served(site: Site) -> None:
     driver = site.browser.driver
     site.open("live")
     first = driver.current_window_handle
@@ -367,7 +368,7 @@ def test_any_number_of_tabs_is_served(site: Site) -> None:
     site.browser.until_text("#state-text", "live")
 
 
-def test_an_event_that_comes_while_the_newest_are_asked_for_stays(site: Site) -> None:
+def test_late_answer_does_not_remove_a_newer_event(site: Site) -> None:
     site.open("live")
     site.browser.until_text("#state-text", "live")
     # Hold an answer from before the event, and deliver it after the event.
@@ -386,7 +387,7 @@ def test_an_event_that_comes_while_the_newest_are_asked_for_stays(site: Site) ->
     assert "capped meanwhile" in site.browser.text("#nearby")
 
 
-def test_light_and_dark_are_chosen_and_kept(site: Site) -> None:
+def test_chosen_theme_is_kept(site: Site) -> None:
     site.open("live")
     before = site.browser.run("return getComputedStyle(document.body).backgroundColor")
     site.browser.find("#theme").click()
@@ -398,7 +399,7 @@ def test_light_and_dark_are_chosen_and_kept(site: Site) -> None:
     site.browser.run("localStorage.clear()")
 
 
-def test_names_from_the_throttler_never_become_markup(site: Site) -> None:
+def test_page_escapes_markup_from_the_throttler(site: Site) -> None:
     site.world.tell("fault", "<img src=x onerror=\"document.title='broken into'\"> &amp; <b>bold</b>")
     site.open("live")
     site.browser.until_text("#nearby", '<img src=x onerror="document.title')
@@ -406,7 +407,7 @@ def test_names_from_the_throttler_never_become_markup(site: Site) -> None:
     assert "broken" not in site.browser.driver.title
 
 
-def test_a_throttler_that_is_down_or_hangs_is_named_and_comes_back(site: Site) -> None:
+def test_page_reports_a_stopped_or_hung_throttler_and_recovers(site: Site) -> None:
     site.open("live")
     site.throttler.stop()
     site.browser.until_text("#trouble", "a stop removes all caps")
@@ -444,7 +445,7 @@ def test_a_throttler_that_is_down_or_hangs_is_named_and_comes_back(site: Site) -
 
 
 @pytest.mark.nightly
-def test_a_console_that_hangs_is_named_and_comes_back(site: Site) -> None:
+def test_page_reports_a_hung_console_and_recovers(site: Site) -> None:
     site.open("live")
     site.console.process.send_signal(signal.SIGSTOP)
     try:
@@ -455,7 +456,7 @@ def test_a_console_that_hangs_is_named_and_comes_back(site: Site) -> None:
     site.browser.until_text("#state-text", "live")
 
 
-def test_with_ten_thousand_connections_the_page_stays_usable(site: Site) -> None:
+def test_page_stays_usable_with_ten_thousand_connections(site: Site) -> None:
     site.world.count = 10_000
     try:
         begun = time.monotonic()
@@ -483,7 +484,7 @@ def test_with_ten_thousand_connections_the_page_stays_usable(site: Site) -> None
         site.world.count = 3
 
 
-def test_with_a_token_the_page_is_behind_a_form(site: Site) -> None:
+def test_console_with_a_token_requires_login(site: Site) -> None:
     (site.directory / "token").write_text(LOGIN_TOKEN)
     (site.directory / "token").chmod(0o600)
     with console(site.directory, site.throttler.path, reserved_port(), settings="token_file: token\n") as guarded:
@@ -495,7 +496,7 @@ def test_with_a_token_the_page_is_behind_a_form(site: Site) -> None:
                 assert site.browser.faults(of_colour=theme != THEMES[0]) == []
                 photograph(site, f"login-{device}-{theme}")
         site.browser.find("#token").send_keys("something else", Keys.ENTER)
-        site.browser.until(lambda: site.browser.find("#refused").is_displayed(), "that it was refused is said")
+        site.browser.until(lambda: site.browser.find("#refused").is_displayed(), "the page shows the refusal")
         site.browser.find("#token").send_keys(LOGIN_TOKEN, Keys.ENTER)
         site.browser.until_text("#state-text", "live")
         assert LOGIN_TOKEN not in site.browser.driver.current_url

@@ -37,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
         ("policy", "document.querySelector('#rules tbody td:nth-child(6)')?.textContent === '3'"),
     ],
 )
-def test_a_cap_that_comes_or_goes_is_shown_when_the_stream_tells_of_it(
+def test_page_updates_caps_when_the_stream_reports_a_change(
     site: tuple[World, Console, Browser], page: str, is_capped: str
 ) -> None:
     world, running, chromium = site
@@ -50,7 +50,7 @@ def test_a_cap_that_comes_or_goes_is_shown_when_the_stream_tells_of_it(
         chromium.until(lambda: bool(chromium.run(f"return {is_capped}")) is world.capped, f"{kind} is shown")
 
 
-def test_bytes_are_those_of_both_directions_as_in_top(site: tuple[World, Console, Browser]) -> None:
+def test_bytes_column_sums_both_directions(site: tuple[World, Console, Browser]) -> None:
     world, running, chromium = site
     chromium.open(f"{running.url}/#connections")
     (first,) = world.answer({"query": "connections", "limit": 1})["connections"]
@@ -59,7 +59,7 @@ def test_bytes_are_those_of_both_directions_as_in_top(site: tuple[World, Console
     chromium.until_text(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .subflow", "1.02 MB")
 
 
-def test_a_rule_that_matches_and_caps_nothing_says_why(site: tuple[World, Console, Browser]) -> None:
+def test_page_says_why_a_matching_rule_does_not_cap(site: tuple[World, Console, Browser]) -> None:
     world, running, chromium = site
     lifted = {"rule": "spare", "kind": "throttle", "matched": True, "failed": "lifted: the last usable path"}
     try:
@@ -73,7 +73,7 @@ def test_a_rule_that_matches_and_caps_nothing_says_why(site: tuple[World, Consol
         world.tried = None
 
 
-def test_how_many_caps_the_graph_has_no_room_for_is_told(site: tuple[World, Console, Browser]) -> None:
+def test_page_counts_caps_that_the_graph_does_not_draw(site: tuple[World, Console, Browser]) -> None:
     world, running, chromium = site
     chromium.open(f"{running.url}/#live")
     chromium.until_text("#legend", "cap 5 Mbit/s")

@@ -33,8 +33,8 @@ def dry_run(world: World) -> Iterator[None]:
         world.dry_run = False
 
 
-def tried(site: Site, policy: str) -> Browser:
-    """Open the page and ask about *policy*."""
+def ask_what_if(site: Site, policy: str) -> Browser:
+    """Open the what-if page, enter *policy* and submit it."""
     _, running, chromium = site
     chromium.open(f"{running.url}/#what-if")
     chromium.find("#what-if-text").send_keys(policy)
@@ -42,17 +42,17 @@ def tried(site: Site, policy: str) -> Browser:
     return chromium
 
 
-def test_a_policy_is_tried(site: Site) -> None:
-    chromium = tried(site, "version: 1")
+def test_what_if_refuses_a_wrong_policy_and_evaluates_a_right_one(site: Site) -> None:
+    chromium = ask_what_if(site, "version: 1")
     chromium.until_text(RESULT, "it would be refused:policy:1: rules: is required")
     chromium.find("#what-if-text").send_keys("\nrules: []")
     chromium.find("#what-if button.primary").click()
     chromium.until_text(RESULT, "Capped subflows: 3 now, 6 with this policy.")
 
 
-def test_what_changes_and_what_stays_capped_is_told_by_direction(site: Site) -> None:
+def test_what_if_lists_changed_and_still_capped_subflows_by_direction(site: Site) -> None:
     """Defect: the table did not distinguish upload and download, and subflows that stay capped were missing."""
-    chromium = tried(site, "rules: []")
+    chromium = ask_what_if(site, "rules: []")
     chromium.until_text(RESULT, "2 subflows would be treated differently")
     found = chromium.text(RESULT)
     assert "ConnectionClient's endPathDirectionNowThen" in found
@@ -62,15 +62,15 @@ def test_what_changes_and_what_stays_capped_is_told_by_direction(site: Site) -> 
     assert "ethernetdowncapped at 5 Mbit/s by rule spare-ethernet" in found
 
 
-def test_a_dry_run_is_said_beside_the_numbers(site: Site) -> None:
+def test_what_if_marks_current_caps_as_dry_run(site: Site) -> None:
     """Defect: for the current policy without its dry-run line, the page said that nothing would change."""
     with dry_run(site[0]):
         # Use a new text, because the answer to the same question would come from a cache.
-        chromium = tried(site, "rules: [] # no dry run")
+        chromium = ask_what_if(site, "rules: [] # no dry run")
         chromium.until_text(RESULT, "Capped subflows: 0 now (dry run), 6 with this policy.")
 
 
-def test_a_policy_is_tried_from_the_one_in_force(site: Site) -> None:
+def test_what_if_starts_from_the_policy_in_force(site: Site) -> None:
     _, running, chromium = site
     chromium.open(f"{running.url}/#what-if")
     text, start = chromium.find("#what-if-text"), chromium.find("#what-if-start")
@@ -91,7 +91,7 @@ def test_a_policy_is_tried_from_the_one_in_force(site: Site) -> None:
     chromium.until(lambda: written() == TEXT, "it is replaced")
 
 
-def test_paths_are_told_by_their_conditions(site: Site) -> None:
+def test_policy_page_shows_the_conditions_of_each_path(site: Site) -> None:
     """Defect: the page named the policy's paths, but not the conditions for a subflow to belong to them."""
     _, running, chromium = site
     chromium.open(f"{running.url}/#policy")

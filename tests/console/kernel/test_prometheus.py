@@ -128,7 +128,7 @@ def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
     return Watched(testbed, origin, proxy, throttler, server, prometheus)
 
 
-def test_every_expression_has_a_value(watched: Watched) -> None:
+def test_each_dashboard_and_alert_expression_has_a_value(watched: Watched) -> None:
     prometheus = watched.prometheus
     # The last expression to get a value needs a join that begins under a cap, with a scrape before and after it.
     shown = shown_expressions()
@@ -140,7 +140,7 @@ def test_every_expression_has_a_value(watched: Watched) -> None:
     )
 
 
-def test_a_metric_with_another_name_leaves_its_expression_without_value(watched: Watched) -> None:
+def test_expression_with_a_renamed_metric_has_no_value(watched: Watched) -> None:
     expressions = shown_expressions() | {name: compared(text) for name, text in alert_expressions().items()}
     renamed = {
         f"{name}: {metric}": text.replace(metric, f"{metric}_renamed")
@@ -150,7 +150,7 @@ def test_a_metric_with_another_name_leaves_its_expression_without_value(watched:
     assert watched.prometheus.unanswered(renamed) == list(renamed)
 
 
-def test_the_dashboards_variables_list_what_there_is(watched: Watched) -> None:
+def test_dashboard_variables_list_the_existing_values(watched: Watched) -> None:
     def listed_now() -> dict[str, list[str]]:
         return {
             name: watched.prometheus.ask(f"label/{label}/values", **{"match[]": selector})
@@ -173,7 +173,7 @@ def test_the_dashboards_variables_list_what_there_is(watched: Watched) -> None:
         (["spare-ethernet", "slow-wifi"], ["ethernet", "wifi"]),
     ],
 )
-def test_what_is_chosen_in_the_dashboard_is_what_is_shown(watched: Watched, rules: list[str], paths: list[str]) -> None:
+def test_panels_show_only_the_chosen_rules_and_paths(watched: Watched, rules: list[str], paths: list[str]) -> None:
     """`.*` also matches series without the label, so each variable must be tested with a chosen value, too."""
     chosen = {"instance": [f"127.0.0.1:{PORT}"], "rule": rules, "path": paths}
     prometheus, expressions = watched.prometheus, shown_expressions(chosen)
@@ -188,7 +188,7 @@ def test_what_is_chosen_in_the_dashboard_is_what_is_shown(watched: Watched, rule
 
 
 @pytest.mark.parametrize("name", ["instance", "rule", "path"])
-def test_of_what_is_not_there_nothing_is_shown(watched: Watched, name: str) -> None:
+def test_panels_are_empty_for_a_value_that_does_not_exist(watched: Watched, name: str) -> None:
     expressions = shown_expressions({name: ["no-such"]})
     places = of_variable(name)
     assert places
@@ -206,7 +206,7 @@ def test_prometheus_evaluates_the_alerts_without_errors(watched: Watched) -> Non
     assert states() == {rule["alert"]: "ok " for rule in alerts()}
 
 
-def test_the_caps_hold_and_the_metrics_say_so(watched: Watched) -> None:
+def test_metrics_show_that_the_caps_hold(watched: Watched) -> None:
     prometheus = watched.prometheus
     prometheus.wait_for('mptcp_throttler_caps_in_force{rule="spare-ethernet", path="ethernet", direction="down"} > 0')
     # Payload rate under a cap of 5 Mbit/s: more than zero, and never far above the cap.
@@ -222,18 +222,18 @@ def test_the_caps_hold_and_the_metrics_say_so(watched: Watched) -> None:
 # The following tests break one more thing each.
 
 
-def test_a_budget_that_is_used_up_is_told(watched: Watched) -> None:
+def test_alert_fires_for_a_used_up_budget(watched: Watched) -> None:
     watched.prometheus.wait_for(alert_expressions()["MptcpBudgetUsedUp"])
 
 
 @pytest.mark.nightly
-def test_joins_that_the_kernel_refuses_are_told(watched: Watched) -> None:
+def test_alert_fires_when_the_kernel_refuses_joins(watched: Watched) -> None:
     watched.node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
     watched.prometheus.wait_for(alert_expressions()["MptcpJoinsRejected"])
     watched.prometheus.wait_for(alert_expressions()["MptcpJoinsFail"])
 
 
-def test_a_listener_that_serves_plain_tcp_is_told(watched: Watched) -> None:
+def test_alert_fires_for_a_listener_that_serves_plain_tcp(watched: Watched) -> None:
     """Without the preload library the listener answers clients that ask for Multipath TCP in plain TCP."""
     plain = watched.node.popen(["/usr/bin/python3", "-m", "http.server", str(PLAIN_PORT)], name="plain")
     url = f"http://{watched.node.service_address()}:{PLAIN_PORT}/"
@@ -245,13 +245,13 @@ def test_a_listener_that_serves_plain_tcp_is_told(watched: Watched) -> None:
     plain.kill()
 
 
-def test_requests_that_are_refused_are_told(watched: Watched) -> None:
+def test_alert_fires_for_failed_requests(watched: Watched) -> None:
     url = f"{watched.origin.url('', port=99)}[1-2000]"
     watched.testbed["client"].run(["curl", "-s", "-o", "/dev/null", "-x", watched.proxy.url(), url], timeout=300)
     watched.prometheus.wait_for(alert_expressions()["MptcpSquidErrors"])
 
 
-def test_a_refused_reload_is_told_until_one_succeeds(watched: Watched) -> None:
+def test_reload_alert_lasts_until_a_reload_succeeds(watched: Watched) -> None:
     policy = watched.testbed.directory / "policy.yaml"
     policy.write_text("version: 1\nrules: [")
     watched.throttler.process.signal(signal.SIGHUP)
@@ -261,25 +261,25 @@ def test_a_refused_reload_is_told_until_one_succeeds(watched: Watched) -> None:
     watched.prometheus.wait_for(alert_expressions()["MptcpReloadRefused"], lambda values: not values)
 
 
-def test_a_throttler_that_hangs_is_down_and_nothing_from_before_is_shown(watched: Watched) -> None:
+def test_hung_throttler_is_down_and_has_no_old_metrics(watched: Watched) -> None:
     watched.throttler.process.signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 0, "it is down", timeout=SECONDS)
+        wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 0, "the throttler is down", timeout=SECONDS)
         found = watched.scrape()
     finally:
         watched.throttler.process.signal(signal.SIGCONT)
     assert [name for name in found if name.startswith("mptcp_throttler")] == ["mptcp_throttler_up"]
-    wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 1, "it is up again", timeout=SECONDS)
+    wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 1, "the throttler is up again", timeout=SECONDS)
 
 
-def test_a_throttler_that_is_killed_is_told(watched: Watched) -> None:
+def test_alert_fires_for_a_killed_throttler(watched: Watched) -> None:
     watched.throttler.process.kill()
     watched.prometheus.wait_for(alert_expressions()["MptcpThrottlerDown"])
     watched.prometheus.wait_for("mptcp_throttler_connections", lambda values: not values)
     watched.prometheus.wait_for("squid_up", lambda values: values == [1])
 
 
-def test_a_worker_that_is_replaced_takes_no_counter_of_the_other_back(watched: Watched) -> None:
+def test_worker_restart_lowers_no_counter_of_another_worker(watched: Watched) -> None:
     """Defect: both workers had one summed counter, which fell by the count of a worker that ended."""
     (squid,) = (pid for pid in children(watched.proxy.process.pid) if b"--foreground" in command(pid))
     (second,) = (pid for pid in children(squid) if command(pid).startswith(b"(squid-2)\0"))
@@ -292,7 +292,7 @@ def test_a_worker_that_is_replaced_takes_no_counter_of_the_other_back(watched: W
         counted.update(watched.counted())
         return counted.keys() == {"1", "2"} and judge(counted["2"][requests])
 
-    wait_until(lambda: second_has(lambda count: count > 50), "it has counted", timeout=SECONDS)
+    wait_until(lambda: second_has(lambda count: count > 50), "the counter has grown", timeout=SECONDS)
     before = dict(counted)
     os.kill(second, signal.SIGKILL)
     wait_until(
@@ -301,12 +301,12 @@ def test_a_worker_that_is_replaced_takes_no_counter_of_the_other_back(watched: W
     assert {name for name, value in before["1"].items() if counted["1"][name] < value} == set()
 
 
-def test_a_squid_that_is_killed_is_told(watched: Watched) -> None:
+def test_alert_fires_for_a_killed_squid(watched: Watched) -> None:
     watched.proxy.process.kill_tree()
     watched.prometheus.wait_for(alert_expressions()["MptcpSquidDown"])
     watched.prometheus.wait_for("squid_client_requests_total", lambda values: not values)
 
 
-def test_metrics_that_are_not_served_are_told(watched: Watched) -> None:
+def test_alert_fires_when_metrics_are_missing(watched: Watched) -> None:
     watched.console.kill()
     watched.prometheus.wait_for(alert_expressions()["MptcpMetricsMissing"])

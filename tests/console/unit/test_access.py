@@ -23,14 +23,14 @@ NOW = 1_795_000_000.0
         ("ü" * 30, "ASCII"),
     ],
 )
-def test_what_is_no_token(text: str, words: str) -> None:
+def test_token_problem_names_what_is_wrong(text: str, words: str) -> None:
     assert words in (token_problem(text) or "")
 
 
-def test_a_token_is_borne_by_its_header() -> None:
+def test_authorization_header_must_carry_the_exact_token() -> None:
     token = Token(TEXT)
-    assert token.is_borne_by(f"Bearer {TEXT}")
-    assert token.is_borne_by(f"bearer {TEXT}")
+    assert token.is_in_header(f"Bearer {TEXT}")
+    assert token.is_in_header(f"bearer {TEXT}")
     for other in (
         "",
         "Bearer",
@@ -40,10 +40,10 @@ def test_a_token_is_borne_by_its_header() -> None:
         f"Bearer {TEXT.upper()}",
         "Bearer ü",
     ):
-        assert not token.is_borne_by(other), other
+        assert not token.is_in_header(other), other
 
 
-def test_a_cookie_counts_for_its_time_and_its_token_alone() -> None:
+def test_cookie_is_valid_only_in_its_time_and_for_its_token() -> None:
     token = Token(TEXT)
     cookie = token.cookie(NOW)
     assert token.is_cookie(cookie, NOW)
@@ -53,7 +53,7 @@ def test_a_cookie_counts_for_its_time_and_its_token_alone() -> None:
     assert TEXT not in cookie
 
 
-def test_a_cookie_cannot_be_made_to_last_longer() -> None:
+def test_cookie_with_a_changed_expiry_is_invalid() -> None:
     token = Token(TEXT)
     until, _, signature = token.cookie(NOW).partition(".")
     assert not token.is_cookie(f"{int(until) + 1}.{signature}", NOW)
@@ -61,10 +61,10 @@ def test_a_cookie_cannot_be_made_to_last_longer() -> None:
 
 
 @given(st.text())
-def test_no_text_is_a_token_or_a_cookie(text: str) -> None:
+def test_arbitrary_text_is_neither_token_nor_cookie(text: str) -> None:
     token = Token(TEXT)
     assert not token.is_shown_by(text)
-    assert not token.is_borne_by(text)
+    assert not token.is_in_header(text)
     assert not token.is_cookie(text, NOW)
 
 
@@ -83,16 +83,16 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
-def test_on_loopback_its_names_are_allowed(host: str) -> None:
+def test_loopback_listener_allows_names_of_loopback(host: str) -> None:
     assert Names("127.0.0.1").include(host)
 
 
 @pytest.mark.parametrize("host", OTHERS)
-def test_on_loopback_no_other_name_is(host: str) -> None:
+def test_loopback_listener_refuses_other_names(host: str) -> None:
     assert not Names("127.0.0.1").include(host)
 
 
-def test_off_loopback_the_address_and_the_operators_names_are_allowed() -> None:
+def test_other_listener_allows_its_address_and_configured_names() -> None:
     names = Names("192.0.2.7", ["Proxy.lan"])
     assert names.include("192.0.2.7:8610")
     assert names.include("proxy.lan:8610")
@@ -101,7 +101,7 @@ def test_off_loopback_the_address_and_the_operators_names_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("listening", ["0.0.0.0", "::"])
-def test_on_all_addresses_any_address_is_allowed_and_no_name_but_the_operators_and_localhost(listening: str) -> None:
+def test_wildcard_listener_allows_addresses_configured_names_and_localhost(listening: str) -> None:
     """Defect: the console refused localhost there, which an ssh tunnel uses."""
     names = Names(listening, ["proxy.lan"])
     for host in ("192.0.2.7", "[2001:db8::1]:8610", "127.0.0.1", "proxy.lan", "localhost:8610", "localhost"):

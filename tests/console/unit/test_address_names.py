@@ -10,18 +10,18 @@ import pytest
 from mptcp_console.address_names import LARGEST, AddressNames, parse_names, read_names
 
 
-def test_lines_are_those_of_a_hosts_file() -> None:
+def test_names_file_has_the_format_of_a_hosts_file() -> None:
     text = "# phones\n10.77.1.2 phone other # mine\n\nFD77::0:2\ttablet\n10.77.1.2 later\n"
     assert parse_names(text) == {"10.77.1.2": "phone", "fd77::2": "tablet"}
 
 
 @pytest.mark.parametrize("text", ["phone 10.77.1.2", "10.77.1.2", "10.77.1.0/24 office", f"10.77.1.2 {'x' * 65}"])
-def test_a_mistake_is_named_with_its_line(text: str) -> None:
+def test_wrong_line_is_reported_with_its_number(text: str) -> None:
     with pytest.raises(ValueError, match=r"^line 2: "):
         parse_names(f"10.77.1.1 a\n{text}\n")
 
 
-def test_a_file_that_is_too_large_or_no_text_is_refused(tmp_path: Path) -> None:
+def test_too_large_or_binary_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "names"
     for content in (b"#" * (LARGEST + 1), b"10.77.1.2 \xff"):
         file.write_bytes(content)
@@ -29,10 +29,10 @@ def test_a_file_that_is_too_large_or_no_text_is_refused(tmp_path: Path) -> None:
             read_names(file)
 
 
-def test_a_change_is_taken_and_a_mistake_leaves_the_names_from_before(tmp_path: Path) -> None:
-    file, told = tmp_path / "names", list[str]()
+def test_changed_file_is_read_and_a_wrong_one_keeps_the_old_names(tmp_path: Path) -> None:
+    file, warnings = tmp_path / "names", list[str]()
     file.write_text("10.77.1.2 phone\n")
-    names = AddressNames(file, told.append)
+    names = AddressNames(file, warnings.append)
     before = names.version
     names.look()
     first = names.version
@@ -41,11 +41,11 @@ def test_a_change_is_taken_and_a_mistake_leaves_the_names_from_before(tmp_path: 
     file.write_text("10.77.1.2\n")
     for _ in range(3):
         names.look()
-    assert (names.names, names.version, len(told)) == ({"10.77.1.2": "phone"}, first, 1)
+    assert (names.names, names.version, len(warnings)) == ({"10.77.1.2": "phone"}, first, 1)
     file.unlink()
     for _ in range(3):
         names.look()
-    assert (names.version, len(told)) == (first, 2)
+    assert (names.version, len(warnings)) == (first, 2)
     file.write_text("10.77.1.2 tablet of mine\n")
     names.look()
     assert names.names == {"10.77.1.2": "tablet"}

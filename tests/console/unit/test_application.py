@@ -72,7 +72,7 @@ def guarded(tmp_path: Path) -> Site:
     return Site(tmp_path, token=TOKEN)
 
 
-def test_the_page_and_its_files_are_there(client: TestClient) -> None:
+def test_page_and_its_static_files_are_served(client: TestClient) -> None:
     page = client.get("/")
     assert page.status_code == 200
     files = re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)
@@ -82,7 +82,7 @@ def test_the_page_and_its_files_are_there(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/history", "/api/nothing", "/static/console.css", "/static/none", "/more/"])
-def test_browsers_are_told_what_not_to_do(client: TestClient, path: str) -> None:
+def test_answers_have_security_headers(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
     rules = dict(rule.strip().split(" ", 1) for rule in headers["content-security-policy"].split(";"))
     assert rules.pop("default-src") == "'none'"
@@ -98,20 +98,20 @@ def test_browsers_are_told_what_not_to_do(client: TestClient, path: str) -> None
 
 
 @pytest.mark.parametrize("path", ["/", "/api/history", "/static/console.css", "/more/", "/api/live"])
-def test_a_name_that_is_not_ours_gets_nothing(client: TestClient, path: str) -> None:
+def test_request_for_a_foreign_host_name_is_refused(client: TestClient, path: str) -> None:
     answer = client.get(path, headers={"host": "evil.example"})
     assert answer.status_code == 421
     assert "hosts in console.yaml" in answer.text
     assert "content-security-policy" in answer.headers
 
 
-def test_two_names_get_nothing(site: Site) -> None:
-    status, _, _ = asked(site, "/", [(b"host", b"127.0.0.1"), (b"host", b"127.0.0.1")])
+def test_request_with_two_or_no_host_headers_is_refused(site: Site) -> None:
+    status, _, _ = answer_of(site, "/", [(b"host", b"127.0.0.1"), (b"host", b"127.0.0.1")])
     assert status == 421
-    assert asked(site, "/", [])[0] == 421
+    assert answer_of(site, "/", [])[0] == 421
 
 
-def asked(site: Site, path: str, headers: list[tuple[bytes, bytes]]) -> tuple[int, dict[bytes, bytes], bytes]:
+def answer_of(site: Site, path: str, headers: list[tuple[bytes, bytes]]) -> tuple[int, dict[bytes, bytes], bytes]:
     """Return status, headers and body of the answer to *path*, calling the application directly without a client."""
     scope = {
         "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
@@ -143,16 +143,16 @@ def asked(site: Site, path: str, headers: list[tuple[bytes, bytes]]) -> tuple[in
         {"sec-fetch-site": "same-site"},
     ],
 )
-def test_another_sites_page_asks_nothing(client: TestClient, headers: dict[str, str]) -> None:
+def test_request_from_another_site_is_refused(client: TestClient, headers: dict[str, str]) -> None:
     assert client.post("/api/what_if", json={"policy": "rules: []"}, headers=headers).status_code == 403
 
 
-def test_our_page_and_programs_may_ask(client: TestClient) -> None:
+def test_requests_from_own_page_and_programs_are_answered(client: TestClient) -> None:
     for headers in ({}, {"origin": BASE, "sec-fetch-site": "same-origin"}):
         assert client.post("/api/what_if", json={"policy": "rules: []"}, headers=headers).status_code == 200
 
 
-def test_without_a_token_nobody_logs_in(client: TestClient) -> None:
+def test_login_does_not_exist_without_a_token(client: TestClient) -> None:
     assert client.get("/login").status_code == 404
     assert client.post("/login", data={"token": ""}).status_code == 404
 
@@ -160,7 +160,7 @@ def test_without_a_token_nobody_logs_in(client: TestClient) -> None:
 @pytest.mark.parametrize(
     "path", ["/api/history", "/api/live", "/api/connections", "/api/nothing", "/more/", "/login/", "/x"]
 )
-def test_with_a_token_nothing_is_said_without_it(guarded: Site, path: str) -> None:
+def test_requests_without_the_token_are_refused(guarded: Site, path: str) -> None:
     with guarded.client() as client:
         answer = client.get(path)
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
@@ -168,17 +168,17 @@ def test_with_a_token_nothing_is_said_without_it(guarded: Site, path: str) -> No
         assert client.get(path, params={"token": TOKEN}).status_code == 401
         to_form = client.get("/", headers=HTML)
         assert (to_form.status_code, to_form.headers["location"]) == (303, "/login")
-    assert [each["query"] for each in guarded.world.asked if each["query"] != "summary"] == []
+    assert [each["query"] for each in guarded.world.queries if each["query"] != "summary"] == []
 
 
-def test_a_program_shows_the_token_in_a_header(guarded: Site) -> None:
+def test_token_in_a_header_gives_access(guarded: Site) -> None:
     with guarded.client() as client:
         client.headers["authorization"] = f"Bearer {TOKEN}"
         assert client.get("/api/history").status_code == 200
         assert client.get("/more/").text == "mounted"
 
 
-def test_a_browser_logs_in_by_a_form_and_out(guarded: Site) -> None:
+def test_browser_logs_in_by_a_form_and_logs_out(guarded: Site) -> None:
     with guarded.client() as client:
         assert client.get("/login").status_code == 200
         refused = client.post("/login", data={"token": "something else"})
@@ -197,7 +197,7 @@ def test_a_browser_logs_in_by_a_form_and_out(guarded: Site) -> None:
         assert client.get("/api/history").status_code == 401
 
 
-def test_a_cookie_ends(guarded: Site) -> None:
+def test_cookie_expires(guarded: Site) -> None:
     with guarded.client() as client:
         client.post("/login", data={"token": TOKEN})
         value = client.cookies[COOKIE]
@@ -205,7 +205,7 @@ def test_a_cookie_ends(guarded: Site) -> None:
         assert client.get("/api/history", headers={"cookie": f"{COOKIE}={value}"}).status_code == 401
 
 
-def test_over_https_the_cookie_goes_nowhere_else(tmp_path: Path) -> None:
+def test_cookie_is_secure_if_the_console_serves_https(tmp_path: Path) -> None:
     site = Site(tmp_path, token=TOKEN, certificate=Path("c"), key=Path("k"))
     with site.client() as client:
         assert "secure" in client.post("/login", data={"token": TOKEN}).headers["set-cookie"].lower()
@@ -215,20 +215,26 @@ def test_over_https_the_cookie_goes_nowhere_else(tmp_path: Path) -> None:
     ("body", "status"),
     [(b"", 303), (b"\xff\xfe", 303), (b"token", 303), (b"token=" + b"a" * 5000, 400), (b"&" * 100, 303)],
 )
-def test_a_form_that_is_none_lets_nobody_in(guarded: Site, body: bytes, status: int) -> None:
+def test_malformed_login_form_gives_no_access(guarded: Site, body: bytes, status: int) -> None:
     with guarded.client() as client:
         answer = client.post("/login", content=body, follow_redirects=False)
         assert answer.status_code == status
         assert "set-cookie" not in answer.headers
 
 
-def test_a_part_of_the_table_is_asked_for(site: Site, client: TestClient) -> None:
+def test_connections_are_requested_in_parts(site: Site, client: TestClient) -> None:
     site.world.count = 10_000
     answer = client.get("/api/connections", params={"sort": "bytes", "limit": 20, "offset": 40, "path": "wifi"})
     document = answer.json()
     assert (document["total"], len(document["connections"])) == (10_000, 20)
     assert len(answer.content) < 64_000
-    assert site.world.asked[-1] == {"query": "connections", "path": "wifi", "sort": "bytes", "limit": 20, "offset": 40}
+    assert site.world.queries[-1] == {
+        "query": "connections",
+        "path": "wifi",
+        "sort": "bytes",
+        "limit": 20,
+        "offset": 40,
+    }
 
 
 WRONG = [
@@ -250,32 +256,32 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "words"), WRONG, ids=[path for path, _ in WRONG])
-def test_a_wrong_question_is_answered_with_what_is_allowed(
+def test_wrong_parameter_is_answered_with_the_allowed_values(
     site: Site, client: TestClient, path: str, words: str
 ) -> None:
     answer = client.get(f"/api/{path}")
     assert answer.status_code == 400
     assert words in answer.json()["error"]
-    assert {each["query"] for each in site.world.asked} <= {"summary"}
+    assert {each["query"] for each in site.world.queries} <= {"summary"}
 
 
-def test_a_connection_is_explained(site: Site, client: TestClient) -> None:
+def test_explain_answers_for_a_token_or_a_client(site: Site, client: TestClient) -> None:
     (found,) = client.get("/api/explain", params={"token": "4f037d87"}).json()["connections"]
     assert found["subflows"][0]["verdict"] == "capped at 5 Mbit/s"
     assert client.get("/api/explain", params={"client": "10.77.1.2"}).status_code == 200
 
 
-def test_a_policy_is_tried_and_nothing_applied(site: Site, client: TestClient) -> None:
+def test_what_if_sends_the_whole_policy_to_the_throttler(site: Site, client: TestClient) -> None:
     text = "rules: []\n" + "# ä\n" * 5000
     answer = client.post("/api/what_if", json={"policy": text}).json()
     assert (answer["capped_now"], answer["capped_then"]) == (3, 6)
-    assert site.world.asked[-1] == {"query": "what_if", "policy": text}
+    assert site.world.queries[-1] == {"query": "what_if", "policy": text}
 
 
-def test_the_text_of_the_policy_in_force_is_there_to_begin_with(site: Site, client: TestClient) -> None:
+def test_policy_text_is_that_of_the_policy_in_force(site: Site, client: TestClient) -> None:
     answer = client.get("/api/policy_text").json()
     assert (answer["text"], answer["file"]) == (TEXT, "/etc/mptcp-throttler/policy.yaml")
-    assert site.world.asked[-1] == {"query": "policy"}
+    assert site.world.queries[-1] == {"query": "policy"}
 
 
 @pytest.mark.parametrize(
@@ -285,20 +291,20 @@ def test_the_text_of_the_policy_in_force_is_there_to_begin_with(site: Site, clie
      json.dumps({"policy": "ä" * (LONGEST_POLICY // 2 + 1)}).encode(), b"a" * (LARGEST_BODY + 1)],
     ids=["none", "broken", "list", "number", "blank", "deep", "long", "long-in-bytes", "large"],
 )  # fmt: skip
-def test_what_is_no_policy_is_not_asked(site: Site, client: TestClient, body: bytes) -> None:
+def test_malformed_what_if_request_does_not_reach_the_throttler(site: Site, client: TestClient, body: bytes) -> None:
     answer = client.post("/api/what_if", content=body)
     assert answer.status_code == 400
     assert answer.json()["error"]
-    assert "what_if" not in {each["query"] for each in site.world.asked}
+    assert "what_if" not in {each["query"] for each in site.world.queries}
 
 
-def test_what_the_throttler_refuses_is_said(site: Site, client: TestClient) -> None:
+def test_error_of_the_throttler_is_passed_on(site: Site, client: TestClient) -> None:
     site.throttler.raw = json.dumps({"schema": 2, "error": "no such client"}).encode()
     answer = client.get("/api/connections")
     assert (answer.status_code, answer.json()) == (422, {"error": "no such client"})
 
 
-def test_without_a_throttler_pages_are_served_and_say_so(tmp_path: Path) -> None:
+def test_console_without_a_throttler_serves_pages_and_an_error(tmp_path: Path) -> None:
     site = Site(tmp_path)
     with TestClient(site.app, base_url=BASE) as client:
         assert client.get("/").status_code == 200
@@ -309,7 +315,7 @@ def test_without_a_throttler_pages_are_served_and_say_so(tmp_path: Path) -> None
         assert client.get("/api/policy").status_code == 503
 
 
-def test_a_throttler_that_hangs_holds_no_page_up(tmp_path: Path) -> None:
+def test_hung_throttler_delays_no_page(tmp_path: Path) -> None:
     site = Site(tmp_path, patience=0.5)
     with site.client() as client:
         site.throttler.hangs = True
@@ -326,7 +332,7 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
         # The watch asks at its start, first for the summary, then for events.
         taken = Wanted(kind="closed")
         client.portal.call(until, lambda: site.watch.happenings.newest(taken, 1)[0])  # type: ignore[union-attr]
-        before = len(site.world.asked)
+        before = len(site.world.queries)
         assert [each["kind"] for each in client.get("/api/events").json()["events"]][-2:] == ["applied", "closed"]
         (event,) = client.get("/api/events", params={"token": "4f037d87"}).json()["events"]
         assert event["text"] == "a cap"
@@ -337,17 +343,19 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
         assert [each["name"] for each in policy["budgets"]] == ["month"]
         assert [each["name"] for each in policy["budget_totals"]] == ["month"]
         # The watch itself also asks meanwhile.
-        assert all(each["query"] in ("summary", "events") and "token" not in each for each in site.world.asked[before:])
+        assert all(
+            each["query"] in ("summary", "events") and "token" not in each for each in site.world.queries[before:]
+        )
 
 
-def test_each_budget_is_shown_however_many_accounts_of_another_are_fuller() -> None:
+def test_summary_keeps_an_account_of_each_budget() -> None:
     accounts = [{"name": "crowded", "client": f"10.1.0.{number}"} for number in range(MOST_BUDGETS + 5)]
     calm = {"name": "calm", "client": "10.2.0.1"}
     found = whole({"rules": [], "budgets": [*accounts, calm]})["budgets"]
     assert found == [*accounts[: MOST_BUDGETS - 1], calm]
 
 
-def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) -> None:
+def test_stream_sends_events_and_ends_when_the_browser_disconnects(site: Site) -> None:
     """The test calls the ASGI application directly: the test client would wait for the end of this endless answer."""
     sent: list[MutableMapping[str, Any]] = []
 
@@ -389,23 +397,23 @@ def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) 
     assert all(re.fullmatch(r"id: \d+\nevent: moment\ndata: \{.*\}\n\n", text) for text in texts[1:])
 
 
-def test_who_asks_for_the_head_of_the_stream_takes_no_place(site: Site, client: TestClient) -> None:
+def test_head_request_for_the_stream_counts_as_no_viewer(site: Site, client: TestClient) -> None:
     """Defect: the answer had no end, and counted as a viewer for as long as its connection was open."""
     assert client.head("/api/live").headers["content-type"].startswith("text/event-stream")
     assert site.watch.watchers == 0
 
 
-def test_who_uses_what_is_asked_of_the_throttler(site: Site, client: TestClient) -> None:
+def test_clients_request_is_passed_to_the_throttler(site: Site, client: TestClient) -> None:
     site.world.over_budget, site.world.plain = True, {"10.77.1.9": 2}
     answer = client.get("/api/clients?sort=budget&limit=2").json()
     assert (answer["total"], len(answer["clients"]), answer["plain_tcp"]["connections"]) == (3, 2, 2)
-    asked = [each for each in site.world.asked if each["query"] == "clients"]
-    assert asked == [{"query": "clients", "sort": "budget", "limit": 2}]
+    answer_of = [each for each in site.world.queries if each["query"] == "clients"]
+    assert answer_of == [{"query": "clients", "sort": "budget", "limit": 2}]
     for wrong in ("sort=age", "limit=201", "client=10.77.1.2"):
         assert client.get(f"/api/clients?{wrong}").status_code == 400
 
 
-def test_the_last_known_policy_is_kept_and_said_to_be_old(site: Site, client: TestClient) -> None:
+def test_last_known_policy_is_marked_as_not_current(site: Site, client: TestClient) -> None:
     client.portal.call(until, lambda: site.watch.summary)  # type: ignore[union-attr]
     assert client.get("/api/policy").json()["is_current"] is True
     site.throttler.stop()
@@ -415,7 +423,7 @@ def test_the_last_known_policy_is_kept_and_said_to_be_old(site: Site, client: Te
     assert answer["policy"]["rules"] == ["spare-ethernet"]
 
 
-def test_names_and_links_are_those_of_the_settings(tmp_path: Path) -> None:
+def test_about_answers_with_names_and_links_of_the_settings(tmp_path: Path) -> None:
     names = tmp_path / "names"
     names.write_text("10.77.1.2 phone\n")
     with Site(tmp_path, names=names, grafana="https://grafana.lan/").client() as client:
@@ -429,7 +437,7 @@ def test_names_and_links_are_those_of_the_settings(tmp_path: Path) -> None:
         assert client.get("/api/about").json()["names"] == {"10.77.1.2": "tablet"}
 
 
-def test_the_documentation_is_given_as_text_and_nothing_beside_it(client: TestClient) -> None:
+def test_documentation_is_served_as_text_without_other_files(client: TestClient) -> None:
     page = client.get("/docs/console.md")
     assert page.headers["content-type"] == "text/plain; charset=utf-8"
     assert page.text.startswith("# The console")

@@ -83,7 +83,7 @@ class Wire(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
-class House:
+class Server:
     """A server without a network."""
 
     def __init__(self, gate: asyncio.Event | None = None, **bounds: Any) -> None:
@@ -123,9 +123,9 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_one_that_asks_nothing_is_ended() -> None:
+def test_connection_without_a_request_is_ended() -> None:
     async def run() -> None:
-        house = House()
+        house = Server()
         _, wire = house.connected()
         house.clock.go_on(REQUEST_SECONDS - 0.1)
         assert wire.is_open
@@ -136,12 +136,12 @@ def test_one_that_asks_nothing_is_ended() -> None:
     asyncio.run(run())
 
 
-def test_one_that_asks_by_drops_is_ended() -> None:
+def test_connection_with_a_slow_request_is_ended() -> None:
     """Neither a slow header nor an unfinished body extends the time."""
 
     async def run() -> None:
         for request in (GET, POST + b"123"):
-            house = House()
+            house = Server()
             protocol, wire = house.connected()
             for number in range(len(request) - 1):
                 protocol.data_received(request[number : number + 1])
@@ -155,10 +155,10 @@ def test_one_that_asks_by_drops_is_ended() -> None:
     asyncio.run(run())
 
 
-def test_one_that_asks_is_answered_however_long_that_takes() -> None:
+def test_slow_answer_is_not_cut_off() -> None:
     async def run() -> None:
         gate = asyncio.Event()
-        house = House(gate)
+        house = Server(gate)
         for request in (GET, POST + b"1234"):
             protocol, wire = house.connected()
             house.clock.go_on(REQUEST_SECONDS - 1)
@@ -175,11 +175,11 @@ def test_one_that_asks_is_answered_however_long_that_takes() -> None:
     asyncio.run(run())
 
 
-def test_after_an_answer_half_a_request_buys_no_more_time() -> None:
+def test_incomplete_second_request_extends_no_time() -> None:
     """Defect: data after an answer stopped uvicorn's timer for idle connections, and no other timer was started."""
 
     async def run() -> None:
-        house = House()
+        house = Server()
         protocol, wire = house.connected()
         protocol.data_received(GET)
         await settle()
@@ -194,9 +194,9 @@ def test_after_an_answer_half_a_request_buys_no_more_time() -> None:
     asyncio.run(run())
 
 
-def test_an_answer_has_its_time_too_where_that_is_bounded() -> None:
+def test_slow_answer_is_cut_off_if_answers_are_bounded() -> None:
     async def run() -> None:
-        house = House(asyncio.Event(), request_seconds=20, with_answers=True)
+        house = Server(asyncio.Event(), request_seconds=20, with_answers=True)
         protocol, wire = house.connected()
         protocol.data_received(GET)
         await settle()
@@ -208,11 +208,11 @@ def test_an_answer_has_its_time_too_where_that_is_bounded() -> None:
     asyncio.run(run())
 
 
-def test_a_connection_may_be_idle_for_longer_than_a_request_may_take() -> None:
+def test_idle_time_may_exceed_the_request_time() -> None:
     """An example is a proxy that keeps connections for the next request of any client."""
 
     async def run() -> None:
-        house = House(request_seconds=20, with_answers=True, idle_seconds=75)
+        house = Server(request_seconds=20, with_answers=True, idle_seconds=75)
         protocol, wire = house.connected()
         for _ in range(2):
             protocol.data_received(GET)
@@ -227,9 +227,9 @@ def test_a_connection_may_be_idle_for_longer_than_a_request_may_take() -> None:
     asyncio.run(run())
 
 
-def test_of_many_the_oldest_is_ended_and_who_asks_is_not() -> None:
+def test_oldest_idle_connection_is_ended_and_a_served_one_kept() -> None:
     async def run() -> None:
-        house = House(asyncio.Event())
+        house = Server(asyncio.Event())
         asking, served = house.connected()
         asking.data_received(GET)
         await settle()

@@ -116,7 +116,7 @@ def bounds_of_policies_are_gone(patch: Patch) -> None:
     patch.setattr(application, "LARGEST_BODY", 1 << 40)
 
 
-def who_begins_waits(patch: Patch) -> None:
+def new_watcher_waits_forever(patch: Patch) -> None:
     async def pause(self: watch.Watch, seconds: float) -> None:
         await asyncio.Event().wait()
 
@@ -139,144 +139,145 @@ app, seen = test_application, test_watch
 MUTANTS = {
     # Content security policy.
     "no policy": Mutant(
-        lambda patch: patch.delitem(protection.HEADERS, CSP), app.test_browsers_are_told_what_not_to_do, ROOT_PAGE
+        lambda patch: patch.delitem(protection.HEADERS, CSP), app.test_answers_have_security_headers, ROOT_PAGE
     ),
     "scripts within a page are run": Mutant(
         policy("script-src 'self'", "script-src 'self' 'unsafe-inline'"),
-        app.test_browsers_are_told_what_not_to_do,
+        app.test_answers_have_security_headers,
         ROOT_PAGE,
     ),
     "all may be loaded": Mutant(
-        policy("default-src 'none'", "default-src *"), app.test_browsers_are_told_what_not_to_do, ROOT_PAGE
+        policy("default-src 'none'", "default-src *"), app.test_answers_have_security_headers, ROOT_PAGE
     ),
     "text may become markup": Mutant(
-        policy("; require-trusted-types-for 'script'", ""), app.test_browsers_are_told_what_not_to_do, ROOT_PAGE
+        policy("; require-trusted-types-for 'script'", ""), app.test_answers_have_security_headers, ROOT_PAGE
     ),
     "others may frame it": Mutant(
-        policy("frame-ancestors 'none'; ", ""), app.test_browsers_are_told_what_not_to_do, ROOT_PAGE
+        policy("frame-ancestors 'none'; ", ""), app.test_answers_have_security_headers, ROOT_PAGE
     ),
     # Host names and requests from other sites.
     "every name is the console's": Mutant(
-        always(Names, "include", True), app.test_a_name_that_is_not_ours_gets_nothing, API
+        always(Names, "include", True), app.test_request_for_a_foreign_host_name_is_refused, API
     ),
     "another site's page may ask": Mutant(
         always(protection, "_is_from_own_page", True),
-        app.test_another_sites_page_asks_nothing,
+        app.test_request_from_another_site_is_refused,
         {"headers": {"origin": "http://evil.example"}},
     ),
     # Access by token.
     "no token is needed": Mutant(
-        always(protection.Protection, "_is_shown", True), app.test_with_a_token_nothing_is_said_without_it, API
+        always(protection.Protection, "_is_shown", True), app.test_requests_without_the_token_are_refused, API
     ),
     "all is public": Mutant(
-        set_to(protection, "_PUBLIC", re.compile(".*")), app.test_with_a_token_nothing_is_said_without_it, API
+        set_to(protection, "_PUBLIC", re.compile(".*")), app.test_requests_without_the_token_are_refused, API
     ),
     "any token will do": Mutant(
-        always(Token, "is_shown_by", True), app.test_with_a_token_nothing_is_said_without_it, API
+        always(Token, "is_shown_by", True), app.test_requests_without_the_token_are_refused, API
     ),
     "any token will do in the form": Mutant(
-        always(Token, "is_shown_by", True), app.test_a_browser_logs_in_by_a_form_and_out
+        always(Token, "is_shown_by", True), app.test_browser_logs_in_by_a_form_and_logs_out
     ),
     "the cookie is the token": Mutant(
-        always(Token, "cookie", test_application.TOKEN), app.test_a_browser_logs_in_by_a_form_and_out
+        always(Token, "cookie", test_application.TOKEN), app.test_browser_logs_in_by_a_form_and_logs_out
     ),
-    "scripts may read the cookie": Mutant(cookie_without("httponly"), app.test_a_browser_logs_in_by_a_form_and_out),
+    "scripts may read the cookie": Mutant(cookie_without("httponly"), app.test_browser_logs_in_by_a_form_and_logs_out),
     "the cookie goes over plain HTTP": Mutant(
-        cookie_without("secure"), app.test_over_https_the_cookie_goes_nowhere_else
+        cookie_without("secure"), app.test_cookie_is_secure_if_the_console_serves_https
     ),
-    "cookies never end": Mutant(cookies_never_end, app.test_a_cookie_ends),
+    "cookies never end": Mutant(cookies_never_end, app.test_cookie_expires),
     # The stream of events.
-    "who has gone is still watched for": Mutant(
-        watchers_stay, app.test_the_stream_is_one_of_events_and_ends_when_the_browser_goes
+    "a viewer that left still counts": Mutant(
+        watchers_stay, app.test_stream_sends_events_and_ends_when_the_browser_disconnects
     ),
     "the stream ends after a moment": Mutant(
-        set_to(live.Live, "stream", one_moment), app.test_the_stream_is_one_of_events_and_ends_when_the_browser_goes
+        set_to(live.Live, "stream", one_moment), app.test_stream_sends_events_and_ends_when_the_browser_disconnects
     ),
     "the same moment comes again and again": Mutant(
-        the_first_moment_again, test_live.test_each_look_is_sent_once_with_the_events_since
+        the_first_moment_again, test_live.test_each_moment_is_sent_once_with_new_events
     ),
     "all that a slow browser missed is sent": Mutant(
-        set_to(live, "MOST_EVENTS", 1 << 40), test_live.test_a_slow_browser_misses_moments_and_holds_nobody_up
+        set_to(live, "MOST_EVENTS", 1 << 40), test_live.test_slow_browser_skips_moments
     ),
     "any number may watch": Mutant(
-        set_to(watch, "MOST_WATCHERS", 1 << 40), seen.test_watchers_are_counted_and_bounded
+        set_to(watch, "MOST_WATCHERS", 1 << 40), seen.test_number_of_viewers_is_bounded
     ),
     # Showing a cap within a second.
     "the throttler is asked too rarely": Mutant(
-        set_to(watch, "WATCHED_SECONDS", 1.5), seen.test_once_a_second_while_watched_however_many_and_every_five_else
+        set_to(watch, "WATCHED_SECONDS", 1.5), seen.test_watch_asks_each_second_with_viewers_and_each_five_without
     ),
-    "who begins to look waits for the next round": Mutant(
-        who_begins_waits, seen.test_whoever_begins_to_watch_waits_for_no_pause
+    "a new viewer waits for the next round": Mutant(
+        new_watcher_waits_forever, seen.test_new_viewer_ends_the_pause
     ),
     # Aggregated answers instead of whole tables.
     "the whole table is asked for": Mutant(
         always(questions, "connections", {"query": "connections", "limit": 10_000}),
-        app.test_a_part_of_the_table_is_asked_for,
+        app.test_connections_are_requested_in_parts,
     ),
     "every connection is pushed": Mutant(
-        connections_are_pushed, test_live.test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules
+        connections_are_pushed, test_live.test_moment_stays_small_with_many_connections_and_rules
     ),
     "every rule is pushed": Mutant(
         set_to(overviews, "MOST_RULES", 1 << 40),
-        test_live.test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules,
+        test_live.test_moment_stays_small_with_many_connections_and_rules,
     ),
     "each browser's question is asked": Mutant(
-        always(Lane, "_fresh", None), test_lane.test_equal_questions_are_asked_once
+        always(Lane, "_fresh", None), test_lane.test_equal_concurrent_questions_are_asked_once
     ),
     "questions follow at once": Mutant(
-        set_to(Lane, "_turn", no_turn), test_lane.test_many_browsers_with_different_questions_ask_once_a_second
+        set_to(Lane, "_turn", no_turn), test_lane.test_different_questions_are_asked_once_a_second
     ),
     # What-if questions.
     "another policy is tried": Mutant(
         always(questions, "what_if", {"query": "what_if", "policy": "rules: []"}),
-        app.test_a_policy_is_tried_and_nothing_applied,
+        app.test_what_if_sends_the_whole_policy_to_the_throttler,
     ),
     "a policy may be as long as it likes": Mutant(
-        bounds_of_policies_are_gone, app.test_what_is_no_policy_is_not_asked, LONG
+        bounds_of_policies_are_gone, app.test_malformed_what_if_request_does_not_reach_the_throttler, LONG
     ),
     # History and events.
-    "nothing is kept": Mutant(
+    "history records nothing": Mutant(
         always(watch, "record", None), app.test_history_events_and_policy_come_from_memory
     ),
     "rates are counts": Mutant(
-        set_to(rates, "_grown", lambda before, after, seconds: after.items()), test_rates.test_rates_are_differences
+        set_to(rates, "_grown", lambda before, after, seconds: after.items()),
+        test_rates.test_rates_are_differences_of_byte_counts,
     ),
     "old values show through a gap": Mutant(
-        always(_Ring, "forget", None), test_history.test_a_gap_is_empty_and_an_old_value_does_not_show_through_it
+        always(_Ring, "forget", None), test_history.test_gap_shows_no_old_values
     ),
     "memory has no bound": Mutant(
-        tracks_without_end, test_history.test_memory_is_bounded_however_many_rules_there_are
+        tracks_without_end, test_history.test_memory_is_bounded_for_many_tracks
     ),
     "events are kept for ever": Mutant(
-        always(Happenings, "forget", None), test_happenings.test_after_an_hour_they_are_forgotten
+        always(Happenings, "forget", None), test_happenings.test_events_are_forgotten_after_an_hour
     ),
-    "everybody's events are shown": Mutant(
+    "events of all tokens are shown": Mutant(
         set_to(Wanted, "of", lambda self, events: events),
-        test_happenings.test_they_are_found_by_what_they_are_about,
+        test_happenings.test_events_are_filtered_by_each_field,
         {"name": "token"},
     ),
     "counts go with the events": Mutant(
         always(EventCounts, "between", Counted(0, 0, {})),
-        test_happenings.test_how_many_there_were_is_known_when_they_themselves_have_gone,
+        test_happenings.test_counts_outlast_dropped_events,
     ),
-    "what is missing is not said": Mutant(
-        always(Happenings, "missing_before", None), seen.test_it_is_said_from_when_on_all_events_are_there
+    "missing events are not reported": Mutant(
+        always(Happenings, "missing_before", None), seen.test_watch_knows_since_when_its_events_are_complete
     ),
     "the last events are shown in place of the nearest": Mutant(
         set_to(Happenings, "nearest", lambda self, wanted, time, limit: self.newest(wanted, limit)),
-        test_happenings.test_those_nearest_to_a_time_come_in_their_order_and_that_there_are_more,
+        test_happenings.test_nearest_events_come_in_order_with_a_hint_at_more,
     ),
     # Faults of a throttler that answers.
-    "it is not said": Mutant(
-        always(Health, "take", []), test_health.test_what_lasts_is_said_as_long_as_it_does
+    "faults are not reported": Mutant(
+        always(Health, "take", []), test_health.test_lasting_fault_is_reported_until_it_ends
     ),
     # Connections without a request.
-    "they stay": Mutant(
-        always(http_bounds.BoundedHttp, "_look", None), test_connections.test_one_that_asks_nothing_is_ended
+    "idle connections stay": Mutant(
+        always(http_bounds.BoundedHttp, "_look", None), test_connections.test_connection_without_a_request_is_ended
     ),
-    "there may be any number": Mutant(
+    "connections have no limit": Mutant(
         always(http_bounds.BoundedHttp, "_make_room", None),
-        test_connections.test_of_many_the_oldest_is_ended_and_who_asks_is_not,
+        test_connections.test_oldest_idle_connection_is_ended_and_a_served_one_kept,
     ),
 }  # fmt: skip
 
@@ -316,22 +317,25 @@ def fixtures(tmp_path: Path) -> Iterator[Callable[[Callable[..., None]], dict[st
 TESTS = {f"{mutant.test.__name__}-{sorted(mutant.given)}": mutant for mutant in MUTANTS.values()}
 
 
-@pytest.mark.nightly(besides=("browsers_are_told", "rates_are"))
+@pytest.mark.nightly(besides=("security_headers", "rates_are"))
 @pytest.mark.parametrize("name", TESTS)
-def test_what_is_sound_fails_nothing(name: str, fixtures: Callable[..., dict[str, Any]]) -> None:
+def test_test_passes_on_the_unbroken_console(name: str, fixtures: Callable[..., dict[str, Any]]) -> None:
     mutant = TESTS[name]
     mutant.test(**fixtures(mutant.test), **mutant.given)
 
 
 OF_EACH_KIND = (
     "no policy", "every name is", "no token is needed", "the stream ends", "asked too rarely",
-    "every connection is pushed", "another policy is tried", "rates are counts", "it is not said", "they stay",
+    "every connection is pushed", "another policy is tried", "rates are counts", "faults are not reported",
+    "idle connections stay",
 )  # fmt: skip
 
 
 @pytest.mark.nightly(besides=OF_EACH_KIND)
 @pytest.mark.parametrize("name", MUTANTS)
-def test_each_mutant_fails(name: str, fixtures: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_test_fails_on_the_mutant(
+    name: str, fixtures: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutant = MUTANTS[name]
     for module in (test_application, test_watch):
         monkeypatch.setattr(module, "until", soon)

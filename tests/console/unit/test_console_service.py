@@ -19,16 +19,14 @@ from mptcp_console import cli
 from mptcp_lab.testbed.services import wait_until
 
 
-def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_console_serves_without_its_service_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: a NOTIFY_SOCKET inherited from another service ended it with the message "certificate None, key None"."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
     with console(tmp_path, tmp_path / "s", reserved_port()) as running:
         assert "mptcp-console: tell the service manager READY=1: No such file" in running.log.read_text()
 
 
-def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
+def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
     """Defect: the console read the files only at its start, unnoticed until browsers refused the page."""
     certificate, key = self_signed(tmp_path)
     (tmp_path / "new").mkdir()
@@ -41,11 +39,11 @@ def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> Non
         replaced(certificate, new_certificate)
         replaced(key, new_key)
         wait_until(lambda: shown(port) == der(new_certificate), "the new certificate is shown", timeout=60)
-        said = f"mptcp-console: new connections are shown the renewed certificate of {certificate}\n"
-        assert running.log.read_text().count(said) == 1
+        message = f"mptcp-console: new connections are shown the renewed certificate of {certificate}\n"
+        assert running.log.read_text().count(message) == 1
 
 
-def test_connections_without_a_request_are_bounded(tmp_path: Path) -> None:
+def test_number_of_idle_connections_is_bounded(tmp_path: Path) -> None:
     with console(tmp_path, tmp_path / "s", port := reserved_port()), ExitStack() as stack:
         silent = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(MOST_WAITING + 1)
@@ -64,7 +62,7 @@ def test_connections_without_a_request_are_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.nightly(besides=("[[::]]",))
 @pytest.mark.parametrize("written", ["[::]", "[0:0::0]"])
-def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path, written: str) -> None:
+def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path, written: str) -> None:
     """Defect: the console listened only on IPv6, although docs/console.md gives [::] for every address."""
     token, port = tmp_path / "token", reserved_port()
     token.write_text("0123456789abcdef0123456789abcdef")
@@ -76,7 +74,7 @@ def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path, written: str) ->
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "[2001:db8::1]"])
-def test_check_warns_of_an_address_that_the_host_does_not_have(
+def test_check_warns_of_an_address_that_the_host_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
 ) -> None:
     """The address may come later. Without the warning a typo would go unnoticed."""
@@ -86,16 +84,16 @@ def test_check_warns_of_an_address_that_the_host_does_not_have(
     token.chmod(0o600)
     file.write_text(f"listen: '{address}:8610'\n")
     assert cli.main(["check", "--config", str(file)]) == DONE
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     why = f"no interface of this host has {address.strip('[]')}; nobody is answered there until one has"
-    assert said.err == f"{file}: warning: listen: {why}\n"
-    assert said.out.startswith(f"{file}: no errors; ")
+    assert output.err == f"{file}: warning: listen: {why}\n"
+    assert output.out.startswith(f"{file}: no errors; ")
     file.write_text("listen: 127.0.0.1:8610\n")
     assert cli.main(["check", "--config", str(file)]) == DONE
     assert capsys.readouterr().err == ""
 
 
-def test_it_listens_on_an_address_that_comes_later(tmp_path: Path) -> None:
+def test_console_starts_without_its_address(tmp_path: Path) -> None:
     """Defect: the console could not start, and systemd gave it up for good after five attempts within seconds."""
     token, port = tmp_path / "token", reserved_port()
     token.write_text("0123456789abcdef0123456789abcdef")

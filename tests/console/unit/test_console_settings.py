@@ -35,17 +35,17 @@ def problems(file: Path) -> str:
     return str(raised.value)
 
 
-def test_the_shipped_file_says_what_holds_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_file_states_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path, (CONF / "console.yaml").read_text(), TOKEN)
     monkeypatch.setattr("mptcp_console.settings.DEFAULT_SETTINGS", file)
     assert read_settings(file) == settings_without_a_file() == Settings(token=TOKEN, token_file=tmp_path / "token")
 
 
-def test_the_shipped_schema_is_that_of_the_code() -> None:
+def test_shipped_schema_matches_the_code() -> None:
     assert json.loads((CONF / "console.schema.json").read_text()) == settings_schema()
 
 
-def test_all_that_can_be_said(tmp_path: Path) -> None:
+def test_all_keys_are_read(tmp_path: Path) -> None:
     text = "listen: '[::]:80'\nstatus_socket: /run/a.sock\ntoken_file: token\nhosts: [proxy.lan]\n"
     text += f"certificate: c\nkey: {tmp_path}/k\nsquid: http://[::1]:8080\nnames: n\ngrafana: https://g.lan/d/a\n"
     (tmp_path / "n").write_text("10.77.1.2 phone\n")
@@ -67,17 +67,17 @@ def test_all_that_can_be_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "192.0.2.7", "[::]", "[fd77::1]"])
-def test_off_loopback_it_is_open_to_nobody(tmp_path: Path, address: str) -> None:
+def test_listener_off_loopback_requires_a_token(tmp_path: Path, address: str) -> None:
     file = written(tmp_path, f'open_to_this_host: true\nlisten: "{address}:8610"\n', TOKEN)
-    said = problems(file)
-    assert said.startswith(f"{file}:1: open_to_this_host: ")
-    assert f"{address.strip('[]')} can be reached from other hosts, so that a token is needed" in said
+    found = problems(file)
+    assert found.startswith(f"{file}:1: open_to_this_host: ")
+    assert f"{address.strip('[]')} can be reached from other hosts, so that a token is needed" in found
     file.write_text(file.read_text().partition("\n")[2])
     assert read_settings(file).token == TOKEN
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "[::1]"])
-def test_on_loopback_it_needs_one_unless_the_operator_says_otherwise(tmp_path: Path, address: str) -> None:
+def test_listener_on_loopback_requires_a_token_unless_open_to_this_host(tmp_path: Path, address: str) -> None:
     """Defect: any user of the host could see what the status socket shows only to its group."""
     listen = f'listen: "{address}:8610"\n'
     file = written(tmp_path, listen)
@@ -86,18 +86,18 @@ def test_on_loopback_it_needs_one_unless_the_operator_says_otherwise(tmp_path: P
     )
     assert read_settings(written(tmp_path, listen, TOKEN)).token == TOKEN
     assert read_settings(written(tmp_path, f"{listen}open_to_this_host: true\n", TOKEN)).token is None
-    said = problems(written(tmp_path, f"{listen}open_to_this_host: true\ntoken_file: token\n", TOKEN))
-    assert f"{file}:2: open_to_this_host: " in said
-    assert "nobody needs the token" in said
+    found = problems(written(tmp_path, f"{listen}open_to_this_host: true\ntoken_file: token\n", TOKEN))
+    assert f"{file}:2: open_to_this_host: " in found
+    assert "nobody needs the token" in found
 
 
-def test_without_settings_it_needs_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_without_settings_requires_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mptcp_console.settings.DEFAULT_SETTINGS", tmp_path / "console.yaml")
     with pytest.raises(DocumentError, match="write it: mptcp-console make-token"):
         settings_without_a_file()
 
 
-def test_the_first_token_is_made_once_for_owner_and_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_make_token_writes_one_token_for_owner_and_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "console.yaml"
     before = os.umask(0o077)  # the unit's umask
     try:
@@ -118,7 +118,7 @@ def test_the_first_token_is_made_once_for_owner_and_group(tmp_path: Path, capsys
     assert read_settings(file).token == made
 
 
-def test_what_a_killed_process_of_the_same_number_left_is_no_token(tmp_path: Path) -> None:
+def test_make_token_ignores_the_leftover_of_a_killed_process(tmp_path: Path) -> None:
     """Defect: a leftover of a killed process with the same PID was taken for a newly written token."""
     (tmp_path / f".token.{os.getpid()}").write_text("half a tok")
     assert make_first_token(written(tmp_path, "listen: 127.0.0.1:8610\n")) == tmp_path / "token"
@@ -126,22 +126,22 @@ def test_what_a_killed_process_of_the_same_number_left_is_no_token(tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["open_to_this_host: true", "token_file: another", "listen: nonsense", "]"])
-def test_no_token_is_made_that_nobody_means(tmp_path: Path, text: str) -> None:
+def test_make_token_writes_no_token_that_is_not_needed(tmp_path: Path, text: str) -> None:
     assert make_first_token(written(tmp_path, text + "\n")) is None
     assert [path.name for path in tmp_path.iterdir()] == ["console.yaml"]
 
 
-def test_a_token_that_cannot_be_written_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_token_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["make-token", "--config", str(tmp_path / "none" / "console.yaml")]) == FAILED
     assert "none/token: cannot be written: No such file or directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o604, 0o641])
-def test_a_token_that_others_may_read_is_none(tmp_path: Path, mode: int) -> None:
-    said = problems(written(tmp_path, "token_file: token\n", TOKEN, mode))
-    assert f"token has mode {mode:04o}" in said
-    assert "chmod 0640" in said
-    assert TOKEN not in said
+def test_token_file_readable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
+    found = problems(written(tmp_path, "token_file: token\n", TOKEN, mode))
+    assert f"token has mode {mode:04o}" in found
+    assert "chmod 0640" in found
+    assert TOKEN not in found
 
 
 @pytest.mark.parametrize(
@@ -171,16 +171,14 @@ def test_a_token_that_others_may_read_is_none(tmp_path: Path, mode: int) -> None
         ("token_file:", "has no value"),
     ],
 )
-def test_mistakes_are_said_by_line(tmp_path: Path, text: str, words: str) -> None:
+def test_mistake_is_reported_with_its_line(tmp_path: Path, text: str, words: str) -> None:
     file = written(tmp_path, text + "\n", TOKEN)
-    said = problems(file)
-    assert said.startswith(f"{file}:1: ")
-    assert words in said
+    found = problems(file)
+    assert found.startswith(f"{file}:1: ")
+    assert words in found
 
 
-def test_a_mistake_ends_the_daemon_for_good_and_the_check_plainly(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistake_ends_run_and_check_with_their_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(written(tmp_path, "listen: 0.0.0.0\n"))
     assert main(["run", "--config", file]) == CONFIGURATION
     assert main(["check", "--config", file]) == FAILED
@@ -188,6 +186,6 @@ def test_a_mistake_ends_the_daemon_for_good_and_the_check_plainly(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_check_says_where_it_would_listen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_the_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--config", str(written(tmp_path, "listen: '[::1]:99'\nopen_to_this_host: true\n"))]) == DONE
     assert "http://[::1]:99/, without a token" in capsys.readouterr().out

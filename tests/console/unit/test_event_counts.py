@@ -12,7 +12,7 @@ START = 1_795_000_000
 """The start of a slot."""
 
 
-def test_they_are_counted_by_kind_and_time() -> None:
+def test_events_are_counted_by_kind_and_time() -> None:
     counts = EventCounts()
     for time, kind in ((START, "applied"), (START + 9.9, "applied"), (START + 10, "lifted"), (START + 30, "applied")):
         counts.add(time, kind)
@@ -22,14 +22,14 @@ def test_they_are_counted_by_kind_and_time() -> None:
     assert counts.between(START + 20, START + 25).kinds == {}
 
 
-def test_what_comes_late_is_counted_where_it_belongs() -> None:
+def test_late_event_is_counted_at_its_time() -> None:
     counts = EventCounts()
     counts.add(START + 100, "applied")
     counts.add(START, "applied")
     assert counts.between(START, START).kinds == {"applied": 1}
 
 
-def test_after_an_hour_another_takes_the_place() -> None:
+def test_counts_are_dropped_after_an_hour() -> None:
     counts = EventCounts()
     counts.add(START, "applied")
     counts.add(START + SPAN - 1, "applied")
@@ -42,7 +42,7 @@ def test_after_an_hour_another_takes_the_place() -> None:
     assert counts.between(START + SPAN, START + SPAN).kinds == {"lifted": 1}
 
 
-def test_a_clock_that_was_set_back_counts_again() -> None:
+def test_counting_continues_after_the_clock_is_set_back() -> None:
     counts = EventCounts()
     counts.add(START + 24 * SPAN, "applied")
     counts.forget_after(START)
@@ -53,7 +53,7 @@ def test_a_clock_that_was_set_back_counts_again() -> None:
     assert counts.between(START, START).kinds == {"lifted": 1}
 
 
-def test_memory_is_bounded_however_many_events_and_kinds_there_are() -> None:
+def test_memory_is_bounded_for_many_events_and_kinds() -> None:
     counts = EventCounts()
     tracemalloc.start()
     try:

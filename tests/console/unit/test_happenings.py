@@ -23,7 +23,7 @@ def texts(kept: Happenings, wanted: Wanted | None = None, limit: int = 100) -> l
     return [json.loads(each.text)["text"] for each in kept.newest(wanted or Wanted(), limit)[0]]
 
 
-def test_the_newest_stay_and_it_is_said_from_when_on_all_are_there() -> None:
+def test_newest_events_are_kept_with_the_time_since_when() -> None:
     kept = Happenings(most=3)
     for number in range(3):
         kept.add(event(NOW + number, text=str(number)))
@@ -33,7 +33,7 @@ def test_the_newest_stay_and_it_is_said_from_when_on_all_are_there() -> None:
     assert kept.since == NOW + 1
 
 
-def test_how_many_there_were_is_known_when_they_themselves_have_gone() -> None:
+def test_counts_outlast_dropped_events() -> None:
     """Defect: if events came fast, nothing at all was known of a time ten minutes ago."""
     kept = Happenings(most=3)
     kept.missing_before(NOW - 100)
@@ -44,7 +44,7 @@ def test_how_many_there_were_is_known_when_they_themselves_have_gone() -> None:
     assert (kept.since, kept.counted_since) == (NOW + 47, NOW - 100)
 
 
-def test_from_when_on_all_are_there_is_no_more_than_an_hour_ago_and_not_to_come() -> None:
+def test_complete_since_is_within_the_last_hour() -> None:
     """Defect: without any event, the list of events was said to be complete from the beginning."""
     kept = Happenings()
     kept.missing_before(NOW - 2 * SPAN)
@@ -57,7 +57,7 @@ def test_from_when_on_all_are_there_is_no_more_than_an_hour_ago_and_not_to_come(
     assert (kept.since, kept.counted_since) == (NOW - 500, NOW - 500)
 
 
-def test_those_nearest_to_a_time_come_in_their_order_and_that_there_are_more() -> None:
+def test_nearest_events_come_in_order_with_a_hint_at_more() -> None:
     """Defect: if more events than requested were around a time, the latest ones came instead of the nearest ones."""
     kept = Happenings()
     for number in range(100):
@@ -84,7 +84,7 @@ class Counting(float):
         return float(self) > other
 
 
-def test_of_many_events_only_those_around_the_time_are_compared_with_it() -> None:
+def test_nearest_compares_only_events_around_the_time() -> None:
     """Defect: a request computed the distances of all 40,000 events, and all other requests waited meanwhile."""
     kept = Happenings()
     for number in range(5000):
@@ -95,7 +95,7 @@ def test_of_many_events_only_those_around_the_time_are_compared_with_it() -> Non
     assert 0 < time.compared < 30
 
 
-def test_of_many_events_only_those_of_the_span_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearest_checks_only_events_of_the_span(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Happenings()
     for number in range(5000):
         kept.add(event(NOW + number))
@@ -105,7 +105,7 @@ def test_of_many_events_only_those_of_the_span_are_looked_at(monkeypatch: pytest
     assert looked_at == [21]
 
 
-def test_the_newest_are_looked_at_by_portions_until_they_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_checks_events_in_portions_until_enough_match(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: each event was checked by a call of its own. If none matched, 40,000 of them took 10 ms."""
     kept = Happenings()
     for number in range(3500):
@@ -135,9 +135,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_the_nearest_are_those_of_all_that_are_there_whatever_the_clock_does(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nearest_agrees_with_a_full_search_under_clock_changes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock is set forward and back, old events are dropped, and some are forgotten."""
     monkeypatch.setattr(happenings, "_MOST_GONE", 5)
     chance = random.Random(seed)
@@ -166,7 +164,7 @@ def test_the_nearest_are_those_of_all_that_are_there_whatever_the_clock_does(
         assert more == (len(right) > limit)
 
 
-def test_what_gave_way_is_not_kept_in_the_order_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_events_leave_the_time_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(happenings, "_MOST_GONE", 5)
     kept = Happenings(most=10)
     for number in range(100):
@@ -177,7 +175,7 @@ def test_what_gave_way_is_not_kept_in_the_order_of_times(monkeypatch: pytest.Mon
     assert kept.nearest(Wanted(), NOW, 5) == ([], False)
 
 
-def test_bytes_are_bounded_whatever_the_texts() -> None:
+def test_bytes_of_kept_events_are_bounded() -> None:
     kept = Happenings(most_bytes=10_000)
     for _ in range(1000):
         kept.add(event(text="ä" * 5000, rule="r" * 5000))
@@ -187,7 +185,7 @@ def test_bytes_are_bounded_whatever_the_texts() -> None:
     assert len(texts(kept)[0]) == LONGEST_TEXT
 
 
-def test_after_an_hour_they_are_forgotten() -> None:
+def test_events_are_forgotten_after_an_hour() -> None:
     kept = Happenings()
     kept.add(event(NOW, text="old"))
     kept.add(event(NOW + 10, text="new"))
@@ -207,7 +205,7 @@ WANTED = {
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_they_are_found_by_what_they_are_about(name: str) -> None:
+def test_events_are_filtered_by_each_field(name: str) -> None:
     kept = Happenings()
     right = {"time": NOW + 1 if name == "first" else NOW - 1, "token": "00000001", "client": "10.0.0.1", "rule": "a"}
     wrong = {"time": NOW - 1 if name == "first" else NOW + 1, "token": "00000002", "client": "10.0.0.2", "rule": "b"}
@@ -216,7 +214,7 @@ def test_they_are_found_by_what_they_are_about(name: str) -> None:
     assert texts(kept, WANTED[name]) == ["right"]
 
 
-def test_the_newest_come_and_that_there_are_more() -> None:
+def test_newest_events_come_with_a_hint_at_more() -> None:
     kept = Happenings()
     for number in range(5):
         kept.add(event(text=str(number)))
@@ -239,7 +237,7 @@ def test_the_newest_come_and_that_there_are_more() -> None:
         {"time": float("inf"), "text": ""},
     ],
 )
-def test_what_is_no_event_is_left_out(odd: dict[str, Any]) -> None:
+def test_malformed_event_is_not_kept(odd: dict[str, Any]) -> None:
     kept = Happenings()
     kept.add(odd)
     assert len(kept) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for faults of a throttler that answers: they are reported, and nothing if all is well."""
+"""Tests for the faults that the console reports of a throttler that answers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def counters(dropped: int = 0, lost: int = 0, refused: int = 0, up: int | None =
     }
 
 
-def test_where_all_is_well_nothing_is_said() -> None:
+def test_healthy_throttler_has_no_faults() -> None:
     assert Health().take(summary()) == []
     assert Health().take(summary() | {"captures": None, "ledger_error": None, "counters": None}) == []
 
 
-def test_what_lasts_is_said_as_long_as_it_does() -> None:
+def test_lasting_fault_is_reported_until_it_ends() -> None:
     """Defect: no page showed that an interface was not captured, or that the ledger could not be written."""
     health = Health()
     wrong: dict[str, Any] = {"captures": {"wan0": False, "wan1": True}, "ledger_error": "ledger l: disk full"}
@@ -54,23 +54,23 @@ def test_what_lasts_is_said_as_long_as_it_does() -> None:
         ({"refused": 1, "up": 2}, "3 changes refused by the kernel"),
     ],
 )
-def test_what_is_lost_is_said_for_a_minute(lost: dict[str, int], words: str) -> None:
+def test_loss_is_reported_for_a_minute(lost: dict[str, int], words: str) -> None:
     health = Health()
     assert health.take(summary(counters=counters())) == []
     for second in (1.0, 30.0, RECENT):
-        (said,) = health.take(summary(NOW + second, counters=counters(**lost)))
-        assert said.startswith(words)
+        (text,) = health.take(summary(NOW + second, counters=counters(**lost)))
+        assert text.startswith(words)
     assert health.take(summary(NOW + RECENT + 2, counters=counters(**lost))) == []
 
 
-def test_what_was_lost_before_somebody_looked_is_not_said_to_be_new() -> None:
+def test_losses_before_the_first_look_are_not_reported() -> None:
     health = Health()
     assert health.take(summary(counters=counters(1000, 1000, 1000))) == []
     assert health.take(summary(NOW + 1, pid=2, counters=counters(2000, 0, 0))) == []
     assert health.take(summary(NOW - 3600, pid=2, counters=counters(3000, 0, 0))) == []
 
 
-def test_the_real_throttlers_answer_is_understood() -> None:
+def test_answer_of_a_real_throttler_is_understood() -> None:
     assert [each.partition(" (")[0] for each in Health().take(REAL)] == [
         "Nothing is captured on wan1, which is down or gone; capturing goes on when it is back",
         "Budget usage cannot be saved to disk",

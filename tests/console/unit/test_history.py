@@ -33,7 +33,7 @@ def values(tracks: Tracks, step: int = 1, first: int = 0, last: int = 1 << 40) -
     }
 
 
-def test_a_value_holds_from_the_second_that_is_given_until_now() -> None:
+def test_value_holds_from_its_second_until_now() -> None:
     tracks = Tracks()
     tracks.advance(START)
     tracks.put("a", START, 5)
@@ -42,7 +42,7 @@ def test_a_value_holds_from_the_second_that_is_given_until_now() -> None:
     assert values(tracks) == {"a": {START: 5, START + 3: 7, START + 4: 7, START + 5: 7}}
 
 
-def test_what_is_older_than_ten_minutes_has_one_value_in_ten_seconds() -> None:
+def test_values_older_than_ten_minutes_are_thinned_to_ten_seconds() -> None:
     tracks = Tracks()
     for second in range(START, START + SPAN):
         tracks.advance(second)
@@ -56,7 +56,7 @@ def test_what_is_older_than_ten_minutes_has_one_value_in_ten_seconds() -> None:
     assert [set(map(float, coarse[key].values())) for key in ("mean", "last", "highest")] == [{4.5}, {9.0}, {9.0}]
 
 
-def test_a_gap_is_empty_and_an_old_value_does_not_show_through_it() -> None:
+def test_gap_shows_no_old_values() -> None:
     tracks = Tracks()
     for second in range(START, START + FINE_SLOTS):
         tracks.advance(second)
@@ -72,7 +72,7 @@ def test_a_gap_is_empty_and_an_old_value_does_not_show_through_it() -> None:
 
 
 @pytest.mark.parametrize("back", [50, 600, SPAN, 7200])
-def test_a_clock_that_was_set_back_before_all_that_is_kept_begins_anew(back: int) -> None:
+def test_clock_set_back_before_all_values_empties_the_history(back: int) -> None:
     tracks = Tracks()
     tracks.advance(START)
     tracks.put("a", START, 1)
@@ -83,7 +83,7 @@ def test_a_clock_that_was_set_back_before_all_that_is_kept_begins_anew(back: int
 
 @pytest.mark.parametrize("back", [1, 2, 9, 10, 11, 599, 600, 601, 1_999, SPAN])
 @pytest.mark.parametrize("step", [1, 10])
-def test_a_clock_that_was_set_back_takes_away_what_was_later(back: int, step: int) -> None:
+def test_clock_set_back_removes_only_later_values(back: int, step: int) -> None:
     """Defect: setting the clock back by two seconds emptied the whole hour."""
     tracks, now = Tracks(), START + 2_000
     for second in range(START, now + 1):
@@ -105,7 +105,7 @@ def test_a_clock_that_was_set_back_takes_away_what_was_later(back: int, step: in
     st.lists(st.tuples(st.integers(1, 900), st.integers(0, 20), st.integers(0, 10**12)), min_size=1, max_size=40),
     st.sampled_from([1, 10]),
 )
-def test_whatever_comes_the_window_has_the_last_of_it(steps: list[tuple[int, int, int]], step: int) -> None:
+def test_window_has_the_latest_value_of_each_slot(steps: list[tuple[int, int, int]], step: int) -> None:
     tracks = Tracks()
     now, wanted = START, {}
     for ahead, back, value in steps:
@@ -119,7 +119,7 @@ def test_whatever_comes_the_window_has_the_last_of_it(steps: list[tuple[int, int
     assert values(tracks, step).get("a", {}) == {at: value for at, value in coarse.items() if at >= first}
 
 
-def test_memory_is_bounded_however_many_rules_there_are() -> None:
+def test_memory_is_bounded_for_many_tracks() -> None:
     tracks = Tracks()
     tracemalloc.start()
     try:
@@ -136,7 +136,7 @@ def test_memory_is_bounded_however_many_rules_there_are() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 10])
-def test_a_part_can_be_asked_for(step: int) -> None:
+def test_window_returns_the_requested_part(step: int) -> None:
     tracks = Tracks()
     for second in range(START, START + 600):
         tracks.advance(second)

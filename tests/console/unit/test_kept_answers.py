@@ -25,7 +25,7 @@ def client(site: Site) -> Iterator[TestClient]:
         yield client
 
 
-def test_of_a_time_the_nearest_events_come_with_how_many_there_were(site: Site) -> None:
+def test_events_near_a_time_come_with_counts(site: Site) -> None:
     at = site.world.clock() - 100
     for number in range(40):
         site.world.tell("applied" if number % 2 else "lifted", str(number), time=at + number)
@@ -45,7 +45,7 @@ def test_of_a_time_the_nearest_events_come_with_how_many_there_were(site: Site) 
         assert "counted" not in client.get("/api/events", params={"from": at}).json()
 
 
-def test_how_long_ago_is_asked_for_by_our_clock(site: Site) -> None:
+def test_history_span_is_measured_by_the_consoles_clock(site: Site) -> None:
     """Defect: a browser whose clock was an hour fast got no history."""
     with site.client() as client:
         client.portal.call(until, lambda: site.watch.tracks.now is not None)  # type: ignore[union-attr]
@@ -56,7 +56,7 @@ def test_how_long_ago_is_asked_for_by_our_clock(site: Site) -> None:
         assert found["since"] == found["first"]
 
 
-def test_who_is_refused_a_stream_is_told_that_there_is_no_room(site: Site, client: TestClient) -> None:
+def test_viewers_answer_shows_why_a_stream_was_refused(site: Site, client: TestClient) -> None:
     """Defect: the 65th page said again and again that the console does not answer."""
     assert client.get("/api/viewers").json() == {"watching": 0, "most": MOST_WATCHERS}
     site.watch.watchers = MOST_WATCHERS

@@ -18,11 +18,11 @@ class Throttler:
     def __init__(self, takes: float = 0.0) -> None:
         self.now = 1000.0
         self.takes = takes
-        self.asked: list[tuple[float, Any]] = []
+        self.requests: list[tuple[float, Any]] = []
         self.fails = False
 
     async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
-        self.asked.append((self.now, request["query"]))
+        self.requests.append((self.now, request["query"]))
         await asyncio.sleep(0)
         self.now += self.takes
         if self.fails:
@@ -37,7 +37,7 @@ class Throttler:
         return Lane(self.ask, lambda: self.now, self.sleep)
 
 
-def test_equal_questions_are_asked_once() -> None:
+def test_equal_concurrent_questions_are_asked_once() -> None:
     throttler = Throttler()
 
     async def ask() -> list[dict[str, Any]]:
@@ -45,10 +45,10 @@ def test_equal_questions_are_asked_once() -> None:
         return await asyncio.gather(*(lane.ask({"query": "a"}) for _ in range(20)))
 
     assert asyncio.run(ask()) == [{"answer": "a"}] * 20
-    assert len(throttler.asked) == 1
+    assert len(throttler.requests) == 1
 
 
-def test_an_answer_is_good_for_a_second() -> None:
+def test_answer_is_reused_for_a_second() -> None:
     throttler = Throttler()
 
     async def ask() -> None:
@@ -58,10 +58,10 @@ def test_an_answer_is_good_for_a_second() -> None:
             await lane.ask({"query": "a"})
 
     asyncio.run(ask())
-    assert len(throttler.asked) == 2
+    assert len(throttler.requests) == 2
 
 
-def test_what_was_asked_before_something_happened_is_asked_again_once() -> None:
+def test_change_makes_an_answer_stale_once() -> None:
     throttler = Throttler(takes=0.25)
 
     async def ask() -> None:
@@ -73,10 +73,10 @@ def test_what_was_asked_before_something_happened_is_asked_again_once() -> None:
         await lane.ask({"query": "a"})
 
     asyncio.run(ask())
-    assert len(throttler.asked) == 2
+    assert len(throttler.requests) == 2
 
 
-def test_many_who_ask_together_share_an_answer_during_which_something_happens() -> None:
+def test_concurrent_questions_share_an_answer_despite_a_change() -> None:
     throttler = Throttler()
 
     async def ask() -> None:
@@ -93,10 +93,10 @@ def test_many_who_ask_together_share_an_answer_during_which_something_happens() 
 
     happening: list[Callable[[], None]] = []
     asyncio.run(ask())
-    assert len(throttler.asked) == 1
+    assert len(throttler.requests) == 1
 
 
-def test_however_often_something_happens_the_throttler_is_asked_once_a_second() -> None:
+def test_frequent_changes_cause_one_question_a_second() -> None:
     throttler = Throttler()
 
     async def ask() -> None:
@@ -107,10 +107,10 @@ def test_however_often_something_happens_the_throttler_is_asked_once_a_second() 
             await lane.ask({"query": "a"})
 
     asyncio.run(ask())
-    assert throttler.asked[-1][0] - throttler.asked[0][0] == pytest.approx(30 * INTERVAL, rel=0.05)
+    assert throttler.requests[-1][0] - throttler.requests[0][0] == pytest.approx(30 * INTERVAL, rel=0.05)
 
 
-def test_many_browsers_with_different_questions_ask_once_a_second() -> None:
+def test_different_questions_are_asked_once_a_second() -> None:
     throttler = Throttler()
 
     async def ask() -> None:
@@ -118,14 +118,14 @@ def test_many_browsers_with_different_questions_ask_once_a_second() -> None:
         await asyncio.gather(*(lane.ask({"query": number}) for number in range(30)))
 
     asyncio.run(ask())
-    times = [time - 1000 for time, _ in throttler.asked]
+    times = [time - 1000 for time, _ in throttler.requests]
     assert len(times) == 30
     assert times[:BURST] == [0.0] * BURST
     assert times[BURST:] == [pytest.approx(INTERVAL * number) for number in range(1, 31 - BURST)]
 
 
 @pytest.mark.parametrize("takes", [0.5, 4.0, 30.0])
-def test_expensive_answers_are_asked_for_less_often(takes: float) -> None:
+def test_slow_answers_are_requested_less_often(takes: float) -> None:
     throttler = Throttler(takes)
 
     async def ask() -> None:
@@ -134,17 +134,17 @@ def test_expensive_answers_are_asked_for_less_often(takes: float) -> None:
             await lane.ask({"query": number})
 
     asyncio.run(ask())
-    span = throttler.asked[-1][0] - throttler.asked[10][0]
+    span = throttler.requests[-1][0] - throttler.requests[10][0]
     assert takes * 29 / span < 0.26
 
 
-def test_answers_that_do_not_come_are_waited_for_less_often() -> None:
+def test_missing_answers_are_requested_less_often() -> None:
     """Defect: missing answers did not count, so that repeated questions kept the throttler permanently busy."""
     throttler = Throttler()
-    asked: list[float] = []
+    times: list[float] = []
 
     async def silent(_: Mapping[str, object]) -> dict[str, Any]:
-        asked.append(throttler.now)
+        times.append(throttler.now)
         throttler.now += 3.0
         raise TimeoutError
 
@@ -155,10 +155,10 @@ def test_answers_that_do_not_come_are_waited_for_less_often() -> None:
                 await lane.ask({"query": number})
 
     asyncio.run(ask())
-    assert 3.0 * 29 / (asked[-1] - asked[10]) < 0.26
+    assert 3.0 * 29 / (times[-1] - times[10]) < 0.26
 
 
-def test_a_cheap_question_between_two_slow_ones_does_not_have_them_forgiven() -> None:
+def test_fast_answer_does_not_reset_the_wait_after_slow_ones() -> None:
     throttler = Throttler()
 
     async def ask() -> None:
@@ -168,11 +168,11 @@ def test_a_cheap_question_between_two_slow_ones_does_not_have_them_forgiven() ->
             await lane.ask({"query": number})
 
     asyncio.run(ask())
-    span = throttler.asked[-1][0] - throttler.asked[20][0]
+    span = throttler.requests[-1][0] - throttler.requests[20][0]
     assert 10.0 * 20 / span < 0.26
 
 
-def test_one_slow_answer_does_not_stop_the_next_for_long() -> None:
+def test_wait_after_one_slow_answer_is_bounded() -> None:
     throttler = Throttler()
 
     async def ask() -> float:
@@ -189,7 +189,7 @@ def test_one_slow_answer_does_not_stop_the_next_for_long() -> None:
     assert asyncio.run(ask()) <= LONGEST
 
 
-def test_who_comes_when_too_many_wait_is_told() -> None:
+def test_question_is_refused_if_too_many_wait() -> None:
     throttler = Throttler()
 
     async def ask() -> list[Any]:
@@ -202,7 +202,7 @@ def test_who_comes_when_too_many_wait_is_told() -> None:
     assert sum(isinstance(answer, Busy) for answer in answers) == 5
 
 
-def test_a_failure_is_not_kept_and_lets_the_next_try() -> None:
+def test_failure_is_not_kept_as_an_answer() -> None:
     throttler = Throttler()
 
     async def ask() -> dict[str, Any]:
@@ -216,7 +216,7 @@ def test_a_failure_is_not_kept_and_lets_the_next_try() -> None:
     assert asyncio.run(ask()) == {"answer": "a"}
 
 
-def test_few_answers_are_kept() -> None:
+def test_number_of_kept_answers_is_bounded() -> None:
     throttler = Throttler()
     lane = throttler.lane()
 

@@ -25,7 +25,7 @@ def parsed(message: str) -> dict[str, Any]:
     return document
 
 
-def test_each_look_is_sent_once_with_the_events_since(site: Site) -> None:
+def test_each_moment_is_sent_once_with_new_events(site: Site) -> None:
     async def watch() -> list[dict[str, Any]]:
         await site.look()
         stream = Live(site.watch, login=False).stream()
@@ -47,7 +47,7 @@ def test_each_look_is_sent_once_with_the_events_since(site: Site) -> None:
     assert [moment["tick"] for moment in sent] == [1, 2, 3]
 
 
-def test_a_slow_browser_misses_moments_and_holds_nobody_up(site: Site) -> None:
+def test_slow_browser_skips_moments(site: Site) -> None:
     async def watch() -> dict[str, Any]:
         stream = Live(site.watch, login=False).stream()
         await anext(stream)
@@ -62,7 +62,7 @@ def test_a_slow_browser_misses_moments_and_holds_nobody_up(site: Site) -> None:
     assert moment["more_events"]
 
 
-def test_a_slow_browser_is_told_of_events_that_came_while_it_took_a_moment(site: Site) -> None:
+def test_slow_browser_gets_events_from_during_a_delivery(site: Site) -> None:
     """Defect: a slow browser missed events between the creation of a moment and its delivery."""
 
     async def watch() -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def test_a_slow_browser_is_told_of_events_that_came_while_it_took_a_moment(site:
     assert [[each["text"] for each in moment["events"]] for moment in sent] == [[], ["0", "1", "2"]]
 
 
-def test_a_moment_that_was_made_for_another_browser_leaves_what_came_since_for_the_next(site: Site) -> None:
+def test_reused_moment_leaves_newer_events_for_the_next(site: Site) -> None:
     async def watch() -> list[dict[str, Any]]:
         live = Live(site.watch, login=False)
         fast, slow = live.stream(), live.stream()
@@ -101,7 +101,7 @@ def test_a_moment_that_was_made_for_another_browser_leaves_what_came_since_for_t
     assert [each["text"] for moment in sent for each in moment["events"]] == ["a cap"]
 
 
-def test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules(site: Site) -> None:
+def test_moment_stays_small_with_many_connections_and_rules(site: Site) -> None:
     async def watch() -> str:
         site.world.count = 10_000
         summary = site.world.answer({"query": "summary"})
@@ -116,9 +116,7 @@ def test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules(site:
     assert len(run(watch())) < 32_000
 
 
-def test_a_stream_ends_with_the_console_and_shows_life_while_nothing_comes(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_stream_sends_heartbeats_and_ends_with_the_console(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mptcp_console.live.HEARTBEAT", 0.0)
     assert HEARTBEAT > 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the dashboard and alerts in conf/: Prometheus' own checker, existing names, and what the checks catch."""
+"""Tests for the dashboard and alerts in conf/: promtool accepts them, metrics exist, and the checks find faults."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def exported() -> set[str]:
     return {name for name, _ in samples(text)}
 
 
-def strangers(text: str) -> set[str]:
+def unknown_metrics(text: str) -> set[str]:
     """Return the metrics in *text* that nothing exports."""
     return set(METRIC.findall(text)) - exported()
 
@@ -45,7 +45,7 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
 
 
-def test_the_alerts_say_where_they_are_and_where_they_go() -> None:
+def test_alerts_file_names_its_source_and_target_paths() -> None:
     """Defect: the file named a directory that no package creates, and docs/metrics.md named another one."""
     root = ALERTS.parents[2]
     head = ALERTS.read_text().partition("groups:")[0]
@@ -61,10 +61,10 @@ def test_the_alerts_say_where_they_are_and_where_they_go() -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_every_metric_is_one_that_is_exported(file: Path) -> None:
+def test_each_metric_is_exported(file: Path) -> None:
     text = file.read_text()
     assert METRIC.search(text)
-    assert not strangers(text)
+    assert not unknown_metrics(text)
 
 
 def test_promtool_accepts_the_alerts(require: Callable[..., None]) -> None:
@@ -73,7 +73,7 @@ def test_promtool_accepts_the_alerts(require: Callable[..., None]) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_every_alert_fires_and_keeps_silent_where_it_should(require: Callable[..., None]) -> None:
+def test_alerts_pass_their_promtool_tests(require: Callable[..., None]) -> None:
     require("promtool")
     tested = promtool("test", "rules", str(ALERT_TESTS))
     assert tested.returncode == 0, tested.stdout + tested.stderr
@@ -81,7 +81,7 @@ def test_every_alert_fires_and_keeps_silent_where_it_should(require: Callable[..
 
 @pytest.mark.nightly(besides=("[never]",))
 @pytest.mark.parametrize("instead", ["vector(0) > 1", "vector(1)"], ids=["never", "always"])
-def test_an_alert_that_never_or_always_fires_is_noticed(
+def test_alert_tests_detect_an_alert_that_never_or_always_fires(
     tmp_path: Path, instead: str, require: Callable[..., None]
 ) -> None:
     require("promtool")
@@ -94,19 +94,19 @@ def test_an_alert_that_never_or_always_fires_is_noticed(
     assert set(re.findall(r"alertname: (\w+)", tested.stderr)) == {rule["alert"] for rule in alerts()}
 
 
-def test_every_alert_says_how_bad_what_and_what_to_do() -> None:
+def test_each_alert_has_severity_summary_and_description() -> None:
     for rule in alerts():
         assert rule["labels"]["severity"] in ("info", "warning", "critical")
         assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
         assert rule["annotations"]["description"].endswith(".")
 
 
-def test_names_of_alerts_and_places_of_expressions_are_unique() -> None:
+def test_alert_names_and_expression_places_are_unique() -> None:
     assert len(alert_expressions()) == len(alerts())
     assert len(shown_expressions()) == sum(len(panel["targets"]) for panel in panels()) + 1
 
 
-def test_grafanas_own_types_have_all_of_the_dashboard() -> None:
+def test_dashboard_matches_grafanas_types() -> None:
     assert faults(dashboard()) == []
 
 
@@ -123,7 +123,7 @@ def changed(panel: int, place: str, value: Any) -> dict[str, Any]:
 
 @pytest.mark.nightly(besides=("exrp", "colorMode"))
 @pytest.mark.parametrize(
-    ("place", "value", "said"),
+    ("place", "value", "words"),
     [
         ("titel", "x", ".titel is unknown"),
         ("options.colourMode", "value", ".options.colourMode is unknown"),
@@ -136,12 +136,12 @@ def changed(panel: int, place: str, value: Any) -> dict[str, Any]:
         ("type", "gauge", "unknown"),
     ],
 )
-def test_what_grafanas_types_do_not_have_is_noticed(place: str, value: Any, said: str) -> None:
+def test_check_finds_a_value_that_grafanas_types_lack(place: str, value: Any, words: str) -> None:
     number = next(at for at, panel in enumerate(dashboard()["panels"]) if panel["type"] == "stat")
-    assert any(said in fault for fault in faults(changed(number, place, value)))
+    assert any(words in fault for fault in faults(changed(number, place, value)))
 
 
-def test_the_dashboard_uses_variables_that_it_has() -> None:
+def test_dashboard_uses_exactly_its_variables() -> None:
     names = {variable["name"] for variable in dashboard()["templating"]["list"]}
     used = set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text())) - {"__rate_interval", "__interval", "__all"}
     assert used == names == {"datasource", *variables()}
@@ -150,21 +150,21 @@ def test_the_dashboard_uses_variables_that_it_has() -> None:
         assert [target["refId"] for target in each["targets"]] == [*"ABCDEFGH"[: len(each["targets"])]]
 
 
-def test_every_expression_of_the_dashboard_is_of_the_chosen_instances() -> None:
+def test_each_dashboard_expression_selects_the_instance() -> None:
     for panel in panels():
         for target in panel["targets"]:
             selectors = re.findall(r"\b(?:mptcp|squid)_[a-z0-9_]+(\{[^}]*\})?", target["expr"])
             assert all('instance=~"$instance"' in selector for selector in selectors), target["expr"]
 
 
-def test_of_squids_processes_rates_are_added_up_and_not_counters() -> None:
+def test_expressions_sum_rates_of_squid_processes_not_counters() -> None:
     """A sum of counters falls if one process restarts. Prometheus would then count all of the other processes again."""
     for expression in (*shown_expressions().values(), *alert_expressions().values()):
         for counter in re.finditer(r"squid_\w+_total", expression):
             assert expression[: counter.start()].endswith("sum without (process) (rate("), expression
 
 
-def test_every_range_of_the_dashboard_has_two_samples() -> None:
+def test_each_dashboard_range_holds_two_samples() -> None:
     """Defect: the annotation of a new policy used Grafana's interval, which is the distance of two points of the graph.
 
     This is often no longer than a scrape interval, so that no change lay within it, and the annotation was missing.
@@ -180,7 +180,7 @@ def queries() -> Iterator[dict[str, Any]]:
     yield from dashboard()["annotations"]["list"]
 
 
-def test_panels_do_not_cover_one_another() -> None:
+def test_panels_do_not_overlap() -> None:
     boxes = [panel["gridPos"] for panel in dashboard()["panels"]]
     assert len({panel["id"] for panel in dashboard()["panels"]}) == len(boxes)
     for one, other in itertools.combinations(boxes, 2):

@@ -144,29 +144,29 @@ def test_value(name: str, labels: dict[str, str], value: float) -> None:
     assert usual()[labelled(name, **labels)] == pytest.approx(value)
 
 
-def test_a_throttler_that_does_not_answer_is_down_and_nothing_else_is_said_of_it() -> None:
+def test_silent_throttler_is_down_and_has_no_other_metrics() -> None:
     found = samples(exposition(families(None, squid_answer(), kernel_answer())))
     assert {name: value for (name, _), value in found.items() if name.startswith("mptcp_throttler")} == {UP: 0}
     assert found[labelled("squid_up")] == 1
 
 
-def test_a_squid_that_does_not_answer_is_down_and_nothing_else_is_said_of_it() -> None:
+def test_silent_squid_is_down_and_has_no_other_metrics() -> None:
     found = samples(exposition(families(summary_answer(), None, None)))
     assert {name: value for (name, _), value in found.items() if not name.startswith("mptcp_throttler")} == {
         "squid_up": 0
     }
 
 
-def test_labels_are_the_policys_names_and_fixed_words_only() -> None:
+def test_labels_come_only_from_the_fixed_list() -> None:
     assert {label for _, labels in samples(everything()) for label, _ in labels} <= ALLOWED_LABELS
 
 
-def test_a_rule_of_an_old_policy_has_its_bytes_and_no_cap() -> None:
+def test_rule_of_an_old_policy_has_bytes_and_no_cap() -> None:
     names = {name for name, labels in samples(everything()) if ("rule", "of-yesterday") in labels}
     assert names == {"mptcp_throttler_cap_bytes_total"}
 
 
-def test_a_dry_run_has_caps_and_none_of_them_in_force() -> None:
+def test_dry_run_has_caps_and_none_in_force() -> None:
     summary = summary_answer()
     summary["policy"]["dry_run"] = True
     found = samples(everything(summary))
@@ -178,7 +178,7 @@ def test_a_dry_run_has_caps_and_none_of_them_in_force() -> None:
     assert found[labelled("mptcp_throttler_cap_rate_bytes_per_second", **SPARE, direction="down")] == 625_000
 
 
-def test_a_throttler_from_before_counts_of_classes_has_its_caps_all_the_same() -> None:
+def test_older_throttler_without_class_counts_has_its_caps() -> None:
     summary = summary_answer()
     for rule in summary["rules"]:
         for name in ("lowest_ceil", "total_ceil", "classes", "shared_classes"):
@@ -190,7 +190,7 @@ def test_a_throttler_from_before_counts_of_classes_has_its_caps_all_the_same() -
     assert not [name for name, _ in found if name.startswith("mptcp_throttler_cap_classes")]
 
 
-def test_the_libraries_of_proxy_and_relay_are_told_apart() -> None:
+def test_library_metrics_carry_the_service_as_label() -> None:
     found = samples(exposition(families(None, None, None, library_answer("mptcpproxy", "mptcprelay"))))
     counted = {name: value for name, value in found.items() if name[0].startswith("mptcp_proxy_library_")}
     assert len(counted) == 2 * 8
@@ -198,7 +198,7 @@ def test_the_libraries_of_proxy_and_relay_are_told_apart() -> None:
     assert counted["mptcp_proxy_library_joined_bytes_total", (("service", "mptcpproxy"),)] == 4
 
 
-def test_a_throttler_from_before_a_counter_has_its_other_metrics() -> None:
+def test_older_throttler_lacks_only_its_missing_counters() -> None:
     """Defect: with a throttler older than ``connections_refused`` all its metrics were missing, and Squid's, too."""
     summary = summary_answer()
     del summary["counters"]["tracker"]["connections_refused"]
@@ -207,7 +207,7 @@ def test_a_throttler_from_before_a_counter_has_its_other_metrics() -> None:
     assert {name for name, _ in samples(everything())} - {name for name, _ in samples(everything(summary))} == missing
 
 
-def test_what_squid_does_not_tell_is_left_out() -> None:
+def test_missing_squid_values_have_no_metric() -> None:
     counters = "client_http.requests = 8\nof.other.kind = x\n"
     pages = SquidPages({1: parse_counters(counters)}, parse_info("Squid Object Cache: Version 9\n"))
     found = samples(exposition(families(None, pages, None)))
@@ -219,12 +219,12 @@ def test_what_squid_does_not_tell_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("page", ["", "<html>Access Denied</html>", "client_http.requests 5"])
-def test_a_page_that_is_not_squids_is_refused(page: str) -> None:
+def test_page_that_is_not_squids_counters_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="not the page"):
         parse_counters(page)
 
 
-def test_each_process_of_squid_has_counters_of_its_own_and_all_have_one_gauge() -> None:
+def test_squid_counters_are_per_process_and_gauges_are_shared() -> None:
     found = samples(exposition(families(None, squid_answer(1, 2, 10), None)))
     by_name: dict[str, set[tuple[tuple[str, str], ...]]] = {}
     for name, labels in found:
@@ -244,16 +244,16 @@ def test_each_process_of_squid_has_counters_of_its_own_and_all_have_one_gauge() 
         ("", []),
     ],
 )
-def test_squids_processes_are_those_that_have_a_part_in_a_page(page: str, processes: list[int]) -> None:
+def test_processes_are_read_from_the_parts_of_a_squid_page(page: str, processes: list[int]) -> None:
     assert parse_processes(page) == processes
 
 
-def test_a_kernel_without_multipath_tcp_has_none_of_its_counters() -> None:
+def test_kernel_without_mptcp_has_no_mptcp_counters() -> None:
     assert parse_mptcp_ext("TcpExt: A\nTcpExt: 1\n") is None
     assert parse_mptcp_ext("MPTcpExt: A B\nMPTcpExt: 1 2\nIpExt: A\nIpExt: 3\n") == {"A": 1, "B": 2}
 
 
-def test_each_field_of_the_kernel_has_a_metric_of_its_own() -> None:
+def test_each_kernel_field_has_a_unique_metric_name() -> None:
     fields = kernel_answer()
     assert len(fields) > 60
     assert len({metric_name(field) for field in fields}) == len(fields)
@@ -270,7 +270,7 @@ def test_each_field_of_the_kernel_has_a_metric_of_its_own() -> None:
         ("MPCurrEstab", "mptcp_ext_mp_curr_estab"),
     ],
 )
-def test_the_kernels_names_in_snake_case(field: str, name: str) -> None:
+def test_kernel_field_names_become_snake_case(field: str, name: str) -> None:
     assert metric_name(field) == name
 
 
@@ -317,7 +317,7 @@ BUDGETS = st.fixed_dictionaries(
 
 
 @given(st.lists(CAPS, max_size=60), st.lists(PATHS, max_size=30), st.lists(BUDGETS, max_size=100))
-def test_the_number_of_samples_is_bounded_by_the_policy(
+def test_number_of_samples_is_bounded_by_the_policy(
     caps: list[dict[str, Any]], paths: list[dict[str, Any]], budgets: list[dict[str, Any]]
 ) -> None:
     summary = summary_answer() | {"rules": caps, "paths": paths, "budgets": budgets, "budget_totals": []}
@@ -328,7 +328,7 @@ def test_the_number_of_samples_is_bounded_by_the_policy(
         assert sum(name.startswith(f"mptcp_throttler_{prefix}") for name, _ in found) <= most + 2
 
 
-def test_a_budget_that_nobody_has_used_yet_has_its_metrics() -> None:
+def test_unused_budget_has_metrics() -> None:
     """Defect: a budget per client had no metric, and its alerts no value, until a client had used some of it."""
     summary = summary_answer()
     unused = {"name": "unused", "per": "client", "accounts": 0, "used_up": 0, "used": 0, "volume": 0}
@@ -345,14 +345,14 @@ def test_a_budget_that_nobody_has_used_yet_has_its_metrics() -> None:
     assert found[labelled("mptcp_throttler_budget_used_bytes", policy="policy", budget="monthly")] == 600
 
 
-def test_ten_thousand_connections_have_as_many_samples_as_three() -> None:
+def test_number_of_samples_does_not_depend_on_connections() -> None:
     crowd = summary_answer() | {"connections": 10_000, "clients": 9_000}
     crowd["subflows"]["active"] = 20_000
     crowd["rules"][0]["capped"] = 10_000
     assert samples(everything(crowd)).keys() == samples(everything()).keys()
 
 
-def test_caps_of_many_old_policies_are_left_out_before_those_in_force() -> None:
+def test_caps_of_old_policies_are_dropped_before_current_ones() -> None:
     summary = summary_answer()
     old = summary["rules"][-1]
     summary["rules"] += [old | {"rule": f"old-{number}"} for number in range(4096)]
@@ -367,7 +367,7 @@ def check_metrics(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
 
 
-def test_prometheus_rules_of_naming_are_kept(require: Callable[..., None]) -> None:
+def test_promtool_accepts_the_metric_names(require: Callable[..., None]) -> None:
     require("promtool")
     checked = check_metrics(everything())
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

@@ -12,9 +12,9 @@ from scrapes import exposition, samples
 NAMED = re.compile(r"\b(?:mptcp_(?:throttler|ext|proxy_library)|squid)_[a-z0-9_]+_total\b|\bMptcp[A-Z]\w+")
 
 
-def test_the_tables_are_those_of_the_metrics_and_alerts() -> None:
+def test_tables_list_all_metrics_and_alerts() -> None:
     page = PAGE.read_text()
-    assert written(page) == page, "write them anew: python tests/console/metrics_page.py"
+    assert written(page) == page, "update them: python tests/console/metrics_page.py"
     ours = {name(metric) for metric in shown() if not metric.name.startswith("mptcp_ext")}
     rows = set(
         re.findall(r"^\| `(mptcp_throttler_\w+|mptcp_proxy_library_\w+|squid_\w+|Mptcp\w+)[`{]", page, re.MULTILINE)
@@ -22,12 +22,12 @@ def test_the_tables_are_those_of_the_metrics_and_alerts() -> None:
     assert rows == ours | {rule["alert"] for rule in alerts()}
 
 
-def test_every_metric_in_the_text_is_one_that_is_exported() -> None:
+def test_each_metric_in_the_page_is_exported() -> None:
     known = {sample for sample, _ in samples(exposition(shown()))} | {name(metric) for metric in shown()}
     assert set(METRIC.findall(PAGE.read_text())) - {"mptcp_throttler", "mptcp_ext"} <= known
 
 
-def test_every_counter_and_alert_in_another_page_is_one_that_there_is() -> None:
+def test_counters_and_alerts_in_other_pages_exist() -> None:
     known = {name(metric) for metric in shown()} | {rule["alert"] for rule in alerts()}
     for page in PAGE.parent.glob("*.md"):
         assert set(NAMED.findall(page.read_text())) <= known, page.name

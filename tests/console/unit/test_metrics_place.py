@@ -16,7 +16,7 @@ from mptcp_console.watch import Watch, asker
 TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
 
 
-def test_who_shows_the_token_gets_them_without_being_sent_on(tmp_path: Path) -> None:
+def test_metrics_require_the_token_and_do_not_redirect(tmp_path: Path) -> None:
     # Neither throttler nor Squid runs at these addresses.
     settings = Settings(status_socket=tmp_path / "status.sock", token=TOKEN, squid="http://127.0.0.1:1")
     ask = asker(settings.status_socket, patience=1.0)

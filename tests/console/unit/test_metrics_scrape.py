@@ -40,7 +40,7 @@ class Site:
     squid_status: str = "200 OK"
     kids: dict[int, int] = field(default_factory=dict)
     """Request counters of Squid's processes by number; empty if Squid has only one process."""
-    asked: list[Any] = field(default_factory=list)
+    queries: list[Any] = field(default_factory=list)
     pages: list[str] = field(default_factory=list)
     now: float = 100.0
     came: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,7 +52,7 @@ class Site:
     """Port of the fake Squid."""
 
     async def throttler(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.asked.append(json.loads(await reader.readline()))
+        self.queries.append(json.loads(await reader.readline()))
         self.came.set()
         if self.hung:
             await self.held.wait()
@@ -82,12 +82,12 @@ class Site:
         if not self.kids:
             return text
         numbers = [int(number) for number in query.removeprefix("processes=").split(",")] if query else [*self.kids]
-        asked = {number: requests for number, requests in self.kids.items() if number in numbers}
-        if not asked:
+        chosen = {number: requests for number, requests in self.kids.items() if number in numbers}
+        if not chosen:
             return None
         if name == "refresh":
-            return by_kid(dict.fromkeys(asked, text))
-        return re.sub(r"(client_http.requests) = \d+", rf"\1 = {sum(asked.values())}", text)
+            return by_kid(dict.fromkeys(chosen, text))
+        return re.sub(r"(client_http.requests) = \d+", rf"\1 = {sum(chosen.values())}", text)
 
     async def scrape(self) -> Samples:
         status, _, body = await self.get()
@@ -129,13 +129,13 @@ async def site(directory: Path) -> AsyncIterator[Site]:
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use long limits, because the test itself may be slow on a busy machine."""
     for name in ("THROTTLER_SECONDS", "SQUID_SECONDS"):
         monkeypatch.setattr(asgi, name, DEADLINE)
 
 
-def at(directory: Path, test: Callable[[Site], Awaitable[None]]) -> None:
+def run_at_site(directory: Path, test: Callable[[Site], Awaitable[None]]) -> None:
     async def run() -> None:
         async with asyncio.timeout(DEADLINE), site(directory) as made:
             await test(made)
@@ -143,18 +143,18 @@ def at(directory: Path, test: Callable[[Site], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_a_scrape_asks_each_once(tmp_path: Path) -> None:
+def test_scrape_asks_throttler_and_squid_once(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         found = await site.scrape()
         assert (found[UP], found[SQUID_UP]) == (1, 1)
         assert ("mptcp_ext_mp_curr_estab", ()) in found
-        assert site.asked == [{"query": "summary"}]
+        assert site.queries == [{"query": "summary"}]
         assert site.pages == ["info", "refresh", "counters?processes=1"]
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
 
 
-def test_what_the_libraries_count_is_read_each_time(tmp_path: Path) -> None:
+def test_library_counters_are_read_at_each_scrape(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         turns = labelled("mptcp_proxy_library_turns_total", service="mptcpproxy")
         assert turns not in await site.scrape()
@@ -163,14 +163,14 @@ def test_what_the_libraries_count_is_read_each_time(tmp_path: Path) -> None:
             site.now += 2 * asgi.KEPT_SECONDS
             assert (await site.scrape())[turns] == number
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
 
 
 def requests_of(process: int) -> tuple[str, tuple[tuple[str, str], ...]]:
     return labelled("squid_client_requests_total", process=str(process))
 
 
-def test_a_process_of_squid_that_begins_anew_takes_no_other_counter_back(tmp_path: Path) -> None:
+def test_restarted_squid_process_lowers_no_other_counter(tmp_path: Path) -> None:
     """Defect: workers had one summed counter, which fell by the count of a worker that was replaced.
 
     Prometheus took this for a restart, and added months of the other workers' counts within one interval.
@@ -188,10 +188,10 @@ def test_a_process_of_squid_that_begins_anew_takes_no_other_counter_back(tmp_pat
         assert after[requests_of(1)] == 1_000_010
         assert after[SQUID_UP] == 1
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
 
 
-def test_processes_of_squid_come_and_go(tmp_path: Path) -> None:
+def test_scrape_follows_changes_of_squids_processes(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         for site.kids in ({2: 7}, {1: 1, 2: 7, 3: 2}, {}):
             site.pages.clear()
@@ -202,12 +202,10 @@ def test_processes_of_squid_come_and_go(tmp_path: Path) -> None:
             assert len(site.pages) == 2 + len(shown)
             site.now += 1
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
 
 
-def test_squid_is_asked_no_longer_than_its_answer_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_of_squid_pages_stops_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page comes in time, but not all together. The thread must then stop, and use the pages that it has.
 
     Otherwise it would still run when the next scrape begins.
@@ -224,9 +222,7 @@ def test_squid_is_asked_no_longer_than_its_answer_is_waited_for(
             await asyncio.to_thread(read_pages, f"http://127.0.0.1:{site.port}", 3)
 
 
-def test_a_process_of_squid_that_has_just_ended_takes_no_other_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ended_squid_process_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(site: Site) -> None:
         site.kids = {1: 7, 2: 9}
         shown = site.page
@@ -235,19 +231,19 @@ def test_a_process_of_squid_that_has_just_ended_takes_no_other_out(
         assert found[SQUID_UP] == 1
         assert [labels for name, labels in found if name == "squid_client_requests_total"] == [(("process", "1"),)]
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
 
 
-def test_many_scrapes_at_a_time_ask_once_together(tmp_path: Path) -> None:
+def test_concurrent_scrapes_share_one_question(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         found = await asyncio.gather(*(site.scrape() for _ in range(50)))
         assert all(each == found[0] for each in found)
-        assert (len(site.asked), len(site.pages)) == (1, 3)
+        assert (len(site.queries), len(site.pages)) == (1, 3)
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
 
 
-def test_an_answer_is_kept_for_half_a_second(tmp_path: Path) -> None:
+def test_answer_is_reused_for_half_a_second(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         await site.scrape()
         site.summary["connections"] = 77
@@ -255,12 +251,12 @@ def test_an_answer_is_kept_for_half_a_second(tmp_path: Path) -> None:
         assert (await site.scrape())["mptcp_throttler_connections", ()] == 3
         site.now += 0.02
         assert (await site.scrape())["mptcp_throttler_connections", ()] == 77
-        assert len(site.asked) == 2
+        assert len(site.queries) == 2
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
 
 
-def test_a_scrape_that_is_broken_off_takes_the_answer_from_nobody(tmp_path: Path) -> None:
+def test_cancelled_scrape_does_not_cancel_a_concurrent_one(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         site.hung = True
         first, second = asyncio.create_task(site.scrape()), asyncio.create_task(site.scrape())
@@ -268,12 +264,14 @@ def test_a_scrape_that_is_broken_off_takes_the_answer_from_nobody(tmp_path: Path
         first.cancel()
         site.held.set()
         assert (await second)[UP] == 1
-        assert len(site.asked) == 1
+        assert len(site.queries) == 1
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
 
 
-def test_who_hangs_is_down_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung_throttler_and_squid_count_as_down_within_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert max(PROMISED) < 2
     monkeypatch.setattr(asgi, "THROTTLER_SECONDS", 0.05)
     monkeypatch.setattr(asgi, "SQUID_SECONDS", 0.05)
@@ -286,10 +284,10 @@ def test_who_hangs_is_down_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             "squid_up": 0,
         }
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
 
 
-def test_nothing_from_before_is_shown_of_one_that_is_gone(tmp_path: Path) -> None:
+def test_unreachable_source_has_no_old_metrics(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         before = await site.scrape()
         (tmp_path / "status.sock").unlink()
@@ -299,19 +297,19 @@ def test_nothing_from_before_is_shown_of_one_that_is_gone(tmp_path: Path) -> Non
         assert (before[UP], after[UP], before[SQUID_UP], after[SQUID_UP]) == (1, 0, 1, 0)
         assert {name for name, _ in after if not name.startswith("mptcp_ext")} == {UP[0], SQUID_UP[0]}
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "words"),
     [
         ({"version": "0.1.0", "connections": []}, "schema None, not 2"),
         ({"schema": 3}, "schema 3, not 2"),
         ({"schema": 2, "error": "summary is not known"}, "summary is not known"),
     ],
 )
-def test_an_answer_that_cannot_be_understood_is_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, Any], said: str
+def test_answer_of_another_schema_counts_as_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, Any], words: str
 ) -> None:
     async def test(site: Site) -> None:
         site.summary = answer
@@ -319,13 +317,11 @@ def test_an_answer_that_cannot_be_understood_is_none(
         assert found[UP] == 0
         assert "mptcp_throttler_connections" not in {name for name, _ in found}
 
-    at(tmp_path, test)
-    assert said in capsys.readouterr().err
+    run_at_site(tmp_path, test)
+    assert words in capsys.readouterr().err
 
 
-def test_what_cannot_be_read_of_a_throttlers_answer_takes_no_metric_from_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_malformed_throttler_answer_leaves_squids_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: the whole scrape failed, as if the console were down, so that Squid's metrics were missing, too."""
 
     async def test(site: Site) -> None:
@@ -336,38 +332,38 @@ def test_what_cannot_be_read_of_a_throttlers_answer_takes_no_metric_from_others(
             assert found[SQUID_UP] == 1
             site.now += 1
 
-    at(tmp_path, test)
-    said = [line for line in capsys.readouterr().err.splitlines() if "throttler" in line]
-    assert [line.rpartition(": ")[2] for line in said[:2]] == [
+    run_at_site(tmp_path, test)
+    printed = [line for line in capsys.readouterr().err.splitlines() if "throttler" in line]
+    assert [line.rpartition(": ")[2] for line in printed[:2]] == [
         "KeyError 'policy'",
         "TypeError 'NoneType' object is not iterable",
     ]
-    assert said[2:] == ["mptcp-console: metrics: throttler answers again"]
+    assert printed[2:] == ["mptcp-console: metrics: throttler answers again"]
 
 
-def test_a_problem_is_said_when_it_begins_and_when_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_is_logged_at_its_begin_and_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def test(site: Site) -> None:
         for status in ("200 OK", "403 Forbidden", "403 Forbidden", "200 OK", "200 OK"):
             site.squid_status = status
             await site.scrape()
             site.now += 1
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
     first, last = [line for line in capsys.readouterr().err.splitlines() if "Squid" in line]
     assert first.endswith("info: 403 Forbidden")
     assert last == "mptcp-console: metrics: Squid answers again"
 
 
-def test_methods_that_change_something_are_refused(tmp_path: Path) -> None:
+def test_post_is_refused(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         status, headers, _ = await site.get("POST")
         assert (status, headers[b"allow"]) == (405, b"GET, HEAD")
-        assert site.asked == []
+        assert site.queries == []
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)
 
 
-def test_openmetrics_and_gzip_are_given_to_who_asks_for_them(tmp_path: Path) -> None:
+def test_openmetrics_and_gzip_are_served_on_request(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         wanted = "application/openmetrics-text; version=1.0.0"
         _, headers, body = await site.get(accept=wanted, accept_encoding="gzip")
@@ -377,4 +373,4 @@ def test_openmetrics_and_gzip_are_given_to_who_asks_for_them(tmp_path: Path) -> 
         found = {each.name for each in parse(gzip.decompress(body).decode())}
         assert "mptcp_throttler_cap_bytes" in found
 
-    at(tmp_path, test)
+    run_at_site(tmp_path, test)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the proxy's state on the page: Squid's figures, or that it does not answer."""
+"""Tests for the proxy's state on the health page: the figures of Squid and the kernel, or why they are missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INFO = parse_info((ANSWERS / "squid-info.txt").read_text())
 COUNTED = parse_counters((ANSWERS / "squid-counters.txt").read_text())
 
 
-def asked(sources: Sources, times: int = 1) -> dict[str, Any]:
+def proxy_answer(sources: Sources, times: int = 1) -> dict[str, Any]:
     now = 100.0
     with TestClient(Starlette(routes=[Route("/api/proxy", ProxyHealth(sources, lambda: now).answer)])) as client:
         for _ in range(times):
@@ -28,7 +28,7 @@ def asked(sources: Sources, times: int = 1) -> dict[str, Any]:
     return found
 
 
-def test_squids_figures_of_all_processes_and_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_sums_squids_processes_and_adds_the_kernels_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     read = list[str]()
 
     def pages(address: str, timeout: float) -> SquidPages:
@@ -36,8 +36,8 @@ def test_squids_figures_of_all_processes_and_the_kernels(monkeypatch: pytest.Mon
         return SquidPages({1: COUNTED, 2: COUNTED}, INFO)
 
     monkeypatch.setattr(proxy, "read_pages", pages)
-    found = asked(Sources(Path("s"), "http://127.0.0.1:1", ANSWERS / "netstat.txt"), times=3)
-    assert read == ["http://127.0.0.1:1"], "who asks again within seconds gets what was answered"
+    found = proxy_answer(Sources(Path("s"), "http://127.0.0.1:1", ANSWERS / "netstat.txt"), times=3)
+    assert read == ["http://127.0.0.1:1"], "an answer is reused for some seconds"
     squid = found["squid"]
     assert (squid["problem"], squid["version"], squid["started"]) == (None, "5.7", 1_795_372_304.0)
     assert (squid["requests"], squid["errors"], squid["tunnels"]) == (10, 2, 2)
@@ -45,9 +45,9 @@ def test_squids_figures_of_all_processes_and_the_kernels(monkeypatch: pytest.Mon
     assert found["mptcp"].keys() == {"asked", "fallbacks", "joins"}
 
 
-def test_a_squid_that_does_not_answer_is_said_to(tmp_path: Path) -> None:
+def test_answer_says_why_squids_figures_are_missing(tmp_path: Path) -> None:
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))  # the socket does not listen
-        found = asked(Sources(Path("s"), f"http://127.0.0.1:{port.getsockname()[1]}", tmp_path / "none"))
+        found = proxy_answer(Sources(Path("s"), f"http://127.0.0.1:{port.getsockname()[1]}", tmp_path / "none"))
     assert found["squid"]["problem"] == "Connection refused"
     assert found["mptcp"] is None

@@ -37,7 +37,7 @@ def summary(world: World) -> dict[str, Any]:
     return world.answer({"query": "summary"})
 
 
-def seen(world: World, clock: Clock, *seconds: float) -> dict[str, Any]:
+def columns_after(world: World, clock: Clock, *seconds: float) -> dict[str, Any]:
     """Return the columns after summaries at these intervals in *seconds*, with 5 and 30 Mbit/s in between."""
     tracks, meter = Tracks(), Meter()
     record(tracks, meter, summary(world))
@@ -53,9 +53,9 @@ def rates(found: dict[str, Any], path: str, direction: str = "down") -> list[int
     return list(row)
 
 
-def test_a_dry_run_has_rates_and_no_caps(world: World, clock: Clock) -> None:
+def test_dry_run_has_rates_and_no_caps(world: World, clock: Clock) -> None:
     world.dry_run = True
-    found = seen(world, clock, 1, 1)
+    found = columns_after(world, clock, 1, 1)
     assert rates(found, "wifi") == [None, 30_000_000, 30_000_000]
     assert found["rules"] == []
     shown = overview(summary(world), {})
@@ -66,24 +66,24 @@ def test_a_dry_run_has_rates_and_no_caps(world: World, clock: Clock) -> None:
     assert (shown["dry_run"], shown["capped"], len(shown["rules"])) == (False, 3, 1)
 
 
-def test_rates_are_differences(world: World, clock: Clock) -> None:
-    found = seen(world, clock, 1, 1, 1)
+def test_rates_are_differences_of_byte_counts(world: World, clock: Clock) -> None:
+    found = columns_after(world, clock, 1, 1, 1)
     assert (found["first"], found["length"], found["step"]) == (START, 4, 1)
     assert rates(found, "ethernet") == [None, 5_000_000, 5_000_000, 5_000_000]
     assert rates(found, "wifi") == [None, 30_000_000, 30_000_000, 30_000_000]
     assert rates(found, "wifi", "up") == [None, 3_000_000, 3_000_000, 3_000_000]
 
 
-def test_while_nobody_watches_a_rate_holds_for_all_seconds_between(world: World, clock: Clock) -> None:
-    assert rates(seen(world, clock, 5), "wifi") == [None] + [30_000_000] * 5
+def test_rate_holds_for_all_seconds_between_rare_summaries(world: World, clock: Clock) -> None:
+    assert rates(columns_after(world, clock, 5), "wifi") == [None] + [30_000_000] * 5
 
 
-def test_of_a_long_pause_nothing_is_said(world: World, clock: Clock) -> None:
-    found = seen(world, clock, 1, LONGEST_PAUSE + 1, 1)
+def test_long_pause_between_summaries_has_no_rate(world: World, clock: Clock) -> None:
+    found = columns_after(world, clock, 1, LONGEST_PAUSE + 1, 1)
     assert [value for value in rates(found, "wifi") if value is not None] == [30_000_000] * 2
 
 
-def test_a_path_that_a_reload_removed_is_gone_once_nothing_goes_over_it(world: World, clock: Clock) -> None:
+def test_removed_path_disappears_after_its_last_traffic(world: World, clock: Clock) -> None:
     """Defect: the path stayed on the page with 0 bit/s for as long as the throttler ran."""
     tracks, meter, ethernet_in_use = Tracks(), Meter(), True
 
@@ -100,16 +100,16 @@ def test_a_path_that_a_reload_removed_is_gone_once_nothing_goes_over_it(world: W
 
     look(0, "ethernet", "wifi")
     assert look(0, "ethernet", "wifi") == {"ethernet", "wifi"}
-    assert look(0, "wifi") == {"ethernet", "wifi"}, "there are subflows that began on it"
+    assert look(0, "wifi") == {"ethernet", "wifi"}, "subflows that began on ethernet still exist"
     ethernet_in_use = False
-    assert look(1000, "wifi") == {"ethernet", "wifi"}, "what these carried last"
+    assert look(1000, "wifi") == {"ethernet", "wifi"}, "the last bytes of these subflows still count"
     assert look(0, "wifi") == {"wifi"}
     assert look(0, "wifi", "ethernet") == {"ethernet", "wifi"}
     assert rates(columns(tracks, START + 2, int(clock.now), 1), "ethernet") == [0, 0, 8000, None, 0]
 
 
 @pytest.mark.parametrize(("names", "shown"), [([], True), (["wifi"], False), (None, True)])
-def test_subflows_on_no_path_are_shown_where_there_are_some_or_no_paths(names: list[str] | None, shown: bool) -> None:
+def test_rate_without_a_path_is_shown_if_in_use_or_if_there_are_no_paths(names: list[str] | None, shown: bool) -> None:
     policy = {} if names is None else {"paths_in_words": [{"path": each} for each in names]}
     totals = {"path": None, "subflows": 0}
     rates = {PathKey(None, "down"): 0.0}
@@ -124,7 +124,7 @@ def rates_between(before: dict[str, Any], after: dict[str, Any]) -> dict[PathKey
     return meter.paths
 
 
-def test_a_throttler_that_was_started_anew_gives_no_rate(world: World, clock: Clock) -> None:
+def test_restarted_throttler_gives_no_rate(world: World, clock: Clock) -> None:
     before = summary(world)
     world.carry(10_000, 10_000)
     world.pid += 1
@@ -132,7 +132,7 @@ def test_a_throttler_that_was_started_anew_gives_no_rate(world: World, clock: Cl
     assert rates_between(before, summary(world)) == {}
 
 
-def test_a_count_that_became_smaller_gives_no_rate(world: World, clock: Clock) -> None:
+def test_decreased_count_gives_no_rate(world: World, clock: Clock) -> None:
     world.carry(1000, 1000)
     before = summary(world)
     world.sent["wifi"] = 10
@@ -140,7 +140,7 @@ def test_a_count_that_became_smaller_gives_no_rate(world: World, clock: Clock) -
     assert PathKey("wifi", "down") not in rates_between(before, summary(world))
 
 
-def test_interfaces_of_a_path_are_added_up(world: World, clock: Clock) -> None:
+def test_rate_of_a_path_sums_its_interfaces(world: World, clock: Clock) -> None:
     def two_interfaces() -> dict[str, Any]:
         found = summary(world)
         return found | {"paths": [*found["paths"], *found["paths"]]}
@@ -151,7 +151,7 @@ def test_interfaces_of_a_path_are_added_up(world: World, clock: Clock) -> None:
     assert rates_between(before, two_interfaces())[PathKey("wifi", "down")] == 16_000_000
 
 
-def test_a_rate_is_that_between_two_counts_of_the_throttler_whenever_it_is_asked(world: World, clock: Clock) -> None:
+def test_rate_uses_the_times_at_which_the_throttler_counted(world: World, clock: Clock) -> None:
     """The throttler counts every 1.1 s, and is asked once a second."""
     tracks, meter = Tracks(), Meter()
     counts = [summary(world) | {"counted": START}]
@@ -165,7 +165,7 @@ def test_a_rate_is_that_between_two_counts_of_the_throttler_whenever_it_is_asked
     assert found[2:] == [pytest.approx(30_000_000, rel=1e-6)] * 38
 
 
-def test_where_there_is_no_subflow_nothing_is_carried(world: World, clock: Clock) -> None:
+def test_rate_is_zero_without_subflows(world: World, clock: Clock) -> None:
     meter = Meter()
     meter.take(summary(world) | {"counted": START})
     clock.now += 1
@@ -177,21 +177,21 @@ def test_where_there_is_no_subflow_nothing_is_carried(world: World, clock: Clock
     assert meter.paths[PathKey("wifi", "down")] == 0
 
 
-def test_what_came_and_went_between_two_summaries_is_in_the_rate(world: World, clock: Clock) -> None:
+def test_rate_includes_subflows_that_closed_between_summaries(world: World, clock: Clock) -> None:
     """No subflow is active when the throttler is asked, but it has counted the bytes of closed sockets."""
-    meter, nobody = Meter(), {"subflows": {"active": 0, "pending": 0}}
-    meter.take(summary(world) | nobody | {"counted": START})
+    meter, no_client = Meter(), {"subflows": {"active": 0, "pending": 0}}
+    meter.take(summary(world) | no_client | {"counted": START})
     for second in range(1, 4):
         clock.now += 1
         world.carry(0, 1_000_000)
-        meter.take(summary(world) | nobody | {"counted": START + second})
+        meter.take(summary(world) | no_client | {"counted": START + second})
         assert meter.paths[PathKey("wifi", "down")] == 8_000_000
     clock.now += 1
-    meter.take(summary(world) | nobody | {"counted": START + 4})
+    meter.take(summary(world) | no_client | {"counted": START + 4})
     assert meter.paths[PathKey("wifi", "down")] == 0
 
 
-def test_a_cap_is_there_while_it_caps_somebody(world: World, clock: Clock) -> None:
+def test_history_has_a_cap_only_while_it_caps_subflows(world: World, clock: Clock) -> None:
     tracks, meter = Tracks(), Meter()
     for capped in (False, True, True, False):
         world.capped = capped
@@ -207,7 +207,7 @@ def test_a_cap_is_there_while_it_caps_somebody(world: World, clock: Clock) -> No
     assert rule["guaranteed"] == [None, 2_500_000, 2_500_000, None]
 
 
-def test_what_a_cap_does_not_say_by_itself_is_kept_where_it_is_so(world: World, clock: Clock) -> None:
+def test_history_keeps_lowest_total_and_shared_only_if_they_differ(world: World, clock: Clock) -> None:
     """First two classes for different steps of a budget, then one class for all."""
     tracks, meter = Tracks(), Meter()
     (rule,) = summary(world)["rules"]
@@ -220,7 +220,7 @@ def test_what_a_cap_does_not_say_by_itself_is_kept_where_it_is_so(world: World, 
     assert (kept["lowest"], kept["total"], kept["shared"]) == ([1_000_000, None], [6_000_000, None], [1, None])
 
 
-def test_a_throttler_that_does_not_count_its_classes_is_understood(world: World) -> None:
+def test_summary_without_class_counts_is_understood(world: World) -> None:
     found = summary(world)
     for name in ("lowest_ceil", "total_ceil", "classes", "shared_classes"):
         del found["rules"][0][name]

@@ -43,7 +43,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
-def test_no_page_has_script_or_style_within(file: Path) -> None:
+def test_page_has_no_inline_script_or_style(file: Path) -> None:
     page = Page(file.read_text())
     assert page.text_of.get("script", "").strip() == ""
     assert "style" not in page.text_of
@@ -52,19 +52,19 @@ def test_no_page_has_script_or_style_within(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", OWN, ids=lambda file: file.name)
-def test_nothing_is_loaded_from_elsewhere(file: Path) -> None:
+def test_file_loads_nothing_from_other_sites(file: Path) -> None:
     addresses = re.findall(r"(?:https?:)?//[A-Za-z0-9.-]+\.[a-z]{2,}[^\s\"')]*", file.read_text())
     assert [address for address in addresses if "www.w3.org/2000/svg" not in address] == []
 
 
 @pytest.mark.parametrize("file", [file for file in OWN if file.suffix in (".mjs", ".js")], ids=lambda file: file.name)
-def test_text_never_becomes_markup_or_code(file: Path) -> None:
+def test_script_never_turns_text_into_markup_or_code(file: Path) -> None:
     text = file.read_text()
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
         assert word not in text
 
 
-def test_what_scripts_look_for_is_in_the_page() -> None:
+def test_ids_that_scripts_use_are_in_the_page() -> None:
     page = Page((STATIC / "index.html").read_text())
     there = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
     wanted = set()
@@ -75,7 +75,7 @@ def test_what_scripts_look_for_is_in_the_page() -> None:
     assert len(wanted) > 20
 
 
-def test_every_id_is_there_once_and_every_label_has_its_field() -> None:
+def test_ids_are_unique_and_labels_have_their_fields() -> None:
     for file in PAGES:
         page = Page(file.read_text())
         ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
@@ -88,7 +88,7 @@ def test_every_id_is_there_once_and_every_label_has_its_field() -> None:
 @pytest.mark.parametrize(
     "folder", [STATIC / "vendor/uplot", Path(__file__).parents[1] / "vendor/axe-core"], ids=lambda f: f.name
 )
-def test_libraries_are_as_they_were_published_with_their_licence(folder: Path) -> None:
+def test_library_is_unmodified_and_has_its_licence(folder: Path) -> None:
     lines = (folder / "SHA256SUMS").read_text().splitlines()
     sums = {name: found for found, name in (line.split(maxsplit=1) for line in lines)}
     files = {file.name for file in folder.iterdir()} - {"SHA256SUMS", "ORIGIN"}
@@ -98,12 +98,12 @@ def test_libraries_are_as_they_were_published_with_their_licence(folder: Path) -
     assert re.fullmatch(r"npm [a-z-]+@[0-9.]+ sha512-[A-Za-z0-9+/=]{88}\n", (folder / "ORIGIN").read_text())
 
 
-def test_there_are_tests_of_the_scripts_logic() -> None:
+def test_script_tests_exist() -> None:
     assert len(LOGIC) >= 4
 
 
 @pytest.mark.parametrize("file", LOGIC, ids=lambda file: file.name)
-def test_the_scripts_logic(file: Path) -> None:
+def test_script_tests_pass(file: Path) -> None:
     if shutil.which("node") is None:
         why = "the program node (Debian's nodejs) is not installed"
         if fails_when_missing():

@@ -51,12 +51,12 @@ def settings(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_what_the_unit_can_read_is_no_problem(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_passes_if_the_unit_can_read_all_files(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--config", str(settings)]) == DONE
     assert "no errors" in capsys.readouterr().out
 
 
-def test_a_file_may_be_named_from_where_the_command_is_run(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_accepts_a_relative_path(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the file was looked for below /, and reported as unreadable."""
     monkeypatch.chdir(settings.parent)
     assert main(["check", "--config", settings.name]) == DONE
@@ -65,7 +65,9 @@ def test_a_file_may_be_named_from_where_the_command_is_run(settings: Path, monke
 
 
 @pytest.mark.parametrize("name", ["token", "certificate.pem", "key.pem", "console.yaml"])
-def test_a_file_that_root_alone_can_read_is_told(settings: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_check_names_a_file_that_only_root_can_read(
+    settings: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     """Defect: the check by root passed, but the unit failed."""
     file = settings.parent / name
     file.chmod(0o600)
@@ -74,29 +76,27 @@ def test_a_file_that_root_alone_can_read_is_told(settings: Path, capsys: pytest.
     assert capsys.readouterr().err == f"{file}: {words}\n"
 
 
-def test_all_are_told_where_the_directory_may_not_be_entered(
-    settings: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_all_files_below_a_closed_directory(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.parent.chmod(0o700)
     assert main(["check", "--config", str(settings)]) == FAILED
     assert len(capsys.readouterr().err.splitlines()) == 4
 
 
-def test_who_is_not_root_or_has_no_unit_gets_no_answer(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_skips_the_files_without_root_or_without_the_group(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (settings.parent / "key.pem").chmod(0o600)
     assert list(unit_user.unreadable_by_unit([settings], "mptcp-console.service", "no-such-group-here")) == []
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main(["check", "--config", str(settings)]) == DONE
 
 
-def test_a_key_with_a_password_is_a_mistake_and_nobody_is_asked_for_it(
-    settings: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_encrypted_key_is_refused_without_a_password_prompt(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: check found no errors, but the service asked for the password at a terminal that it does not have."""
     key = settings.parent / "key.pem"
     key.write_bytes(encrypted(key))
     for name, expected in (("check", FAILED), ("run", CONFIGURATION)):
         assert main([name, "--config", str(settings)]) == expected
-        said = capsys.readouterr().err
-        assert f"{key} cannot be used: the key is encrypted" in said
-        assert len(said.splitlines()) == 1
+        errors = capsys.readouterr().err
+        assert f"{key} cannot be used: the key is encrypted" in errors
+        assert len(errors.splitlines()) == 1

@@ -28,7 +28,7 @@ def site() -> Site:
     return Site()
 
 
-def test_one_summary_each_time_and_events_only_when_there_are_some(site: Site) -> None:
+def test_watch_asks_for_events_only_if_there_are_new_ones(site: Site) -> None:
     async def looks() -> None:
         await site.look()
         await site.look()
@@ -42,7 +42,7 @@ def test_one_summary_each_time_and_events_only_when_there_are_some(site: Site) -
     assert site.watch.throttler.state == "up"
 
 
-def test_where_events_never_end_they_are_asked_for_less_often_and_none_is_lost(site: Site) -> None:
+def test_continuous_events_are_requested_less_often_without_loss(site: Site) -> None:
     async def looks() -> None:
         for number in range(20):
             for _ in range(MANY_EVENTS + 1):
@@ -55,7 +55,7 @@ def test_where_events_never_end_they_are_asked_for_less_often_and_none_is_lost(s
     assert queries(site).count("events") == 11
 
 
-def test_few_events_come_with_the_answer_to_which_they_belong(site: Site) -> None:
+def test_few_events_are_fetched_with_their_summary(site: Site) -> None:
     """Defect: while events came all the time, each was shown 1.5 s late or later."""
 
     async def looks() -> None:
@@ -67,9 +67,9 @@ def test_few_events_come_with_the_answer_to_which_they_belong(site: Site) -> Non
     run(looks())
 
 
-def test_who_keeps_answers_is_told_that_something_happened(site: Site) -> None:
-    told: list[int] = []
-    site.watch = Watch(site.ask, SOCKET, changed=lambda: told.append(len(queries(site))), clock=lambda: site.now)
+def test_watch_reports_changes_to_the_cache_of_answers(site: Site) -> None:
+    changes: list[int] = []
+    site.watch = Watch(site.ask, SOCKET, changed=lambda: changes.append(len(queries(site))), clock=lambda: site.now)
 
     async def looks() -> None:
         await site.look()
@@ -82,10 +82,10 @@ def test_who_keeps_answers_is_told_that_something_happened(site: Site) -> None:
 
     run(looks())
     # The second and the fourth summary brought nothing new, and one question was for the event.
-    assert told == [1, 3, 6]
+    assert changes == [1, 3, 6]
 
 
-def test_once_a_second_while_watched_however_many_and_every_five_else(site: Site) -> None:
+def test_watch_asks_each_second_with_viewers_and_each_five_without(site: Site) -> None:
     site.takes = 0.25
 
     async def rounds() -> None:
@@ -103,7 +103,7 @@ def test_once_a_second_while_watched_however_many_and_every_five_else(site: Site
     assert len(queries(site)) == pytest.approx(6, abs=2)
 
 
-def test_whoever_begins_to_watch_waits_for_no_pause(site: Site) -> None:
+def test_new_viewer_ends_the_pause(site: Site) -> None:
     async def begin() -> int:
         watch = Watch(site.ask, SOCKET)
         asking = asyncio.create_task(watch.run())
@@ -116,7 +116,7 @@ def test_whoever_begins_to_watch_waits_for_no_pause(site: Site) -> None:
     assert run(begin()) == 2
 
 
-def test_watchers_are_counted_and_bounded(site: Site) -> None:
+def test_number_of_viewers_is_bounded(site: Site) -> None:
     async def crowd() -> None:
         held = [site.watch.watching() for _ in range(MOST_WATCHERS)]
         for each in held:
@@ -143,7 +143,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_throttler_that_does_not_answer_is_named_and_comes_back(site: Site, name: str) -> None:
+def test_failure_of_the_throttler_is_named_until_it_recovers(site: Site, name: str) -> None:
     error, words = WRONG[name]
 
     async def fall_and_rise() -> None:
@@ -178,12 +178,12 @@ ODD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_an_answer_that_is_none_is_said_and_breaks_nothing(site: Site, name: str) -> None:
-    says, words = ODD[name]
+def test_malformed_answer_is_reported(site: Site, name: str) -> None:
+    answer, words = ODD[name]
 
     async def look() -> None:
         await site.look()
-        site.says = says
+        site.says = answer
         await site.look()
 
     run(look())
@@ -198,7 +198,7 @@ def test_an_answer_that_is_none_is_said_and_breaks_nothing(site: Site, name: str
         [{"seq": None, "time": START, "text": "x"}], [{"seq": 5, "time": START}],
     ],
 )  # fmt: skip
-def test_events_that_are_none_are_left_out(site: Site, events: object) -> None:
+def test_malformed_events_are_not_kept(site: Site, events: object) -> None:
     """Defect: the console stopped asking, and its page no longer changed."""
 
     async def ask(request: Mapping[str, object]) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def test_events_that_are_none_are_left_out(site: Site, events: object) -> None:
 
 
 @pytest.mark.parametrize("last", ["x", float("inf"), [5]])
-def test_a_number_of_the_last_event_that_is_none_is_said(site: Site, last: object) -> None:
+def test_malformed_number_of_the_last_event_is_reported(site: Site, last: object) -> None:
     """Defect: the console stopped asking."""
 
     async def looks() -> None:
@@ -225,7 +225,7 @@ def test_a_number_of_the_last_event_that_is_none_is_said(site: Site, last: objec
     assert site.watch.throttler.state == "odd"
 
 
-def test_after_a_restart_events_are_taken_from_the_beginning(site: Site) -> None:
+def test_events_are_fetched_from_the_first_after_a_restart(site: Site) -> None:
     async def restart() -> None:
         for number in range(3):
             site.world.tell("applied", f"before {number}")
@@ -240,7 +240,7 @@ def test_after_a_restart_events_are_taken_from_the_beginning(site: Site) -> None
     ]  # fmt: skip
 
 
-def test_a_throttler_started_anew_that_is_not_understood_is_told_of_once(site: Site) -> None:
+def test_restart_with_a_malformed_summary_is_reported_once(site: Site) -> None:
     """Defect: each look reported the restart again, once a second, until no other events were kept."""
 
     async def restart() -> None:
@@ -261,7 +261,7 @@ def test_a_throttler_started_anew_that_is_not_understood_is_told_of_once(site: S
     ]
 
 
-def test_a_clock_that_is_set_back_while_many_events_come_keeps_none_from_the_page() -> None:
+def test_clock_set_back_does_not_delay_events() -> None:
     """Defect: the console asked for no events until the clock had reached its old value."""
     site, passed = Site(), [0.0]
     site.watch = Watch(site.ask, SOCKET, clock=lambda: site.now, monotonic=lambda: passed[0])
@@ -280,7 +280,7 @@ def test_a_clock_that_is_set_back_while_many_events_come_keeps_none_from_the_pag
     assert site.count_of_texts() == {"before": MANY_EVENTS + 1, "after": 1}
 
 
-def test_it_is_said_from_when_on_all_events_are_there(site: Site) -> None:
+def test_watch_knows_since_when_its_events_are_complete(site: Site) -> None:
     """Defect: a console that had just started or had missed events said that it had all events."""
 
     async def looks() -> None:
@@ -308,7 +308,7 @@ def test_it_is_said_from_when_on_all_events_are_there(site: Site) -> None:
     run(looks())
 
 
-def test_a_console_that_is_started_knows_as_far_back_as_it_asks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_complete_since_the_first_fetched_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mptcp_console.watch.FIRST_EVENTS", 3)
 
     async def looks() -> None:

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The part of turns.c that has fair_turns.c: who is accepted, and which events of Squid's epoll stand for clients.
+ * The part of turns.c that tests fair_turns.c: accepted clients, and the events of Squid's epoll that stand for clients.
  */
 
-/* The address of whoever is accepted, as long as it says: no more of it is read, and a client by IP has a place. */
+/* Accepts a client with this address. The library must not read beyond its length, and must give an IP client a place. */
 static void try_client(const uint8_t *data, size_t size)
 {
 	struct sockaddr_storage address = { 0 };
@@ -25,8 +25,8 @@ static void try_client(const uint8_t *data, size_t size)
 	free(exact);
 }
 
-/* Of *left* events, those of even descriptors are listeners'. Each that has a connection comes *accepts* times in all, as far
- * as there is room, the others once, and twice as often the next time. */
+/* The events with even descriptors among the *left* events belong to listeners. An event of a listener with a connection
+ * must come *accepts* times if there is room, and twice as often the next time. Any other event must come once. */
 static void try_accepts(struct epoll_event *events, int left, unsigned int before, int room)
 {
 	unsigned int waiting = 0, most = left + room, seen[CLIENTS + 1] = { 0 };
@@ -58,8 +58,8 @@ static void try_accepts(struct epoll_event *events, int left, unsigned int befor
 	accepts = 1;
 }
 
-/* Each octet is an event: a seventh of them stand for a client. All others are left, in their order; the clients get
- * the same share, at least one event if there is room, and no more than there is room for, nor TURN if that is one. */
+/* Each octet is an event; a seventh of them stand for clients. The other events must keep their order. All clients must get
+ * the same share: at least one event each if there is room, and together no more than the room or TURN. */
 static void try_fair_turn(const uint8_t *data, size_t size)
 {
 	struct epoll_event events[CLIENTS + 256];

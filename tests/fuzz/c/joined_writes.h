@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The part of turns.c that has joined_writes.c: whatever an event loop writes to its clients comes as it was written,
- * and all of it, though the connection is closed; where there is no descriptor to keep it by it is reset.
+ * The part of turns.c that tests joined_writes.c: all data that an event loop writes to its clients must arrive in order,
+ * even if the program closes the connection. If the library has no descriptor to keep the connection, it is reset.
  */
 
 #define STREAMS 3
@@ -9,17 +9,17 @@
 struct stream {
 	int server, client; /* -1: closed */
 	size_t sent, got;
-	bool reset; /* which is said once: after it comes an end */
-	uint32_t asked; /* of epoll(7) */
+	bool reset; /* the client has got ECONNRESET, which recv(2) reports once, before the end */
+	uint32_t asked; /* events requested from epoll(7) */
 };
 
-/* What a stream has at a place. */
+/* Returns the byte that each stream has at this position. */
 static char byte_at(size_t at)
 {
 	return (char)(at * 31 + (at >> 8) + 7);
 }
 
-/* Take what has come. False at the end of it. */
+/* Receives and checks data. Returns false at the end of the stream. */
 static bool take(struct stream *stream, size_t most)
 {
 	static char buffer[1 << 17];
@@ -106,7 +106,7 @@ static void open_streams(struct stream *streams, int loop)
 	}
 }
 
-/* Without TIME_WAIT: the ports would be used up. */
+/* Closes the client by a reset, because TIME_WAIT would use up the ports. */
 static void reset_client(struct stream *stream)
 {
 	static const struct linger reset = { .l_onoff = 1 };
@@ -158,9 +158,9 @@ static void try_writes(const uint8_t *data, size_t size)
 	time_t end;
 	int loop = epoll_create1(EPOLL_CLOEXEC), last_copy;
 
-	mptcp_copy(-1); /* makes room, the first time */
+	mptcp_copy(-1); /* the first call reserves the descriptors */
 	last_copy = end_of_copies;
-	signal(SIGPIPE, SIG_IGN); /* as Squid has it */
+	signal(SIGPIPE, SIG_IGN); /* as Squid does */
 	start();
 	fair = true;
 	event_loop = -1;
@@ -175,7 +175,7 @@ static void try_writes(const uint8_t *data, size_t size)
 
 		if (stream->server >= 0)
 			ask(stream, loop, EPOLLIN);
-		/* What nobody goes on with is sent without that anybody asks. */
+		/* The library must send the rest even if the program does not ask for EPOLLOUT. */
 		while (stream->client >= 0 && stream->got < stream->sent && take(stream, 1 << 17)) {
 			poll_loop(streams, loop, 0);
 			assert(now() < end);
@@ -184,7 +184,7 @@ static void try_writes(const uint8_t *data, size_t size)
 	}
 	for (int i = 0; i < STREAMS; i++)
 		close_server(&streams[i]);
-	/* What waits for a client that has gone is closed at the next turn. */
+	/* The library closes connections with waiting data for a vanished client in the next turn. */
 	for (int turn = 0; turn < 3; turn++)
 		poll_loop(streams, loop, 0);
 	assert(number_joined == 0 && number_waiting == 0 && number_ended == 0);

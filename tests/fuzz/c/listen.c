@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Fuzz target of mptcp_listen.so: what it reads. The first octet says what the rest is: a list of ports, the address of
- * bind(2), an environment (entries with '\0' between), LD_PRELOAD and the path of the library, a program's name, the
- * address of connect(2), a list of parents, or what both ends of four connections do in turn. It ends the process (abort)
- * where something is wrong. The numbers that are missing are those of turns.c.
+ * Fuzz target for the input of mptcp_listen.so. The first octet selects what the other octets are: a list of ports, the
+ * address of bind(2), an environment (entries separated by '\0'), LD_PRELOAD and the path of the library, the name of a
+ * program, the address of connect(2), a list of parents, or a sequence of actions at both ends of four connections. A
+ * failed assertion aborts the process. The missing numbers belong to turns.c.
  *
  * The library's own sources are part of this file, so that its static functions can be called.
  */
@@ -25,7 +25,7 @@
 #include <ctype.h>
 #include <stdint.h>
 
-/* The same question as listed(), by another way: word by word. */
+/* Answers the same question as listed(), in another way: word by word. */
 static bool listed_by_words(const char *list, int port)
 {
 	bool found = false;
@@ -54,7 +54,7 @@ static void try_ports(const char *list)
 static void try_address(const uint8_t *data, size_t size)
 {
 	struct sockaddr_storage address = { 0 };
-	/* On the heap, so that the sanitizer sees a read behind the end. */
+	/* Allocate on the heap, so that the sanitizer detects a read behind the end. */
 	void *exact = malloc(size > 0 ? size : 1);
 	int port;
 
@@ -108,7 +108,7 @@ static void try_environment(char *text, size_t size)
 	}
 }
 
-/* The value of LD_PRELOAD, '\0', the path from which the library was loaded. */
+/* The text is the value of LD_PRELOAD, '\0', and the path from which the library was loaded. */
 static void try_preload(char *text, size_t size)
 {
 	const char *value = text, *path = text + strlen(text) + 1;
@@ -132,7 +132,7 @@ static void try_program(char *text)
 	char **before = environ, *path = NULL, *only_path[] = { NULL, NULL };
 
 	assert(!names_own_program(text) || access(text, F_OK) == 0);
-	/* Not by setenv(3), which keeps every value that it was ever given. */
+	/* Do not use setenv(3), which never frees an earlier value. */
 	if (asprintf(&path, "PATH=%s", text) < 0)
 		return;
 	only_path[0] = path;
@@ -144,7 +144,7 @@ static void try_program(char *text)
 	free(path);
 }
 
-/* What is written of an address is read as the same one: by inet_pton(3) and strtoul(3), the other way round. */
+/* The written form of an address must be read back as the same address, by inet_pton(3) and strtoul(3). */
 static void try_goal(const uint8_t *data, size_t size)
 {
 	struct sockaddr_storage address = { 0 };
@@ -154,7 +154,7 @@ static void try_goal(const uint8_t *data, size_t size)
 
 	if (size < 1)
 		return;
-	/* Most inputs would be of no family that is known. */
+	/* Set a known address family, because most inputs would have an unknown one. */
 	size = size - 1 > sizeof address ? sizeof address : size - 1;
 	memcpy(&address, data + 1, size);
 	address.ss_family = data[0] % 3 == 0 ? AF_INET : data[0] % 3 == 1 ? AF_INET6 : address.ss_family;
@@ -183,7 +183,7 @@ static void try_goal(const uint8_t *data, size_t size)
 	free(exact);
 }
 
-/* The same question as names_goal(), by another way: with strtok(3). */
+/* Answers the same question as names_goal(), in another way: with strtok(3). */
 static void try_parents(char *text)
 {
 	static const char *const goals[] = { "192.0.2.1:3128", "[2001:db8::1]:3128", "192.0.2.1:312", "1:1" };
@@ -201,7 +201,7 @@ static void try_parents(char *text)
 
 #define PAIRS 4
 
-/* Both ends of an MPTCP connection over loopback; false where there can be none. */
+/* Makes both ends of an MPTCP connection over loopback. Returns false if the host cannot. */
 static bool connected(int *server, int *client)
 {
 	static int listener = -1;
@@ -264,7 +264,7 @@ static int held(void)
 	return count;
 }
 
-/* Whatever both ends do: a descriptor that the program closed is closed, and when all clients are gone nothing is held. */
+/* A descriptor that the program closed must be closed, and after all clients have gone the library must hold none. */
 static void try_closes(const uint8_t *data, size_t size)
 {
 	const struct timespec pause = { .tv_nsec = 100 * 1000 };
@@ -297,7 +297,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size == 0)
 		return 0;
-	/* What the library is given ends with '\0', as an environment does. */
+	/* The library's input ends with '\0', as an environment does. */
 	text = malloc(size);
 	memcpy(text, data + 1, size - 1);
 	text[size - 1] = '\0';

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Drives a fuzz target without libFuzzer: "replay COUNT FILE...": each file, then COUNT inputs that come of damaging them.
+ * Drives a fuzz target without libFuzzer: "replay COUNT FILE..." runs it on each file, then on COUNT damaged copies.
  */
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * As mptcp-proxy has it: there is room for the libraries' own descriptors.
+ * Lowers the limit of open files, as mptcp-proxy does, so that the libraries can use higher descriptors.
  */
 
 __attribute__((constructor)) static void lower_limit(void)

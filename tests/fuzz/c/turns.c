@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Fuzz target of squid_turns.so: what a program does with its clients. The first octet says what the rest is: how many bytes
- * are read from what kind of file, which uploads into a full buffer each turn of an event loop comes to, the address of who
- * is accepted, which of a turn's events stand for clients, or what is written to them when. It ends the process (abort)
- * where something is wrong. The numbers that are missing are those of listen.c.
+ * Fuzz target for squid_turns.so: actions of a program that serves clients. The first octet selects what the other octets
+ * are: how many bytes to read from which kind of file, the uploads into a full buffer that each turn of an event loop
+ * reads, the address of an accepted client, the events of a turn that stand for clients, or writes to clients and their
+ * times. A failed assertion aborts the process. The missing numbers belong to listen.c.
  *
  * The library's own sources are part of this file, so that its static functions can be called.
  */
@@ -23,7 +23,7 @@
 
 static int pauses;
 
-/* Counts the pauses of the part below, and takes no time. */
+/* Replaces nanosleep(2) in zero_read.c: counts the pauses without waiting. */
 static int counted_sleep(const struct timespec *time, struct timespec *left)
 {
 	(void)left;
@@ -73,7 +73,7 @@ static void try_read(const uint8_t *data, size_t size)
 
 #define UPLOADS 64
 
-/* Each octet is a turn of the event loop, and says from which upload on it comes to them: to each once, at the most. */
+/* Each octet is a turn of the event loop, and selects the first upload of those that the turn reads, each once. */
 static void try_turns(const uint8_t *data, size_t size)
 {
 	static int sockets[UPLOADS];
@@ -84,7 +84,7 @@ static void try_turns(const uint8_t *data, size_t size)
 		assert((sockets[i] = socket(AF_UNIX, SOCK_STREAM, 0)) > 0);
 	for (size_t i = 0; i < size && i < 8; i++) {
 		size_t from = data[i] * UPLOADS / 256;
-		/* From one end or the other: the order is the kernel's. */
+		/* Read forwards or backwards, because the kernel chooses the order. */
 		bool backwards = data[i] % 2;
 
 		pauses = 0;
@@ -92,7 +92,7 @@ static void try_turns(const uint8_t *data, size_t size)
 			errno = 0;
 			assert(read(sockets[backwards ? UPLOADS - 1 + from - n : n], &nothing, 0) == -1 && errno == EAGAIN);
 		}
-		/* The last ones ask in each turn: whichever turn was before, this one has its pause, and no more. */
+		/* The last uploads are read in each turn, so each turn after the first has exactly one pause. */
 		assert(pauses == before || (i == 0 && pauses <= 1));
 		before = true;
 	}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Each target for some seconds, guided by coverage."""
+"""Test that runs each fuzz target for some seconds, guided by coverage."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SECONDS = examples(8)
 
 @pytest.fixture
 def _atheris() -> None:
-    """Skip, or fail in CI where it is among the packages that pyproject.toml names."""
+    """Skip the test without atheris, or fail it in CI on x86-64, for which pyproject.toml names atheris."""
     if find_spec("atheris") is not None:
         return
     if fails_when_missing() and platform.machine() == "x86_64":
         pytest.fail("needs atheris, and CI may not skip: pip install -e '.[dev]'", pytrace=False)
-    pytest.skip("NOT TESTED, needs atheris, which there is for x86-64 alone")
+    pytest.skip("NOT TESTED, needs atheris, which exists only for x86-64")
 
 
 def explored(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +37,7 @@ def explored(*argv: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.usefixtures("_atheris")
 @pytest.mark.nightly(besides=("packets",))
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_what_is_found_in_seconds_breaks_nothing(name: str, tmp_path: Path) -> None:
+def test_exploration_finds_no_crash(name: str, tmp_path: Path) -> None:
     ended = explored(str(HERE / "explore.py"), name, str(SECONDS), str(tmp_path))
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert not list(tmp_path.glob("crash-*"))
@@ -46,4 +46,4 @@ def test_what_is_found_in_seconds_breaks_nothing(name: str, tmp_path: Path) -> N
     assert executed is not None
     assert int(executed[1]) > seeds
     covered = re.findall(r" cov: (\d+) ", ended.stderr)
-    assert max(map(int, covered), default=0) > 20, "it sees no branches of ours"
+    assert max(map(int, covered), default=0) > 20, "the coverage does not include the product's code"

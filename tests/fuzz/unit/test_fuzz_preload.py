@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the preload libraries read, under the address and undefined-behaviour sanitizers: its corpus, and damaged.
+"""Tests of the preload libraries under the address and undefined-behaviour sanitizers, with a corpus and damaged
+inputs.
 
-All mutants of a library are in one program, for to build it takes longer than what it does: $MUTANT says which one it
-is. 0 is none.
+One program contains all mutants of a library, because building takes longer than running. $MUTANT selects one; 0
+selects none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mptcp_proxy import shim
 
 HERE = Path(__file__).parents[1]
 DAMAGED = 15_000
-"""Inputs; most mutants fail at one of the first."""
+"""Number of damaged inputs. Most mutants fail at one of the first."""
 FLAGS = ("-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 CHOSEN = """
 #include <stdlib.h>
@@ -87,9 +88,9 @@ MUTANTS = [
     ("listen/late_writes.c", "give_up(each);", ";"),
     ("listen/hooks.c", "return next_close(fd);", "return 0;"),
 ]
-"""File, a statement or an expression in it, and what is there in the mutant."""
+"""File, a statement or an expression in it, and its replacement in the mutant."""
 LATE = ("\t\tevents |= EPOLLOUT;", "give_up(each);", "all_joined[joined->place]->place = joined->place;")
-"""In these something is waited for that does not come."""
+"""Original texts of mutants that wait for something that never happens, so that they are slow."""
 
 
 def with_mutants(texts: dict[str, str]) -> dict[str, str]:
@@ -109,7 +110,7 @@ Programs = dict[str, Path]
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]) -> Programs:
-    """The target of each library, and what drives it, with the library and its mutants."""
+    """Build, for each library, a program from its fuzz target, the replay driver, and the library with its mutants."""
     require("gcc")
     directory, sources = tmp_path_factory.mktemp("preload"), Path(shim.__file__).parent
     texts = {str(path.relative_to(sources)): path.read_text() for path in sources.glob("*/*.[ch]")}
@@ -124,9 +125,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., No
 
 
 def replay(programs: Programs, name: str, mutant: int, damaged: int = DAMAGED) -> subprocess.CompletedProcess[str]:
-    """Have the *mutant* take the corpus of *name*, and so many inputs that come of damaging it."""
+    """Run the *mutant* of library *name* on its corpus and on *damaged* inputs derived from it."""
     corpus = sorted(map(str, (HERE / "corpora" / name).iterdir()))
-    # A preload library of somebody else would come before the sanitizer.
+    # Any other preload library would be loaded before the sanitizer.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     return subprocess.run(
         [str(programs[name]), str(damaged), *corpus],
@@ -139,7 +140,7 @@ def replay(programs: Programs, name: str, mutant: int, damaged: int = DAMAGED) -
 
 
 @pytest.mark.parametrize("name", ["listen", "turns"])
-def test_what_the_library_reads_breaks_nothing(programs: Programs, name: str) -> None:
+def test_library_handles_corpus_and_damaged_inputs(programs: Programs, name: str) -> None:
     ended = replay(programs, name, 0, examples(DAMAGED))
     assert ended.returncode == 0, ended.stderr[-2000:]
 
@@ -151,8 +152,8 @@ def test_what_the_library_reads_breaks_nothing(programs: Programs, name: str) ->
         for number, (name, right, _) in enumerate(MUTANTS, 1)
     ],
 )
-def test_a_broken_library_is_found_out(programs: Programs, mutant: int) -> None:
+def test_fuzzing_detects_a_broken_library(programs: Programs, mutant: int) -> None:
     directory = MUTANTS[mutant - 1][0].partition("/")[0]
-    # What both have is tried where its target is.
+    # The target of the listen library also tests the code that both libraries share.
     name = "listen" if directory == "both" else directory
     assert replay(programs, name, mutant).returncode != 0

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Generated configurations, read by Squid and by us: it takes no statement, and no address, that we do not believe in.
+"""Tests that the proxy's parser reads generated configurations as Squid does: the same statements, and no fewer
+addresses.
 
-``squid -k parse`` announces each statement. Of a directive that it does not know (``zzz1``) it says so where it comes
-to act on it, which tells whether a branch is taken. It warns of a value of a list that has another one in it, which
-tells what an address in a list stands for (5.7 and 6.13; later ones join them without a word).
+``squid -k parse`` prints each statement. It reports an unknown directive (``zzz1``) when it acts on it, which shows
+whether a branch is taken. It warns if a value of a list contains another one, which shows what an address in a list
+stands for (5.7 and 6.13; later versions join them silently).
 
-Nothing generated has the name of a host, which would be looked up, or of a program.
+No generated line contains the name of a host, which Squid would look up, or of a program.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mptcp_proxy.squid import Squid, installed
 
 SEED = 8684
 CONFIGURATIONS = examples(150)
-"""A parse takes some 25 ms."""
+"""Number of configurations. Squid parses one in about 25 ms."""
 VALUES = examples(250)
 BATCH = 10
 SERVICE = "fuzz"
@@ -41,8 +42,8 @@ def squid() -> Squid:
     return found
 
 
-def said(squid: Squid, path: Path) -> list[str]:
-    """Return what Squid says of a file, without times."""
+def squid_output(squid: Squid, path: Path) -> list[str]:
+    """Return Squid's messages about a file, without times."""
     return [_STAMP.sub("", line) for line in squid.parse(path, SERVICE).split("\n")]
 
 
@@ -59,7 +60,7 @@ true false 1=1 1=2 010=8 010=10 0x10=16 -1=-1 +1=1 0=-0 99999999999999999999=922
 ${process_number}=0 ${process_number}=1 0${process_number}=0
 """.split()  # noqa: SIM905
 _WRONG = "08=8 1_0=10 0b1=1 \u0661=1 =0 1 true=true ${service_name}=1".split()  # noqa: SIM905
-"""Squid ends at these."""
+"""Conditions at which Squid ends."""
 _COMMENTS = ["", "# zzz", "line 7", 'line 7 "/x"']
 _ENDS = ["\n"] * 20 + ["\r\n", "\\\n", " \\\n", "\\ \n", "\\\r\n", " \n", "\v\n", "\r!all\n", "\0x\n", "\n\\\n", "\n\n"]
 
@@ -93,26 +94,27 @@ def configuration(rng: random.Random, parts: Sequence[Path]) -> str:
     return "".join([*text, "\n", "endif\n" * depth])
 
 
-def believed(statements: Sequence[Statement]) -> Iterator[tuple[str, bool | None]]:
-    """Yield the directives without meaning, and whether Squid takes them; None where that is for it to say."""
+def expected_directives(statements: Sequence[Statement]) -> Iterator[tuple[str, bool | None]]:
+    """Yield the meaningless directives, and whether Squid acts on them according to the parser; None if only Squid
+    knows."""
     for statement in statements:
         if found := re.match(r"zzz\d+", statement.text):
             yield found[0], statement.applies
 
 
-def agrees(lines: list[str], statements: Sequence[Statement]) -> None:
-    """Compare what Squid *lines* says with what the statements are taken for."""
+def assert_same_statements(lines: list[str], statements: Sequence[Statement]) -> None:
+    """Compare *lines*, Squid's messages, with the statements that the parser has read."""
     assert not list(differences(lines, statements))
-    # What is fatal to Squid ends the file before its end.
+    # After a fatal error, Squid reads no further lines.
     come_to = sum(line.startswith("Processing: ") for line in lines)
     taken = acted_on(lines)
-    for name, applies in believed(statements[:come_to]):
+    for name, applies in expected_directives(statements[:come_to]):
         if applies is not None:
             assert (name in taken) == applies, name
-    assert set(taken) <= {name for name, _ in believed(statements)}
+    assert set(taken) <= {name for name, _ in expected_directives(statements)}
 
 
-def test_squid_reads_the_statements_that_we_read(squid: Squid, tmp_path: Path) -> None:
+def test_parser_reads_the_statements_that_squid_reads(squid: Squid, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     path, copy, parts = tmp_path / "squid.conf", tmp_path / "copy.conf", [tmp_path / f"part{n}.conf" for n in (1, 2)]
     compared = refused = 0
@@ -133,15 +135,15 @@ def test_squid_reads_the_statements_that_we_read(squid: Squid, tmp_path: Path) -
             continue
         copy.write_bytes(render(lines))
         try:
-            printed = said(squid, copy)
-            agrees(printed, list(written(lines, SERVICE)))
-            # What is put in the places of includes is what Squid would read there itself, and no other branch of it.
-            original = said(squid, path)
+            printed = squid_output(squid, copy)
+            assert_same_statements(printed, list(written(lines, SERVICE)))
+            # The text inserted in place of an include must be what Squid itself would read there.
+            original = squid_output(squid, path)
             assert acted_on(original) == acted_on(printed)
             if not with_parts:
-                agrees(original, list(written(lines, SERVICE)))
+                assert_same_statements(original, list(written(lines, SERVICE)))
         except AssertionError as error:
-            error.add_note(f"input: {text!r}\nsquid: {said(squid, copy)!r}")
+            error.add_note(f"input: {text!r}\nsquid: {squid_output(squid, copy)!r}")
             raise
         compared += 1
     assert compared > CONFIGURATIONS / 3
@@ -183,14 +185,14 @@ def value(rng: random.Random) -> str:
 
 
 def looked_up(text: str) -> bool:
-    """Say whether Squid may ask a name server for it: it fits neither a range nor has two sides of a slash."""
+    """Return whether Squid may look *text* up as a host name: it is neither a range nor an address with a mask."""
     return not re.match(r"[^/\s]+/[^\s]|[0-9.]+-[0-9.]|[0-9A-Fa-f:]+-[0-9A-Fa-f:]", text)
 
 
 def in_squid(squid: Squid, directory: Path, texts: Sequence[str]) -> list[set[str] | None]:
-    """Return for each value those of the probes that Squid has in it; None where it refuses the value.
+    """Return for each value the probes that Squid takes as part of it; None if Squid refuses the value.
 
-    Each is the only line of a file, which may have blanks in it.
+    Each value is the only line of a file, because it may contain blanks.
     """
     path = directory / "squid.conf"
     names = [directory / f"v{number}" for number in range(len(texts))]
@@ -207,7 +209,7 @@ def in_squid(squid: Squid, directory: Path, texts: Sequence[str]) -> list[set[st
         )
         path.write_text("".join(rules))
         probe = ""
-        for line in said(squid, path):
+        for line in squid_output(squid, path):
             if announced := re.match(r"Processing: acl a(\d+)x\d+ src (\S+)", line):
                 probe = announced[2]
                 found.extend(set() for _ in range(len(found), int(announced[1]) + 1))
@@ -218,9 +220,9 @@ def in_squid(squid: Squid, directory: Path, texts: Sequence[str]) -> list[set[st
     return found
 
 
-def test_squid_takes_no_address_that_we_do_not_believe_in(squid: Squid, tmp_path: Path) -> None:
+def test_parser_knows_each_address_that_squid_accepts(squid: Squid, tmp_path: Path) -> None:
     if not re.match(r"[56]\.", squid.version):
-        pytest.skip(f"Squid {squid.version} does not tell what is in a list")
+        pytest.skip(f"Squid {squid.version} does not show what a list contains")
     rng = random.Random(SEED)
     forms = [f"{address}/{mask}" for address in _MASKED for mask in _MASKS]
     texts = [text for text in (*forms, *(value(rng) for _ in range(VALUES))) if not looked_up(text)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Each target takes its corpus, and what comes of mixing and damaging it."""
+"""Test that runs each fuzz target on its corpus, and on mixed and damaged inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAMAGED = {
     "squid_configuration": examples(400),
     "tunnel_messages": examples(4_000),
 }
-"""So many inputs of each take some three seconds."""
+"""Number of damaged inputs for each target, which take about three seconds."""
 MOST_BYTES = 2048
 SEED = 8684
 
@@ -58,7 +58,7 @@ def damaged(rng: random.Random, seeds: list[bytes], scraps: list[bytes]) -> byte
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_target_takes_its_corpus_and_what_comes_of_damaging_it(name: str) -> None:
+def test_target_handles_corpus_and_damaged_inputs(name: str) -> None:
     rng, seeds, scraps = random.Random(SEED), corpus(name), words(name)
     assert len(seeds) > 5
     for data in seeds:

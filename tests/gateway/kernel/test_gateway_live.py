@@ -98,8 +98,8 @@ class Home:
 
     def carrying(self) -> set[str]:
         """Return the source addresses of the established subflows."""
-        said = self.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
-        return set(re.findall(r"(10\.94\.\d+\.\d+)(?:%\w+)?:\d+ +10\.94\.9\.9", said))
+        output = self.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
+        return set(re.findall(r"(10\.94\.\d+\.\d+)(?:%\w+)?:\d+ +10\.94\.9\.9", output))
 
     @contextmanager
     def silent(self, *devices: str) -> Iterator[None]:
@@ -137,17 +137,17 @@ def default_route(number: int) -> list[str]:
     return f"ip route add default via 10.94.{number}.2 dev u{number} metric {number + 1}".split()
 
 
-def test_a_silent_uplink_is_left_and_living_connections_get_it_back(home: Home) -> None:
+def test_silent_uplink_is_unused_until_it_answers_again(home: Home) -> None:
     """Defect: after a long outage old connections stayed on the other uplink, and new ones began on the dead one."""
     before = kernel_state(home.relay)
     with home.daemon() as daemon, home.connect() as living:
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both")
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the connection has both uplinks")
         assert home.begins_on() == "u0"
         with home.silent("u0"):
             # Only a new connection reveals that the uplink is dead.
             with home.beginning():
-                wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
-            wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the kernel is told")
+                wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is found dead")
+            wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the endpoint is removed")
             assert home.begins_on() == "u1"
             with home.connect() as fresh:
                 assert fresh.recv(100)
@@ -159,11 +159,11 @@ def test_a_silent_uplink_is_left_and_living_connections_get_it_back(home: Home) 
     assert differences(before, kernel_state(home.relay)) == []
 
 
-def test_an_outage_that_ends_during_a_trial(home: Home) -> None:
+def test_uplink_that_returns_during_a_trial_is_good(home: Home) -> None:
     """Defect: the fourth SYN has no MPTCP option, and the daemon concluded that the uplink strips Multipath TCP."""
     with home.daemon() as daemon:
         with home.silent("u0"), home.beginning():
-            wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
+            wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is found dead")
             wait_until(lambda: home.ways()[0]["for_seconds"] >= 1, "the third SYN is lost, too")
         seen: list[str] = []
 
@@ -171,15 +171,15 @@ def test_an_outage_that_ends_during_a_trial(home: Home) -> None:
             seen.extend(home.verdicts()[:1])
             return seen[-1:] == ["good"]
 
-        wait_until(is_good, "it is back")
+        wait_until(is_good, "the uplink is back")
         assert set(seen) == {"no answer", "good"}
         daemon.stop()
 
 
-def test_a_new_address_is_taken_up(home: Home) -> None:
+def test_new_address_of_an_uplink_is_used(home: Home) -> None:
     with home.daemon() as daemon, home.connect() as living:
         home.relay.run(["ip", "addr", "del", "10.94.1.1/24", "dev", "u1"])  # the kernel also removes its default route
-        wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "it is gone")
+        wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "the uplink is gone")
         home.relay.run(["ip", "addr", "add", "10.94.1.7/24", "dev", "u1"])
         home.relay.run(default_route(1))
         wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.7"}, "the living one has both")
@@ -187,12 +187,12 @@ def test_a_new_address_is_taken_up(home: Home) -> None:
         daemon.stop()
 
 
-def test_a_link_that_loses_its_carrier(home: Home) -> None:
+def test_uplink_without_carrier_is_unused(home: Home) -> None:
     """The kernel keeps the address and the default route of such a link."""
     with home.daemon() as daemon, home.connect() as living:
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both")
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the connection has both uplinks")
         home.parent.run(["ip", "link", "set", "u0", "down"])
-        wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "it is no endpoint")
+        wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the address is no endpoint")
         assert home.begins_on() == "u1"
         home.parent.run(["ip", "link", "set", "u0", "up"])
         wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the living one has both again")
@@ -201,7 +201,7 @@ def test_a_link_that_loses_its_carrier(home: Home) -> None:
         daemon.stop()
 
 
-def test_a_successor_takes_over_what_a_killed_one_left(home: Home) -> None:
+def test_daemon_cleans_up_after_a_killed_one(home: Home) -> None:
     before = kernel_state(home.relay)
     with home.daemon() as daemon:
         daemon.kill()
@@ -212,7 +212,7 @@ def test_a_successor_takes_over_what_a_killed_one_left(home: Home) -> None:
     assert differences(before, kernel_state(home.relay)) == []
 
 
-def test_others_endpoints_and_routes_are_as_before(home: Home) -> None:
+def test_endpoints_and_routes_of_others_are_restored(home: Home) -> None:
     """Defect: the daemon deleted NetworkManager's endpoints for good, and its rules applied to all packets."""
 
     def there() -> str:
@@ -228,8 +228,8 @@ def test_others_endpoints_and_routes_are_as_before(home: Home) -> None:
             assert " dev u1 " in home.relay.run(["ip", "route", "get", "192.0.2.77"]).stdout, "not to a parent"
             with home.silent("u0"):
                 with home.beginning():
-                    wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
-                wait_until(lambda: home.endpoints() == {"10.94.1.1", "10.94.3.3"}, "it is no endpoint")
+                    wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is found dead")
+                wait_until(lambda: home.endpoints() == {"10.94.1.1", "10.94.3.3"}, "the address is no endpoint")
             daemon.stop()
         after = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in there().splitlines()}
         assert after == before
@@ -238,41 +238,41 @@ def test_others_endpoints_and_routes_are_as_before(home: Home) -> None:
         home.relay.run(["ip", "route", "del", "default", "via", "10.94.1.2", "dev", "u1", "metric", "0"])
 
 
-def test_a_parent_that_refuses_or_is_silent_kills_no_uplink(home: Home) -> None:
+def test_silent_or_refusing_parent_makes_no_uplink_dead(home: Home) -> None:
     """Defect: the daemon declared all uplinks dead, so that open connections lost their subflows."""
     start = "add table inet away; add chain inet away in { type filter hook input priority 0; };"
     rule = f"add rule inet away in tcp dport {PORT} tcp flags & (syn | ack) == syn"
     home.parent.run(["nft", f"{start} {rule} reject with tcp reset"])
     try:
         with home.daemon() as daemon:
-            assert all("refused" in each["reason"] for each in home.ways()), "it is an answer"
+            assert all("refused" in each["reason"] for each in home.ways()), "a refusal counts as an answer"
             home.parent.run(["nft", f"flush chain inet away in; {rule} drop"])
             with home.beginning():
                 wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "trials end")
             assert home.verdicts() == ["good", "good"]
             assert home.endpoints() == {"10.94.0.1", "10.94.1.1"}
             home.parent.run(["nft", "delete table inet away"])
-            wait_until(lambda: not any(each["reason"] for each in home.ways()), "it is back")
+            wait_until(lambda: not any(each["reason"] for each in home.ways()), "the uplink is back")
             assert home.verdicts() == ["good", "good"]
             daemon.stop()
     finally:
         home.parent.run(["nft", "add table inet away; delete table inet away"])
 
 
-def test_a_path_mtu_that_nobody_tells_of(home: Home) -> None:
+def test_path_that_drops_large_packets_is_noticed(home: Home) -> None:
     """Connections can be opened over this path, but stall at their first full-sized packet."""
     chain = "add chain netdev narrow in { type filter hook ingress device u0 priority 0; }"
     home.parent.run(["nft", f"add table netdev narrow; {chain}; add rule netdev narrow in meta length > 1300 drop"])
     try:
         with home.daemon() as daemon:
-            wait_until(lambda: "full size" in home.ways()[0]["reason"], "it is noticed")
+            wait_until(lambda: "full size" in home.ways()[0]["reason"], "the change is noticed")
             assert home.ways()[1]["reason"] == ""
             daemon.stop()
     finally:
         home.parent.run(["nft", "delete table netdev narrow"])
 
 
-def test_both_uplinks_have_the_same_network(home: Home) -> None:
+def test_uplinks_with_the_same_network_are_both_used(home: Home) -> None:
     """Two unconfigured routers use the same network on both uplinks."""
     for number, host in ((0, 2), (1, 3)):
         home.relay.run(["ip", "addr", "add", f"192.168.1.{host}/24", "dev", f"u{number}"])
@@ -284,10 +284,10 @@ def test_both_uplinks_have_the_same_network(home: Home) -> None:
         both = r"192\.168\.1\.[23]"
 
         def carrying() -> set[str]:
-            said = home.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
-            return set(re.findall(rf"({both})(?:%\w+)?:\d+ +10\.94\.9\.9", said))
+            output = home.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
+            return set(re.findall(rf"({both})(?:%\w+)?:\d+ +10\.94\.9\.9", output))
 
-        wait_until(lambda: carrying() == {"192.168.1.2", "192.168.1.3"}, "it has both")
+        wait_until(lambda: carrying() == {"192.168.1.2", "192.168.1.3"}, "the connection has both uplinks")
         before = [home.relay.interface_bytes(f"u{number}").received for number in range(2)]
         wait_until(
             lambda: all(home.relay.interface_bytes(f"u{number}").received > before[number] for number in range(2)),
@@ -297,7 +297,7 @@ def test_both_uplinks_have_the_same_network(home: Home) -> None:
         daemon.stop()
 
 
-def test_both_uplinks_gone_and_back(home: Home) -> None:
+def test_both_uplinks_are_used_again_after_an_outage(home: Home) -> None:
     with home.daemon() as daemon:
         with home.silent("u0", "u1"), home.beginning():
             wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "trials end")
@@ -314,30 +314,30 @@ def test_both_uplinks_gone_and_back(home: Home) -> None:
 
 
 @pytest.mark.nightly
-def test_an_uplink_that_flaps_costs_the_other_nothing(home: Home) -> None:
+def test_flapping_uplink_does_not_disturb_the_other(home: Home) -> None:
     with home.daemon() as daemon, home.connect() as living:
         for _ in range(6):
             home.parent.run(["ip", "link", "set", "u0", "down"])
             until = time.monotonic() + 5
             while time.monotonic() < until:
-                assert living.recv(1000), "it goes on"
+                assert living.recv(1000), "the transfer continues"
             home.parent.run(["ip", "link", "set", "u0", "up"])
             until = time.monotonic() + 5
             while time.monotonic() < until:
-                assert living.recv(1000), "it goes on"
+                assert living.recv(1000), "the transfer continues"
         assert home.verdicts()[1] == "good"
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both in the end")
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the connection has both uplinks in the end")
         daemon.stop()
 
 
-def test_what_is_printed_is_what_is_done(home: Home) -> None:
+def test_plan_prints_the_commands_that_the_daemon_runs(home: Home) -> None:
     """If a person has run the commands that ``plan`` printed, the daemon finds nothing to change."""
     home.settings.write_text(f"{home.settings.read_text()}lan: {{devices: [lan0]}}\n")
 
     def there() -> list[str]:
-        said = [home.relay.run(["ip", *words.split()]).stdout for words in ("-4 rule", "-6 rule", "mptcp endpoint")]
+        outputs = [home.relay.run(["ip", *words.split()]).stdout for words in ("-4 rule", "-6 rule", "mptcp endpoint")]
         tables = [home.relay.run(["ip", "route", "show", "table", str(each)], check=False).stdout for each in TABLES]
-        return sorted("".join([*said, *tables]).splitlines())
+        return sorted("".join([*outputs, *tables]).splitlines())
 
     command = [sys.executable, "-I", "-m", "mptcp_gateway.cli", "plan", "--config", str(home.settings)]
     lines = home.relay.run(command).stdout.splitlines()

@@ -94,8 +94,8 @@ class Home:
     def status(self) -> dict[str, Any]:
         command = home_of.command(self.relay, "status", self.settings)
         directory = str(self.relay.directory / home_of.DIRECTORY)
-        said = self.relay.run([*command, "--forwarder", directory, "--json"]).stdout
-        home: dict[str, Any] = json.loads(said)["home"]
+        output = self.relay.run([*command, "--forwarder", directory, "--json"]).stdout
+        home: dict[str, Any] = json.loads(output)["home"]
         return home
 
     def metrics(self) -> list[str]:
@@ -107,8 +107,8 @@ class Home:
         """Return the names of the doctor's checks whose status is not *status*."""
         command = home_of.command(self.relay, "doctor", self.settings)
         directory = str(self.relay.directory / home_of.DIRECTORY)
-        said = self.relay.run([*command, "--forwarder", directory, "--json"], check=False)
-        return [each["check"] for each in json.loads(said.stdout) if each["status"] != status]
+        output = self.relay.run([*command, "--forwarder", directory, "--json"], check=False)
+        return [each["check"] for each in json.loads(output.stdout) if each["status"] != status]
 
     def forwarded(self) -> dict[str, Any]:
         return home_of.forwarded(self.relay)
@@ -165,9 +165,9 @@ class Home:
         return self.device.run(command, check=False, timeout=70).stdout
 
     def is_whole(self, url: str, name: str, *options: str) -> bool:
-        said = self.get(f"{url}/{name}", *options)
+        output = self.get(f"{url}/{name}", *options)
         got = (self.device.directory / "got").read_bytes()
-        return said.startswith("200") and hashlib.sha256(got).hexdigest() == self.origin.digests[name]
+        return output.startswith("200") and hashlib.sha256(got).hexdigest() == self.origin.digests[name]
 
     @contextmanager
     def carried(self) -> Iterator[dict[str, int]]:
@@ -191,7 +191,7 @@ def home(make_module_testbed: Callable[..., Testbed], require: Callable[..., Non
     return site
 
 
-def test_tcp_of_any_kind_takes_both_uplinks(home: Home) -> None:
+def test_tcp_of_any_kind_uses_both_uplinks(home: Home) -> None:
     # The kernel changes these two when ip_forward changes.
     home.relay.run(["sysctl", "-qw", "net.ipv4.conf.all.accept_redirects=0", "net.ipv4.conf.lan0.forwarding=1"])
     before = kernel_state(home.relay)
@@ -218,11 +218,11 @@ def test_tcp_of_any_kind_takes_both_uplinks(home: Home) -> None:
     assert differences(before, kernel_state(home.relay)) == []
 
 
-def test_without_a_forwarder_or_a_parent_devices_go_on(home: Home) -> None:
+def test_devices_stay_online_without_forwarder_or_parent(home: Home) -> None:
     with home.gateway():
         with home.forwarder() as forwarder:
             assert home.is_whole(f"http://{SITE}", "small.bin")
-            wait_until(lambda: home.status()["forwarder"]["connections"] == 1, "status says it")
+            wait_until(lambda: home.status()["forwarder"]["connections"] == 1, "the status reports it")
             assert 'mptcp_gateway_uplink{uplink="eth0",verdict="good",version="4"} 1.0' in home.metrics()
             assert "mptcp_forwarder_connections_total 1.0" in home.metrics()
             forwarder.kill()
@@ -233,7 +233,7 @@ def test_without_a_forwarder_or_a_parent_devices_go_on(home: Home) -> None:
             forwarder.stop()
 
 
-def test_a_gateway_that_was_killed_and_is_none_any_more(home: Home) -> None:
+def test_rules_of_a_killed_gateway_are_removed_without_lan(home: Home) -> None:
     """Defect: the firewall rules of a killed gateway stayed for good, although the host was no gateway any more."""
     with home.gateway() as process:
         process.kill()
@@ -243,7 +243,7 @@ def test_a_gateway_that_was_killed_and_is_none_any_more(home: Home) -> None:
         assert "mptcp_gateway" not in home.relay.run(["nft", "list", "tables"]).stdout
 
 
-def test_fail_closed(home: Home) -> None:
+def test_fail_closed_blocks_devices_without_forwarder_or_parent(home: Home) -> None:
     with home.gateway(", fail: closed"):
         assert home.get(f"http://{SITE}/small.bin").startswith("000"), "no forwarder"
         with home.forwarder() as forwarder:
@@ -253,7 +253,7 @@ def test_fail_closed(home: Home) -> None:
             forwarder.stop()
 
 
-def test_what_goes_past(home: Home) -> None:
+def test_configured_destinations_bypass_the_forwarder(home: Home) -> None:
     with home.gateway(f", past: {{destinations: [{SITE6}], ports: [8081, 443]}}"), home.forwarder() as forwarder:
         for url in (f"http://[{SITE6}]", f"http://{SITE}:8081"):
             assert home.is_whole(url, "small.bin")
@@ -262,14 +262,14 @@ def test_what_goes_past(home: Home) -> None:
         forwarder.stop()
 
 
-def test_quic(home: Home) -> None:
+def test_quic_is_refused_unless_it_may_pass(home: Home) -> None:
     with home.gateway():
         assert home.echo() == "ConnectionRefusedError"
     with home.gateway(", quic: pass"):
         assert home.echo() == home.relay.address("eth0")
 
 
-def test_what_is_not_tcp_goes_by_a_tunnel_while_it_is_up(home: Home) -> None:
+def test_other_protocols_use_a_tunnel_while_it_is_up(home: Home) -> None:
     relay, origin = home.relay, home.testbed["origin"]
     relay.run(["ip", "link", "add", "vpn0", "type", "veth", "peer", "vpn0", "netns", origin.namespace])
     for node, host in ((relay, 1), (origin, 2)):
@@ -285,7 +285,7 @@ def test_what_is_not_tcp_goes_by_a_tunnel_while_it_is_up(home: Home) -> None:
     relay.run(["ip", "link", "del", "vpn0"])
 
 
-def test_behind_two_routers_devices_are_on_the_network_of_an_uplink(home: Home) -> None:
+def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
     """The device is the host *core*: with one of its addresses it is on the network of the uplink eth0."""
     core, relay = home.testbed["core"], home.relay
     own, gateway = "10.77.1.77", relay.address("eth0")
@@ -304,19 +304,19 @@ def test_behind_two_routers_devices_are_on_the_network_of_an_uplink(home: Home) 
         assert fetched() == whole, "by NAT"
         with home.forwarder() as forwarder:
             assert fetched() == whole
-            wait_until(lambda: home.forwarded()["connections"] == 1, "it was forwarded")
+            wait_until(lambda: home.forwarded()["connections"] == 1, "the connection was forwarded")
             assert home.forwarded()["direct"] == 0
             forwarder.stop()
     core.run(["ip", "rule", "del", "from", own, "to", SITE, "lookup", "400"])
 
 
-def test_udp_leaves_a_dead_uplink(home: Home) -> None:
+def test_udp_flow_leaves_a_dead_uplink(home: Home) -> None:
     """Defect: for a long-lived flow the kernel kept translating to the dead uplink's address."""
     with home.gateway(", quic: pass"), home.forwarder() as forwarder, home.flow() as flow:
         wait_until(lambda: flow() == home.relay.address("eth0"), "by the first")
         with silent(home.testbed["core"], "eth0"):
-            assert home.is_whole(f"http://{SITE}", "small.bin"), "it waits, and is how the outage is noticed"
+            assert home.is_whole(f"http://{SITE}", "small.bin"), "this download waits, and reveals the outage"
             wait_until(lambda: flow() == home.relay.address("wlan0"), "by the other")
-        wait_until(lambda: home_of.verdicts(home.relay) == ["good", "good"], "it is back")
-        assert flow() == home.relay.address("wlan0"), "it stays where it is"
+        wait_until(lambda: home_of.verdicts(home.relay) == ["good", "good"], "the uplink is back")
+        assert flow() == home.relay.address("wlan0"), "the flow stays on its uplink"
         forwarder.stop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with real programs for what people do behind a gateway: each protocol passes through the forwarder."""
+"""Tests with real programs behind a gateway: each protocol passes through the forwarder."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Site:
     def device(self) -> LiveNode:
         return self.testbed["client"]
 
-    def said(self, *argv: str) -> str:
+    def output(self, *argv: str) -> str:
         return self.device.run(argv, timeout=60).stdout
 
 
@@ -133,33 +133,33 @@ def _serve_packages(origin: LiveNode, htdocs: Path) -> None:
 
 
 def by_curl(site: Site) -> bool:
-    return all("200" in site.said("curl", "-sSk", "-o", "/dev/null", "-w", "%{http_code}", f"{url}://{SITE}/small.bin")
+    return all("200" in site.output("curl", "-sSk", "-o", "/dev/null", "-w", "%{http_code}", f"{url}://{SITE}/small.bin")
                for url in ("http", "https"))  # fmt: skip
 
 
 def by_http2(site: Site) -> bool:
-    return site.said("curl", "-sSk", "--http2", "-w", " %{http_version}", f"https://{SITE}:8443/") == "by HTTP/2 2"
+    return site.output("curl", "-sSk", "--http2", "-w", " %{http_version}", f"https://{SITE}:8443/") == "by HTTP/2 2"
 
 
 def by_websocket(site: Site) -> bool:
-    return site.said(*python_command(WEBSOCKET)).strip() == "b'hello'"
+    return site.output(*python_command(WEBSOCKET)).strip() == "b'hello'"
 
 
 def by_ssh(site: Site) -> bool:
     options = ("-oStrictHostKeyChecking=no", "-oUserKnownHostsFile=/dev/null", "-oConnectTimeout=10", "-oBatchMode=yes")
     return (
-        site.said("ssh", *options, "-i", str(site.device.directory / "key"), f"root@{SITE}", "echo by ssh")
+        site.output("ssh", *options, "-i", str(site.device.directory / "key"), f"root@{SITE}", "echo by ssh")
         == "by ssh\n"
     )
 
 
 def by_smtp(site: Site) -> bool:
-    return "fine" in site.said(*python_command(MAIL))
+    return "fine" in site.output(*python_command(MAIL))
 
 
 def by_git(site: Site) -> bool:
     target = site.device.directory / "cloned"
-    site.said("git", "clone", "-q", f"git://{SITE}/public.git", str(target))
+    site.output("git", "clone", "-q", f"git://{SITE}/public.git", str(target))
     return (target / "file").read_text() == "content\n"
 
 
@@ -177,8 +177,8 @@ def by_apt(site: Site) -> bool:
             "-oAPT::Architecture=amd64",
         ),
     ]
-    site.said("apt-get", *options, "update")
-    site.said("sh", "-ec", f"cd {where} && apt-get {' '.join(options)} download here")
+    site.output("apt-get", *options, "update")
+    site.output("sh", "-ec", f"cd {where} && apt-get {' '.join(options)} download here")
     return (where / "here_1_all.deb").stat().st_size == FILES["small.bin"]
 
 
@@ -187,23 +187,26 @@ def by_segments(site: Site) -> bool:
     urls = [f"https://{SITE}/segment{number}" for number in range(8)]
     into = [word for _ in urls for word in ("-o", "/dev/null")]
     form = "%{num_connects} %{size_download}\\n"
-    said = site.said("curl", "-sSk", "--http1.1", "-w", form, *into, *urls).split("\n")[:-1]
-    return said == ["1 1000000", *["0 1000000"] * 7]
+    output = site.output("curl", "-sSk", "--http1.1", "-w", form, *into, *urls).split("\n")[:-1]
+    return output == ["1 1000000", *["0 1000000"] * 7]
 
 
 def by_upload(site: Site) -> bool:
     body = site.device.directory / "body"
     body.write_bytes(bytes(range(256)) * 20_000)
-    said = site.said("curl", "-sS", "-T", str(body), f"http://{SITE}:8081/x")
-    return said == hashlib.sha256(body.read_bytes()).hexdigest()
+    output = site.output("curl", "-sS", "-T", str(body), f"http://{SITE}:8081/x")
+    return output == hashlib.sha256(body.read_bytes()).hexdigest()
 
 
 PROTOCOLS = (by_curl, by_http2, by_websocket, by_ssh, by_smtp, by_git, by_apt, by_segments, by_upload)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda it: it.__name__)
-def test_what_people_do(site: Site, protocol: Callable[[Site], bool]) -> None:
+def test_protocol_passes_through_the_forwarder(site: Site, protocol: Callable[[Site], bool]) -> None:
     before = home.forwarded(site.testbed["relay"])
     assert protocol(site)
-    wait_until(lambda: home.forwarded(site.testbed["relay"])["connections"] > before["connections"], "it was forwarded")
-    assert home.forwarded(site.testbed["relay"])["direct"] == 0, "none went past the parent"
+    wait_until(
+        lambda: home.forwarded(site.testbed["relay"])["connections"] > before["connections"],
+        "the connection was forwarded",
+    )
+    assert home.forwarded(site.testbed["relay"])["direct"] == 0, "no connection bypassed the parent"

@@ -26,29 +26,29 @@ def way(uplink: str, verdict: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_uplinks() -> None:
-    said = {"ways": [way("dsl", "good")]}
-    assert [each.status for each in doctor.uplinks(SETTINGS, said)] == [Status.OK, Status.WARN]
-    said = {"ways": [way("dsl", "plain TCP"), way("lte", "no answer")]}
-    found = list(doctor.uplinks(SETTINGS, said))
+def test_finding_for_each_state_of_an_uplink() -> None:
+    status = {"ways": [way("dsl", "good")]}
+    assert [each.status for each in doctor.uplinks(SETTINGS, status)] == [Status.OK, Status.WARN]
+    status = {"ways": [way("dsl", "plain TCP"), way("lte", "no answer")]}
+    found = list(doctor.uplinks(SETTINGS, status))
     found += doctor.uplinks(SETTINGS, {"ways": [way("dsl", "good") | {"reason": STALLS}]})
     assert [each.status for each in found] == [Status.WARN] * 4
     assert all(each.why and each.remedy for each in found)
 
 
 @pytest.mark.parametrize(
-    ("says", "status"),
+    ("answer", "status"),
     [
         (None, Status.FAIL),
         ({"silent": "timed out", "open": 0, "connections": 1}, Status.FAIL),
         ({"silent": None, "open": 2, "connections": 9}, Status.OK),
     ],
 )
-def test_the_forwarder(says: dict[str, Any] | None, status: Status) -> None:
-    assert doctor.forwarder({"forwarder": says, "fail": "open"}).status is status
+def test_finding_for_the_forwarder(answer: dict[str, Any] | None, status: Status) -> None:
+    assert doctor.forwarder({"forwarder": answer, "fail": "open"}).status is status
 
 
-def test_chains_that_drop_what_is_passed_on() -> None:
+def test_foreign_chains_that_drop_forwarded_packets_are_found() -> None:
     ours = {"family": "inet", "table": "mptcp_gateway", "name": "pass", "hook": "forward", "policy": "drop"}
     theirs = {"family": "ip", "table": "filter", "name": "FORWARD", "hook": "forward", "policy": "drop"}
     harmless = [theirs | {"policy": "accept"}, theirs | {"hook": "output"}, {"family": "ip", "table": "t", "name": "n"}]
@@ -56,7 +56,7 @@ def test_chains_that_drop_what_is_passed_on() -> None:
     assert doctor.dropping([ours, theirs]) == ["ip filter FORWARD"]
 
 
-def test_an_interface_of_the_home(tmp_path: Path) -> None:
+def test_finding_for_the_home_interface(tmp_path: Path) -> None:
     assert doctor.home_device("br0", tmp_path).status is Status.FAIL
     (tmp_path / "br0").mkdir()
     for state, status in (("down", Status.FAIL), ("up", Status.OK), ("unknown", Status.OK)):
@@ -76,7 +76,9 @@ def test_an_interface_of_the_home(tmp_path: Path) -> None:
         (None, Status.OK),
     ],
 )
-def test_a_parent(answer: bytes | None, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding_for_each_answer_of_a_parent(
+    answer: bytes | None, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A parent that takes its time is trying to connect, so it does not refuse."""
     monkeypatch.setattr(doctor, "_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listening:

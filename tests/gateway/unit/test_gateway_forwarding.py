@@ -22,7 +22,7 @@ from mptcp_gateway.settings import Settings
 
 @settings(deadline=None)
 @given(st.binary(max_size=300_000), st.binary(max_size=300_000), st.binary(max_size=2000), st.integers(1, 70_000))
-def test_all_bytes_come_in_order_whatever_the_ends_take(up: bytes, down: bytes, first: bytes, most: int) -> None:
+def test_all_bytes_are_forwarded_in_order(up: bytes, down: bytes, first: bytes, most: int) -> None:
     async def run() -> tuple[bytes, bytes, list[int]]:
         device, near = socket.socketpair()
         far, origin = socket.socketpair()
@@ -63,7 +63,7 @@ def test_all_bytes_come_in_order_whatever_the_ends_take(up: bytes, down: bytes, 
     assert ended == [len(first) + len(down) + len(up)]
 
 
-def test_a_reset_reaches_the_other_end() -> None:
+def test_reset_is_forwarded_to_the_other_end() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         listener = socket.create_server(("127.0.0.1", 0))
@@ -88,7 +88,7 @@ def test_a_reset_reaches_the_other_end() -> None:
     asyncio.run(run())
 
 
-def test_another_parent_is_asked_where_one_does_not_serve(tmp_path: Path) -> None:
+def test_next_parent_is_used_if_one_does_not_serve(tmp_path: Path) -> None:
     async def run() -> bytes:
         async def closing(_: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
             to.close()
@@ -110,19 +110,19 @@ def test_another_parent_is_asked_where_one_does_not_serve(tmp_path: Path) -> Non
     assert asyncio.run(run()) == b"220 here"
 
 
-def test_without_a_home_the_unit_has_not_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forwarder_without_lan_reports_ready_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a unit of Type=notify ends before it is ready, systemd calls it failed and restarts it."""
     settings = tmp_path / "gateway.yaml"
     settings.write_text("uplinks: {dsl: eth0, lte: wwan0}\nparents: [proxy.example.net:3128]\n")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.bind(str(tmp_path / "notify"))
-        told.settimeout(5)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(5)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         assert main(["forward", "--config", str(settings)]) == 0
-        assert b"READY=1" in told.recv(1000)
+        assert b"READY=1" in manager.recv(1000)
 
 
-def test_requests_and_answers() -> None:
+def test_connect_requests_and_their_answers() -> None:
     text = request(ip_address("2001:db8::1"), 22, "me:secret").decode()
     assert text.startswith("CONNECT [2001:db8::1]:22 HTTP/1.1\r\nHost: [2001:db8::1]:22\r\n")
     assert "Proxy-Authorization: Basic bWU6c2VjcmV0\r\n" in text
@@ -134,19 +134,19 @@ def test_requests_and_answers() -> None:
             answer(wrong)
 
 
-def test_a_request_for_the_check_page_is_one_to_a_proxy() -> None:
-    asked = check_request(b"GET /check.json HTTP/1.1\r\nHost: 192.0.2.80\r\nAccept: */*\r\nConnection: x\r\n\r\n", "")
-    assert asked is not None
-    lines = asked.decode().split("\r\n")
+def test_check_page_request_becomes_a_proxy_request() -> None:
+    found = check_request(b"GET /check.json HTTP/1.1\r\nHost: 192.0.2.80\r\nAccept: */*\r\nConnection: x\r\n\r\n", "")
+    assert found is not None
+    lines = found.decode().split("\r\n")
     assert lines[0] == "GET http://check.mptcp.internal/check.json HTTP/1.1"
     assert "Accept: */*" in lines
     assert [each for each in lines if each.startswith("Host")] == ["Host: check.mptcp.internal"]
     assert [each for each in lines if each.startswith("Connection")] == ["Connection: close"]
     assert check_request(b"GET / HTTP/1.1\r\n", "") is None
-    asked = check_request(b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nProxy-Authorization: x\r\n\r\n", "")
-    assert asked is not None
-    assert b"chunked" not in asked
-    assert b"Authorization" not in asked
+    found = check_request(b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nProxy-Authorization: x\r\n\r\n", "")
+    assert found is not None
+    assert b"chunked" not in found
+    assert b"Authorization" not in found
     for smuggled in (
         b"GET / HTTP/1.1\r\nA: b\n\nGET http://10.0.0.5/ HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\nGET /",

@@ -45,7 +45,7 @@ def two(now: float = 0.0) -> HealthWatch:
 
 
 @given(st.lists(st.sampled_from([PLAIN, DEAD]), min_size=1))
-def test_dead_after_so_many_failures_and_else_what_the_last_answer_said(outcomes: list[Outcome]) -> None:
+def test_verdict_is_the_last_answer_or_dead_after_repeated_failures(outcomes: list[Outcome]) -> None:
     """The way has never been good before."""
     watch, now, expected, failures = HealthWatch(), 0.0, Verdict.UNTRIED, 0
     watch.follow({DSL: ACCESS}, now)
@@ -64,7 +64,7 @@ def test_dead_after_so_many_failures_and_else_what_the_last_answer_said(outcomes
 
 
 @given(st.lists(st.tuples(st.sampled_from([DSL, LTE]), st.sampled_from([DEAD, REFUSED])), max_size=30))
-def test_a_parent_that_does_not_serve_kills_no_uplink(outcomes: list[tuple[Way, Outcome]]) -> None:
+def test_unavailable_parent_makes_no_uplink_dead(outcomes: list[tuple[Way, Outcome]]) -> None:
     """Defect: all endpoints were removed, one after the other."""
     watch, now = two(), 0.0
     for way, outcome in outcomes:
@@ -77,7 +77,7 @@ def test_a_parent_that_does_not_serve_kills_no_uplink(outcomes: list[tuple[Way, 
         assert watch.verdicts == dict.fromkeys((DSL, LTE, LTE6), Verdict.GOOD)
 
 
-def test_an_uplink_of_ipv6_says_nothing_of_ipv4() -> None:
+def test_ipv6_uplink_does_not_count_for_ipv4() -> None:
     watch = two()
     watch.ways[DSL].due = 1
     list(watch.due(1, BOTH))
@@ -88,7 +88,7 @@ def test_an_uplink_of_ipv6_says_nothing_of_ipv4() -> None:
     assert watch.judge(5) == []
 
 
-def test_a_silent_uplink_is_dead_soon_after_another_has_answered() -> None:
+def test_silent_uplink_is_dead_once_another_has_answered() -> None:
     watch = two()
     watch.suspect({ACCESS.address}, 0.5)
     assert list(watch.due(SUSPECT_SECONDS - 0.1, BOTH)) == [], "not all the time on a lossy way"
@@ -97,13 +97,13 @@ def test_a_silent_uplink_is_dead_soon_after_another_has_answered() -> None:
     assert watch.judge(now) == []
     assert list(watch.due(now, BOTH)) == [LTE], "at once"
     answer(watch, LTE, GOOD, now + 0.1)
-    assert watch.judge(now + 0.1) == [], "it may answer to the second SYN"
+    assert watch.judge(now + 0.1) == [], "the parent may answer the second SYN"
     assert watch.judge(SUSPECT_SECONDS + LEAST_SECONDS) == [DSL]
     assert watch.verdicts[DSL] is Verdict.DEAD
     assert not answer(watch, DSL, DEAD, 6)
 
 
-def test_a_parent_that_is_back_answers_first_by_one_uplink() -> None:
+def test_uplinks_stay_good_when_the_parent_returns() -> None:
     """The other uplink, which also got no answer while the parent was away, is tried again before it counts as dead."""
     watch, back = two(), 48.0
     for way in (DSL, LTE):
@@ -124,7 +124,7 @@ def test_a_parent_that_is_back_answers_first_by_one_uplink() -> None:
     assert watch.judge(back + 10) == []
 
 
-def test_a_link_that_is_down_for_a_moment() -> None:
+def test_uplink_with_a_short_carrier_loss_recovers() -> None:
     watch = two()
     down = {DSL: replace(ACCESS, carrier=False), LTE: OTHER}
     watch.follow(down, 5)
@@ -136,16 +136,16 @@ def test_a_link_that_is_down_for_a_moment() -> None:
     assert watch.ways[DSL].due == 6
     new = HealthWatch()
     new.follow(down, 0)
-    assert list(new.ways) == [LTE], "one without a link is not begun with"
+    assert list(new.ways) == [LTE], "a way without a link is not tried first"
 
 
-def test_without_a_known_address_nothing_is_said() -> None:
+def test_ip_version_without_a_known_parent_is_not_tried() -> None:
     watch = two()
     assert list(watch.due(100, ())) == []
     assert set(watch.due(100, (4,))) == {DSL, LTE}
 
 
-def test_an_uplink_that_changes_often_has_to_answer_several_times() -> None:
+def test_flapping_uplink_must_answer_several_times() -> None:
     watch, now = HealthWatch(), 0.0
     watch.follow({DSL: ACCESS}, now)
     taken = []
@@ -159,7 +159,7 @@ def test_an_uplink_that_changes_often_has_to_answer_several_times() -> None:
     assert CHANGES == 3
 
 
-def test_another_life_is_another_way() -> None:
+def test_returned_link_counts_as_a_new_way() -> None:
     """Even with the same address, a link that was down meanwhile counts as a new way."""
     watch = two()
     watch.ways[DSL].due = 1
@@ -169,12 +169,12 @@ def test_another_life_is_another_way() -> None:
     watch.follow({DSL: ACCESS, LTE: OTHER}, 1)
     assert watch.verdicts[DSL] is Verdict.UNTRIED
     assert list(watch.due(1, BOTH)) == [DSL]
-    assert not watch.take(DSL, life, GOOD, 2), "the outcome of the other one's trial"
+    assert not watch.take(DSL, life, GOOD, 2), "the outcome belongs to the earlier link's trial"
     assert watch.ways[DSL].trying
 
 
 @pytest.mark.parametrize("before", [Verdict.UNTRIED, Verdict.DEAD])
-def test_a_refusal_has_come_over_the_uplink(before: Verdict) -> None:
+def test_refusal_proves_the_uplink(before: Verdict) -> None:
     watch = HealthWatch()
     watch.follow({DSL: ACCESS}, 0)
     watch.ways[DSL].verdict = before

@@ -29,7 +29,7 @@ states = st.dictionaries(st.sampled_from(WAYS), st.tuples(st.booleans(), st.samp
 
 
 @given(states)
-def test_what_holds_for_all(state: dict[Way, tuple[bool, Verdict]]) -> None:
+def test_plan_routes_each_address_by_its_own_device(state: dict[Way, tuple[bool, Verdict]]) -> None:
     found = {way: access(way, alone) for way, (alone, _) in state.items()}
     verdicts = {way: verdict for way, (_, verdict) in state.items()}
     wanted = planned(ORDER, found, verdicts, PARENTS)
@@ -46,7 +46,7 @@ def test_what_holds_for_all(state: dict[Way, tuple[bool, Verdict]]) -> None:
     for version in (4, 6):
         of_version = [way for way in found if way.version == version]
         chosen = best(ORDER, verdicts, version)
-        assert (chosen is None) is (not of_version), "while there is a way, there is one to begin on"
+        assert (chosen is None) is (not of_version), "if a way exists, connections begin on one"
         defaults = [each for each in wanted.routes if (each.table, each.version) == (BEST_TABLE, version)]
         # Only packets to a parent use this table.
         to = {rule.to for rule in wanted.rules if rule.table == BEST_TABLE and rule.version == version}
@@ -68,7 +68,7 @@ def test_what_holds_for_all(state: dict[Way, tuple[bool, Verdict]]) -> None:
 
 
 @given(states, st.sampled_from([None, 77]))
-def test_a_home_leaves_by_what_lives(state: dict[Way, tuple[bool, Verdict]], tunnel: int | None) -> None:
+def test_home_packets_leave_only_by_living_ways(state: dict[Way, tuple[bool, Verdict]], tunnel: int | None) -> None:
     """As long as a way lives, each packet of the home finds a table, and never one of a dead way."""
     found = {way: access(way, alone) for way, (alone, _) in state.items()}
     verdicts = {way: verdict for way, (_, verdict) in state.items()}
@@ -99,7 +99,7 @@ def test_a_home_leaves_by_what_lives(state: dict[Way, tuple[bool, Verdict]], tun
             assert leaves(uplink_mark(number)) == (found[way].index if lives else first)
 
 
-def test_what_is_translated_anew() -> None:
+def test_abandoned_marks_are_those_of_unused_ways() -> None:
     ways = {Way("dsl", 4): access(Way("dsl", 4), False), Way("lte", 4): access(Way("lte", 4), False)}
     good = dict.fromkeys(ways, Verdict.GOOD)
     dead = good | {Way("dsl", 4): Verdict.DEAD}
@@ -109,14 +109,14 @@ def test_what_is_translated_anew() -> None:
     assert abandoned(both, planned(ORDER, ways, good, PARENTS, Lan(("br0",), tunnel="wg0"), None)) == {Mark.TUNNEL}
 
 
-def test_of_two_uplinks_with_one_address_the_first_has_it() -> None:
+def test_first_of_two_uplinks_with_the_same_address_is_used() -> None:
     found = {Way(uplink, 4): access(Way("dsl", 4), False) for uplink in ("lte", "dsl")}
     kept, twins = apart(ORDER, found)
     assert list(kept) == [Way("dsl", 4)]
     assert twins == {Way("lte", 4): "dsl"}
 
 
-def test_the_first_uplinks_have_the_endpoints_that_the_kernel_takes() -> None:
+def test_first_uplinks_get_the_available_endpoints() -> None:
     found = {way: access(way, False) for way in reversed(WAYS)}
     wanted = planned(ORDER, found, dict.fromkeys(found, Verdict.GOOD), PARENTS)
     assert {each.address for each in wanted.endpoints} == {found[way].address for way in WAYS[:MOST_ENDPOINTS]}

@@ -72,7 +72,7 @@ SIX = [
     ("current", "expected"),
     [(None, LASTING), (OLD, OLD), (TEMPORARY, LASTING), (UNIQUE_LOCAL, LASTING), ("2001:db8::dead", LASTING)],
 )
-def test_which_address_of_ipv6(current: str | None, expected: str) -> None:
+def test_choice_of_the_ipv6_address(current: str | None, expected: str) -> None:
     before = None if current is None else ip_address(current)
     found = access_of(link(), socket.AF_INET6, SIX, [default(socket.AF_INET6, RTA_GATEWAY="fe80::1")], before)
     assert found is not None
@@ -104,7 +104,7 @@ def test_which_address_of_ipv6(current: str | None, expected: str) -> None:
         (link(flags=0x10), [], ""),
     ],
 )
-def test_ways_to_the_internet(found: Message, routes: list[Message], gateway: str | None) -> None:
+def test_routes_that_count_as_way_to_the_internet(found: Message, routes: list[Message], gateway: str | None) -> None:
     """A route with several next hops, and a device that leads to one other host, count as ways to the Internet."""
     access = access_of(found, socket.AF_INET, [address("10.0.0.2", length=24)], routes, None)
     assert (access is None) is (gateway is None)
@@ -115,7 +115,7 @@ def test_ways_to_the_internet(found: Message, routes: list[Message], gateway: st
 @pytest.mark.parametrize(
     ("state", "carrier"), [("UP", True), ("UNKNOWN", True), ("DOWN", False), ("LOWERLAYERDOWN", False)]
 )
-def test_links(state: str, carrier: bool) -> None:
+def test_carrier_is_read_from_the_link_state(state: str, carrier: bool) -> None:
     access = access_of(link(state), socket.AF_INET, [address("10.0.0.2", length=24)], [default(socket.AF_INET)], None)
     assert access is not None
     assert access.carrier is carrier
@@ -134,7 +134,7 @@ def in_proc(of: Address, port: int) -> str:
         (PARENT, 40001, 1, set()),
     ],
 )
-def test_which_connections_tell_of_an_outage(
+def test_retransmitting_connections_to_a_parent_reveal_an_outage(
     to: Address, port: int, timer: int, expected: set[Address], tmp_path: Path
 ) -> None:
     """Only connections to a parent count, and not those of the daemon's own trials."""
@@ -144,7 +144,7 @@ def test_which_connections_tell_of_an_outage(
     assert retransmitting([FIRST], [PARENT], {40001}, [table]) == expected
 
 
-def test_addresses_of_parents_stay_while_no_name_server_answers() -> None:
+def test_parent_addresses_are_kept_while_no_name_server_answers() -> None:
     answers: list[tuple[Goal, ...] | OSError] = [
         socket.gaierror(socket.EAI_AGAIN, "again"),
         (Goal(FIRST, 80),),
@@ -152,7 +152,7 @@ def test_addresses_of_parents_stay_while_no_name_server_answers() -> None:
         (Goal(SECOND, 80),),
     ]
 
-    def asked(host: str, port: int) -> tuple[Goal, ...]:
+    def look_up(host: str, port: int) -> tuple[Goal, ...]:
         assert (host, port) == ("proxy.example.net", 80)
         answer = answers.pop(0)
         if isinstance(answer, OSError):
@@ -160,7 +160,7 @@ def test_addresses_of_parents_stay_while_no_name_server_answers() -> None:
         return answer
 
     changes: list[None] = []
-    resolver = Resolver([("proxy.example.net", 80), (str(PARENT), 81)], lambda: changes.append(None), asked)
+    resolver = Resolver([("proxy.example.net", 80), (str(PARENT), 81)], lambda: changes.append(None), look_up)
     seen = []
     while answers:
         resolver.look()
@@ -170,7 +170,7 @@ def test_addresses_of_parents_stay_while_no_name_server_answers() -> None:
     assert len(changes) == 2
 
 
-def test_a_kernel_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_without_ipv6_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Route:
         def get_rules(self, family: int) -> list[Message]:
             if family == socket.AF_INET6:
@@ -185,19 +185,19 @@ def test_a_kernel_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not network.objects().rules
 
 
-def test_a_trial_that_raises_is_an_outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_exception_of_a_trial_is_a_dead_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Defect: after an exception the way was never tried again."""
 
-    def tried(*_: object, **__: object) -> Outcome:
+    def raise_error(*_: object, **__: object) -> Outcome:
         raise ValueError("embedded null byte")
 
-    monkeypatch.setattr("mptcp_gateway.daemon.tried", tried)
+    monkeypatch.setattr("mptcp_gateway.daemon.tried", raise_error)
     daemon = Daemon(Settings({"a": "eth0", "b": "eth1"}, (("192.0.2.1", 80),), "x"), tmp_path)
     outcome = daemon._outcome(Access("eth0", 2, FIRST, None, None), [], 1.0, False)
     assert (outcome.verdict, outcome.reason) == (Verdict.DEAD, "embedded null byte")
 
 
-def test_outcomes_are_taken_though_the_kernel_tells_nothing(
+def test_trial_outcomes_count_despite_kernel_errors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Defect: one error prevented everything after it. Each error is now reported once."""
@@ -218,8 +218,8 @@ def test_outcomes_are_taken_though_the_kernel_tells_nothing(
     daemon._selector.register(daemon._woken, 1)
     daemon.run()
     assert len(turns) == 2
-    said = [each.getMessage() for each in caplog.records]
-    assert said == ["look at the uplinks: No buffer space available", "No space left on device"]
+    messages = [each.getMessage() for each in caplog.records]
+    assert messages == ["look at the uplinks: No buffer space available", "No space left on device"]
 
 
 class Endpoints:
@@ -239,7 +239,7 @@ class Endpoints:
         del self.there[address]
 
     @property
-    def said(self) -> dict[Address, tuple[str, tuple[str, ...]]]:
+    def by_address(self) -> dict[Address, tuple[str, tuple[str, ...]]]:
         return {address: (found.device, found.flags) for address, found in self.there.items()}
 
 
@@ -256,32 +256,32 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Endpoints:
     return kernel
 
 
-def test_endpoints_of_others(kernel: Endpoints, tmp_path: Path) -> None:
+def test_endpoints_of_others_are_restored(kernel: Endpoints, tmp_path: Path) -> None:
     third = ip_address("10.3.0.2")
     kernel.there = {
         FIRST: Found(1, "", ("subflow", "backup")),
         SECOND: Found(2, "eth1", ("signal",)),
         third: Found(3, "eth3", ("subflow",)),
     }
-    at_first = kernel.said
+    at_first = kernel.by_address
     wanted = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
     notes = tmp_path / "before.json"
     before = Before(notes)
     assert before.have_endpoints(wanted, {FIRST, SECOND}) == []
-    both = kernel.said
+    both = kernel.by_address
     assert both == at_first | {SECOND: ("eth1", ("subflow",))}
     assert before.have_endpoints(wanted[1:], {FIRST, SECOND}) == []
     assert FIRST not in kernel.there
     successor = Before(notes)  # this one starts after a crash
     assert successor.have_endpoints(wanted, {FIRST, SECOND}) == []
-    assert kernel.said == both, "as it was"
+    assert kernel.by_address == both, "as it was"
     assert successor.have_endpoints([], {FIRST, SECOND}) == []
     successor.restore()
-    assert kernel.said == at_first
+    assert kernel.by_address == at_first
     assert not notes.exists()
 
 
-def test_one_endpoint_that_is_refused_stops_no_other(kernel: Endpoints, tmp_path: Path) -> None:
+def test_refused_endpoint_does_not_prevent_others(kernel: Endpoints, tmp_path: Path) -> None:
     """One endpoint is deleted before another is added, because the kernel may have no room for more."""
     kernel.most = 1
     before = Before(tmp_path / "before.json")
@@ -293,7 +293,7 @@ def test_one_endpoint_that_is_refused_stops_no_other(kernel: Endpoints, tmp_path
         assert list(kernel.there) == [each.address]
 
 
-def test_a_strict_rp_filter_of_a_device_that_comes_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_strict_rp_filter_of_a_later_device_is_loosened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(before_module, "_ROOT", tmp_path)
 
     def file(device: str) -> Path:

@@ -17,7 +17,7 @@ CONF = Path(__file__).parents[3] / "conf"
 GOOD = "uplinks: {dsl: eth0, lte: wwan0}\nparents: [proxy.example.net:3128]\n"
 
 
-def test_what_is_written_is_what_is_run() -> None:
+def test_settings_are_read() -> None:
     settings = load_settings(GOOD.replace("net:3128", 'net:3128, "[2001:db8::5]:80"'), "gateway.yaml")
     assert list(settings.uplinks.items()) == [("dsl", "eth0"), ("lte", "wwan0")]
     assert settings.parents == (("proxy.example.net", 3128), ("2001:db8::5", 80))
@@ -48,16 +48,16 @@ def test_what_is_written_is_what_is_run() -> None:
         ),
     ],
 )
-def test_mistakes(text: str, problems: list[str]) -> None:
+def test_mistakes_are_reported_with_their_lines(text: str, problems: list[str]) -> None:
     with pytest.raises(DocumentError) as caught:
         load_settings(text, "gateway.yaml")
-    said = str(caught.value).splitlines()
-    assert len(said) == len(problems)
-    for line, start in zip(sorted(said), problems, strict=True):
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(problems)
+    for line, start in zip(sorted(lines), problems, strict=True):
         assert line.startswith(f"gateway.yaml:{start}"), line
 
 
-def test_what_the_example_has_as_comments() -> None:
+def test_commented_keys_of_the_example_are_valid() -> None:
     text = re.sub(
         r"^# (lan:|login:| ( \S| {3}\S)).*$", lambda it: it[0][2:], (CONF / "gateway.yaml").read_text(), flags=re.M
     )
@@ -70,7 +70,7 @@ def test_what_the_example_has_as_comments() -> None:
     assert lan.past_ports == (5060,)
 
 
-def test_the_example_and_its_schema() -> None:
+def test_shipped_example_is_valid_and_its_schema_current() -> None:
     text = (CONF / "gateway.yaml").read_text()
     assert text.startswith(f"# yaml-language-server: $schema={NAME}\n")
     assert load_settings(text, "gateway.yaml").uplinks

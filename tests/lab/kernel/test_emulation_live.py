@@ -19,7 +19,7 @@ import pytest
 
 from mptcp_lab.emulation import userspace
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, UniformLoss
-from mptcp_lab.testbed import EmulationError, LiveNode, Testbed, TestbedError, lab_of, paths
+from mptcp_lab.testbed import EmulationError, LiveNode, Testbed, paths
 from mptcp_lab.testbed.ends import ends, lost_of, reordered
 from mptcp_lab.testbed.features import missing
 from mptcp_lab.testbed.hops import TOLERANCE, Kind
@@ -114,21 +114,6 @@ def fastest(testbed: Testbed, family: int, source: str, target: tuple[Any, ...],
     return min(times)
 
 
-def test_a_scenario_finds_the_paths_by_name(user_space: None) -> None:
-    with Testbed(paths((EmulatedPath("wifi"), EmulatedPath("ethernet")))) as testbed:
-        assert [(p.name, p.device) for p in lab_of(testbed).paths] == [("wifi", "eth0"), ("ethernet", "wlan0")]
-        assert testbed.emulation.kind is None
-        assert connect_refused(testbed)
-
-
-def connect_refused(testbed: Testbed) -> bool:
-    try:
-        connect_time(testbed, socket.AF_INET, testbed["client"].address("eth0"), (testbed["origin"].address("eth0"), 9))
-    except ConnectionRefusedError:
-        return True
-    return False
-
-
 def test_loss_is_of_the_direction_that_was_asked(emulated: Emulated) -> None:
     path_ends = ends(emulated(EmulatedPath("p", down=Direction(delay=1_000, loss=UniformLoss(1.0)))))["p"]
     assert len(path_ends.arrivals("up", 500)) == 500
@@ -198,64 +183,6 @@ def path_mtu(node: LiveNode, source: str, target: str) -> int:
         return channel.getsockopt(socket.IPPROTO_IP, IP_MTU)
 
 
-@pytest.mark.nightly
-def test_a_link_that_goes_down_takes_its_packets_and_nothing_else(emulated: Emulated) -> None:
-    """Packets queued on the link when it goes down are lost for good.
-
-    Requests sent while it is down are never answered.
-    """
-    slow, count = 8.0, 20
-    testbed = emulated(EmulatedPath("a"), EmulatedPath("b", down=Direction(delay=round(slow * 1e6))))
-    hop, client, core = testbed["hop2"], testbed["client"], testbed["core"]
-    path_a, path_b = (ends(testbed)[name] for name in ("a", "b"))
-
-    def ping(count: int, linger: float) -> list[float]:
-        return Ping(client, path_b.client, path_b.core).run(count, 0.001, linger)
-
-    def given_up() -> bool:
-        """Return whether no packet waits for neighbour resolution, after which it would be sent late."""
-        return "INCOMPLETE" not in client.run(["ip", "neighbour"]).stdout
-
-    def heard() -> int:
-        return core.mib()["IcmpInEchos"]
-
-    def goes_again() -> bool:
-        """Return whether a request arrives: the kernel uses a link only a moment after it is up (linkwatch)."""
-        ping(1, 0.05)
-        return heard() > before
-
-    answered = 0
-    ping(1, slow + 1)  # Neighbour resolution would take as long, so do it first.
-
-    def lost_answers() -> bool:
-        """Take the link down while answers wait on it. Return whether this happened before the first answer was due.
-
-        A machine that is too slow returns False.
-        """
-        nonlocal answered
-        began, answered, asked = time.monotonic(), client.mib()["IcmpInEchoReps"], heard()
-        assert ping(count, 0.05) == []
-        wait_until(lambda: heard() == asked + count, "the core has answered")
-        with hop.link_down("lan"):
-            soon = time.monotonic() - began < slow
-        time.sleep(slow + 0.5)
-        return soon
-
-    wait_until(lost_answers, "the link is down before the first answer is due", timeout=PATIENCE)
-    assert client.mib()["IcmpInEchoReps"] == answered
-    with hop.link_down("lan"):
-        assert ping(count, 0.05) == []
-        wait_until(given_up, "the client knows that nobody is there")
-    before = heard()
-    wait_until(goes_again, "the link is in use again")
-    trips = ping(5, slow + 10)
-    assert len(trips) == 5
-    assert min(trips) >= 1e3 * slow
-    assert len(Ping(client, path_a.client, path_a.core).run(5, 0.01)) == 5
-    assert client.mib()["IcmpInEchoReps"] == answered + heard() - before
-    testbed.check_emulation()
-
-
 def test_an_emulator_that_ended_voids_the_run(user_space: None) -> None:
     testbed = Testbed(paths((EmulatedPath("p", down=Direction(delay=1_000)),)), emulator="user space")
     with void("path p: the emulator ended with -9; the run is void"), testbed:
@@ -264,39 +191,6 @@ def test_an_emulator_that_ended_voids_the_run(user_space: None) -> None:
         with pytest.raises(EmulationError, match="the run is void"):
             testbed.check_emulation()
     assert not list(NAMESPACES.glob(f"mpx-{testbed.claimed.id}-*"))
-
-
-def test_an_error_of_the_run_is_not_hidden_by_the_emulators(user_space: None) -> None:
-    testbed = Testbed(paths((EmulatedPath("p", down=Direction(delay=1_000)),)), emulator="user space")
-    error = RuntimeError("mine")
-    with pytest.raises(RuntimeError, match="mine"), testbed:  # noqa: PT012
-        testbed.emulation.processes["p"].kill()
-        raise error
-
-
-@pytest.mark.nightly
-def test_packets_for_which_there_is_no_room_void_the_run(user_space: None) -> None:
-    slow = Direction(delay=10_000_000)
-    testbed = Testbed(paths((EmulatedPath("p", slow, slow),)), emulator="user space")
-    with testbed:
-        path_ends = ends(testbed)["p"]
-        for direction, node, source, target in (
-            ("up", "client", path_ends.client, path_ends.core),
-            ("down", "core", path_ends.core, path_ends.client),
-        ):
-
-            def overflows(
-                direction: str = direction, node: str = node, ends: tuple[str, str] = (source, target)
-            ) -> bool:
-                send(testbed[node], *ends, 70_000)
-                return testbed.emulation.counts()["p"][direction].dropped > 0
-
-            # On a slow machine the first packets leave before the last ones arrive.
-            wait_until(overflows, f"there is no room {direction}", timeout=PATIENCE)
-        with void("path p, down: .* dropped and not asked to be.*; path p, up: .* dropped and not asked to be"):
-            testbed.check_emulation()
-        # A void run is reported once: the next run is judged by itself, and so is the end.
-        testbed.check_emulation()
 
 
 def test_an_emulator_that_is_stopped_for_a_while_voids_the_run_in_which_it_was(
@@ -352,17 +246,6 @@ def in_hands(testbed: Testbed) -> int:
 
 def stopped(pid: int) -> bool:
     return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-def test_a_missing_header_is_reported_with_the_packages_to_install(
-    user_space: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(userspace, "LIBRARIES", ("-lno-such-library",))
-    with (
-        pytest.raises(TestbedError, match="libnetfilter-queue-dev libmnl-dev"),
-        Testbed(paths((EmulatedPath("p", up=Direction(delay=1)),)), emulator="user space"),
-    ):
-        pass
 
 
 @pytest.mark.nightly

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +13,10 @@ from contextlib import contextmanager
 import pytest
 from listening_socket import serving
 
-from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed, paths
+from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_lab.testbed.services import start_origin
 
 pytestmark = pytest.mark.kernel
-Require = Callable[..., None]
 MIB = 1 << 20
 
 
@@ -51,7 +49,7 @@ def receive(testbed: Testbed, address: str, port: int) -> tuple[str, float]:
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_mptcp_uses_both_links_and_neither_beyond_its_rate(testbed: Testbed, family: int) -> None:
+def test_mptcp_uses_both_links_within_their_rates(testbed: Testbed, family: int) -> None:
     payload = os.urandom(MIB) * 24
     with mptcp_server(testbed, payload) as port:
         digest, seconds = receive(testbed, testbed["proxy"].address("wan0", family), port)
@@ -63,7 +61,7 @@ def test_mptcp_uses_both_links_and_neither_beyond_its_rate(testbed: Testbed, fam
     assert received["wlan0"] / seconds <= 1.03 * 30e6
 
 
-def test_plain_tcp_takes_the_path_of_its_source_address(testbed: Testbed) -> None:
+def test_plain_tcp_uses_the_path_of_its_source_address(testbed: Testbed) -> None:
     client, size = testbed["client"], 2 * MIB
     origin = start_origin(testbed["origin"], {"file": size})
     for device, other in (("eth0", "wlan0"), ("wlan0", "eth0")):
@@ -78,38 +76,6 @@ def test_plain_tcp_takes_the_path_of_its_source_address(testbed: Testbed) -> Non
             assert after[other].received - before[other].received < 0.01 * size
 
 
-def test_upload_is_shaped_too(testbed: Testbed, require: Require) -> None:
-    require("curl")
-    data = testbed.directory / "upload"
-    data.write_bytes(b"\0" * 2 * MIB)
-    with testbed["origin"].entered():
-        listener = socket.create_server(("0.0.0.0", 80))
-    listener.settimeout(60)
-    received = 0
-
-    def take() -> None:
-        nonlocal received
-        connection, _ = listener.accept()
-        with connection:
-            connection.settimeout(60)
-            while chunk := connection.recv(1 << 16):
-                received += len(chunk)
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    with testbed["client"].entered():
-        sender = socket.create_connection(("10.77.9.2", 80), source_address=("10.77.2.2", 0))
-    started = time.monotonic()
-    with sender:
-        sender.sendall(data.read_bytes())
-    thread.join(60)
-    seconds = time.monotonic() - started
-    listener.close()
-    assert received == 2 * MIB
-    # Even without headers, and during slow start, the rate never exceeds the link.
-    assert received * 8 / seconds <= 1.05 * 30e6
-
-
 def test_each_path_has_its_own_interface_on_a_multi_homed_proxy(make_testbed: Callable[..., Testbed]) -> None:
     testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
     payload = os.urandom(MIB) * 8
@@ -122,12 +88,3 @@ def test_each_path_has_its_own_interface_on_a_multi_homed_proxy(make_testbed: Ca
             for device in ("wan0", "wan1"):
                 assert after[device].sent - before[device].sent > MIB // 4
                 assert after[device].received > before[device].received
-
-
-def test_three_paths_join(make_testbed: Callable[..., Testbed]) -> None:
-    testbed = make_testbed(paths([20_000_000] * 3))
-    payload = b"x" * 12 * MIB
-    with mptcp_server(testbed, payload) as port:
-        receive(testbed, testbed["proxy"].address("wan0"), port)
-    counters = testbed["client"].counters()
-    assert all(counters[device].received > MIB // 4 for device in ("eth0", "wlan0", "path3"))

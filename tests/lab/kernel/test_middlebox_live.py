@@ -39,7 +39,7 @@ def exchanged(testbed: Testbed, data: bytes) -> tuple[bytes, str, float]:
 
 
 @pytest.mark.parametrize("behaviour", ["nat", "split-both", "coalesce", "reorder"])
-def test_plain_tcp_passes_whole(make_testbed: Callable[..., Testbed], require: Any, behaviour: str) -> None:
+def test_plain_tcp_passes_a_middlebox_whole(make_testbed: Callable[..., Testbed], require: Any, behaviour: str) -> None:
     require("nfqueue", "gcc")
     delayed = Direction(50_000_000, 10_000, mtu=3200 if behaviour == "coalesce" else 1500)
     testbed = make_testbed(
@@ -53,9 +53,3 @@ def test_plain_tcp_passes_whole(make_testbed: Callable[..., Testbed], require: A
     assert testbed.emulation.change_middlebox("ethernet", "nothing") > 0
     assert exchanged(testbed, data)[0] == data
     assert testbed.emulation.change_middlebox("ethernet", behaviour) == 0
-
-
-def test_without_delay_there_is_no_emulator_but_the_box(make_testbed: Callable[..., Testbed], require: Any) -> None:
-    require("nfqueue", "gcc")
-    testbed = make_testbed(paths([EmulatedPath("ethernet", middlebox="nat")]))
-    assert exchanged(testbed, b"x")[:2] == (b"x", "10.77.1.77")

@@ -14,7 +14,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from ssh_hosts import PARTS, USER, SshHosts, plain, start
 from mptcp_lab.agent.processes import TMPFS
 from mptcp_lab.remote import SshHost, cleanup, read_inventory, remote_lab
 from mptcp_lab.testbed import Testbed, TestbedError
-from mptcp_lab.testbed.installed import program
 from mptcp_lab.testbed.ownership import Cleaned
 from mptcp_lab.testbed.services import start_origin, start_proxy, start_throttler, wait_until, write_throttler_config
 from mptcp_lab.testbed.transfer import observe
@@ -76,7 +74,7 @@ def wget(url: str, proxy: str) -> list[str]:
     return ["mptcpize", "run", "wget", "-nv", "-O", "-", "--tries=1", *settings, url]
 
 
-def test_a_throttled_download_over_both_paths_by_ssh_alone(hosts: SshHosts) -> None:
+def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
     with hosts.core.entered(), remote_lab(read_inventory(hosts.inventory())) as lab:
         assert not lab.emulated
         assert [path.device for path in lab.paths] == ["eth0", "wlan0"]
@@ -106,7 +104,7 @@ def test_a_throttled_download_over_both_paths_by_ssh_alone(hosts: SshHosts) -> N
         assert throttler.process.stop(grace=60) == 0
 
 
-def test_a_host_over_ssh_is_what_a_namespace_is(origin_host: SshHost) -> None:
+def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
     host = origin_host
     assert host.run(["cat"], input="naïve\n").stdout == "naïve\n"
     failed = host.run(["sh", "-c", "echo out; echo err >&2; exit 3"], check=False)
@@ -125,22 +123,7 @@ def test_a_host_over_ssh_is_what_a_namespace_is(origin_host: SshHost) -> None:
         host.address("wlan0")
 
 
-def test_files_come_and_go(origin_host: SshHost, tmp_path: Path) -> None:
-    octets = bytes(range(256)) * 10_000
-    path = origin_host.write("a/b/text", "grüße\n")
-    assert origin_host.read(path) == "grüße\n".encode()
-    made = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 10_000)"
-    origin_host.run(["sh", "-c", 'python3 -c "$0" >big', made])
-    assert origin_host.read(origin_host.directory / "big") == octets
-    (tmp_path / "own.conf").write_text("x")
-    provided = origin_host.provide(tmp_path / "own.conf")
-    assert origin_host.read(provided) == b"x"
-    assert origin_host.provide(provided) == provided
-    with pytest.raises(TestbedError, match=r"read /no/such/file: .*No such file"):
-        origin_host.read(Path("/no/such/file"))
-
-
-def test_programs_are_watched_signalled_and_ended(origin_host: SshHost) -> None:
+def test_programs_of_an_ssh_host_are_watched_signalled_and_ended(origin_host: SshHost) -> None:
     script = 'trap "echo caught; exit 7" TERM; echo "$COLOR"; ls /mnt; while :; do sleep 0.05; done'
     program = origin_host.popen(["sh", "-c", script], name="trap", mounts={"/mnt": TMPFS}, env={"COLOR": "red"})
     wait_until(lambda: "red" in program.output(), "the program starts", process=program)
@@ -163,21 +146,6 @@ def test_programs_are_watched_signalled_and_ended(origin_host: SshHost) -> None:
     assert failed.wait(60) == 5
     with pytest.raises(TestbedError, match=r"start no-such-program: the program 'no-such-program' is not installed"):
         origin_host.popen(["no-such-program"])
-
-
-def test_a_failed_change_is_undone_at_once(origin_host: SshHost) -> None:
-    key = "net.ipv4.tcp_rmem"
-    before = origin_host.run(["sysctl", "-n", key]).stdout
-    with origin_host.sysctl(key, "4096 8192 16384"):
-        assert origin_host.run(["sysctl", "-n", key]).stdout.split() == ["4096", "8192", "16384"]
-        half = ["sh", "-c", "ip rule add from 192.0.2.1 lookup 99; exit 4"]
-        with (
-            pytest.raises(TestbedError, match="exit code 4"),
-            origin_host.changed(half, ["ip", "rule", "delete", "from", "192.0.2.1", "lookup", "99"]),
-        ):
-            pytest.fail("the change failed")
-        assert "192.0.2.1" not in origin_host.run(["ip", "rule"]).stdout
-    assert origin_host.run(["sysctl", "-n", key]).stdout == before
 
 
 DRIVER = """
@@ -210,21 +178,13 @@ def driver(hosts: SshHosts) -> Any:
 
 
 @pytest.mark.nightly
-def test_a_killed_driver_leaves_nothing(hosts: SshHosts) -> None:
+def test_killed_driver_leaves_nothing(hosts: SshHosts) -> None:
     driver(hosts).kill()
     # The fixture checks programs, directories and kernel.
 
 
 @pytest.mark.nightly
-def test_an_interrupted_driver_leaves_nothing(hosts: SshHosts) -> None:
-    process = driver(hosts)
-    process.signal(signal.SIGINT)
-    process.wait(60)
-    hosts.until_unchanged()
-
-
-@pytest.mark.nightly
-def test_cleanup_takes_back_what_even_the_agent_could_not(hosts: SshHosts) -> None:
+def test_cleanup_undoes_the_changes_of_a_killed_agent(hosts: SshHosts) -> None:
     process = driver(hosts)
     # Otherwise the driver would notice that the first agent died, and clean up the other hosts.
     process.signal(signal.SIGSTOP)
@@ -244,74 +204,11 @@ def test_cleanup_takes_back_what_even_the_agent_could_not(hosts: SshHosts) -> No
         assert cleanup(read_inventory(hosts.inventory())) == Cleaned((), ())
 
 
-UNWILLING = """
-import sys
-from pathlib import Path
-from mptcp_lab.remote import SshHost, read_inventory
-
-part = read_inventory(Path(sys.argv[1])).origin
-do = ["ip", "rule", "add", "from", "192.0.2.1", "lookup", "99"]
-undo = ["sh", "-c", "test -e /tmp/willing && ip rule delete from 192.0.2.1 lookup 99"]
-with SshHost(part.name, part.login, "unwilling", devices=part.devices) as host:
-    with host.changed(do, undo), host.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
-        print("ready", flush=True)
-        host.run(["sleep", "1000"], timeout=1000)
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("dead_runs")
-def test_a_change_that_cannot_be_undone_is_named_until_it_is(hosts: SshHosts) -> None:
-    process = hosts.core.popen([sys.executable, "-c", UNWILLING, str(hosts.inventory())], name="unwilling")
-    wait_until(lambda: "ready" in process.output(), "the changes are made", process=process)
-    process.kill()
-    wait_until(lambda: not hosts.processes("origin"), "its agent has ended")
-    # All changes except that one are undone, and only the journal of the run's files is left.
-    (changed,) = hosts.changes()["origin"]
-    assert "from 192.0.2.1 lookup 99" in changed
-    (directory,) = hosts.directories("origin")
-    assert [path.name for path in (hosts.directory / "origin" / directory).iterdir()] == ["journal"]
-    argv = [program("mptcp-bench"), "cleanup", "--inventory", str(hosts.inventory())]
-    for _ in range(2):
-        failed = hosts.core.run(argv, check=False, timeout=300)
-        assert failed.returncode == 1
-        assert "mptcp-bench cleanup: origin: root@10.77.9.2: not undone: sh -c test -e /tmp/willing" in failed.stderr
-        assert f"once it is undone by hand, remove /tmp/{directory}\n" in failed.stderr
-    with (
-        hosts.core.entered(),
-        pytest.raises(TestbedError, match=r"^origin: root@10\.77\.9\.2: not undone: sh -c test"),
-        remote_lab(read_inventory(hosts.inventory())),
-    ):
-        pytest.fail("the host is not as it was")
-    willing = hosts.directory / "origin" / "willing"
-    willing.touch()
-    try:
-        done = hosts.core.run(argv, check=False, timeout=300)
-    finally:
-        willing.unlink()
-    assert f"origin: removed what a killed run left in /tmp/{directory}\n" in done.stdout
-    assert "origin" not in done.stderr
-
-
-@pytest.mark.nightly
-def test_two_runs_do_not_share_hosts(hosts: SshHosts) -> None:
-    process = driver(hosts)
-    with (
-        hosts.core.entered(),
-        pytest.raises(TestbedError, match=r"^client: root@10\.77\.1\.2: another run of mptcp-bench is under way"),
-        remote_lab(read_inventory(hosts.inventory())),
-    ):
-        pytest.fail("the hosts are in use")
-    assert process.running
-    process.signal(signal.SIGINT)
-    process.wait(60)
-
-
 KILL_SESSION = ["sh", "-c", 'kill $(ps -o ppid= -p "$PPID")']
 """Kill the session's sshd, which is the parent of the agent, which is the parent of this command."""
 
 
-def test_a_lost_connection_is_one_line_and_the_host_undoes_it_all(hosts: SshHosts) -> None:
+def test_lost_connection_is_one_line_and_the_host_undoes_all(hosts: SshHosts) -> None:
     with hosts.core.entered():
         part = read_inventory(hosts.inventory()).origin
         with pytest.raises(TestbedError, match=r"^origin: root@10\.77\.9\.2: the connection was lost[^\n]*$"):
@@ -324,21 +221,6 @@ def lose(host: SshHost) -> None:
         host.run(KILL_SESSION)
 
 
-def test_a_connection_that_is_lost_unnoticed_is_said_at_the_end(hosts: SshHosts) -> None:
-    """Defect: if the driver sent no further request, it did not report that the host may have been left changed."""
-    with hosts.core.entered():
-        part = read_inventory(hosts.inventory()).origin
-        lost = r"^origin: root@10\.77\.9\.2: the connection was lost, and nothing says that all was undone there"
-        with pytest.raises(TestbedError, match=lost):
-            lose_unnoticed(SshHost(part.name, part.login, "unnoticed", devices=part.devices))
-
-
-def lose_unnoticed(host: SshHost) -> None:
-    with host:
-        host.popen(KILL_SESSION)
-        wait_until(lambda: host._connection.lost, "the connection is lost")
-
-
 def refusal(hosts: SshHosts, **changes: Any) -> list[str]:
     """Return the lines of the error with which the lab refuses the inventory."""
     inventory = read_inventory(hosts.inventory("refused.yaml", **changes))
@@ -347,49 +229,7 @@ def refusal(hosts: SshHosts, **changes: Any) -> list[str]:
     return str(refused.value).splitlines()
 
 
-def test_a_refused_key_is_one_line(hosts: SshHosts) -> None:
-    other = hosts.directory / "other-key"
-    if not other.exists():
-        hosts.core.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)])
-    (line,) = refusal(hosts, client__options={"IdentityFile": str(other)})
-    assert line == (
-        "client: root@10.77.1.2: ssh cannot connect: root@10.77.1.2: Permission denied (publickey); "
-        "the key is refused; ssh must log in without asking (ssh-copy-id, ssh-agent)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        (
-            {"origin__options": {"Port": "2223"}},
-            "origin: root@10.77.9.2: ssh cannot connect: ssh: connect to host 10.77.9.2 port 2223: Connection refused; "
-            "no ssh server answers on that port",
-        ),
-        (
-            {"proxy__ssh": "root@10.77.8.99", "options": {"ConnectTimeout": "1"}, "client__options": None},
-            "the host switched on and connected?",
-        ),
-        (
-            {"origin__ssh": "root@nowhere.invalid"},
-            "the name is unknown; correct it in the inventory or in ~/.ssh/config",
-        ),
-        (
-            {"proxy__options": {"UserKnownHostsFile": "/dev/null"}},
-            "Host key verification failed; connect once by hand and confirm the host's key",
-        ),
-    ],
-)
-def test_a_host_that_cannot_be_reached_is_one_line(hosts: SshHosts, change: dict[str, Any], line: str) -> None:
-    if "options" in change:
-        # For a neighbour that does not exist, connect fails only when the kernel gives up resolving its address.
-        change = {"proxy__ssh": change["proxy__ssh"], "proxy__options": {"ConnectTimeout": "1"}}
-    (said,) = refusal(hosts, **change)
-    assert said.endswith(line)
-    assert said.startswith(next(iter(change)).partition("__")[0] + ": ")
-
-
-def test_what_a_host_lacks_is_reported_at_once(hosts: SshHosts) -> None:
+def test_all_that_a_host_lacks_is_reported_at_once(hosts: SshHosts) -> None:
     taken = hosts.testbed["origin"].popen(
         [sys.executable, "-c", "import socket, time; s = socket.create_server(('', 80)); time.sleep(1000)"],
         name="taken",
@@ -417,17 +257,8 @@ def test_what_a_host_lacks_is_reported_at_once(hosts: SshHosts) -> None:
     assert lines[5].startswith("  origin: root@10.77.9.2: port 80 is taken by users:((")
 
 
-def test_the_first_path_must_be_where_connections_open(hosts: SshHosts) -> None:
-    (line,) = refusal(hosts, client__paths={"wifi": "wlan0", "ethernet": "eth0"})
-    assert line.startswith(f"{hosts.directory / 'refused.yaml'}:")
-    assert line.endswith(
-        "client.paths.wifi: connections to the proxy open over eth0, not over wlan0: "
-        "put the path of eth0 first, or give the route over wlan0 the lower metric"
-    )
-
-
 @pytest.mark.nightly
-def test_another_user_needs_sudo_without_a_password(hosts: SshHosts, require: Any) -> None:
+def test_user_other_than_root_needs_sudo_without_a_password(hosts: SshHosts, require: Any) -> None:
     require("sudo")
     with hosts.core.entered():
         inventory = read_inventory(hosts.inventory(client__ssh=hosts.destination("client", USER)))

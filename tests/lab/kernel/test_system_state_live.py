@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ssh_hosts import settled
 
-from mptcp_lab.testbed import UNSHAPED, LiveNode, Testbed, congestion
+from mptcp_lab.testbed import UNSHAPED, LiveNode, Testbed
 from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.system_state import SYSCTLS, differences, kernel_state, whole_state
 
@@ -75,7 +75,7 @@ CLASSES, FILTERS = "tc -d class show", "tc -d filter show"
         ),
     ],
 )  # fmt: skip
-def test_what_is_left_in_the_kernel_shows(
+def test_state_differs_when_something_is_left_in_the_kernel(
     node: LiveNode, tmp_path: Path, require: Callable[..., None], do: str, undo: str, said: str, feature: str
 ) -> None:
     require(feature)
@@ -85,14 +85,7 @@ def test_what_is_left_in_the_kernel_shows(
     assert changed(node, tmp_path, before) == set()
 
 
-def test_to_look_registers_no_table_of_iptables(make_testbed: Callable[..., Testbed], tmp_path: Path) -> None:
-    """A table that was listed once stays registered, and costs time for each packet."""
-    node = make_testbed(UNSHAPED)["proxy"]
-    assert not any("*" in text for name, text in whole_state(node, tmp_path, more=()).items() if "iptables" in name)
-    assert node.run(["sh", "-c", "cat /proc/net/ip_tables_names /proc/net/ip6_tables_names || :"]).stdout == ""
-
-
-def test_a_dump_that_fails_differs_even_from_itself(
+def test_failed_dump_of_the_kernel_differs_from_itself(
     node: LiveNode, tmp_path: Path, require: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require("nftables")
@@ -108,19 +101,7 @@ def test_a_dump_that_fails_differs_even_from_itself(
         assert [text.partition(":\n")[0] for text in differences(earlier, failed) if "nft" in text[:20]]
 
 
-def test_a_sysctl_of_the_whole_kernel_does_not_show(node: LiveNode, tmp_path: Path) -> None:
-    """Every namespace sees the list of allowed congestion controls, and any run may extend it for a moment."""
-    others = set(congestion.AVAILABLE.read_text().split()) - set(congestion.ALLOWED.read_text().split())
-    if not others:
-        pytest.skip("NOT TESTED: every congestion control of this kernel is allowed")
-    name = others.pop()
-    before = whole_state(node, tmp_path, more=())
-    with congestion.allowed(name):
-        assert name in node.run(["sysctl", "-n", "net.ipv4.tcp_allowed_congestion_control"]).stdout.split()
-        assert changed(node, tmp_path, before) == set()
-
-
-def test_files_processes_and_what_they_hold_of_bpf_show(
+def test_state_differs_when_files_processes_or_bpf_objects_are_left(
     node: LiveNode, tmp_path: Path, require: Callable[..., None]
 ) -> None:
     require("bpf-pacing")

@@ -35,7 +35,7 @@ def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return trap
 
 
-def test_the_session_starts_isolated(trapped: Path, tmp_path: Path) -> None:
+def test_session_imports_nothing_from_its_directory(trapped: Path, tmp_path: Path) -> None:
     remote = ssh_command(Login("host", directory=str(tmp_path)), "a-run")[-1]
     done = subprocess.run(
         ["sh", "-c", remote],
@@ -49,7 +49,7 @@ def test_the_session_starts_isolated(trapped: Path, tmp_path: Path) -> None:
     assert any(Path(answer["ready"]).parent == tmp_path for answer in answers if "ready" in answer), answers
 
 
-def test_what_the_session_starts_is_isolated(trapped: Path, tmp_path: Path) -> None:
+def test_program_of_the_session_imports_nothing_from_its_directory(trapped: Path, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     zipfile.ZipFile(io.BytesIO(packed_agent())).extractall(directory)
     argv = agent_command(directory, "files", str(tmp_path / "htdocs"), "file=3")

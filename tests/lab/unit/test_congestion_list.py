@@ -43,7 +43,7 @@ def kill_with_an_extended_list(lists: Path) -> None:
     assert lists.read_text().split() == ["reno", "bbr", "cubic"]
 
 
-def test_the_list_that_a_killed_run_had_extended_is_put_back_by_cleanup(lists: Path) -> None:
+def test_cleanup_puts_back_the_list_that_a_killed_run_extended(lists: Path) -> None:
     """Defect: the extended list stayed, and nothing had noted the change."""
     kill_with_an_extended_list(lists)
     assert congestion.put_back() == Cleaned(
@@ -53,33 +53,14 @@ def test_the_list_that_a_killed_run_had_extended_is_put_back_by_cleanup(lists: P
     assert congestion.put_back() == Cleaned((), ())
 
 
-def test_the_list_that_a_killed_run_had_extended_is_put_back_by_the_next(lists: Path) -> None:
-    kill_with_an_extended_list(lists)
-    with congestion.allowed("dctcp"):
-        assert lists.read_text().split() == ["reno", "bbr", "dctcp"]
-    assert lists.read_text().split() == ["reno", "bbr"]
-    assert congestion.put_back() == Cleaned((), ())
-
-
-def test_a_list_that_may_not_be_changed_leaves_no_note(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: Path, text: str) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    write_text = Path.write_text
-    monkeypatch.setattr(Path, "write_text", lambda self, text: (refused if self == lists else write_text)(self, text))
-    with pytest.raises(PermissionError), congestion.allowed("cubic"):
-        pytest.fail("it cannot be changed")
-    assert [path.name for path in ownership.RUN_DIRECTORY.iterdir()] == ["registry"]
-
-
-def test_a_list_that_somebody_has_chosen_since_stays(lists: Path) -> None:
+def test_list_stays_when_somebody_has_changed_it_since(lists: Path) -> None:
     kill_with_an_extended_list(lists)
     lists.write_text("reno bbr dctcp\n")
     assert congestion.put_back() == Cleaned((), ())
     assert lists.read_text().split() == ["reno", "bbr", "dctcp"]
 
 
-def test_a_list_that_cannot_be_put_back_is_named(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_that_cannot_be_put_back_is_named(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An example is a congestion control on the list whose module has been unloaded."""
     kill_with_an_extended_list(lists)
     write_text = Path.write_text
@@ -97,33 +78,7 @@ def test_a_list_that_cannot_be_put_back_is_named(lists: Path, monkeypatch: pytes
         congestion.select("cubic", ["a"])
 
 
-@pytest.mark.parametrize("stays", [True, False])
-def test_one_that_another_run_had_allowed_for_a_moment_cannot_be_had(
-    lists: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
-) -> None:
-    """Defect: in a container beside a run outside, which uses another lock, a testbed could not be built."""
-    lists.write_text("reno cubic\n")
-
-    def refused(argv: list[str]) -> None:
-        lists.write_text("reno cubic\n" if stays else "reno\n")
-        raise TestbedError("Operation not permitted")
-
-    monkeypatch.setattr(congestion, "AVAILABLE", lists)
-    monkeypatch.setattr(congestion, "run", refused)
-    if stays:
-        with pytest.raises(TestbedError, match="not permitted"):
-            congestion.select("cubic", ["a"])
-    else:
-        assert congestion.select("cubic", ["a"]) is False
-
-
-def test_what_a_kernel_lacks_is_said_with_what_it_has() -> None:
+def test_lacking_control_is_reported_with_those_that_the_kernel_has() -> None:
     assert congestion.lacking("bbr", "reno cubic\n") == "the kernel has no congestion control bbr; it has reno, cubic"
     assert congestion.lacking("cubic", "reno cubic\n") is None
     assert congestion.lacking(congestion.KEEP, "reno cubic\n") is None
-
-
-def test_this_kernel_is_asked() -> None:
-    there = congestion.AVAILABLE.read_text().split()
-    assert [congestion.lacking_here(name) for name in there] == [None] * len(there)
-    assert (congestion.lacking_here("bbrr") or "").startswith("the kernel has no congestion control bbrr; it has ")

@@ -6,12 +6,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mptcp_lab.remote.connection import Login, packed_agent, ssh_command
 from mptcp_lab.remote.devices import parse_devices
@@ -19,17 +16,6 @@ from mptcp_lab.remote.inventory import InventoryError, load_inventory, read_inve
 from mptcp_lab.testbed.installed import REPOSITORY
 
 EXAMPLE = REPOSITORY / "bench" / "rpi" / "inventory.yaml"
-GOOD = """\
-client:
-  ssh: pi@pi.local
-  paths: {ethernet: eth0, wifi: wlan0}
-proxy:
-  ssh: root@proxy
-  interfaces: [eth0, eth1]
-origin:
-  ssh: origin
-  interface: enp1s0
-"""
 
 
 def problems(text: str) -> list[str]:
@@ -38,7 +24,7 @@ def problems(text: str) -> list[str]:
     return str(refused.value).splitlines()
 
 
-def test_the_shipped_example_is_good() -> None:
+def test_shipped_inventory_is_read() -> None:
     inventory = read_inventory(EXAMPLE)
     assert [(path.name, path.device) for path in inventory.paths] == [("ethernet", "eth0"), ("wifi", "wlan0")]
     assert inventory.proxy.devices == ("eth0",)
@@ -46,22 +32,7 @@ def test_the_shipped_example_is_good() -> None:
     assert inventory.origin.login.directory == "/var/tmp"
 
 
-def test_what_the_example_has_in_comments_is_good_too() -> None:
-    lines = EXAMPLE.read_text().splitlines()
-    keys = ("# address", "# address6", "# options:", "#   Port", "#   IdentityFile", "#   ProxyJump")
-    text = "\n".join(line.replace("# ", "", 1) if line.strip().startswith(keys) else line for line in lines)
-    inventory = load_inventory(text, "hosts.yaml")
-    assert inventory.proxy.addresses == {4: "203.0.113.7", 6: "2001:db8::7"}
-    assert inventory.origin.addresses == {4: "203.0.113.8"}
-    assert inventory.client.login.options == {"ProxyJump": "gateway.example.net"}
-    assert inventory.origin.login.options == {
-        "Port": "2222",
-        "IdentityFile": "~/.ssh/testbed",
-        "ProxyJump": "gateway.example.net",
-    }
-
-
-def test_every_mistake_is_reported_at_once_with_its_line() -> None:
+def test_all_mistakes_are_reported_at_once_with_their_lines() -> None:
     text = """\
 client:
   ssh: -oProxyCommand=x
@@ -93,53 +64,13 @@ origin:
     ]
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_missing_inventory_is_named() -> None:
     with pytest.raises(InventoryError, match=r"^/no/such\.yaml: cannot be read: No such file or directory$"):
         read_inventory(Path("/no/such.yaml"))
 
 
-def test_a_host_has_its_own_options_before_the_common_ones() -> None:
-    text = GOOD + "options: {port: 22, Compression: true}\n"
-    text = text.replace("  ssh: root@proxy\n", "  ssh: root@proxy\n  options: {Port: 2222}\n")
-    inventory = load_inventory(text, "hosts.yaml")
-    assert inventory.proxy.login.options == {"Port": "2222", "Compression": "yes"}
-    assert inventory.client.login.options == {"port": "22", "Compression": "yes"}
-
-
-def test_messages_find_the_line_of_a_key() -> None:
-    inventory = load_inventory(GOOD, "hosts.yaml")
-    assert inventory.at("origin.interface") == "hosts.yaml:9: origin.interface"
-    assert inventory.at("proxy.interfaces[1]") == "hosts.yaml:6: proxy.interfaces[1]"
-
-
-@given(st.text())
-def test_no_text_does_more_than_be_refused(text: str) -> None:
-    with suppress(InventoryError):
-        load_inventory(text, "hosts.yaml")
-
-
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
-def test_no_value_of_options_does_more_than_be_refused(value: object) -> None:
-    content = {"options": {"Port": value}}
-    try:
-        inventory = load_inventory(GOOD + json.dumps(content)[1:-1], "hosts.yaml")
-    except InventoryError:
-        return
-    assert inventory.client.login.options["Port"]
-
-
-def test_ssh_is_never_asked_to_ask_and_options_come_before_the_destination() -> None:
-    argv = ssh_command(Login("pi@host", {"Port": "2222", "ConnectTimeout": "3"}), "run-1")
-    options = argv[: argv.index("--")]
-    assert "BatchMode=yes" in options
-    # ssh uses the first value given for an option, see ssh_config(5).
-    assert options.index("ConnectTimeout=3") < options.index("ConnectTimeout=10")
-    assert argv[argv.index("--") + 1] == "pi@host"
-    assert len(argv) == argv.index("--") + 3
-
-
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_the_login_shell_hands_code_and_arguments_on_unchanged(tmp_path: Path, shell: str) -> None:
+def test_login_shell_passes_code_and_arguments_on_unchanged(tmp_path: Path, shell: str) -> None:
     odd = "/tmp/a b'c$HOME\\"
     for name, script in (("python3", 'printf "<%s>" "$@"'), ("id", "echo 0")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -157,7 +88,7 @@ def test_the_login_shell_hands_code_and_arguments_on_unchanged(tmp_path: Path, s
     assert done.stdout.endswith(f"<run><{odd}>")
 
 
-def test_the_agent_runs_from_its_own_folder_alone(tmp_path: Path) -> None:
+def test_agent_needs_only_its_own_folder(tmp_path: Path) -> None:
     """The code that is sent to a host imports only itself and the standard library."""
     (tmp_path / "agent.zip").write_bytes(packed_agent())
     for module in ("server", "leftovers", "files", "answers", "transfer", "counters", "processes"):
@@ -166,7 +97,7 @@ def test_the_agent_runs_from_its_own_folder_alone(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_addresses_that_others_cannot_use_are_passed_over() -> None:
+def test_addresses_that_others_cannot_use_are_left_out() -> None:
     shown = [
         {},
         {

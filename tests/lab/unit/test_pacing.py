@@ -11,25 +11,7 @@ import pytest
 from mptcp_lab.agent.pacing import Paced
 
 
-def test_the_first_reading_is_there_at_once_and_others_follow() -> None:
-    enough = threading.Event()
-    count = 0
-
-    def take() -> None:
-        nonlocal count
-        count += 1
-        if count == 3:
-            enough.set()
-
-    paced = Paced(take, 0.001)
-    paced.start()
-    assert count >= 1
-    assert enough.wait(30)
-    paced.stop()
-    assert paced.error is None
-
-
-def test_a_first_reading_may_be_asked_for_later() -> None:
+def test_first_reading_may_be_asked_for_later() -> None:
     times: list[float] = []
     enough = threading.Event()
 
@@ -47,11 +29,7 @@ def test_a_first_reading_may_be_asked_for_later() -> None:
     assert times[1] >= first + 0.02
 
 
-def test_one_that_never_started_can_be_stopped() -> None:
-    Paced(lambda: None, 1.0).stop()
-
-
-def test_a_first_reading_that_fails_is_raised() -> None:
+def test_error_of_the_first_reading_is_raised() -> None:
     def take() -> None:
         raise OSError("no such file")
 
@@ -59,7 +37,7 @@ def test_a_first_reading_that_fails_is_raised() -> None:
         Paced(take, 0.001).start()
 
 
-def test_a_later_one_that_fails_is_kept_and_ends_it() -> None:
+def test_error_of_a_later_reading_is_kept_and_ends_the_readings() -> None:
     failed = threading.Event()
     count = 0
 

@@ -11,9 +11,8 @@ from typing import Any, cast
 import pytest
 from fake_host import FakeHost
 
-from mptcp_lab.testbed import Host, TestbedError, services
+from mptcp_lab.testbed import Host, TestbedError
 from mptcp_lab.testbed.services import (
-    REPOSITORY,
     start_origin,
     start_proxy,
     start_relay,
@@ -24,7 +23,7 @@ from mptcp_lab.testbed.services import (
 
 
 @pytest.mark.parametrize("settings", [{}, {"verify_interval": 1, "ledger": "/elsewhere"}])
-def test_a_throttler_does_not_count_in_the_hosts_ledger(tmp_path: Path, settings: dict[str, object]) -> None:
+def test_throttler_has_its_own_ledger(tmp_path: Path, settings: dict[str, object]) -> None:
     written = write_throttler_config(cast(Host, FakeHost(tmp_path)), Path("policy.yaml"), settings=settings)
     lines = dict(line.split(": ", 1) for line in written.read_text().splitlines())
     assert json.loads(lines["ledger"]) == settings.get("ledger", f"{tmp_path}/proxy-ledger.sqlite")
@@ -47,7 +46,7 @@ A killed throttler would leave its caps behind.
 
 @pytest.mark.parametrize("error", [TestbedError("no end after 31 s"), KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("service", STARTS)
-def test_a_program_that_does_not_come_to_answer_is_ended(tmp_path: Path, service: str, error: BaseException) -> None:
+def test_program_is_ended_when_it_does_not_answer(tmp_path: Path, service: str, error: BaseException) -> None:
     """Defect: a throttler whose start had failed kept running, so that later runs without one were capped."""
 
     def answer(argv: Sequence[str]) -> str:
@@ -64,38 +63,16 @@ def test_a_program_that_does_not_come_to_answer_is_ended(tmp_path: Path, service
     assert program.ends == [ended]
 
 
-@pytest.mark.parametrize("service", STARTS)
-def test_a_program_that_answers_goes_on(tmp_path: Path, service: str) -> None:
-    host = FakeHost(tmp_path)
-    STARTS[service][0](host)
-    assert [program.running for program in host.started] == [True]
-
-
 def proxy_host(directory: Path) -> FakeHost:
     """Return a host whose kernel has reno and cubic."""
     asked = ["sysctl", "-n", "net.ipv4.tcp_available_congestion_control"]
     return FakeHost(directory, lambda argv: "reno cubic\n" if argv == asked else "{}")
 
 
-def test_a_congestion_control_that_the_proxys_kernel_lacks_is_refused(tmp_path: Path) -> None:
+def test_proxy_is_refused_a_congestion_control_that_its_kernel_lacks(tmp_path: Path) -> None:
     """Defect: the proxy used the host's own congestion control, but the result named the requested one."""
     host = proxy_host(tmp_path)
     with pytest.raises(TestbedError) as raised:
         start_proxy(cast(Host, host), control="bbr")
     assert str(raised.value) == "the proxy on proxy: the kernel has no congestion control bbr; it has reno, cubic"
     assert [program.ends for program in host.started] == [["kill_tree"]]
-
-
-@pytest.mark.parametrize("control", ["cubic", "keep", None])
-def test_one_that_it_has_is_the_proxys(tmp_path: Path, control: str | None) -> None:
-    host = proxy_host(tmp_path)
-    assert start_proxy(cast(Host, host), control=control).process.running
-    [command] = host.commands
-    assert command[4:] == (["--congestion-control", control] if control else [])
-
-
-def test_whoever_asks_for_a_congestion_control_has_it_looked_for() -> None:
-    sources = {
-        source for source in (REPOSITORY / "bench").rglob("*.py") if "--congestion-control" in source.read_text()
-    }
-    assert sources == {Path(services.__file__)}

@@ -88,8 +88,8 @@ def screenshot(browser: Remote, path: Path) -> None:
 
 def complaints(browser: Remote) -> list[str]:
     """Return Chromium's errors: violations of the page's security policy, and files that could not be loaded."""
-    said = _ask(browser, "se/log", {"type": "browser"})
-    return [each["message"] for each in said if each["level"] == "SEVERE"]
+    entries = _ask(browser, "se/log", {"type": "browser"})
+    return [each["message"] for each in entries if each["level"] == "SEVERE"]
 
 
 def _devtools(browser: Remote, command: str, arguments: dict[str, Any]) -> Any:

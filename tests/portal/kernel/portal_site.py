@@ -96,7 +96,7 @@ class PortalSite:
         command = [*NOBODY, self.node.program("mptcp-portal"), "run", "--config", str(config)]
         portal = self.portal = self.node.popen(command)
         # As in the unit, the portal logs this line when Squid has found it.
-        wait_until(lambda: "the check page on" in portal.output(), "the portal is there", process=portal, timeout=60)
+        wait_until(lambda: "the check page on" in portal.output(), "the portal answers", process=portal, timeout=60)
         return portal
 
     def wait_for_all_workers(self, node: LiveNode | None = None) -> None:

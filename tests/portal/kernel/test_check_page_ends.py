@@ -22,7 +22,7 @@ def mptcp_socket(stack: ExitStack) -> socket.socket:
     return stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP))
 
 
-def test_two_clients_with_the_same_port_are_two(require: Any) -> None:
+def test_clients_with_the_same_port_are_distinguished(require: Any) -> None:
     require("mptcp")
     with ExitStack() as stack:
         listener = mptcp_socket(stack)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check page through real Squid: it tells the truth, and only to the client whose connection it is."""
+"""Tests for the check page through real Squid: it is correct, and shows each client only its own connection."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def connection(site: PortalSite, family: int = 4, node: str = "client", protocol
     return Connection(site.testbed[node], site.node.service_address(family), protocol)
 
 
-def test_where_the_portal_does_not_run_squid_says_so_and_all_else_works(site: PortalSite, origin: Origin) -> None:
+def test_squid_serves_an_error_page_while_the_portal_is_down(site: PortalSite, origin: Origin) -> None:
     """This is the first test of the module, so the portal does not run yet. It may start at any time."""
     with connection(site) as client:
         for _ in range(12):  # after ten failures Squid takes a peer for dead
@@ -61,16 +61,16 @@ def test_where_the_portal_does_not_run_squid_says_so_and_all_else_works(site: Po
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_without_a_throttler_the_kernel_is_asked(portal: PortalSite, family: int) -> None:
+def test_page_without_a_throttler_uses_the_kernel(portal: PortalSite, family: int) -> None:
     with connection(portal, family) as client:
-        found = client.until(lambda said: "2 subflows" in said["headline"], "the second path is seen")
+        found = client.until(lambda answer: "2 subflows" in answer["headline"], "the second path is seen")
         assert found["transport"] == "multipath"
         assert found["throttler"] == "absent"
     with connection(portal, family, protocol=socket.IPPROTO_TCP) as client:
         assert client.look()["transport"] == "tcp"
 
 
-def test_the_page_cannot_be_kept_and_says_so_to_squid(portal: PortalSite) -> None:
+def test_page_is_not_cached(portal: PortalSite) -> None:
     with connection(portal) as client:
         for path in ("", "check.json", "check.js", "portal.css"):
             status, headers, _ = client.get(CHECK + path)
@@ -83,7 +83,7 @@ def test_the_page_cannot_be_kept_and_says_so_to_squid(portal: PortalSite) -> Non
 
 @pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_paths_come_and_go(portal: PortalSite, family: int) -> None:
+def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int) -> None:
     client, address = portal.client, {4: SECOND, 6: "fd77:2::2"}[family]
     endpoints = portal.testbed.topology.node("client").endpoints
     number = next(str(each.id) for each in endpoints if each.address == address)
@@ -92,89 +92,89 @@ def test_paths_come_and_go(portal: PortalSite, family: int) -> None:
         try:
             with connection(portal, family) as one:
                 one.get(CHECK)
-                found = one.until(lambda said: len(said["subflows"]) == 1, "one path is seen")
+                found = one.until(lambda answer: len(answer["subflows"]) == 1, "one path is seen")
                 # "so far" is only said of a young connection, and on a busy machine this one may be old by now.
                 assert found["headline"].replace(" so far", "") == "Multipath TCP with 1 subflow: Wi-Fi"
                 client.run(["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"])
-                found = one.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+                found = one.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
                 assert found["headline"].replace(" so far", "") == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
                 # While the throttler does not answer, the page has only the kernel's data, which lists no subflows.
                 found = one.until(
-                    lambda said: len(said["subflows"]) == 2 and " so far" not in said["headline"],
-                    "it is an older connection",
+                    lambda answer: len(answer["subflows"]) == 2 and " so far" not in answer["headline"],
+                    "the connection counts as an older one",
                 )
                 assert [each["address"] for each in found["subflows"]][1] == address
                 assert found["lines"] == ["None of them is limited now."]
                 client.run(["ip", "mptcp", "endpoint", "delete", "id", number])
-                one.until(lambda said: len(said["subflows"]) == 1, "one path is left")
+                one.until(lambda answer: len(answer["subflows"]) == 1, "one path is left")
         finally:
             command = ["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"]
             client.run(command, check=False)
 
 
-def test_the_connection_stays_known_when_the_path_it_began_on_is_gone(portal: PortalSite) -> None:
+def test_page_knows_a_connection_whose_first_path_is_gone(portal: PortalSite) -> None:
     with portal.throttled(), connection(portal) as client:
-        client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         with portal.client.link_down("eth0"):
             # The kernel gives up a dead subflow when it sends something; meanwhile the other one carries the answers.
             portal.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
-            found = client.until(lambda said: len(said["subflows"]) == 1, "the other path is left")
+            found = client.until(lambda answer: len(answer["subflows"]) == 1, "the other path is left")
             assert found["subflows"][0]["path"] == "LTE"
             assert found["transport"] == "multipath"
 
 
-def test_a_cap_is_said_from_when_it_is_set_until_it_is_lifted(portal: PortalSite) -> None:
+def test_page_shows_a_cap_until_it_is_lifted(portal: PortalSite) -> None:
     with portal.throttled() as throttler, connection(portal) as client:
-        found = client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        found = client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         assert found["lines"] == ["None of them is limited now."]
         portal.reload(throttler, LTE_CAPPED)
-        found = client.until(lambda said: any(each["capped"] for each in said["subflows"]), "the cap is seen")
+        found = client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the cap is seen")
         assert found["lines"] == ["LTE is held to 5 Mbit/s by rule evening."]
         assert [each["limit"] for each in found["subflows"]] == ["none", "5 Mbit/s"]
         portal.reload(throttler, PATHS + "rules: []\n")
-        client.until(lambda said: not any(each["capped"] for each in said["subflows"]), "the cap is gone")
+        client.until(lambda answer: not any(each["capped"] for each in answer["subflows"]), "the cap is gone")
 
 
 @pytest.mark.nightly(besides=("[4]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_plain_tcp_is_said_to_be_plain_tcp_whatever_the_rules_are(portal: PortalSite, family: int) -> None:
+def test_page_shows_plain_tcp_without_caps_of_other_connections(portal: PortalSite, family: int) -> None:
     """The same client also has a Multipath TCP connection with a cap."""
     with portal.throttled(LTE_CAPPED), connection(portal, family) as other:
-        other.until(lambda said: any(each["capped"] for each in said["subflows"]), "the cap is seen")
+        other.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the cap is seen")
         with connection(portal, family, protocol=socket.IPPROTO_TCP) as client:
             for _ in range(2):
-                said = client.until(lambda said: said["throttler"] == "answered", "the throttler has answered")
-                assert said["transport"] == "tcp"
-                assert said["subflows"] == []
-                assert "held" not in " ".join(said["lines"])
+                answer = client.until(lambda answer: answer["throttler"] == "answered", "the throttler has answered")
+                assert answer["transport"] == "tcp"
+                assert answer["subflows"] == []
+                assert "held" not in " ".join(answer["lines"])
 
 
-def test_a_volume_is_said_until_it_is_used_up(portal: PortalSite, origin: Origin) -> None:
+def test_page_shows_a_volume_until_it_is_used_up(portal: PortalSite, origin: Origin) -> None:
     with portal.throttled(PATHS + VOLUME % "5 MB"), connection(portal) as client:
-        found = client.until(lambda said: bool(said["budgets"]), "the volume is seen")
+        found = client.until(lambda answer: bool(answer["budgets"]), "the volume is seen")
         assert found["budgets"][0]["volume"] == 5_000_000
         first = found["budgets"][0]["left"]
         assert 4_000_000 < first <= 5_000_000
 
-        def is_used_up(said: dict[str, Any]) -> bool:
+        def is_used_up(answer: dict[str, Any]) -> bool:
             """Return whether the client has used up a volume.
 
             Each of its addresses has one; the path shares may vary.
             """
-            if min((each["left"] for each in said["budgets"]), default=1) <= 0:
+            if min((each["left"] for each in answer["budgets"]), default=1) <= 0:
                 return True
             assert len(client.get(origin.url("big"))[2]) == 3_000_000
             return False
 
-        found = client.until(is_used_up, "it is used up")
+        found = client.until(is_used_up, "the volume is used up")
         assert any("all of 5 MB used up" in line for line in found["lines"])
-        found = client.until(lambda said: any(each["capped"] for each in said["subflows"]), "it has a consequence")
+        found = client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the rule takes effect")
         assert any("is held to 8 Mbit/s by rule month" in line for line in found["lines"])
 
 
-def test_no_header_makes_a_client_another(portal: PortalSite) -> None:
+def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
     with portal.throttled(LTE_CAPPED), connection(portal) as victim, connection(portal, node="neighbour") as thief:
-        mine = victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        mine = victim.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         address, port = victim.end
         end = portal.ends(victim)
         claims = [
@@ -231,10 +231,10 @@ OTHERS = {
 }
 
 
-def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
+def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> None:
     """No client gets another client's data, whatever it sends or hides in a request."""
     with portal.throttled(LTE_CAPPED), connection(portal) as victim:
-        victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        victim.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         end = portal.ends(victim)
         claim = f"MPTCP-Client: {end}"
         hidden = f"GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\n{claim}\r\n\r\n"
@@ -249,7 +249,7 @@ def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
         }
         for what, text in OTHERS.items():
             with connection(portal, node="neighbour") as thief:
-                answer = thief.said_to(text.format(**values).encode())
+                answer = thief.send_raw(text.format(**values).encode())
             assert answer.startswith(b"HTTP/1.1 "), (what, answer)
             # An error page may quote the request, which contains the victim's first address.
             for own in (SECOND, f'"address":"{FIRST}"'):
@@ -260,9 +260,9 @@ def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
             assert found["transport"] == "multipath", what
 
 
-def test_nobody_but_squid_is_answered(portal: PortalSite) -> None:
+def test_portal_answers_only_squid(portal: PortalSite) -> None:
     with portal.throttled(), connection(portal) as client:
-        client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         address, _ = client.end
         url = f"http://127.0.0.1:{CHECK_PORT}/check.json"
         curl = ["curl", "-s", "-w", "%{http_code}", "-H", f"MPTCP-Client: {portal.ends(client)}", url]
@@ -287,7 +287,7 @@ def test_nobody_but_squid_is_answered(portal: PortalSite) -> None:
         assert client.get("http://check.mptcp.internal:3128/")[0] == 403
 
 
-def test_the_captive_portal_api_says_what_is_left(portal: PortalSite) -> None:
+def test_captive_portal_api_returns_the_remaining_bytes(portal: PortalSite) -> None:
     host = portal.node.service_address()
     curl = ["curl", "-s", "-H", f"X-Forwarded-For: {FIRST}", f"http://{host}:{CAPTIVE_PORT}/captive-portal"]
 
@@ -304,17 +304,17 @@ def test_the_captive_portal_api_says_what_is_left(portal: PortalSite) -> None:
             found[:] = [left()]
             return found[0] > 0
 
-        wait_until(is_known, "what is left is known")
+        wait_until(is_known, "the remaining volume is known")
         return found[0]
 
     with portal.throttled(PATHS + VOLUME % "5 GB"):
         # An operating system asks before it opens a connection.
         before = wait_for_left()
         with connection(portal) as client:
-            found = client.until(lambda said: bool(said["budgets"]), "the volume is seen")
+            found = client.until(lambda answer: bool(answer["budgets"]), "the volume is seen")
             (own,) = [each for each in found["budgets"] if each["client"] == FIRST]
             assert own["left"] <= before
             # The portal repeats an answer of the last second.
-            wait_until(lambda: 0 < left() <= own["left"], "what is left has become less")
+            wait_until(lambda: 0 < left() <= own["left"], "the remaining volume has shrunk")
     # Only the web server in front of the portal gets an answer.
     assert "captive" not in portal.client.run(curl).stdout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check page behind a relay: it shows the relay's connection, and says that it is the relay's."""
+"""Tests for the check page behind a relay: it shows the connection of the relay and says so."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ PARENT = (
 )
 
 
-def test_behind_a_relay_the_page_shows_the_relays_connection(
-    make_testbed: Callable[..., Testbed], require: Any
-) -> None:
+def test_page_behind_a_relay_shows_the_relays_connection(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "bpf-pacing", "squid", "gcc")
     testbed = make_testbed(RELAY)
     site, relay = PortalSite.on(testbed), testbed["relay"]
@@ -39,11 +37,13 @@ def test_behind_a_relay_the_page_shows_the_relays_connection(
         wait_until(lambda: phone.get("http://check.mptcp.internal/")[0] == 200, "the chain works", timeout=90)
         # Each answer uses a new connection, whose second subflow joins after the request. Only the kernel is asked.
         answers = [phone.look("MPTCP-Client: 10.77.8.2 3128 10.77.8.2 3128") for _ in range(10)]
-        assert {(said["transport"], said["throttler"]) for said in answers} == {("multipath", "absent")}
-        assert all("Another proxy, a relay for instance" in said["lines"][0] for said in answers)
+        assert {(answer["transport"], answer["throttler"]) for answer in answers} == {("multipath", "absent")}
+        assert all("Another proxy, a relay for instance" in answer["lines"][0] for answer in answers)
         # The page waits one second for the second subflow, which may be too short on a busy machine.
-        assert sum(said["headline"] == "Multipath TCP with 2 subflows" for said in answers) >= 6
+        assert sum(answer["headline"] == "Multipath TCP with 2 subflows" for answer in answers) >= 6
         with site.throttled(LTE_CAPPED):
-            said = phone.until(lambda said: any(each["capped"] for each in said["subflows"]), "the relay's cap is said")
-            assert {each["address"] for each in said["subflows"]} == {"10.77.1.2", "10.77.2.2"}
-            assert "LTE is held to 5 Mbit/s by rule evening." in said["lines"]
+            answer = phone.until(
+                lambda answer: any(each["capped"] for each in answer["subflows"]), "the page shows the relay's cap"
+            )
+            assert {each["address"] for each in answer["subflows"]} == {"10.77.1.2", "10.77.2.2"}
+            assert "LTE is held to 5 Mbit/s by rule evening." in answer["lines"]

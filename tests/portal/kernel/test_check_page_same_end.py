@@ -50,13 +50,13 @@ def victim(site: PortalSite, port: int) -> Iterator[Connection]:
         site.throttled(LTE_CAPPED),
         Connection(site.client, site.node.service_address(), source=source) as client,
     ):
-        client.until(lambda said: any(each["capped"] for each in said["subflows"]), "the cap is said")
+        client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the page shows the cap")
         yield client
 
 
 @pytest.mark.nightly(besides=("262-",))
 @pytest.mark.parametrize(("protocol", "port"), [(socket.IPPROTO_TCP, 25555), (socket.IPPROTO_MPTCP, 25556)])
-def test_clients_behind_one_nat_are_told_of_their_own_connections(site: PortalSite, protocol: int, port: int) -> None:
+def test_clients_behind_one_nat_see_their_own_connections(site: PortalSite, protocol: int, port: int) -> None:
     """Defect: a client that used another address of the proxy was shown the other client's paths, caps and bytes."""
     core = site.testbed["core"]
     core.run(["nft", "add table ip lan; add chain ip lan out { type nat hook postrouting priority 100; }"])
@@ -65,19 +65,19 @@ def test_clients_behind_one_nat_are_told_of_their_own_connections(site: PortalSi
         source = ("10.77.3.2", port)
         node = site.testbed["neighbour"]
         with victim(site, port), Connection(node, OTHER_ADDRESS, protocol, source) as neighbour:
-            said = neighbour.until(lambda said: said["throttler"] == "answered", "the throttler has answered")
+            answer = neighbour.until(lambda answer: answer["throttler"] == "answered", "the throttler has answered")
             ends = site.node.run(["ss", "-Htn", "src", OTHER_ADDRESS, "dst", f"{FIRST}:{port}"]).stdout
             assert ends.count("ESTAB") == 1, "the NAT has given it the other client's end"
-            assert said["transport"] == ("tcp" if protocol == socket.IPPROTO_TCP else "multipath")
-            assert SECOND not in json.dumps(said)
-            assert not any(each["capped"] for each in said["subflows"])
+            assert answer["transport"] == ("tcp" if protocol == socket.IPPROTO_TCP else "multipath")
+            assert SECOND not in json.dumps(answer)
+            assert not any(each["capped"] for each in answer["subflows"])
             if protocol == socket.IPPROTO_TCP:
-                assert (said["subflows"], said["budgets"]) == ([], [])
+                assert (answer["subflows"], answer["budgets"]) == ([], [])
     finally:
         core.run(["nft", "delete table ip lan"])
 
 
-def test_who_has_the_ends_that_a_connection_began_with_is_told_nothing_of_it(site: PortalSite) -> None:
+def test_client_that_reuses_ends_does_not_see_the_older_connection(site: PortalSite) -> None:
     """Defect: an MPTCP connection keeps the ends of its first subflow after this has gone.
 
     A client that later got these ends, by a new lease or from a NAT, was shown the connection.
@@ -87,16 +87,16 @@ def test_who_has_the_ends_that_a_connection_began_with_is_told_nothing_of_it(sit
     with victim(site, port) as client, site.client.link_down("eth0"):
         # The kernel gives up a dead subflow when it sends something; meanwhile the other one carries the answers.
         site.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
-        client.until(lambda said: [each["path"] for each in said["subflows"]] == ["LTE"], "the other path is left")
+        client.until(lambda answer: [each["path"] for each in answer["subflows"]] == ["LTE"], "the other path is left")
         neighbour.run(["ip", "address", "add", f"{FIRST}/32", "dev", "lo"])
         core.run(["ip", "route", "add", FIRST, "via", "10.77.3.2"])
         try:
             source = (FIRST, port)
             address = site.node.service_address()
             with Connection(neighbour, address, socket.IPPROTO_TCP, source) as other:
-                said = other.until(lambda said: said["throttler"] == "answered", "the throttler has answered")
-                assert (said["transport"], said["subflows"], said["budgets"]) == ("tcp", [], [])
-                assert SECOND not in json.dumps(said)
+                answer = other.until(lambda answer: answer["throttler"] == "answered", "the throttler has answered")
+                assert (answer["transport"], answer["subflows"], answer["budgets"]) == ("tcp", [], [])
+                assert SECOND not in json.dumps(answer)
         finally:
             core.run(["ip", "route", "delete", FIRST])
             neighbour.run(["ip", "address", "delete", f"{FIRST}/32", "dev", "lo"])

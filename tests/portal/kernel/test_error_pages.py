@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the error pages of the real Squid: people see our page for the kind of error, and no warning."""
+"""Tests for the error pages of the real Squid: for each kind of error it shows this project's page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shown(client: Connection, url: str) -> tuple[int, str]:
     return status, found[1] if found else page
 
 
-def test_squid_shows_our_pages(make_testbed: Callable[..., Testbed], require: Any) -> None:
+def test_squid_shows_the_error_page_of_each_kind(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("squid", "gcc")
     testbed = make_testbed()
     proxy = start_proxy(testbed["proxy"])
@@ -56,7 +56,7 @@ def test_squid_shows_our_pages(make_testbed: Callable[..., Testbed], require: An
     assert "error-pages" not in log, log
 
 
-def test_a_relay_whose_proxy_does_not_answer_shows_ours(make_testbed: Callable[..., Testbed], require: Any) -> None:
+def test_relay_shows_an_error_page_if_its_proxy_is_silent(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("squid", "gcc")
     testbed = make_testbed(RELAY)
     relay = testbed["relay"]

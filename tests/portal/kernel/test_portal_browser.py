@@ -124,7 +124,7 @@ def text_of(browser: Remote, selector: str) -> str:
     return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText || ''", selector))
 
 
-def until_it_says(browser: Remote, words: str) -> None:
+def wait_for_words(browser: Remote, words: str) -> None:
     """Wait until the check page, through its own script, shows *words*."""
     try:
         wait_until(lambda: words in text_of(browser, "#answer"), f"the page says {words!r}", timeout=90)
@@ -132,7 +132,7 @@ def until_it_says(browser: Remote, words: str) -> None:
         raise AssertionError(f"{error}; it says {text_of(browser, 'body')!r}") from None
 
 
-def keep(browser: Remote, name: str) -> None:
+def save_screenshots(browser: Remote, name: str) -> None:
     """If MPTCP_SCREENSHOTS is set, write screenshots of the page in all sizes and schemes there, for people."""
     if not (wanted := os.environ.get("MPTCP_SCREENSHOTS")):
         return
@@ -143,7 +143,7 @@ def keep(browser: Remote, name: str) -> None:
             screenshot(browser, Path(wanted) / f"{name}-{size}-{scheme}.png")
 
 
-def judge(browser: Remote, *statuses: int) -> None:
+def assert_accessible(browser: Remote, *statuses: int) -> None:
     """Fail if the page is not accessible: colours, names, order, width.
 
     *statuses*: HTTP errors that answers may have.
@@ -155,12 +155,12 @@ def judge(browser: Remote, *statuses: int) -> None:
             assert axe.faults(browser, of_colour=scheme != SCHEMES[0]) == [], (size, scheme)
             assert not is_wider_than(browser, size), (size, scheme)
     expected = [f"status of {each}" for each in statuses]
-    assert [said for said in complaints(browser) if not any(each in said for each in expected)] == []
+    assert [complaint for complaint in complaints(browser) if not any(each in complaint for each in expected)] == []
 
 
 @pytest.mark.nightly(besides=("https",))
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: str) -> None:
+def test_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: str) -> None:
     host = origin.host.service_address()
     before, joined = site.client.counters(), site.node.mib()["MPTcpExtMPJoinAckRx"]
     with chromium(site, proxy_flag(site)) as browser:
@@ -176,33 +176,33 @@ def test_a_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: st
         log = access_log(site)
         return log.count("picture.gif") >= PICTURES if scheme == "http" else f"CONNECT {host}:443" in log
 
-    wait_until(logged, "Squid has logged it")
+    wait_until(logged, "Squid has logged the request")
 
 
-def test_chromium_does_what_proxy_pac_says(site: PortalSite, origin: Origin) -> None:
+def test_chromium_follows_proxy_pac(site: PortalSite, origin: Origin) -> None:
     """The origin has a private address, so Chromium asks it directly. It asks for the check page through the proxy."""
     with chromium(site, pac_flag(site)) as browser:
         browser.get(origin.url("direct/site.html"))
         assert is_whole(browser)
         browser.get(CHECK)
-        until_it_says(browser, "Multipath TCP")
+        wait_for_words(browser, "Multipath TCP")
     assert "direct" not in access_log(site)
 
 
-def test_the_check_page_follows_what_happens(site: PortalSite, origin: Origin) -> None:
+def test_check_page_follows_changes_of_paths_and_caps(site: PortalSite, origin: Origin) -> None:
     second = next(each for each in site.testbed.topology.node("client").endpoints if each.address == "10.77.2.2")
     add = ["ip", "mptcp", "endpoint", "add", second.address, "dev", second.device, "id", str(second.id), "subflow"]
     site.client.run(["ip", "mptcp", "endpoint", "delete", "id", str(second.id)])
     try:
         with site.throttled() as throttler, chromium(site, pac_flag(site)) as browser:
             browser.get(CHECK)
-            until_it_says(browser, "Multipath TCP with 1 subflow")
+            wait_for_words(browser, "Multipath TCP with 1 subflow")
             site.client.run(add)
-            until_it_says(browser, "Multipath TCP with 2 subflows: Wi-Fi and LTE")
+            wait_for_words(browser, "Multipath TCP with 2 subflows: Wi-Fi and LTE")
             site.reload(throttler, LTE_CAPPED)
-            until_it_says(browser, "LTE is held to 5 Mbit/s by rule evening.")
+            wait_for_words(browser, "LTE is held to 5 Mbit/s by rule evening.")
             site.reload(throttler, CAP_AND_VOLUME)
-            until_it_says(browser, "of 50 MB left")
+            wait_for_words(browser, "of 50 MB left")
             download(site, origin)
 
             def says_less() -> bool:
@@ -211,59 +211,59 @@ def test_the_check_page_follows_what_happens(site: PortalSite, origin: Origin) -
                 return bool(left and float(left[1]) < 49 and "LTE is held to 5 Mbit/s by rule evening." in text)
 
             wait_until(says_less, "the page says that less is left, and of the cap", timeout=90)
-            judge(browser)
-            keep(browser, "check-multipath")
+            assert_accessible(browser)
+            save_screenshots(browser, "check-multipath")
             site.reload(throttler, PATHS + VOLUME % "5 MB")
-            until_it_says(browser, "of 5 MB left")
+            wait_for_words(browser, "of 5 MB left")
             assert not browser.execute_script("return document.getElementById('volumes').hidden")
             download(site, origin)
-            until_it_says(browser, "all of 5 MB used up")
-            until_it_says(browser, "is held to 8 Mbit/s by rule month.")
-            judge(browser)
-            keep(browser, "check-used-up")
+            wait_for_words(browser, "all of 5 MB used up")
+            wait_for_words(browser, "is held to 8 Mbit/s by rule month.")
+            assert_accessible(browser)
+            save_screenshots(browser, "check-used-up")
     finally:
         site.client.run(add, check=False)
 
 
-def test_the_check_page_without_multipath(site: PortalSite) -> None:
+def test_check_page_shows_plain_tcp(site: PortalSite) -> None:
     """The throttler knows no subflows of a connection without MPTCP, whatever caps are in force."""
     with site.throttled(LTE_CAPPED), chromium(site, proxy_flag(site), mptcp=False) as browser:
         browser.get(CHECK)
-        until_it_says(browser, "Plain TCP over one path")
+        wait_for_words(browser, "Plain TCP over one path")
         assert "held" not in text_of(browser, "#answer")
         assert "What speaks Multipath TCP" in text_of(browser, "#systems")
-        judge(browser)
-        keep(browser, "check-plain")
+        assert_accessible(browser)
+        save_screenshots(browser, "check-plain")
         # Defect: the link led to an address of the proxy's host, to which the proxy denies access.
         browser.execute_script("document.querySelector('#systems a').click()")
         wait_until(lambda: browser.current_url == f"{CHECK}use/", "the link is followed", timeout=90)
-        wait_until(lambda: "Set it up" in text_of(browser, "main"), "the steps are there", timeout=90)
+        wait_until(lambda: "Set it up" in text_of(browser, "main"), "the page shows the steps", timeout=90)
         assert shown_code(browser) == [f"http://{site.node.service_address()}:{PAGE_PORT}/"]
         assert "Get the profile" in str(browser.execute_script("return document.body.textContent"))
-        judge(browser)
+        assert_accessible(browser)
 
 
-def test_while_the_throttler_does_not_run_the_page_says_so(site: PortalSite) -> None:
+def test_check_page_reports_a_stopped_throttler(site: PortalSite) -> None:
     """The check page has status 200, its JSON 503."""
     with chromium(site, proxy_flag(site)) as browser:
         with site.throttled(LTE_CAPPED):
             browser.get(CHECK)
-            until_it_says(browser, "Wi-Fi and LTE")
-        asked = "return document.getElementById('answer').dataset.throttler"
-        wait_until(lambda: browser.execute_script(asked) == "absent", "the page follows", timeout=90)
+            wait_for_words(browser, "Wi-Fi and LTE")
+        state = "return document.getElementById('answer').dataset.throttler"
+        wait_until(lambda: browser.execute_script(state) == "absent", "the page follows", timeout=90)
         assert browser.execute_script("return document.getElementById('paths').hidden")
-        judge(browser, 503)
-        keep(browser, "check-without-throttler")
+        assert_accessible(browser, 503)
+        save_screenshots(browser, "check-without-throttler")
 
 
-def test_what_squid_cannot_get_has_a_page_for_everybody(site: PortalSite) -> None:
+def test_squids_error_pages_are_accessible(site: PortalSite) -> None:
     with chromium(site, proxy_flag(site)) as browser:
         page = f"{site.node.service_address()}:{PAGE_PORT}"
         for kind, url in {"refused": page, "no-answer": "10.77.9.2:2999", "no-address": "a.invalid"}.items():
             browser.get(f"http://{url}/")
             assert browser.execute_script("return document.querySelector('main').dataset.proxyPage") == kind
-            judge(browser, 403, 503)
-            keep(browser, f"squid-{kind}")
+            assert_accessible(browser, 403, 503)
+            save_screenshots(browser, f"squid-{kind}")
 
 
 MADE_UP = """
@@ -282,7 +282,7 @@ new MutationObserver((found) => {
 """
 
 
-def told(left: str, throttler: str = "answered", transport: str = "multipath") -> dict[str, object]:
+def report(left: str, throttler: str = "answered", transport: str = "multipath") -> dict[str, object]:
     volume: dict[str, object] = {"title": "month", "left": 40, "volume": 100, "low": 10, "getting_low": 25}
     volume["figure"] = f"{left} left"
     path = {"path": "LTE", "address": "10.77.2.2", "share": 100, "details": f"{left} carried, limit 5 Mbit/s"}
@@ -301,11 +301,13 @@ def told(left: str, throttler: str = "answered", transport: str = "multipath") -
 def shown_report(browser: Remote, report: dict[str, object]) -> None:
     """Let the page receive *report* twice: at the second time it has finished with the first one."""
     browser.execute_script("window.report = arguments[0]; window.answers = 0", report)
-    wait_until(lambda: browser.execute_script("return window.answers") > 1, "the page has asked", timeout=90)
+    wait_until(
+        lambda: browser.execute_script("return window.answers") > 1, "the page has requested its data", timeout=90
+    )
 
 
 @pytest.mark.nightly
-def test_the_page_writes_what_changed_and_keeps_what_it_knows(site: PortalSite) -> None:
+def test_check_page_updates_only_changed_parts(site: PortalSite) -> None:
     """Defects: the page rewrote all lines if one changed, so that screen readers read all of them.
 
     And when the portal was too busy to answer, names, caps and volumes vanished from the page until a later answer.
@@ -313,50 +315,50 @@ def test_the_page_writes_what_changed_and_keeps_what_it_knows(site: PortalSite) 
     with chromium(site, proxy_flag(site)) as browser:
         browser.get(CHECK)
         browser.execute_script(MADE_UP)
-        shown_report(browser, told("40 MB"))
+        shown_report(browser, report("40 MB"))
         browser.execute_script("window.lines = [...document.querySelectorAll('#lines li')]" + ";" + WATCHED)
-        shown_report(browser, told("30 MB"))
+        shown_report(browser, report("30 MB"))
         assert "month: 30 MB left." in text_of(browser, "#lines")
         assert set(browser.execute_script("return window.written")) == {"lines", "subflows", "budgets"}
         assert browser.execute_script("return window.lines.every((each) => each.isConnected)")
         assert browser.execute_script("return document.querySelectorAll('[aria-live]').length") == 1
 
-        shown_report(browser, told("", "busy"))
+        shown_report(browser, report("", "busy"))
         assert "month: 30 MB left." in text_of(browser, "#lines")
         assert "LTE" in text_of(browser, "#subflows")
         assert "Too many ask at the moment: what stands here is from before." in text_of(browser, "#state")
         assert not browser.execute_script("return document.getElementById('volumes').hidden")
-        shown_report(browser, told("20 MB"))
+        shown_report(browser, report("20 MB"))
         assert "month: 20 MB left." in text_of(browser, "#lines")
         assert "Too many" not in text_of(browser, "#state")
         # The page must still show that the connection is now another one.
-        shown_report(browser, told("", "busy", "tcp"))
+        shown_report(browser, report("", "busy", "tcp"))
         assert text_of(browser, "#headline") == "Plain TCP over one path"
         assert text_of(browser, "#lines") == "Too many ask at the moment"
         assert browser.execute_script("return document.getElementById('volumes').hidden")
 
 
-def test_without_scripts_the_page_asks_again_by_itself(site: PortalSite) -> None:
+def test_check_page_reloads_without_scripts(site: PortalSite) -> None:
     with chromium(site, proxy_flag(site), "--blink-settings=scriptEnabled=false") as browser:
         browser.get(CHECK)
         before = site.proxy.logs / "access.log"
 
-        def asked() -> int:
+        def loads() -> int:
             return before.read_text().count("GET http://check.mptcp.internal/ ")
 
-        first = asked()
-        wait_until(lambda: asked() > first, "it is loaded again", timeout=60)
+        first = loads()
+        wait_until(lambda: loads() > first, "the page is loaded again", timeout=60)
 
 
-def test_while_the_portal_does_not_run_there_is_a_page_that_says_so_and_waits(site: PortalSite) -> None:
+def test_page_of_a_stopped_portal_reloads_until_it_runs(site: PortalSite) -> None:
     assert site.portal is not None
     site.portal.stop()
     try:
         with chromium(site, proxy_flag(site)) as browser:
             browser.get(CHECK)
             assert text_of(browser, "h1") == "The check page does not answer"
-            judge(browser, 503, 404)  # the icon is missing, too
-            keep(browser, "check-missing")
+            assert_accessible(browser, 503, 404)  # the icon is missing, too
+            save_screenshots(browser, "check-missing")
             site.start_portal()
             wait_until(lambda: "Multipath TCP" in text_of(browser, "#answer"), "the check page comes", timeout=90)
     finally:
@@ -364,12 +366,12 @@ def test_while_the_portal_does_not_run_there_is_a_page_that_says_so_and_waits(si
         site.start_portal()
 
 
-def test_the_page_for_new_clients(site: PortalSite) -> None:
+def test_onboarding_page_is_accessible_and_shows_its_qr_code(site: PortalSite) -> None:
     with chromium(site, "--no-proxy-server", mptcp=False) as browser:
         browser.get(f"http://{site.node.service_address()}:{PAGE_PORT}/")
         assert shown_code(browser) == [f"http://{site.node.service_address()}:{PAGE_PORT}/"]
-        judge(browser)
-        keep(browser, "onboarding")
+        assert_accessible(browser)
+        save_screenshots(browser, "onboarding")
         browser.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
-        judge(browser)
-        keep(browser, "onboarding-open")
+        assert_accessible(browser)
+        save_screenshots(browser, "onboarding-open")

@@ -39,7 +39,7 @@ def ask(path: Path, peer: str, text: str = TEXT, **headers: str) -> Any:
     )
 
 
-def test_who_has_a_volume_is_told_what_is_left(throttler: Path) -> None:
+def test_client_with_a_volume_gets_its_remaining_bytes(throttler: Path) -> None:
     answer = ask(throttler, "127.0.0.1", **{"X-Forwarded-For": "10.9.9.9, 10.0.0.7"})
     assert answer.headers["content-type"] == "application/captive+json"
     assert answer.headers["cache-control"] == "private, no-store"
@@ -47,16 +47,16 @@ def test_who_has_a_volume_is_told_what_is_left(throttler: Path) -> None:
 
 
 @pytest.mark.parametrize("client", ["10.0.0.8", "10.0.0.9"])
-def test_who_has_none_is_told_nothing_of_it(throttler: Path, client: str) -> None:
+def test_client_without_a_volume_gets_no_remaining_bytes(throttler: Path, client: str) -> None:
     answer = ask(throttler, "127.0.0.1", **{"X-Forwarded-For": client})
     assert answer.json() == {"captive": False, "user-portal-url": "https://proxy.example.net/"}
 
 
-def test_without_a_throttler_there_is_an_answer(tmp_path: Path) -> None:
+def test_api_answers_without_a_throttler(tmp_path: Path) -> None:
     assert ask(tmp_path / "none", "127.0.0.1", **{"X-Forwarded-For": "10.0.0.7"}).json()["captive"] is False
 
 
-def test_a_throttler_that_hangs_is_not_one_without_volumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung_throttler_causes_status_503(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: systems that joined meanwhile were told that they have no volume, and systems ask only once."""
     monkeypatch.setattr("mptcp_portal.asking._PATIENCE", 0.05)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -67,19 +67,19 @@ def test_a_throttler_that_hangs_is_not_one_without_volumes(tmp_path: Path, monke
     assert 10 <= int(answer.headers["retry-after"]) < 20
 
 
-def test_by_its_own_certificate_the_address_is_the_connections(throttler: Path) -> None:
+def test_own_tls_listener_uses_the_address_of_the_connection(throttler: Path) -> None:
     text = "captive_portal: {listen: 10.0.0.1:3182, certificate: /c, key: /k}"
     assert ask(throttler, "10.0.0.7", text).json() == {"captive": False, "bytes-remaining": 7}
     # A client's own claim about its address is ignored.
     assert ask(throttler, "10.0.0.9", text, **{"X-Forwarded-For": "10.0.0.7"}).json() == {"captive": False}
 
 
-def test_who_stands_in_front_must_be_the_one(throttler: Path) -> None:
+def test_only_the_configured_web_server_is_answered(throttler: Path) -> None:
     assert ask(throttler, "10.0.0.9", **{"X-Forwarded-For": "10.0.0.7"}).status_code == 403
     assert ask(throttler, "127.0.0.1").status_code == 403
 
 
-def test_nobody_is_led_to_the_host_that_a_request_names(tmp_path: Path) -> None:
+def test_extra_slash_causes_no_redirect(tmp_path: Path) -> None:
     """Defect: a slash behind the path caused a redirect by HTTP to the host that the Host header named."""
     captive = load_settings(TEXT, "portal.yaml").captive
     assert captive is not None
@@ -108,7 +108,7 @@ async def ask_within_loop(app: ASGIApp, client: str) -> tuple[int, dict[str, str
     return sent[0]["status"], headers, json.loads(b"".join(each.get("body", b"") for each in sent[1:]))
 
 
-def test_where_too_many_ask_at_once_nobody_is_told_that_there_is_no_volume(tmp_path: Path) -> None:
+def test_clients_beyond_the_limit_get_503_with_a_retry_time(tmp_path: Path) -> None:
     """Defect: of twenty phones that came back at once, some were told nothing of their volume, as if they had none."""
     clients = [f"10.0.1.{number}" for number in range(MOST_SYSTEMS + 40)]
     captive = load_settings("captive_portal: {listen: 10.0.0.1:3182, certificate: /c, key: /k}", "portal.yaml").captive
@@ -132,7 +132,7 @@ def test_where_too_many_ask_at_once_nobody_is_told_that_there_is_no_volume(tmp_p
     assert 10 <= min(again) < max(again) < 20
 
 
-def test_addresses_of_clients() -> None:
+def test_client_address_comes_from_the_connection_or_the_front() -> None:
     front = (ip_network("127.0.0.1/32"),)
     assert client_address("::ffff:10.0.0.7", [], ()) == ip_address("10.0.0.7")
     assert client_address("127.0.0.1", ["10.1.1.1", "10.2.2.2"], front) == ip_address("10.2.2.2")

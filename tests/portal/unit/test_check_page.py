@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check page: who gets it, whose connection it shows, and what browsers must not do with it."""
+"""Tests for the check page: access, the shown connection, headers for browsers, and the limits on questions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def throttler(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "status.sock"
 
 
-def test_a_client_gets_its_own_connection(throttler: Path) -> None:
+def test_page_shows_the_clients_own_connection(throttler: Path) -> None:
     with served(throttler) as client:
         page = client.get("/", headers={"MPTCP-Client": MINE})
         assert page.status_code == 200
@@ -69,7 +69,7 @@ def test_a_client_gets_its_own_connection(throttler: Path) -> None:
         assert [each["path"] for each in found["subflows"]] == ["secret"]
 
 
-def test_clients_behind_one_nat_get_each_their_own(tmp_path: Path) -> None:
+def test_clients_behind_one_nat_see_only_their_own_connection(tmp_path: Path) -> None:
     """Defect: a client with the same address and port towards another proxy address saw the other's connection."""
     known = {"10.77.1.2:40000": KNOWN["10.77.1.2:40000"] | {"local": PROXY}}
     for look in (lambda _: None, lambda ends: KernelView(ends == ends_of(40000), 2)):
@@ -81,12 +81,12 @@ def test_clients_behind_one_nat_get_each_their_own(tmp_path: Path) -> None:
                     page = client.get("/", headers=headers).text
                     assert "Plain TCP over one path" in page
                     assert not re.search("LTE|Wi-Fi|month", page)
-                    said = client.get("/check.json", headers=headers).json()
-                    assert (said["transport"], said["subflows"], said["budgets"]) == ("tcp", [], [])
+                    answer = client.get("/check.json", headers=headers).json()
+                    assert (answer["transport"], answer["subflows"], answer["budgets"]) == ("tcp", [], [])
         (tmp_path / "s").unlink(missing_ok=True)
 
 
-def test_whose_ends_were_those_of_another_connection_gets_nothing_of_it(tmp_path: Path) -> None:
+def test_connection_with_reused_ends_gets_no_cached_answer(tmp_path: Path) -> None:
     """The new connection asks within the second for which the other's answer is cached."""
     views = [KernelView(True, 2, 0xABCD), KernelView(False)]
     known = {"10.77.1.2:40000": KNOWN["10.77.1.2:40000"] | {"token": "0000abcd"}}
@@ -97,9 +97,7 @@ def test_whose_ends_were_those_of_another_connection_gets_nothing_of_it(tmp_path
     assert not re.search("LTE|Wi-Fi|month", page)
 
 
-def test_where_squid_conf_is_of_an_earlier_version_nobodys_connection_is_shown(
-    throttler: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_header_of_an_older_squid_conf_shows_no_connection(throttler: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An upgrade keeps an operator's own squid.conf, whose header names only the client's end of the connection."""
     looks: list[Ends] = []
     with served(throttler, look=looks.append) as client:
@@ -108,8 +106,8 @@ def test_where_squid_conf_is_of_an_earlier_version_nobodys_connection_is_shown(
             assert page.status_code == 200
             assert "squid.conf) are of an earlier version" in page.text
             assert not re.search("LTE|Wi-Fi|month", page.text)
-        said = client.get("/check.json", headers={"MPTCP-Client": "10.77.1.2 40000"}).json()
-    assert (said["transport"], said["subflows"], said["budgets"]) == ("unknown", [], [])
+        answer = client.get("/check.json", headers={"MPTCP-Client": "10.77.1.2 40000"}).json()
+    assert (answer["transport"], answer["subflows"], answer["budgets"]) == ("unknown", [], [])
     assert not looks
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("mptcp-portal: the check page cannot tell clients how they are connected")
@@ -117,7 +115,7 @@ def test_where_squid_conf_is_of_an_earlier_version_nobodys_connection_is_shown(
 
 
 @pytest.mark.parametrize("path", ["/", "/check.json", "/portal.css", "/nothing"])
-def test_who_is_not_squid_gets_nothing(throttler: Path, path: str) -> None:
+def test_request_that_is_not_squids_is_refused(throttler: Path, path: str) -> None:
     with served(throttler, ("127.0.0.1", 50001)) as client:
         answer = client.get(path, headers={"MPTCP-Client": MINE, "X-Forwarded-For": "127.0.0.1"})
     assert answer.status_code == 403
@@ -134,7 +132,7 @@ def test_who_is_not_squid_gets_nothing(throttler: Path, path: str) -> None:
         [("X-Forwarded-For", "10.77.1.2")],
     ],
 )
-def test_without_squids_word_whom_it_is_for_nothing_is_said(
+def test_request_without_exactly_one_client_header_is_refused(
     throttler: Path, path: str, headers: list[tuple[str, str]]
 ) -> None:
     with served(throttler) as client:
@@ -147,7 +145,7 @@ def test_without_squids_word_whom_it_is_for_nothing_is_said(
     "headers",
     [{"Content-Length": "5"}, {"Content-Length": "00"}, {"Transfer-Encoding": "chunked"}, {"Transfer-Encoding": ""}],
 )
-def test_a_request_with_a_body_ends_the_connection(throttler: Path, headers: dict[str, str]) -> None:
+def test_request_with_a_body_ends_the_connection(throttler: Path, headers: dict[str, str]) -> None:
     """The connection is Squid's, and the next request on it may be another client's."""
     with served(throttler) as client:
         answer = client.get("/check.json", headers={"MPTCP-Client": MINE, **headers})
@@ -166,14 +164,14 @@ def test_a_request_with_a_body_ends_the_connection(throttler: Path, headers: dic
         (["1.1 mptcprelay", "1.1 mptcpproxy"], True),
     ],
 )
-def test_a_proxy_in_between_is_known_by_via(throttler: Path, via: list[str], relayed: bool) -> None:
+def test_page_detects_another_proxy_by_via(throttler: Path, via: list[str], relayed: bool) -> None:
     with served(throttler) as client:
         page = client.get("/", headers=[("MPTCP-Client", MINE), *(("Via", each) for each in via)]).text
     assert ("Another proxy" in page) == relayed
     assert "Multipath TCP with 2 subflows" in page
 
 
-def test_behind_a_relay_a_second_subflow_is_waited_for_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_behind_a_relay_waits_briefly_for_a_second_subflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request of a relay uses a new connection, whose second subflow joins after the request."""
     monkeypatch.setattr(own_connection, "INTERVAL", 0.0)
     subflows: list[KernelView | None] = []
@@ -205,7 +203,7 @@ def test_behind_a_relay_a_second_subflow_is_waited_for_but_not_for_long(monkeypa
     assert looks == own_connection.MOST_WAITING * own_connection.LOOKS + 50 - own_connection.MOST_WAITING
 
 
-def test_without_a_throttler_the_page_says_what_the_kernel_knows(tmp_path: Path) -> None:
+def test_page_without_a_throttler_shows_what_the_kernel_knows(tmp_path: Path) -> None:
     with served(tmp_path / "nobody.sock") as client:
         assert "Multipath TCP with 2 subflows" in client.get("/", headers={"MPTCP-Client": MINE}).text
         page = client.get("/", headers={"MPTCP-Client": "10.77.9.9 4 10.77.8.2 3128"}).text
@@ -213,7 +211,7 @@ def test_without_a_throttler_the_page_says_what_the_kernel_knows(tmp_path: Path)
         assert "What speaks Multipath TCP" in page
 
 
-def test_programs_are_told_by_the_status_that_the_throttler_has_no_say_in_it(tmp_path: Path) -> None:
+def test_json_has_status_503_without_a_throttler(tmp_path: Path) -> None:
     with served(tmp_path / "nobody.sock") as client:
         found = client.get("/check.json", headers={"MPTCP-Client": MINE})
         assert (found.status_code, found.json()["transport"]) == (503, "multipath")
@@ -236,7 +234,7 @@ AGENTS = {
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_who_comes_by_plain_tcp_is_led_to_what_is_to_be_done_with_their_device(tmp_path: Path, agent: str) -> None:
+def test_plain_tcp_client_gets_a_link_for_its_device(tmp_path: Path, agent: str) -> None:
     headers = {"MPTCP-Client": "10.77.9.9 4 10.77.8.2 3128", "User-Agent": agent}
     with served(tmp_path / "nobody.sock") as client:
         assert f'href="use/#{AGENTS[agent]}"' in client.get("/", headers=headers).text
@@ -247,7 +245,7 @@ def test_who_comes_by_plain_tcp_is_led_to_what_is_to_be_done_with_their_device(t
         assert 'href="use/#' not in client.get("/", headers=headers | {"Via": "1.1 relay, 1.1 proxy"}).text
 
 
-def test_a_daemon_that_answers_with_all_it_knows_gives_nothing_away(tmp_path: Path) -> None:
+def test_answer_of_an_old_throttler_is_not_shown(tmp_path: Path) -> None:
     """A daemon from before the request protocol answers with everything it knows."""
     everything = {
         "version": "0",
@@ -262,7 +260,7 @@ def test_a_daemon_that_answers_with_all_it_knows_gives_nothing_away(tmp_path: Pa
     assert "Wi-Fi" not in found.text
 
 
-def test_answers_are_kept_by_nobody_and_load_nothing(throttler: Path) -> None:
+def test_answers_are_not_cached_and_load_only_own_files(throttler: Path) -> None:
     with served(throttler) as client:
         for path in ("/", "/check.json", "/check.js", "/portal.css", "/nothing"):
             answer = client.get(path, headers={"MPTCP-Client": MINE})
@@ -284,7 +282,7 @@ def test_answers_are_kept_by_nobody_and_load_nothing(throttler: Path) -> None:
     assert not re.search(r"<style|style=|<script>|\\son\w+=", page)
 
 
-def test_the_page_says_how_to_use_the_proxy_where_it_is_reached_through_the_proxy(throttler: Path) -> None:
+def test_page_links_to_onboarding_below_its_own_address(throttler: Path) -> None:
     """Defect: the link led to an address of the proxy's host, which the proxy denies to clients.
 
     Clients that had set the proxy by hand, as the steps there say, were denied the page.
@@ -314,14 +312,14 @@ def test_the_page_says_how_to_use_the_proxy_where_it_is_reached_through_the_prox
         assert client.get(f"/{link}", headers=for_squid).status_code == 403
 
 
-def test_without_a_page_for_new_clients_there_is_no_link_to_one(throttler: Path) -> None:
+def test_page_without_onboarding_has_no_link_to_it(throttler: Path) -> None:
     client = TestClient(check_app(Asker(throttler, pause=0), lambda *_: True, None, kernel), client=SQUID)
     assert "<a " not in client.get("/", headers={"MPTCP-Client": MINE}).text
     assert client.get("/use/", headers={"MPTCP-Client": MINE}).status_code == 404
 
 
 @pytest.mark.parametrize(("via", "headline"), [("1.1 relay, 1.1 proxy", "2 subflows"), ("1.1 proxy", "1 subflow so")])
-def test_who_asks_again_by_the_same_connection_need_not_wait(
+def test_page_waits_only_behind_a_relay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, via: str, headline: str
 ) -> None:
     monkeypatch.setattr(own_connection, "INTERVAL", 0.0)
@@ -334,7 +332,7 @@ def test_who_asks_again_by_the_same_connection_need_not_wait(
 NASTY = "<b>x</b>\"'&</script>"
 
 
-def test_names_from_the_policy_are_text_not_html(tmp_path: Path) -> None:
+def test_names_from_the_policy_are_escaped(tmp_path: Path) -> None:
     """This applies to names of paths, rules and budgets."""
     nasty = {
         "multipath": True,
@@ -348,7 +346,7 @@ def test_names_from_the_policy_are_text_not_html(tmp_path: Path) -> None:
     assert page.count("&lt;b&gt;x&lt;/b&gt;&#34;&#39;&amp;&lt;/script&gt;") == 5
 
 
-def test_a_connection_whose_first_subflow_is_gone_is_found_by_its_token(tmp_path: Path) -> None:
+def test_asker_finds_a_connection_by_its_token(tmp_path: Path) -> None:
     known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
 
     async def ask(token: int | None) -> tuple[Throttler, dict[str, Any]]:
@@ -359,19 +357,19 @@ def test_a_connection_whose_first_subflow_is_gone_is_found_by_its_token(tmp_path
         assert asyncio.run(ask(None))[1]["subflows"] == []
 
 
-def test_a_crowd_does_not_become_a_crowd_of_questions(tmp_path: Path) -> None:
+def test_number_of_concurrent_page_questions_is_bounded(tmp_path: Path) -> None:
     async def crowd() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0.01)
         answers = await asyncio.gather(*(asker.client(f"10.0.0.{n}:1", PROXY, None) for n in range(50)))
         return [status for status, _ in answers]
 
-    with answering(tmp_path / "s", of_clients({})) as asked:
+    with answering(tmp_path / "s", of_clients({})) as questions:
         answers = asyncio.run(crowd())
-    assert len(asked) == answers.count(Throttler.ANSWERED) == MOST_PAGES
+    assert len(questions) == answers.count(Throttler.ANSWERED) == MOST_PAGES
     assert answers.count(Throttler.BUSY) == 50 - MOST_PAGES
 
 
-def test_a_client_with_many_connections_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_client_with_many_connections_has_one_place(tmp_path: Path) -> None:
     """Defect: a client with six connections took all places, and all others were told that too many ask."""
 
     async def both() -> tuple[list[Throttler], list[Throttler]]:
@@ -388,7 +386,7 @@ def test_a_client_with_many_connections_keeps_nobody_waiting(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("address", ["[2001:db8:0:1::{:x}]", "[::ffff:10.0.0.9]"])
-def test_a_client_with_many_ipv6_addresses_keeps_nobody_waiting(tmp_path: Path, address: str) -> None:
+def test_client_with_many_ipv6_addresses_has_one_place(tmp_path: Path, address: str) -> None:
     """Defect: six privacy addresses of one /64 took all places."""
 
     async def both() -> list[Throttler]:
@@ -403,19 +401,19 @@ def test_a_client_with_many_ipv6_addresses_keeps_nobody_waiting(tmp_path: Path, 
     assert statuses[:29].count(Throttler.ANSWERED) == 1
 
 
-def test_phones_behind_one_nat64_have_a_place_each(tmp_path: Path) -> None:
+def test_clients_behind_one_nat64_have_a_place_each(tmp_path: Path) -> None:
     """Defect: all clients that a translator maps into 64:ff9b::/96 counted as one client, with one place."""
 
     async def phones() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0.01)
-        asked = (asker.client(f"[64:ff9b::192.0.2.{n}]:1", PROXY, None) for n in range(1, MOST_PAGES + 1))
-        return [status for status, _ in await asyncio.gather(*asked)]
+        questions = (asker.client(f"[64:ff9b::192.0.2.{n}]:1", PROXY, None) for n in range(1, MOST_PAGES + 1))
+        return [status for status, _ in await asyncio.gather(*questions)]
 
     with answering(tmp_path / "s", of_clients({})):
         assert set(asyncio.run(phones())) == {Throttler.ANSWERED}
 
 
-def test_a_page_waits_for_pages_alone(tmp_path: Path) -> None:
+def test_page_questions_do_not_wait_for_captive_portal_questions(tmp_path: Path) -> None:
     """Defect: check pages and captive-portal questions waited in one queue: 40 s instead of three."""
     pauses: list[float] = []
 
@@ -427,14 +425,14 @@ def test_a_page_waits_for_pages_alone(tmp_path: Path) -> None:
         await asyncio.gather(asker.client("10.77.1.2:40000", PROXY, 0xABCD), asker.budgets_of("10.77.3.2"))
 
     known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
-    with answering(tmp_path / "s", of_clients(known)) as asked, pytest.MonkeyPatch.context() as patch:
+    with answering(tmp_path / "s", of_clients(known)) as questions, pytest.MonkeyPatch.context() as patch:
         patch.setattr(asking, "sleep", sleep)
         asyncio.run(all_at_once())
-    assert len(asked) == 2
+    assert len(questions) == 2
     assert max(pauses) <= 0, "each was the first of its queue"
 
 
-def test_pages_leave_room_for_systems_that_ask_for_their_volume(tmp_path: Path) -> None:
+def test_page_questions_leave_places_for_captive_portal_questions(tmp_path: Path) -> None:
     async def both() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0.001)
         pages = [asker.client(f"10.0.0.{n}:1", PROXY, None) for n in range(50)]
@@ -445,18 +443,18 @@ def test_pages_leave_room_for_systems_that_ask_for_their_volume(tmp_path: Path) 
         assert asyncio.run(both()) == [Throttler.ANSWERED] * MOST_SYSTEMS
 
 
-def test_who_asks_the_same_again_at_once_is_not_a_question(tmp_path: Path) -> None:
+def test_repeated_question_is_asked_once(tmp_path: Path) -> None:
     async def twice() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0)
         together = await asyncio.gather(*(asker.client("10.0.0.1:1", PROXY, None) for _ in range(2)))
         return [status for status, _ in (*together, await asker.client("10.0.0.1:1", PROXY, None))]
 
-    with answering(tmp_path / "s", of_clients({})) as asked:
+    with answering(tmp_path / "s", of_clients({})) as questions:
         assert asyncio.run(twice()) == [Throttler.ANSWERED] * 3
-    assert len(asked) == 1
+    assert len(questions) == 1
 
 
-def test_who_goes_away_takes_nobodys_answer_along(tmp_path: Path) -> None:
+def test_cancelled_question_does_not_cancel_an_equal_one(tmp_path: Path) -> None:
     async def one_goes() -> Throttler:
         asker = Asker(tmp_path / "s", pause=0)
         first = asyncio.ensure_future(asker.client("10.0.0.1:1", PROXY, None))
@@ -469,7 +467,7 @@ def test_who_goes_away_takes_nobodys_answer_along(tmp_path: Path) -> None:
         assert asyncio.run(one_goes()) is Throttler.ANSWERED
 
 
-def test_the_bar_of_a_volume_has_its_levels(throttler: Path) -> None:
+def test_volume_meter_has_levels(throttler: Path) -> None:
     """Defect: the bar was green until nothing was left."""
     with served(throttler) as client:
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
@@ -479,7 +477,7 @@ def test_the_bar_of_a_volume_has_its_levels(throttler: Path) -> None:
     assert (found["low"], found["getting_low"], found["volume"]) == (5 * 10**8, 125 * 10**7, 5 * 10**9)
 
 
-def test_the_headline_alone_is_read_out_by_itself(throttler: Path) -> None:
+def test_only_the_headline_is_a_live_region(throttler: Path) -> None:
     """Defect: screen readers read all lines, so during a download the remaining volume every three seconds."""
     with served(throttler) as client:
         page = client.get("/", headers={"MPTCP-Client": MINE}).text

@@ -12,69 +12,78 @@ from portal_throttler import LTE, MONTH, WIFI
 from mptcp_portal.check_report import KernelView, Report, Throttler, Transport, report
 
 PLAIN = KernelView(False, 1, 5)
-"""A connection that has fallen back to plain TCP. The throttler still knows it."""
+"""A connection that has fallen back to plain TCP. The throttler still lists it."""
 MULTIPATH = KernelView(True, 2, 0x4F037D87)
 YOUNG = {"time": 1000.0, "since": 995.0}
 
 
-def told(kernel: KernelView | None, **answer: Any) -> Report:
+def answered_report(kernel: KernelView | None, **answer: Any) -> Report:
     known = {"multipath": True, "time": 1000.0, "since": 900.0, "time_zone": "UTC", "subflows": [], "budgets": []}
     return report(kernel, known | answer, Throttler.ANSWERED)
 
 
-def test_two_paths_with_a_cap_and_a_volume() -> None:
-    found = told(MULTIPATH, subflows=[WIFI, LTE], budgets=[MONTH])
+def test_report_of_two_paths_with_a_cap_and_a_volume() -> None:
+    found = answered_report(MULTIPATH, subflows=[WIFI, LTE], budgets=[MONTH])
     assert found.transport is Transport.MULTIPATH
     assert found.headline == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
     assert found.lines == ("LTE is held to 5 Mbit/s by rule evening.", "month: 1.2 of 5 GB left.")
 
 
-def test_one_path_may_be_joined_by_others() -> None:
-    found = told(KernelView(True, 1, 1), subflows=[WIFI], **YOUNG)
+def test_young_connection_is_said_to_have_subflows_so_far() -> None:
+    found = answered_report(KernelView(True, 1, 1), subflows=[WIFI], **YOUNG)
     assert found.headline == "Multipath TCP with 1 subflow so far: Wi-Fi"
     assert "join a moment after" in found.lines[0]
-    assert told(MULTIPATH, subflows=[WIFI, LTE], **YOUNG).headline.startswith("Multipath TCP with 2 subflows so far:")
+    assert answered_report(MULTIPATH, subflows=[WIFI, LTE], **YOUNG).headline.startswith(
+        "Multipath TCP with 2 subflows so far:"
+    )
 
 
-def test_of_an_older_connection_nothing_is_said_to_be_on_its_way() -> None:
+def test_old_connection_is_not_said_to_get_more_subflows() -> None:
     """Defect: the headline ended with "so far" for as long as the page was open."""
-    assert told(KernelView(True, 1, 1), subflows=[WIFI]).headline == "Multipath TCP with 1 subflow: Wi-Fi"
+    assert answered_report(KernelView(True, 1, 1), subflows=[WIFI]).headline == "Multipath TCP with 1 subflow: Wi-Fi"
     old = {"subflows": [WIFI, LTE], "time": 1000.0, "since": 990.0}
-    assert told(MULTIPATH, **old).headline == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
+    assert answered_report(MULTIPATH, **old).headline == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
     # An older throttler does not report the age, so that a single path may be the first of several.
     for subflows, words in (([WIFI, LTE], "2 subflows: Wi-Fi and LTE"), ([WIFI], "1 subflow so far: Wi-Fi")):
         found = report(MULTIPATH, {"multipath": True, "subflows": subflows, "budgets": []}, Throttler.ANSWERED)
         assert found.headline == f"Multipath TCP with {words}"
 
 
-def test_no_limit_is_said_too() -> None:
-    assert told(MULTIPATH, subflows=[WIFI, LTE | {"capped": False}]).lines == ("None of them is limited now.",)
+def test_report_says_that_no_path_is_limited() -> None:
+    assert answered_report(MULTIPATH, subflows=[WIFI, LTE | {"capped": False}]).lines == (
+        "None of them is limited now.",
+    )
 
 
-def test_a_path_that_a_rule_closes_has_no_rate() -> None:
-    assert told(MULTIPATH, subflows=[WIFI, LTE | {"rate": None}]).lines == ("LTE is held back by rule evening.",)
+def test_closed_path_is_held_back_without_a_rate() -> None:
+    assert answered_report(MULTIPATH, subflows=[WIFI, LTE | {"rate": None}]).lines == (
+        "LTE is held back by rule evening.",
+    )
 
 
-def test_what_is_held_on_its_way_up_is_said() -> None:
-    found = told(MULTIPATH, subflows=[WIFI | {"upload_rate": 2_000_000}, LTE])
+def test_report_shows_a_cap_on_uploads() -> None:
+    found = answered_report(MULTIPATH, subflows=[WIFI | {"upload_rate": 2_000_000}, LTE])
     assert found.lines == ("What you send over Wi-Fi is held to 2 Mbit/s.", "LTE is held to 5 Mbit/s by rule evening.")
 
 
-def test_a_volume_of_several_is_said_to_be() -> None:
-    assert told(PLAIN, budgets=[MONTH | {"shared": True}]).lines[1] == "month: 1.2 of 5 GB left, shared with others."
+def test_report_marks_a_shared_volume() -> None:
+    assert (
+        answered_report(PLAIN, budgets=[MONTH | {"shared": True}]).lines[1]
+        == "month: 1.2 of 5 GB left, shared with others."
+    )
 
 
-def test_volumes_of_one_name_are_told_apart_by_their_paths() -> None:
+def test_volumes_of_one_name_show_their_paths() -> None:
     own = [MONTH | {"client": address, "left": 10**9} for address in ("10.77.2.2", "10.77.1.2", "10.77.7.7")]
-    assert told(MULTIPATH, subflows=[WIFI, LTE], budgets=own).lines[1:] == (
+    assert answered_report(MULTIPATH, subflows=[WIFI, LTE], budgets=own).lines[1:] == (
         "month, Wi-Fi: 1 of 5 GB left.",
         "month, LTE: 1 of 5 GB left.",
         "month, 10.77.7.7: 1 of 5 GB left.",
     )
 
 
-def test_paths_without_a_name_go_by_their_address() -> None:
-    assert told(MULTIPATH, subflows=[WIFI, LTE | {"path": None}]).headline.endswith("Wi-Fi and 10.77.1.2")
+def test_path_without_a_name_is_shown_by_its_address() -> None:
+    assert answered_report(MULTIPATH, subflows=[WIFI, LTE | {"path": None}]).headline.endswith("Wi-Fi and 10.77.1.2")
 
 
 @pytest.mark.parametrize(
@@ -88,11 +97,11 @@ def test_paths_without_a_name_go_by_their_address() -> None:
         (400, 900, "400 of 900 B left"),
     ],
 )
-def test_volumes(left: int, volume: int, words: str) -> None:
+def test_volume_is_shown_rounded_down(left: int, volume: int, words: str) -> None:
     used = volume - left
-    (line,) = told(PLAIN, budgets=[{"name": "b", "used": used, "volume": volume, "left": left, "until": None}]).lines[
-        1:
-    ]
+    (line,) = answered_report(
+        PLAIN, budgets=[{"name": "b", "used": used, "volume": volume, "left": left, "until": None}]
+    ).lines[1:]
     assert line == f"b: {words}."
 
 
@@ -111,7 +120,7 @@ def test_volumes(left: int, volume: int, words: str) -> None:
         (9_000, 5_000, None, "all of 5 GB used up."),
     ],
 )
-def test_a_budget_with_several_steps_says_which_is_reached(
+def test_budget_with_several_steps_shows_the_reached_one(
     used: int, step: int | None, next_step: int | None, words: str
 ) -> None:
     """Defect: with 5.5 GB used and steps at 5 and 6 GB, the page said that 0.5 of 6 GB were left."""
@@ -123,10 +132,10 @@ def test_a_budget_with_several_steps_says_which_is_reached(
         "step": step and step * mega,
         "next_step": next_step and next_step * mega,
     }
-    assert told(PLAIN, budgets=[MONTH | volumes]).lines[1] == f"month: {words}"
+    assert answered_report(PLAIN, budgets=[MONTH | volumes]).lines[1] == f"month: {words}"
 
 
-def test_a_volume_says_until_when_by_the_clock_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_a_volume_is_in_the_policys_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the page used the host's clock without naming the zone, hours off if the policy has another zone."""
     import time
 
@@ -134,25 +143,25 @@ def test_a_volume_says_until_when_by_the_clock_of_the_policy(monkeypatch: pytest
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
     try:
-        (line,) = told(PLAIN, budgets=[month]).lines[1:]
+        (line,) = answered_report(PLAIN, budgets=[month]).lines[1:]
         assert line == "month: 1.2 of 5 GB left until 1 December, 00:00 (UTC)."
-        (line,) = told(PLAIN, budgets=[month], time_zone="Europe/Athens").lines[1:]
+        (line,) = answered_report(PLAIN, budgets=[month], time_zone="Europe/Athens").lines[1:]
         assert line == "month: 1.2 of 5 GB left until 1 December, 02:00 (Europe/Athens)."
         # An older throttler without this key, and time zones that this host does not know.
         for zone in (None, "Nowhere/Else", "../etc/passwd"):
-            (line,) = told(PLAIN, budgets=[month], time_zone=zone).lines[1:]
+            (line,) = answered_report(PLAIN, budgets=[month], time_zone=zone).lines[1:]
             assert line == "month: 1.2 of 5 GB left until 1 December, 05:30 (UTC+0530)."
         used_up = month | {"left": 0, "shared": True, "step": 5 * 10**9, "next_step": None}
-        (line,) = told(PLAIN, budgets=[used_up]).lines[1:]
+        (line,) = answered_report(PLAIN, budgets=[used_up]).lines[1:]
         assert line == "month: all of 5 GB used up, shared with others; it begins anew on 1 December, 00:00 (UTC)."
     finally:
         monkeypatch.undo()
         time.tzset()
 
 
-def test_plain_tcp_is_what_the_kernel_says() -> None:
+def test_kernel_decides_that_a_connection_is_plain_tcp() -> None:
     """The throttler may not know yet that the connection has fallen back."""
-    found = told(PLAIN, subflows=[WIFI, LTE])
+    found = answered_report(PLAIN, subflows=[WIFI, LTE])
     assert found.transport is Transport.TCP
     assert found.headline == "Plain TCP over one path"
     assert "does not speak Multipath TCP" in found.lines[0]
@@ -170,7 +179,7 @@ def test_plain_tcp_is_what_the_kernel_says() -> None:
         (None, Throttler.ABSENT, "You are connected", "cannot be told"),
     ],
 )
-def test_without_a_throttler_what_the_kernel_knows_is_said(
+def test_report_without_a_throttler_shows_what_the_kernel_knows(
     kernel: KernelView | None, throttler: Throttler, headline: str, word: str
 ) -> None:
     # Ignore an answer that came without a question.
@@ -180,27 +189,27 @@ def test_without_a_throttler_what_the_kernel_knows_is_said(
     assert (found.subflows, found.budgets) == ((), ())
 
 
-def test_of_plain_tcp_that_the_throttler_cannot_know_nothing_of_it_counts() -> None:
+def test_throttlers_data_is_ignored_for_plain_tcp_without_a_token() -> None:
     """The throttler may still know an ended connection with the same ends."""
-    found = told(KernelView(False), subflows=[LTE], budgets=[MONTH])
+    found = answered_report(KernelView(False), subflows=[LTE], budgets=[MONTH])
     assert found.headline == "Plain TCP over one path"
     assert (found.subflows, found.budgets) == ((), ())
     assert len(found.lines) == 1
 
 
-def test_a_connection_that_the_throttler_does_not_know_yet_is_multipath_all_the_same() -> None:
-    found = told(MULTIPATH, multipath=False, since=None)
+def test_connection_unknown_to_the_throttler_is_multipath() -> None:
+    found = answered_report(MULTIPATH, multipath=False, since=None)
     assert found.headline == "Multipath TCP with 2 subflows so far"
     assert "does not know this connection yet" in found.lines[0]
 
 
-def test_the_throttler_alone_decides_where_the_kernel_says_nothing() -> None:
-    assert told(None, subflows=[WIFI, LTE]).transport is Transport.MULTIPATH
-    assert told(None, multipath=False).transport is Transport.TCP
+def test_throttler_decides_if_the_kernel_has_no_data() -> None:
+    assert answered_report(None, subflows=[WIFI, LTE]).transport is Transport.MULTIPATH
+    assert answered_report(None, multipath=False).transport is Transport.TCP
 
 
 @pytest.mark.parametrize(("kernel", "headline"), [(MULTIPATH, "Multipath TCP with 2"), (PLAIN, "Plain TCP")])
-def test_behind_another_proxy_it_is_said_whose_connection_it_is(kernel: KernelView, headline: str) -> None:
+def test_report_behind_another_proxy_names_it(kernel: KernelView, headline: str) -> None:
     answer = {"multipath": kernel.multipath, "subflows": [WIFI, LTE], "budgets": [MONTH]}
     direct, relayed = (report(kernel, answer, Throttler.ANSWERED, relayed=each) for each in (False, True))
     assert relayed.headline.startswith(headline)
@@ -209,8 +218,8 @@ def test_behind_another_proxy_it_is_said_whose_connection_it_is(kernel: KernelVi
     assert relayed.subflows == direct.subflows
 
 
-def test_programs_get_the_same() -> None:
-    found = json.loads(json.dumps(told(MULTIPATH, subflows=[WIFI, LTE], budgets=[MONTH]).as_json(7.0)))
+def test_json_has_the_same_content() -> None:
+    found = json.loads(json.dumps(answered_report(MULTIPATH, subflows=[WIFI, LTE], budgets=[MONTH]).as_json(7.0)))
     assert found["schema"] == 1
     assert found["time"] == 7.0
     assert found["transport"] == "multipath"
@@ -221,8 +230,8 @@ def test_programs_get_the_same() -> None:
     ]
 
 
-def test_the_share_of_each_path_is_of_what_all_have_carried() -> None:
-    found = told(MULTIPATH, subflows=[WIFI | {"bytes": 900}, LTE | {"bytes": 100}])
+def test_share_of_a_path_is_its_part_of_all_bytes() -> None:
+    found = answered_report(MULTIPATH, subflows=[WIFI | {"bytes": 900}, LTE | {"bytes": 100}])
     assert [found.share(each) for each in found.subflows] == [90, 10]
-    found = told(MULTIPATH, subflows=[WIFI | {"bytes": 0}, LTE | {"bytes": None}])
+    found = answered_report(MULTIPATH, subflows=[WIFI | {"bytes": 0}, LTE | {"bytes": None}])
     assert [found.share(each) for each in found.subflows] == [0, 0]

@@ -21,7 +21,7 @@ def client(*more: str, base: str = ONBOARDING, host: str = "testserver") -> Test
     return TestClient(onboarding_app(onboarding(*more, base=base)), base_url=f"http://{host}")
 
 
-def test_it_says_how_to_use_the_proxy() -> None:
+def test_page_says_how_to_use_the_proxy() -> None:
     text = client(*FULL).get("/").text
     for words in (
         "192.168.1.10",
@@ -38,7 +38,7 @@ def test_it_says_how_to_use_the_proxy() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_a_client_claims_the_host_is_changes_nothing(path: str) -> None:
+def test_host_header_does_not_change_the_page(path: str) -> None:
     expected = client(*FULL).get(path)
     assert expected.status_code == 200
     for headers in ({"host": "evil.example"}, {"x-forwarded-host": "evil.example", "forwarded": "host=evil.example"}):
@@ -48,31 +48,31 @@ def test_what_a_client_claims_the_host_is_changes_nothing(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", [f"{each}/" for each in PATHS[1:]])
-def test_nobody_is_led_to_the_host_that_a_client_claims(path: str) -> None:
+def test_extra_slash_causes_no_redirect_to_the_host_header(path: str) -> None:
     """Defect: an extra slash caused a redirect to the host of the request's Host header."""
     found = client(*FULL, host="evil.example").get(path, follow_redirects=False)
     assert found.status_code == 404
     assert "location" not in found.headers
 
 
-def test_both_names_of_the_script_are_one_script() -> None:
+def test_proxy_pac_and_wpad_dat_are_the_same() -> None:
     pac, wpad = client().get("/proxy.pac"), client().get("/wpad.dat")
     assert pac.text == wpad.text == proxy_pac(onboarding())
     assert pac.headers["content-type"].split(";")[0] == "application/x-ns-proxy-autoconfig"
 
 
-def test_the_profile_comes_as_one() -> None:
+def test_profile_has_its_content_type() -> None:
     found = client(*FULL).get("/proxy.mobileconfig")
     assert found.headers["content-type"] == "application/x-apple-aspen-config"
     assert plistlib.loads(found.content)["PayloadDisplayName"] == "Proxy at home"
 
 
-def test_without_a_network_there_is_neither_a_profile_nor_a_link_to_it() -> None:
+def test_page_without_a_network_has_no_profile() -> None:
     assert client().get("/proxy.mobileconfig").status_code == 404
     assert "mobileconfig" not in client().get("/").text
 
 
-def test_nothing_is_loaded_from_elsewhere() -> None:
+def test_page_loads_nothing_from_other_sites() -> None:
     page = client(*FULL).get("/")
     loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
     assert set(loaded) == {
@@ -83,14 +83,14 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
     assert "set-cookie" not in page.headers
 
 
-def test_names_are_text_not_html() -> None:
+def test_configured_names_are_escaped() -> None:
     base = ONBOARDING.replace("Proxy at home", "'<b>mine</b>'")
     page = client("profile: {wifi: '<i>x</i>'}", base=base).get("/").text
     assert "<b>" not in page
     assert "<i>" not in page
 
 
-def test_the_qr_code_is_the_pages_address() -> None:
+def test_qr_code_depends_on_the_pages_address() -> None:
     """Another address gives another picture. The browser test decodes it."""
     one, other = (client(*more).get("/qr.svg").text for more in ((), ("url: http://proxy.example.net/",)))
     assert one.startswith("<?xml")

@@ -29,7 +29,7 @@ def silent(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "s"
 
 
-def test_whose_turn_does_not_come_is_told_so(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_question_ends_as_busy_after_the_limit(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: each client waited for all earlier ones without a limit, until its connection was cut off unanswered."""
     monkeypatch.setattr(asking, "LONGEST_SECONDS", 0.01)
     monkeypatch.setattr(asking, "_PATIENCE", 600.0)
@@ -45,7 +45,7 @@ def test_whose_turn_does_not_come_is_told_so(silent: Path, monkeypatch: pytest.M
     asyncio.run(ask())
 
 
-def test_a_throttler_that_starts_beside_the_portal_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asker_waits_for_a_starting_throttler(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[dict[str, Any] | None] = [None, None, {"schema": 99}, None]
 
     async def answer(*_: object) -> dict[str, Any]:
@@ -64,13 +64,13 @@ def test_a_throttler_that_starts_beside_the_portal_is_waited_for(monkeypatch: py
     asyncio.run(ask())
 
 
-def test_another_connection_with_the_same_ends_gets_no_answer_of_the_one_before(
+def test_answer_is_not_reused_for_another_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = list[object]()
+    questions = list[object]()
 
     async def answer(_: Path, request: dict[str, object], *__: object) -> dict[str, Any]:
-        asked.append(request.get("token"))
+        questions.append(request.get("token"))
         return {"schema": 99, "token": request.get("token")}
 
     async def ask() -> None:
@@ -80,14 +80,14 @@ def test_another_connection_with_the_same_ends_gets_no_answer_of_the_one_before(
 
     monkeypatch.setattr(asking, "ask_async", answer)
     asyncio.run(ask())
-    assert asked == ["00000001", "00000002", None]
+    assert questions == ["00000001", "00000002", None]
 
 
-def test_whose_turn_comes_last_has_an_answer_while_their_connection_lasts() -> None:
+def test_longest_wait_is_shorter_than_the_request_limit() -> None:
     assert LONGEST_SECONDS + asking._PATIENCE < REQUEST_SECONDS
 
 
-def test_at_the_end_nobody_waits(silent: Path) -> None:
+def test_close_ends_waiting_questions(silent: Path) -> None:
     async def ask() -> None:
         asker = Asker(silent, pause=0)
         waiting = [asyncio.ensure_future(asker.budgets_of(f"10.0.0.{number}")) for number in range(3)]
@@ -100,9 +100,7 @@ def test_at_the_end_nobody_waits(silent: Path) -> None:
     asyncio.run(ask())
 
 
-def test_a_throttler_that_the_portal_may_not_ask_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refused_permission_is_logged_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: pages said that a running throttler does not run, and the journal had no message about it."""
 
     async def refuse(*_: object) -> dict[str, Any]:
@@ -129,7 +127,7 @@ def statuses_of(path: Path, addresses: list[str]) -> list[Throttler]:
         return asyncio.run(ask())
 
 
-def test_phones_of_one_lan_have_half_of_the_places(tmp_path: Path) -> None:
+def test_phones_of_one_lan_get_half_of_the_places(tmp_path: Path) -> None:
     """Defect: all phones of an IPv6 LAN, which share a /64, had one place together.
 
     When an access point came back, one phone was told its volume, and all others that too many ask.
@@ -141,7 +139,7 @@ def test_phones_of_one_lan_have_half_of_the_places(tmp_path: Path) -> None:
     assert set(statuses[len(phones) :]) == {Throttler.ANSWERED}
 
 
-def test_places_are_free_again_after_the_answer(tmp_path: Path) -> None:
+def test_place_is_free_after_its_answer(tmp_path: Path) -> None:
     phones = [f"2001:db8:0:1::{number:x}" for number in range(1, 3 * MOST_SYSTEMS_OF_ONE + 1)]
 
     async def one_group_after_another() -> list[Throttler]:
@@ -155,6 +153,6 @@ def test_places_are_free_again_after_the_answer(tmp_path: Path) -> None:
         assert set(asyncio.run(one_group_after_another())) == {Throttler.ANSWERED}
 
 
-def test_a_system_that_asks_again_and_again_has_one_place(tmp_path: Path) -> None:
+def test_repeated_questions_of_one_client_take_one_place(tmp_path: Path) -> None:
     others = [f"10.0.1.{number}" for number in range(1, MOST_SYSTEMS)]
     assert set(statuses_of(tmp_path / "s", ["10.0.0.9"] * 50 + others)) == {Throttler.ANSWERED}

@@ -98,7 +98,7 @@ async def is_let_in(port: int, address: str = "127.0.0.1") -> bool:
 async def connections(server: BoundedServer, count: int) -> None:
     """Wait until the server has *count* connections."""
     async with asyncio.timeout(30):
-        while len(server.server_state.connections) != count:  # noqa: ASYNC110 -- the server tells nobody
+        while len(server.server_state.connections) != count:  # noqa: ASYNC110 -- the server has no event for it
             await asyncio.sleep(0.01)
 
 
@@ -112,9 +112,9 @@ async def connections(server: BoundedServer, count: int) -> None:
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\nx", b"x", True),
         (b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 50, b"", True),
     ],
-    ids=["nothing", "half a request", "half a second request", "an empty line", "a body without end", "takes nothing"],
+    ids=["no data", "half a request", "half a second request", "an empty line", "an endless body", "reads no answers"],
 )
-def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
+def test_connection_without_a_complete_request_is_closed(
     monkeypatch: pytest.MonkeyPatch, first: bytes, later: bytes, is_kept: bool
 ) -> None:
     """The client sends something and then nothing, and need not read.
@@ -149,7 +149,7 @@ def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
     [(b"POST /", False), (b"HEAD /", False), (b"POST /", True), (b"POST /large", True)],
     ids=["before its answer", "of HEAD", "after its answer", "within its answer"],
 )
-def test_a_body_that_is_no_http_ends_its_connection_without_a_word(
+def test_malformed_chunked_body_closes_the_connection_silently(
     caplog: pytest.LogCaptureFixture, request_line: bytes, is_answered: bool
 ) -> None:
     """Defect: the server sent two answers, and each such request put an internal error of 30 lines into the journal."""
@@ -177,7 +177,7 @@ def test_a_body_that_is_no_http_ends_its_connection_without_a_word(
     assert [each.getMessage() for each in caplog.records if each.exc_info] == []
 
 
-def test_a_client_that_asks_in_time_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_with_timely_requests_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
         # The limit for idle connections is too long to matter here.
         async with served(Bounds(keep_alive=int(10 * LIMIT))) as (_, port):
@@ -193,7 +193,7 @@ def test_a_client_that_asks_in_time_keeps_its_connection(monkeypatch: pytest.Mon
     play(ask())
 
 
-def test_one_address_takes_no_more_than_its_share() -> None:
+def test_connections_of_one_address_are_bounded() -> None:
     async def crowd() -> None:
         async with served(Bounds(of_one=3)) as (_, port):
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
@@ -231,9 +231,7 @@ class PlacedLoop(asyncio.SelectorEventLoop):
     ],
     ids=["a /64", "with a zone", "behind one NAT64"],
 )
-def test_a_client_with_many_ipv6_addresses_takes_no_more_than_its_share(
-    addresses: tuple[str, ...], is_one: bool
-) -> None:
+def test_connections_of_one_ipv6_network_are_bounded(addresses: tuple[str, ...], is_one: bool) -> None:
     """Defect: each address of a client's /64 had its own share, so one client took all of a server's connections."""
 
     async def crowd() -> None:
@@ -254,7 +252,7 @@ def test_a_client_with_many_ipv6_addresses_takes_no_more_than_its_share(
         runner.run(crowd())
 
 
-def test_what_a_connection_holds_is_bounded() -> None:
+def test_buffers_of_a_connection_are_bounded() -> None:
     """Linux reports twice the buffer size that was requested."""
 
     async def look() -> None:
@@ -277,7 +275,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return self_signed(tmp_path_factory.mktemp("certificate"))
 
 
-def test_a_handshake_that_does_not_come_is_bounded_too(
+def test_connections_without_a_tls_handshake_are_bounded(
     monkeypatch: pytest.MonkeyPatch, files: tuple[Path, Path]
 ) -> None:
     """asyncio reports a TLS connection only after its handshake, for which it waits up to a minute."""

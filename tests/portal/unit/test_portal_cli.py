@@ -33,7 +33,7 @@ def run(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[i
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "words"),
     [
         ("check: {listen: x}", ":1: check.listen: "),
         ("check: {squid_user: nobody-of-this-name}", 'check.squid_user: there is no user "nobody-of-this-name"'),
@@ -43,38 +43,38 @@ def run(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[i
         ),
     ],
 )
-def test_a_mistake_is_one_line(text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistake_is_reported_in_one_line(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "portal.yaml"
     path.write_text(text)
     for command, expected in (("check", FAILED), ("run", CONFIGURATION)):
-        status, said = run(command, path, capsys)
+        status, errors = run(command, path, capsys)
         assert status == expected
-        assert says in said
-        assert len(said.splitlines()) == 1
+        assert words in errors
+        assert len(errors.splitlines()) == 1
 
 
-def test_a_key_with_a_password_is_a_mistake_and_nobody_is_asked_for_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_encrypted_key_is_refused_without_a_password_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: ``check`` asked for the password at the terminal and found no errors, but the service could not start."""
     certificate, key = self_signed(tmp_path)
     path = tmp_path / "portal.yaml"
     key.write_bytes(encrypted(key))
     path.write_text(GOOD + f"captive_portal: {{listen: 127.0.0.1:1, certificate: {certificate}, key: {key}}}")
     for name, expected in (("check", FAILED), ("run", CONFIGURATION)):
-        status, said = run(name, path, capsys)
+        status, errors = run(name, path, capsys)
         assert status == expected
-        assert f"{key} cannot be used: the key is encrypted" in said
-        assert len(said.splitlines()) == 1
+        assert f"{key} cannot be used: the key is encrypted" in errors
+        assert len(errors.splitlines()) == 1
 
 
-def test_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_accepts_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "portal.yaml"
     path.write_text(GOOD)
     assert run("check", path, capsys) == (DONE, f"{path}: no errors\n")
 
 
-def test_an_address_that_the_host_does_not_have_is_a_warning(
+def test_check_warns_of_an_address_that_the_host_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The address may come later, and the portal will then listen on it.
@@ -88,26 +88,26 @@ def test_an_address_that_the_host_does_not_have_is_a_warning(
         "captive_portal: {listen: '[2001:db8::1]:3182', behind: [127.0.0.1/32]}\n"
     )
     assert main(["check", "--config", str(path)]) == DONE
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     later = "nobody is answered there until one has"
-    assert said.err.splitlines() == [
+    assert output.err.splitlines() == [
         f"{path}: warning: onboarding.listen: no interface of this host has 192.0.2.1; {later}",
         f"{path}: warning: captive_portal.listen: no interface of this host has 2001:db8::1; {later}",
     ]
-    assert said.out == f"{path}: no errors\n"
+    assert output.out == f"{path}: no errors\n"
 
 
-def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "portal.yaml"
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}")
-        status, said = run("run", path, capsys)
+        status, errors = run("run", path, capsys)
     assert status == FAILED
-    assert said == f"mptcp-portal: listen on 127.0.0.1:{port}: Address already in use\n"
+    assert errors == f"mptcp-portal: listen on 127.0.0.1:{port}: Address already in use\n"
 
 
-def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path) -> None:
+def test_portal_answers_the_socket_owner_and_stops_on_sigterm(tmp_path: Path) -> None:
     """Start the real process and use plain sockets: uvicorn would believe X-Forwarded-For of a client on this host."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: {_own_name()}, listen: 127.0.0.1:{port}}}\nstatus_socket: {tmp_path}/none\n")
@@ -121,8 +121,8 @@ def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path
         assert b"READY=1" in notices.recv(4096)
         assert b"WATCHDOG=1" in notices.recv(4096)
         head = "GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n"
-        assert " 403 " in _asked(port, head)
-        own = _asked(port, head + "X-Forwarded-For: 192.0.2.1\r\nMPTCP-Client: 192.0.2.1 4 192.0.2.2 3128\r\n")
+        assert " 403 " in _answer(port, head)
+        own = _answer(port, head + "X-Forwarded-For: 192.0.2.1\r\nMPTCP-Client: 192.0.2.1 4 192.0.2.2 3128\r\n")
         assert " 503 " in own.splitlines()[0]  # the throttler does not run
         assert '"transport":"tcp"' in own
         assert "server:" not in own.lower()
@@ -136,7 +136,7 @@ def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path
         notices.close()
 
 
-def test_who_waits_when_it_stops_is_answered(tmp_path: Path) -> None:
+def test_waiting_clients_are_answered_at_shutdown(tmp_path: Path) -> None:
     """Defect: waiting clients were cut off after two seconds, each with a traceback of 40 lines in the journal."""
     port, path = reserved_port(), tmp_path / "portal.yaml"
     path.write_text(
@@ -161,7 +161,7 @@ def test_who_waits_when_it_stops_is_answered(tmp_path: Path) -> None:
             each.sendall(f"{head}X-Forwarded-For: 10.0.0.{number}\r\n\r\n".encode())
         stack.enter_context(throttler.accept()[0])
         # This client is answered after the waiting ones have been read.
-        assert " 403 " in _asked(port, head)
+        assert " 403 " in _answer(port, head)
         process.send_signal(signal.SIGTERM)
         answers = [b"".join(iter(partial(each.recv, 65536), b""))[:13] for each in waiting]
         # On a busy machine the portal may have given up a question before.
@@ -170,7 +170,7 @@ def test_who_waits_when_it_stops_is_answered(tmp_path: Path) -> None:
         assert (process.wait(30), process.stdout.read()) == (0, "")
 
 
-def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(tmp_path: Path) -> None:
+def test_portal_serves_without_its_service_manager(tmp_path: Path) -> None:
     """Defect: a NOTIFY_SOCKET inherited from another service ended the portal with a traceback of 30 lines."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}\n")
@@ -190,7 +190,7 @@ def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(tmp_path:
         process.wait()
 
 
-def test_what_keeps_it_from_saying_that_it_serves_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_output_is_reported_in_one_line(tmp_path: Path) -> None:
     """Defect: an error while writing its output gave a traceback."""
     path = tmp_path / "portal.yaml"
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\n")
@@ -200,7 +200,7 @@ def test_what_keeps_it_from_saying_that_it_serves_is_one_line(tmp_path: Path) ->
     assert (ended.returncode, ended.stderr) == (FAILED, "mptcp-portal: No space left on device\n")
 
 
-def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path) -> None:
+def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path) -> None:
     """Defect: the portal listened only on IPv6, although [::] in the settings means every address of this host."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(
@@ -213,14 +213,14 @@ def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline()
         for address in ("127.0.0.1", "::1"):
-            answer = _asked(port, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", address=address)
+            answer = _answer(port, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", address=address)
             assert " 200 " in answer.splitlines()[0]
     finally:
         process.kill()
         process.wait()
 
 
-def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
+def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
     """Defect: the portal read the files only at its start, unnoticed until systems no longer trusted the API."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     certificate, key = self_signed(tmp_path)
@@ -240,16 +240,16 @@ def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> Non
         replaced(key, new_key)
         _wait(lambda: shown(port) == der(new_certificate))
         head = "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-        assert " 200 " in _asked(port, head, ssl.create_default_context(cafile=str(new_certificate)))
+        assert " 200 " in _answer(port, head, ssl.create_default_context(cafile=str(new_certificate)))
         process.send_signal(signal.SIGTERM)
-        said = f"mptcp-portal: new connections are shown the renewed certificate of {certificate}\n"
-        assert (process.wait(30), process.stdout.read()) == (0, said)
+        message = f"mptcp-portal: new connections are shown the renewed certificate of {certificate}\n"
+        assert (process.wait(30), process.stdout.read()) == (0, message)
     finally:
         process.kill()
         process.wait()
 
 
-def test_who_holds_many_connections_does_not_take_them_all(tmp_path: Path) -> None:
+def test_one_client_cannot_hold_all_connections(tmp_path: Path) -> None:
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}\n")
     command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
@@ -270,7 +270,7 @@ def test_who_holds_many_connections_does_not_take_them_all(tmp_path: Path) -> No
             each.close()
 
 
-def test_all_three_are_served_and_one_client_has_its_share_of_what_clients_ask_themselves(tmp_path: Path) -> None:
+def test_three_listeners_serve_and_limit_connections_per_client(tmp_path: Path) -> None:
     """Squid asks for all clients from one address, so the check page has no limit per address."""
     certificate, key = self_signed(tmp_path)
     check, page, captive = (reserved_port() for _ in range(3))
@@ -287,11 +287,11 @@ def test_all_three_are_served_and_one_client_has_its_share_of_what_clients_ask_t
         assert process.stdout is not None
         assert process.stdout.readline()
         trusted = ssl.create_default_context(cafile=str(certificate))
-        answer = _asked(captive, "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", trusted)
+        answer = _answer(captive, "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", trusted)
         assert "content-type: application/captive+json" in answer
         assert answer.endswith('{"captive":false}')
         # Clients can also get this page through the proxy, which denies them everything else on this host.
-        found = _asked(check, "GET /use/ HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n")
+        found = _answer(check, "GET /use/ HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n")
         assert " 200 " in found.splitlines()[0]
         assert "Set it up" in found
         for port, connections in held.items():
@@ -316,7 +316,7 @@ def test_all_three_are_served_and_one_client_has_its_share_of_what_clients_ask_t
 
 def _is_refused(port: int) -> bool:
     try:
-        return not _asked(port, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")
+        return not _answer(port, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")
     except ConnectionError:
         return True
 
@@ -335,7 +335,7 @@ def _own_name() -> str:
     return pwd.getpwuid(os.getuid()).pw_name
 
 
-def _asked(port: int, head: str, context: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> str:
+def _answer(port: int, head: str, context: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> str:
     with socket.create_connection((address, port), 30) as plain:
         client = context.wrap_socket(plain, server_hostname="127.0.0.1") if context else plain
         client.sendall((head + "\r\n").encode())

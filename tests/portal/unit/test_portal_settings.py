@@ -30,14 +30,14 @@ def problems(text: str) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_the_file_we_ship_has_the_defaults() -> None:
+def test_shipped_file_has_the_defaults() -> None:
     text = (CONF / "portal.yaml").read_text()
     assert load_settings(text, "portal.yaml") == DEFAULTS
     assert load_settings("", "portal.yaml") == DEFAULTS
     assert text.startswith("# yaml-language-server: $schema=portal.schema.json\n")
 
 
-def test_what_is_commented_out_in_it_is_good() -> None:
+def test_commented_keys_of_the_shipped_file_are_valid() -> None:
     lines = (CONF / "portal.yaml").read_text().splitlines()
     keys = [
         line[2:] for line in lines[1:] if line.startswith("# ") and (line[2] == " " or line.split(" ")[1].endswith(":"))
@@ -51,11 +51,11 @@ def test_what_is_commented_out_in_it_is_good() -> None:
     assert found.check == DEFAULTS.check
 
 
-def test_the_schema_beside_it_is_the_models() -> None:
+def test_shipped_schema_matches_the_code() -> None:
     assert (CONF / NAME).read_text() == schema_text(settings_schema())
 
 
-def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> None:
+def test_page_url_is_configured_or_the_listening_address() -> None:
     assert onboarding().url == "http://192.168.1.10:3181/"
     assert onboarding("url: http://proxy.example.net").url == "http://proxy.example.net/"
     for url in ("https://proxy.example.net:8443/how/to/", "http://[2001:db8::1]:3181/", "http://192.168.1.10/"):
@@ -63,7 +63,7 @@ def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says"),
+    ("text", "line", "words"),
     [
         ("check: {listen: 0.0.0.0:3180}", 1, "loopback"),
         ("check: {listen: 127.0.0.1}", 1, "not an address and port"),
@@ -125,19 +125,19 @@ def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> Non
         (ONBOARDING + CAPTIVE.replace("3182", "3181") + "  behind: [127.0.0.1/32]", 5, "taken by onboarding"),
     ],
 )
-def test_a_mistake_has_its_line(text: str, line: int, says: str) -> None:
-    (said,) = problems(text)
-    assert said.startswith(f"portal.yaml:{line}: ")
-    assert says in said
+def test_mistake_is_reported_with_its_line(text: str, line: int, words: str) -> None:
+    (found,) = problems(text)
+    assert found.startswith(f"portal.yaml:{line}: ")
+    assert words in found
 
 
-def test_a_page_on_every_address_of_the_host_has_the_one_that_is_written() -> None:
+def test_page_on_a_wildcard_address_has_the_configured_url() -> None:
     found = load_settings(EVERYWHERE + "  url: http://proxy.example.net:3181\n", "portal.yaml").onboarding
     assert found is not None
     assert (str(found.listen), found.url) == ("0.0.0.0:3181", "http://proxy.example.net:3181/")
 
 
-def test_one_port_is_another_one_with_another_address_or_family() -> None:
+def test_same_port_on_different_addresses_is_accepted() -> None:
     ports = ONBOARDING.replace("192.168.1.10:", "'[fd00::1]:").replace("3181", "3180'")
     found = load_settings(ports + CAPTIVE.replace("3182", "3180") + "  behind: [127.0.0.1/32]", "portal.yaml")
     assert found.captive is not None
@@ -146,18 +146,18 @@ def test_one_port_is_another_one_with_another_address_or_family() -> None:
 
 
 @pytest.mark.parametrize("every", ["[::]", "[0::0:0]", "0.0.0.0"])
-def test_every_address_leaves_nobody_its_port(every: str) -> None:
+def test_wildcard_address_conflicts_with_the_same_port(every: str) -> None:
     """[::] also includes every IPv4 address."""
     ports = ONBOARDING.replace("192.168.1.10:3181", f"'{every}:3180'") + "  url: http://x/\n"
-    (said,) = problems(ports)
-    assert '3180" is taken by check; write another port' in said
+    (found,) = problems(ports)
+    assert '3180" is taken by check; write another port' in found
 
 
-def test_all_mistakes_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     assert len(problems("check: {listen: x}\nproxy: {address: ''}\nother: 1\n")) == 3
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="cannot be read: No such file"):
         read_settings(tmp_path / "none.yaml")
     (tmp_path / "latin").write_bytes(b"proxy: \xff")
@@ -166,6 +166,6 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=200))
-def test_no_text_breaks_it(text: str) -> None:
+def test_arbitrary_text_raises_only_document_errors(text: str) -> None:
     with suppress(DocumentError):
         load_settings(ONBOARDING + "  direct: [" + text + "]", "portal.yaml")

@@ -48,12 +48,12 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield file
 
 
-def test_what_the_unit_can_read_is_no_problem(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_passes_if_the_unit_can_read_all_files(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--config", str(settings)]) == DONE
     assert capsys.readouterr().out == f"{settings}: no errors\n"
 
 
-def test_what_a_group_of_a_drop_in_can_read_is_no_problem(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_counts_groups_from_a_drop_in(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: only the unit's own group counted, so that check refused a working configuration."""
     file = settings.parent / "key.pem"
     shutil.chown(file, group=OTHER_GROUP)
@@ -64,7 +64,9 @@ def test_what_a_group_of_a_drop_in_can_read_is_no_problem(settings: Path, monkey
 
 
 @pytest.mark.parametrize("name", ["certificate.pem", "key.pem", "portal.yaml"])
-def test_a_file_that_root_alone_can_read_is_told(settings: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_check_names_a_file_that_only_root_can_read(
+    settings: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     """Defect: the check by root found no errors, but the unit failed."""
     file = settings.parent / name
     file.chmod(0o600)
@@ -73,21 +75,23 @@ def test_a_file_that_root_alone_can_read_is_told(settings: Path, capsys: pytest.
     assert capsys.readouterr().err == f"{file}: {words}\n"
 
 
-def test_settings_without_files_are_asked_about_alone(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_unreadable_settings_without_other_files(
+    settings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings.write_text("check: {squid_user: root}\n")
     settings.chmod(0o600)
     assert main(["check", "--config", str(settings)]) == FAILED
     assert capsys.readouterr().err.startswith(f"{settings}: the unit, ")
 
 
-def test_what_systemd_hands_to_the_unit_alone_is_left_out(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_skips_the_credentials_of_systemd(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the unit's own user may read the credential, and its number is not known in advance."""
-    asked: list[Path] = []
+    looked_at: list[Path] = []
 
     def unreadable(paths: list[Path], *_: object) -> list[Path]:
-        asked.extend(paths)
+        looked_at.extend(paths)
         return []
 
     monkeypatch.setattr(unit_user, "unreadable", unreadable)
     assert list(unit_user.unreadable_by_unit([settings, CREDENTIAL], UNIT)) == []
-    assert asked == [settings]
+    assert looked_at == [settings]

@@ -21,7 +21,7 @@ def read(*more: str, base: str = ONBOARDING) -> dict[str, Any]:
     return found
 
 
-def test_wifi_and_mobile_network_with_the_proxy() -> None:
+def test_profile_sets_the_proxy_for_wifi_and_mobile_network() -> None:
     found = read(BOTH)
     assert found["PayloadType"] == "Configuration"
     wifi, cellular = found["PayloadContent"]
@@ -38,7 +38,7 @@ def test_wifi_and_mobile_network_with_the_proxy() -> None:
     assert cellular["APNs"] == [{"Name": "internet.example", "ProxyServer": "192.168.1.10", "ProxyPort": 3128}]
 
 
-def test_every_payload_has_what_apple_requires() -> None:
+def test_each_payload_has_the_keys_that_apple_requires() -> None:
     found = read(BOTH)
     payloads = [found, *found["PayloadContent"]]
     for each in payloads:
@@ -50,7 +50,7 @@ def test_every_payload_has_what_apple_requires() -> None:
         assert len({each[key] for each in payloads}) == 3
 
 
-def test_a_newer_profile_takes_the_place_of_the_older() -> None:
+def test_profile_identifiers_depend_only_on_the_proxy() -> None:
     """The identifiers stay the same, whatever else changes; another proxy's profile has other identifiers."""
 
     def names(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -61,7 +61,7 @@ def test_a_newer_profile_takes_the_place_of_the_older() -> None:
     assert not set(names(read(BOTH))) & set(names(read(BOTH, base=elsewhere)))
 
 
-def test_there_is_none_without_a_network() -> None:
+def test_settings_without_a_network_have_no_profile() -> None:
     assert not has_profile(onboarding())
     assert has_profile(onboarding(BOTH))
     assert [each["PayloadType"] for each in read("profile: {apn: x}")["PayloadContent"]] == ["com.apple.cellular"]

@@ -24,7 +24,7 @@ PROXY = "PROXY 192.168.1.10:3128"
         "100.64.0.1", "0.0.0.0", "::1", "[::1]", "fd00::1", "fe80::1", "fe80::1%eth0", "fdff:ffff::", "::ffff:10.0.0.1",
     ],
 )  # fmt: skip
-def test_what_is_local_goes_directly(host: str) -> None:
+def test_local_hosts_are_reached_directly(host: str) -> None:
     with pac_engine(proxy_pac(onboarding())) as find:
         assert find(f"http://{host}/", host) == "DIRECT"
 
@@ -38,18 +38,18 @@ def test_what_is_local_goes_directly(host: str) -> None:
         "Check.MPTCP.Internal.",
     ],
 )  # fmt: skip
-def test_everything_else_goes_to_the_proxy(host: str) -> None:
+def test_other_hosts_use_the_proxy(host: str) -> None:
     with pac_engine(proxy_pac(onboarding())) as find:
         assert find(f"http://{host}/", host) == PROXY
 
 
-def test_the_fallback_is_the_operators_choice_and_never_the_check_pages() -> None:
+def test_direct_fallback_is_optional_and_not_for_the_check_page() -> None:
     with pac_engine(proxy_pac(onboarding("direct_fallback: true"))) as find:
         assert find("https://example.com/", "example.com") == f"{PROXY}; DIRECT"
         assert find("http://check.mptcp.internal/", "check.mptcp.internal") == PROXY
 
 
-def test_what_the_operator_excepts() -> None:
+def test_configured_exceptions_are_reached_directly() -> None:
     more = 'direct: [203.0.113.0/24, "2001:db8:1::/48", "*.example.net", bank.example]'
     with pac_engine(proxy_pac(onboarding(more))) as find:
         for host in ("203.0.113.9", "2001:db8:1:2::3", "example.net", "www.example.net", "bank.example"):
@@ -58,13 +58,13 @@ def test_what_the_operator_excepts() -> None:
             assert find("http://x/", host) == PROXY, host
 
 
-def test_a_proxy_with_an_ipv6_address_stands_in_brackets() -> None:
+def test_ipv6_address_of_the_proxy_is_in_brackets() -> None:
     base = 'proxy: {address: "fd00::1", port: 8080}\nonboarding:\n  listen: "[fd00::1]:3181"\n'
     with pac_engine(proxy_pac(onboarding(base=base))) as find:
         assert find("http://example.com/", "example.com") == "PROXY [fd00::1]:8080"
 
 
-def test_no_name_is_looked_up() -> None:
+def test_script_looks_up_no_names() -> None:
     """dnsResolve, isResolvable, and isInNet with a name would delay the browser and reveal names to a name server."""
     script = proxy_pac(onboarding())
     for function in ("dnsResolve", "isResolvable", "isInNet", "myIpAddress"):
@@ -76,7 +76,7 @@ def is_local(address: IPv4Address | IPv6Address) -> bool:
     return any(plain in network for network in LOCAL_NETWORKS)
 
 
-def test_addresses_are_what_python_takes_them_for() -> None:
+def test_script_agrees_with_python_about_local_addresses() -> None:
     with pac_engine(proxy_pac(onboarding())) as find:
 
         @given(

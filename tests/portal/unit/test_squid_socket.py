@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for who asks for the check page, by the socket's owner, and for which client, by the header that Squid adds."""
+"""Tests that the owner of a socket identifies Squid, and that the header which Squid adds identifies the client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mptcp_portal.own_connection import kernel_view
 from mptcp_portal.squid_socket import HEADER, LINE, EarlierHeaderError, client_ends, endpoint, is_squid
 
 
-def test_the_line_that_the_journal_names_is_that_of_the_shipped_file() -> None:
+def test_line_named_in_the_journal_is_in_the_shipped_squid_conf() -> None:
     conf = Path(__file__).parents[3] / "conf" / "squid.conf"
     assert LINE in conf.read_text().splitlines()
 
@@ -30,7 +30,7 @@ HERE = "10.77.8.2 3128"
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_connection_belongs_to_who_opened_it(family: socket.AddressFamily) -> None:
+def test_connection_belongs_to_the_user_that_opened_it(family: socket.AddressFamily) -> None:
     address = "127.0.0.1" if family == socket.AF_INET else "::1"
     with (
         socket.create_server((address, 0), family=family) as server,
@@ -39,12 +39,12 @@ def test_a_connection_belongs_to_who_opened_it(family: socket.AddressFamily) -> 
         ends = server.getsockname()[:2], client.getsockname()[:2]
         assert is_squid(os.getuid(), *ends)
         assert not is_squid(os.getuid() + 1, *ends)
-        # A socket that does not exist belongs to nobody.
+        # A socket that does not exist has no owner.
         assert not is_squid(os.getuid(), ends[0], (address, 1))
         assert not is_squid(os.getuid(), ("no address", 1), ends[1])
 
 
-def test_a_kernel_without_diagnosis_of_mptcp_is_not_one_without_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_without_mptcp_diagnosis_gives_no_view(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the error at the end of the kernel's list was ignored, so clients were told that they use plain TCP."""
     there = Ends((ip_address("192.0.2.1"), 5), (ip_address("192.0.2.2"), 3128))
     monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", socket.IPPROTO_TCP)
@@ -56,7 +56,7 @@ def test_a_kernel_without_diagnosis_of_mptcp_is_not_one_without_connections(monk
 
 
 @pytest.mark.parametrize(("listen", "address"), [("127.0.0.1",) * 2, ("::1",) * 2, ("::", "127.0.0.1")])
-def test_sockets_are_told_from_each_other_by_both_ends(listen: str, address: str) -> None:
+def test_sockets_are_distinguished_by_both_ends(listen: str, address: str) -> None:
     """Defect: sockets were distinguished only by the client's end, which connections to two ports may share."""
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     with ExitStack() as stack:
@@ -104,7 +104,7 @@ def ends_of(client: tuple[str, int], proxy: tuple[str, int]) -> Ends:
         ([MptcpSocket(1, 5, False, 70)], {70, 71}, KernelView(False)),
     ],
 )
-def test_a_connection_is_the_clients_where_nobody_else_has_its_ends(
+def test_connection_is_the_clients_only_if_no_other_has_its_ends(
     monkeypatch: pytest.MonkeyPatch, connections: list[MptcpSocket], inodes: set[int], view: KernelView
 ) -> None:
     """Defect: a later client that got the ends of another connection's first subflow was shown that connection."""
@@ -113,34 +113,34 @@ def test_a_connection_is_the_clients_where_nobody_else_has_its_ends(
     assert kernel_view(ends_of(("10.77.1.2", 1), ("10.77.8.2", 3128))) == view
 
 
-def said(*values: bytes, name: bytes = HEADER) -> list[tuple[bytes, bytes]]:
+def headers_with(*values: bytes, name: bytes = HEADER) -> list[tuple[bytes, bytes]]:
     return [(b"host", b"check.mptcp.internal"), *((name, value) for value in values)]
 
 
 @pytest.mark.parametrize("client", ["10.77.1.2", "fd77:1::2"])
-def test_the_header_of_squid(client: str) -> None:
-    assert client_ends(said(f"{client} 40000 {HERE}".encode())) == ends_of((client, 40000), ("10.77.8.2", 3128))
+def test_header_of_squid_is_parsed(client: str) -> None:
+    assert client_ends(headers_with(f"{client} 40000 {HERE}".encode())) == ends_of((client, 40000), ("10.77.8.2", 3128))
 
 
-def test_an_ipv4_address_written_as_ipv6_is_one() -> None:
-    found = client_ends(said(b"::ffff:10.77.1.2 40000 ::ffff:10.77.8.2 3128"))
+def test_mapped_ipv4_address_is_read_as_ipv4() -> None:
+    found = client_ends(headers_with(b"::ffff:10.77.1.2 40000 ::ffff:10.77.8.2 3128"))
     assert found == Ends((IPv4Address("10.77.1.2"), 40000), (IPv4Address("10.77.8.2"), 3128))
 
 
-def test_the_header_of_an_earlier_version_is_known_and_says_nothing() -> None:
+def test_header_of_an_earlier_version_raises_its_own_error() -> None:
     with pytest.raises(EarlierHeaderError):
-        client_ends(said(b"10.77.1.2 40000"))
+        client_ends(headers_with(b"10.77.1.2 40000"))
 
 
 @pytest.mark.parametrize(
     "headers",
     [
-        said(),
-        said(f"10.77.1.2 40000 {HERE}".encode(), f"10.77.1.3 40000 {HERE}".encode()),
-        said(f"10.77.1.2 40000 {HERE}".encode(), name=b"mptcp_client"),
-        said(f"10.77.1.2 40000 {HERE}".encode(), name=b"x-forwarded-for"),
+        headers_with(),
+        headers_with(f"10.77.1.2 40000 {HERE}".encode(), f"10.77.1.3 40000 {HERE}".encode()),
+        headers_with(f"10.77.1.2 40000 {HERE}".encode(), name=b"mptcp_client"),
+        headers_with(f"10.77.1.2 40000 {HERE}".encode(), name=b"x-forwarded-for"),
         *(
-            said(value)
+            headers_with(value)
             for value in (b"", b"10.77.1.2", b"10.77.1.2 0", b"10.77.1.2 65536", b"10.77.1.2 -1", b"- -", b"a 1",
                           b"10.77.1.2 40000, 10.77.1.3 40000", b"10.77.1.2  40000", b"10.77.1.2 \xb2",
                           b"10.77.1.2 40000 10.77.8.2", b"10.77.1.2 40000 10.77.8.2 0", b"10.77.1.2 40000 - -",
@@ -148,25 +148,25 @@ def test_the_header_of_an_earlier_version_is_known_and_says_nothing() -> None:
         ),
     ],
 )  # fmt: skip
-def test_anything_else_says_nothing(headers: list[tuple[bytes, bytes]]) -> None:
+def test_malformed_headers_give_no_ends(headers: list[tuple[bytes, bytes]]) -> None:
     assert client_ends(headers) is None
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_break_it(value: bytes) -> None:
+def test_arbitrary_bytes_give_no_ends_or_valid_ports(value: bytes) -> None:
     with suppress(EarlierHeaderError):
-        found = client_ends(said(value))
+        found = client_ends(headers_with(value))
         assert found is None or all(0 < port < 65536 for _, port in found)
 
 
 @given(st.ip_addresses(), st.integers(1, 65535), st.ip_addresses(), st.integers(1, 65535))
-def test_ends_come_back(
+def test_formatted_ends_are_parsed_back(
     address: IPv4Address | IPv6Address, port: int, own: IPv4Address | IPv6Address, own_port: int
 ) -> None:
-    found = client_ends(said(f"{address} {port} {own} {own_port}".encode()))
+    found = client_ends(headers_with(f"{address} {port} {own} {own_port}".encode()))
     assert found == ends_of((str(address), port), (str(own), own_port))
 
 
-def test_the_end_as_the_throttler_takes_it() -> None:
+def test_endpoint_has_the_notation_of_the_throttler() -> None:
     assert endpoint((IPv4Address("10.77.1.2"), 1)) == "10.77.1.2:1"
     assert endpoint((IPv6Address("fd77::2"), 1)) == "[fd77::2]:1"

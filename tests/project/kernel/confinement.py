@@ -41,7 +41,7 @@ def exposures(container: Container) -> dict[str, float]:
     return found
 
 
-def assert_nobody_has_more_than_needed(container: Container) -> None:
+def assert_units_have_only_needed_privileges(container: Container) -> None:
     group = container.sh("getent group mptcp-throttler").split(":")[2]
     for unit in MOST:
         pid = container.sh(f"systemctl show --value -p MainPID {unit}").strip()

@@ -41,26 +41,26 @@ time.sleep(3600)
 """
 
 
-def hangs_are_ended(site: Site) -> None:
+def check_hung_daemons_are_restarted(site: Site) -> None:
     """Check that a hanging throttler and supervisor are killed and restarted; caps and clients work afterwards."""
     container = site.container
     with short_watchdog(container):
         with capped_client(site) as client:
-            hangs(container, "mptcp-throttler")
+            stop_and_wait_for_restart(container, "mptcp-throttler")
             client.until(is_capped, "the throttler that was started again caps the connection")
         assert "Fatal Python error: Aborted" in journal(container, "--unit=mptcp-throttler"), "where it hung"
         squids = squids_of(container)
-        hangs(container, "mptcp-proxy")
+        stop_and_wait_for_restart(container, "mptcp-proxy")
         assert not squids & squids_of(container), "Squid ends with its supervisor"
         with capped_client(site):
             pass
 
 
-def is_capped(said: dict[str, Any]) -> bool:
-    return said["throttler"] == "answered" and any(each["capped"] for each in said["subflows"])
+def is_capped(answer: dict[str, Any]) -> bool:
+    return answer["throttler"] == "answered" and any(each["capped"] for each in answer["subflows"])
 
 
-def hangs(container: Container, unit: str) -> None:
+def stop_and_wait_for_restart(container: Container, unit: str) -> None:
     """Let *unit* hang, and wait until a new process has replaced it."""
     before = container.main_process(unit)
     container.sh(f"kill -STOP {before}")
@@ -80,11 +80,11 @@ def short_watchdog(container: Container) -> Iterator[None]:
 
 
 def squids_of(container: Container) -> set[str]:
-    """Return the processes of the proxy's Squid, without the relay's."""
+    """Return the process IDs of the proxy's Squid, without those of the relay."""
     return set(container.sh("ps -eo pid=,args= | awk '/[s]quid.*mptcpproxy/ { print $1 }'").split())
 
 
-def what_fails_again_and_again_is_given_up(site: Site) -> None:
+def check_repeatedly_failing_unit_is_given_up(site: Site) -> None:
     """Check a proxy whose port is taken: systemd retries up to the limit, and then the unit has failed, visibly."""
     container, node = site.container, site.testbed["proxy"]
     container.sh(LONG_LIMIT)
@@ -95,9 +95,9 @@ def what_fails_again_and_again_is_given_up(site: Site) -> None:
     until(lambda: "mptcp-proxy.service" in container.failed(), "systemctl --failed shows it")
     shown = container.sh("systemctl show -p ExecMainStatus -p MainPID mptcp-proxy").split()
     assert sorted(shown) == ["ExecMainStatus=1", "MainPID=0"]
-    said = journal(container, "--unit=mptcp-proxy")
-    assert said.count(f"port {PROXY_PORT} is in use by") == STARTS
-    assert "Start request repeated too quickly" in said
+    messages = journal(container, "--unit=mptcp-proxy")
+    assert messages.count(f"port {PROXY_PORT} is in use by") == STARTS
+    assert "Start request repeated too quickly" in messages
     other.stop(60)
     # Without reset-failed systemd would refuse the start until the interval has passed (docs/operator.md).
     container.sh("systemctl reset-failed mptcp-proxy && systemctl start mptcp-proxy")

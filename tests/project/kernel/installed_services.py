@@ -108,33 +108,33 @@ def check_page_is_missed(site: Site) -> None:
     assert "The check page does not answer" in body.decode()
 
 
-def check_page_is_found(client: Connection) -> None:
+def wait_for_check_page(client: Connection) -> None:
     """Wait for the check page: the portal may just be starting."""
-    until(lambda: client.get(CHECK)[0] == 200, "the check page is there")
+    until(lambda: client.get(CHECK)[0] == 200, "the check page answers")
 
 
 @contextmanager
 def capped_client(site: Site) -> Iterator[Connection]:
     """Yield a connection whose own check page says, in words and as JSON, that Ethernet is capped."""
     with Connection(site.testbed["client"], site.address) as client:
-        check_page_is_found(client)
+        wait_for_check_page(client)
         # The cap may come before the second subflow: the throttler expects one from a client that had two paths before.
-        said = client.until(
-            lambda said: len(said["subflows"]) == 2 and any(each["capped"] for each in said["subflows"]),
+        answer = client.until(
+            lambda answer: len(answer["subflows"]) == 2 and any(each["capped"] for each in answer["subflows"]),
             "two paths and the cap are seen",
         )
-        assert (said["transport"], said["throttler"]) == ("multipath", "answered")
-        limits = {each["path"]: each["limit"] for each in said["subflows"]}
-        assert limits == {"ethernet": "5 Mbit/s", "wifi": "none"}, said
+        assert (answer["transport"], answer["throttler"]) == ("multipath", "answered")
+        limits = {each["path"]: each["limit"] for each in answer["subflows"]}
+        assert limits == {"ethernet": "5 Mbit/s", "wifi": "none"}, answer
         page = client.get(CHECK)[2].decode()
         assert "Multipath TCP with 2 subflows" in page, page
         assert "ethernet is held to 5 Mbit/s by rule spare-ethernet." in page, page
         yield client
 
 
-def check_page_is_for_the_proxys_clients_alone(site: Site) -> None:
+def check_page_answers_only_clients_of_the_proxy(site: Site) -> None:
     with Connection(site.testbed["client"], site.address, socket.IPPROTO_TCP) as client:
-        check_page_is_found(client)
+        wait_for_check_page(client)
         assert client.look()["transport"] == "tcp"
     header = f"MPTCP-Client: 10.77.1.2 1 {site.address} {PROXY_PORT}"
     assert fetch(site.testbed["proxy"], f"http://127.0.0.1:{CHECK_PORT}/", "-H", header)[0] == 403
@@ -175,7 +175,7 @@ def console_shows_throttler_and_squid(site: Site, console: str, *, throttler: in
     node = site.testbed["proxy"]
     made = "/etc/mptcp-console/token"
     assert site.container.sh(f"stat --format='%U:%G %a' {made}") == "root:mptcp-throttler 640\n"
-    assert fetch(node, f"{console}/metrics")[0] == 401, "a user of the host that has none of its groups"
+    assert fetch(node, f"{console}/metrics")[0] == 401, "a user of the host without the group of the token"
     header = f"Authorization: Bearer {site.container.sh(f'cat {made}').strip()}"
     assert "MPTCP console" in fetch(node, f"{console}/", "-H", header)[1]
     found = metrics(node, console, "-H", header)

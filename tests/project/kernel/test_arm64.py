@@ -52,7 +52,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, require: Callable
     return [str(shim.build(tmp_path / name)) for name in (shim.TURNS, shim.LISTEN)]
 
 
-def test_they_compile(libraries: list[str]) -> None:
+def test_libraries_compile_for_arm64(libraries: list[str]) -> None:
     for each in libraries:
         assert "AArch64" in subprocess.check_output(["readelf", "--file-header", each], text=True)
 
@@ -63,7 +63,7 @@ def test_they_compile(libraries: list[str]) -> None:
     shutil.which("qemu-aarch64") is None and "MPTCP_PACKAGE_RELEASES" not in os.environ,
     reason="NOT TESTED: no emulator for arm64; sudo ./run deb --test installs one",
 )
-def test_listed_ports_and_parents_become_mptcp_on_arm64_and_no_others(libraries: list[str], tmp_path: Path) -> None:
+def test_only_listed_ports_and_parents_become_mptcp_on_arm64(libraries: list[str], tmp_path: Path) -> None:
     source, binder = tmp_path / "binder.c", tmp_path / "binder"
     source.write_text(BINDER)
     subprocess.run([COMPILER, "-o", str(binder), str(source)], check=True)

@@ -64,10 +64,10 @@ def enabled(host: Chroot, unit: str) -> bool:
     return answer == "enabled"
 
 
-def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package: Path, tmp_path: Path) -> None:
+def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path) -> None:
     before = foreign(host.changed())
-    said = installed(host, package)
-    assert "mptcp-throttler waits for its configuration" in said
+    output = installed(host, package)
+    assert "mptcp-throttler waits for its configuration" in output
     assert {unit for unit in UNITS if enabled(host, unit)} == ENABLED
     assert host.sh("getent passwd mptcp-throttler").startswith("mptcp-throttler:")
     # Do what an operator does next, and create the files of running daemons.
@@ -96,7 +96,7 @@ def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package:
     host.sh("rm /etc/mptcp-console/token")
     assert "mptcp-console asks for a token now" in installed(host, later)
     assert host.sh(f"dpkg-query --show --showformat='${{Version}}' {NAME}") == "9.9"
-    assert all(enabled(host, unit) for unit in UNITS), "what the operator enabled stays so"
+    assert all(enabled(host, unit) for unit in UNITS), "services that the operator enabled stay enabled"
     assert "3129" in host.sh("mptcp-proxy check"), "the operator's squid.conf is kept"
     assert host.sh("cat /var/lib/mptcp-throttler/ledger.sqlite", check=True) == ""
 
@@ -112,22 +112,22 @@ def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package:
     assert "mptcp-throttler" not in host.sh("cat /etc/passwd /etc/group /etc/shadow /etc/gshadow")
 
 
-def test_a_squid_that_somebody_uses_is_left_as_it_is(host: Chroot, package: Path) -> None:
-    said = installed(host, package)
-    assert "squid.service, which came as a dependency" not in said
+def test_package_leaves_an_enabled_squid_unchanged(host: Chroot, package: Path) -> None:
+    output = installed(host, package)
+    assert "squid.service, which came as a dependency" not in output
     assert host.sh("systemctl is-enabled squid.service").strip() == "enabled"
     host.run("dpkg", "--purge", NAME)
     assert host.sh("systemctl is-enabled squid.service").strip() == "enabled"
 
 
-def test_dpkg_tells_the_package_of_another_squid(installed_host: Chroot) -> None:
+def test_dpkg_triggers_the_package_after_a_squid_upgrade(installed_host: Chroot) -> None:
     """The units that run Squid restart then, see test_maintainer_scripts.py."""
-    said = installed_host.sh("dpkg-trigger --by-package=squid /usr/sbin/squid && dpkg --triggers-only --pending")
-    assert f"Processing triggers for {NAME} " in said
+    output = installed_host.sh("dpkg-trigger --by-package=squid /usr/sbin/squid && dpkg --triggers-only --pending")
+    assert f"Processing triggers for {NAME} " in output
     assert installed_host.sh(f"dpkg-query --show --showformat='${{Status}}' {NAME}") == "install ok installed"
 
 
-def test_an_upgrade_stops_no_unit_and_a_removal_every_one(package: Path) -> None:
+def test_upgrade_stops_no_unit_and_removal_stops_all(package: Path) -> None:
     """Read the maintainer scripts: on a host with systemd, an upgrade restarts only units that run."""
     script = {
         name: subprocess.check_output(["dpkg-deb", "--info", str(package), name], text=True)
@@ -142,7 +142,7 @@ def test_an_upgrade_stops_no_unit_and_a_removal_every_one(package: Path) -> None
         assert f"deb-systemd-invoke try-restart '{unit}.service'" in script["postinst"]
 
 
-def test_the_commands_need_no_compiler_and_import_nothing_from_where_root_stands(installed_host: Chroot) -> None:
+def test_commands_need_no_compiler_and_ignore_the_working_directory(installed_host: Chroot) -> None:
     host = installed_host
     host.sh(
         "mkdir /tmp/trap && cd /tmp/trap && for each in json argparse pydantic mptcp_proxy; do echo 1/0 >$each.py; done"
@@ -160,9 +160,7 @@ def test_the_commands_need_no_compiler_and_import_nothing_from_where_root_stands
     assert turns == str(Path(listen).with_name("squid_turns.so"))
 
 
-def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands(
-    installed_host: Chroot, package: Path
-) -> None:
+def test_manual_pages_completion_and_sbom_cover_the_commands(installed_host: Chroot, package: Path) -> None:
     host = installed_host
     for command in COMMANDS:
         word = {"mptcp-proxy": "doctor", "mptcp-throttler": "quota"}.get(command, "check")
@@ -210,8 +208,8 @@ def test_fish_completes_commands_options_and_files(installed_host: Chroot) -> No
 
 def fish_completes(host: Chroot, typed: str) -> list[str]:
     """Return what fish offers for the last word of *typed*."""
-    said = host.run("env", "HOME=/nonexistent", "fish", "-c", f"complete --do-complete '{typed}'").stdout
-    return [line.partition("\t")[0] for line in said.splitlines()]
+    output = host.run("env", "HOME=/nonexistent", "fish", "-c", f"complete --do-complete '{typed}'").stdout
+    return [line.partition("\t")[0] for line in output.splitlines()]
 
 
 def bash_completes(host: Chroot, command: str, *words: str) -> str:

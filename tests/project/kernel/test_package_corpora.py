@@ -16,7 +16,7 @@ from attacking import Scene
 from containers import Container, until
 from corpora.every import CORPORA
 from corpora.row import ORIGIN
-from corpora.versions import DIFFERENT, said_otherwise
+from corpora.versions import DIFFERENT, unexpected_statuses
 from deb_package import RELEASES
 
 from mptcp_lab.testbed import Testbed
@@ -65,12 +65,12 @@ def attacked(
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_each_gets_what_it_must_from_the_package(attacked: Attacked, name: str) -> None:
+def test_corpus_gets_the_expected_answers_from_the_package(attacked: Attacked, name: str) -> None:
     before = attacked.squids()
     outcome = attacked.scene.try_all(CORPORA[name])
     outcome.assert_sound()
     assert attacked.squids() == before, "a request brought Squid down"
-    assert said_otherwise(attacked.container.release, outcome.statuses) == {}
+    assert unexpected_statuses(attacked.container.release, outcome.statuses) == {}
     FOUND[attacked.container.release, name] = outcome.statuses
     # If both releases were tried: rows whose results differ without being named.
     one, other = (FOUND.get((release, name), {}) for release in ("bookworm", "trixie"))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confinement import assert_nobody_has_more_than_needed, exposures
+from confinement import assert_units_have_only_needed_privileges, exposures
 from containers import Container, until
 from deb_package import (
     BUILD_DIFFERENTLY,
@@ -35,13 +35,13 @@ from deb_package import (
     repacked,
     sha256,
 )
-from failing_services import hangs_are_ended, journal, what_fails_again_and_again_is_given_up
+from failing_services import check_hung_daemons_are_restarted, check_repeatedly_failing_unit_is_given_up, journal
 from installed_services import (
     RELAYED,
     SIZE,
     Site,
     capped_client,
-    check_page_is_for_the_proxys_clients_alone,
+    check_page_answers_only_clients_of_the_proxy,
     check_page_is_missed,
     console_shows_the_cap,
     console_shows_throttler_and_squid,
@@ -54,7 +54,7 @@ from operator_steps import OPERATORS_OWN, TOKEN, configure, configure_throttler
 from release_builds import built_in
 from typing_shells import SHELLS, TypingShell
 from unit_exposure import MOST
-from unit_places import check_knows_what_the_unit_cannot_open
+from unit_places import check_warns_of_files_the_unit_cannot_open
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import start_origin
@@ -86,7 +86,7 @@ METERED: Final = """
       period: month
       steps: [{after: 1 TB, throttle: {rate: 1 Mbit/s}}]
 """
-"""A rule that caps nobody, with a volume that is kept when the daemon restarts."""
+"""A rule that caps no subflow, with a volume that is kept when the daemon restarts."""
 # Files that systemd, dpkg's tools and Debian's own packages leave on a host that ran for a while.
 OTHERS = (
     "etc/hosts",
@@ -151,7 +151,7 @@ def site(
     container.off()
 
 
-def test_a_life_from_installation_to_purge(
+def test_package_from_installation_to_purge(
     site: Site, package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     container, node = site.container, site.testbed["proxy"]
@@ -164,18 +164,18 @@ def test_a_life_from_installation_to_purge(
     # systemd sets sysctls during boot.
     before, kernel = container.files(), kernel_state(node)
 
-    said = container.sh(f"apt-get install --yes --quiet {first}")
-    assert "squid.service, which came as a dependency, is stopped and disabled" in said
-    assert "mptcp-throttler waits for its configuration" in said
+    output = container.sh(f"apt-get install --yes --quiet {first}")
+    assert "squid.service, which came as a dependency, is stopped and disabled" in output
+    assert "mptcp-throttler waits for its configuration" in output
     until(lambda: container.active("mptcp-proxy"), "the proxy is active")
     left_out = "request_entities on: left out, Squid 6"
-    for told in (container.sh("mptcp-proxy check"), journal(container, "--unit=mptcp-proxy")):
-        assert (left_out in told) == (container.release != "bookworm"), told
+    for messages in (container.sh("mptcp-proxy check"), journal(container, "--unit=mptcp-proxy")):
+        assert (left_out in messages) == (container.release != "bookworm"), messages
     assert container.sh("systemctl is-enabled squid.service", check=False).strip() == "disabled"
     assert not container.active("squid")
     assert enabled(container) == set(ENABLED)
     assert {unit for unit in UNITS if container.active(unit)} == {"mptcp-proxy"}
-    tab_completes(container)
+    check_tab_completion(container)
 
     # Enable everything at once: units that lack their configuration must wait for it.
     container.sh("systemctl enable --now mptcp-console mptcp-portal mptcp-relay mptcp-tunnel mptcp-gateway")
@@ -190,27 +190,27 @@ def test_a_life_from_installation_to_purge(
     assert container.failed() == ""
     with capsys.disabled():
         print(f"\n{container.release}: {exposures(container)}")
-    assert_nobody_has_more_than_needed(container)
-    mistakes_are_seen(container)
-    check_knows_what_the_unit_cannot_open(container)
-    hangs_are_ended(site)
-    what_fails_again_and_again_is_given_up(site)
-    all_serve(site)
+    assert_units_have_only_needed_privileges(container)
+    check_mistakes_are_reported(container)
+    check_warns_of_files_the_unit_cannot_open(container)
+    check_hung_daemons_are_restarted(site)
+    check_repeatedly_failing_unit_is_given_up(site)
+    check_all_services(site)
 
     # An upgrade that brings another squid.conf keeps the operator's line: dpkg asks.
     container.sh("echo '# by the operator' >>/etc/mptcp-proxy/squid.conf")
     processes = main_processes(container)
     container.sh(f"apt-get install --yes --quiet -o Dpkg::Options::=--force-confold {second}")
     until(lambda: all(container.active(unit) for unit in UNITS), "all are active after the upgrade")
-    assert not set(main_processes(container)) & set(processes), "all run what was installed"
+    assert not set(main_processes(container)) & set(processes), "all run the installed version"
     assert "# by the operator" in container.sh("cat /etc/mptcp-proxy/squid.conf")
-    all_serve(site)
+    check_all_services(site)
 
     container.off()
     site.boot()
     until(lambda: all(container.active(unit) for unit in UNITS), "all are active after the reboot")
     assert not container.active("squid")
-    all_serve(site)
+    check_all_services(site)
 
     # A killed daemon leaves its caps in the kernel; removing the package also removes these.
     container.sh("systemctl kill --signal=KILL mptcp-throttler; systemctl stop mptcp-throttler")
@@ -220,7 +220,7 @@ def test_a_life_from_installation_to_purge(
     # Kernel modules that were loaded meanwhile have added sysctls.
     assert changed_sysctls(kernel[SYSCTLS], after[SYSCTLS]) == []
     assert not any(container.active(unit) for unit in UNITS)
-    assert processes_of_ours(container) == ""
+    assert own_processes(container) == ""
     assert [line for line in container.failed().splitlines() if "mptcp-throttler" not in line] == []
     container.sh(f"apt-get purge --yes --quiet {NAME} && apt-get autoremove --purge --yes --quiet")
     # Remove the files that the operator created.
@@ -229,14 +229,14 @@ def test_a_life_from_installation_to_purge(
     of_others = {name.lstrip("/") for name in container.sh("cat /var/lib/dpkg/info/*.list").splitlines()}
     left = foreign(sorted(container.files() - before - of_others))
     assert [name for name in left if "mptcp" in name or not name.startswith(OTHERS)] == []
-    assert container.sh("find /etc /run -nouser -o -nogroup") == "", "somebody may get the number one day"
+    assert container.sh("find /etc /run -nouser -o -nogroup") == "", "another user may get this number later"
     assert container.sh("stat --format='%U:%G %a' /run/xtables.lock", check=False) in ("", "root:root 600\n")
     assert "mptcp" not in container.sh(
         "cat /etc/passwd /etc/group; systemctl list-unit-files; ls -R /var/lib/systemd /run"
     )
 
 
-def test_an_upgrade_from_an_earlier_package(
+def test_upgrade_from_an_earlier_package(
     site: Site, package: Path, earlier_package: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The host uses proxy and throttler. New services are installed, but wait until they are enabled."""
@@ -259,9 +259,9 @@ def test_an_upgrade_from_an_earlier_package(
             processes = main_processes(container, ENABLED)
             container.sh(f"apt-get install --yes --quiet --allow-downgrades {step}")
             until(lambda: all(container.active(unit) for unit in ENABLED), "both are active after the upgrade")
-            assert not set(main_processes(container, ENABLED)) & set(processes), "both run what was installed"
+            assert not set(main_processes(container, ENABLED)) & set(processes), "both run the installed version"
             assert container.failed() == ""
-        assert metered(container) >= used, "what was used of budgets stays"
+        assert metered(container) >= used, "the used part of budgets stays"
         download_is_throttled(site)
         until(partial(has_metered, container, used + SIZE // 2), "the download counts")
         used = metered(container)
@@ -277,14 +277,14 @@ def test_an_upgrade_from_an_earlier_package(
             container.sh("systemctl disable --now mptcp-console")
 
 
-def test_the_same_sources_give_the_same_bytes_to_everybody(package: Path, package_of_another: Path) -> None:
+def test_package_build_is_reproducible(package: Path, package_of_another: Path) -> None:
     assert package_of_another.name == package.name
     one, other = contents(package), contents(package_of_another)
     assert {name: (one.get(name), other.get(name)) for name in one | other if one.get(name) != other.get(name)} == {}
     assert sha256(package_of_another) == sha256(package)
 
 
-def mistakes_are_seen(container: Container) -> None:
+def check_mistakes_are_reported(container: Container) -> None:
     """Check a file with a mistake: systemctl fails, the status says so, and systemd does not retry again and again."""
     directory = "/etc/mptcp-throttler"
     container.sh(f"cd {directory} && cp policy.yaml policy.good && printf 'version: 1\\nrules: 7\\n' >policy.yaml")
@@ -296,21 +296,21 @@ def mistakes_are_seen(container: Container) -> None:
     assert "RELOAD REFUSED" not in container.sh("mptcp-throttler status")
 
     container.sh(f"cd {directory} && cp throttler.yaml throttler.good && sed -i 's/wan0/wan7/' throttler.yaml")
-    said = f"{directory}/throttler.yaml:7: interfaces: there is no interface wan7 on this host"
-    assert said in container.sh("mptcp-throttler check", check=False)
+    message = f"{directory}/throttler.yaml:7: interfaces: there is no interface wan7 on this host"
+    assert message in container.sh("mptcp-throttler check", check=False)
     assert container.run(["systemctl", "restart", "mptcp-throttler"], check=False).returncode != 0
     shown = container.sh("systemctl show -p ActiveState -p ExecMainStatus -p NRestarts mptcp-throttler").split()
     assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
     assert "mptcp-throttler.service" in container.failed()
-    assert said in journal(container, "--unit=mptcp-throttler", "--priority=err")
+    assert message in journal(container, "--unit=mptcp-throttler", "--priority=err")
     container.sh(f"cd {directory} && mv throttler.good throttler.yaml && systemctl start mptcp-throttler")
 
-    told = container.sh("runuser -u nobody -- mptcp-throttler status", check=False)
-    assert "you may not ask" in told
-    assert "Errno" not in told
+    answer = container.sh("runuser -u nobody -- mptcp-throttler status", check=False)
+    assert "you may not ask" in answer
+    assert "Errno" not in answer
 
 
-def tab_completes(container: Container) -> None:
+def check_tab_completion(container: Container) -> None:
     """Check that the TAB key completes commands, options and their values in each shell."""
     for shell in SHELLS:
         with TypingShell(container, shell) as typing:
@@ -321,11 +321,11 @@ def tab_completes(container: Container) -> None:
                 assert command in shown, shell
 
 
-def all_serve(site: Site) -> None:
+def check_all_services(site: Site) -> None:
     download_is_throttled(site)
     with capped_client(site):
         console_shows_the_cap(site, f"http://{site.address}:8610", TOKEN)
-    check_page_is_for_the_proxys_clients_alone(site)
+    check_page_answers_only_clients_of_the_proxy(site)
     new_clients_are_served(site)
     relay_takes_both_uplinks(site)
     # The cap of the first download applied to one subflow: its journal line names the path.
@@ -345,12 +345,12 @@ def boot_with_downloads(site: Site, package: str) -> None:
 
 
 def enabled(container: Container) -> set[str]:
-    said = container.sh(f"systemctl is-enabled {' '.join(UNITS)}", check=False).split()
-    assert set(said) <= {"enabled", "disabled"}, said
-    return {unit for unit, state in zip(UNITS, said, strict=True) if state == "enabled"}
+    states = container.sh(f"systemctl is-enabled {' '.join(UNITS)}", check=False).split()
+    assert set(states) <= {"enabled", "disabled"}, states
+    return {unit for unit, state in zip(UNITS, states, strict=True) if state == "enabled"}
 
 
-def processes_of_ours(container: Container) -> str:
+def own_processes(container: Container) -> str:
     return container.sh("ps -eo args= | grep '[m]ptcp-\\|[s]quid'", check=False)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Runs the proxy's kernel tests on another Debian release, with that release's Squid, Python and tools.
+"""Test that runs the proxy's kernel tests on another Debian release, with that release's Squid, Python and tools.
 
 ``run`` sets up the release as on a machine of its own. ``sudo ./run deb --test [RELEASE]`` starts this.
 """
@@ -26,10 +26,10 @@ FEWEST = 400
 """Smallest number of tests that must have run; skipped tests do not count."""
 
 
-def test_the_proxys_kernel_tests_pass(release: str, builder: Container | None) -> None:
+def test_kernel_tests_of_the_proxy_pass(release: str, builder: Container | None) -> None:
     if builder is None:
         pytest.skip(f"{release} is this machine's release: ./run test has them")
     copy_sources(builder.shared / "source")
     builder.outside(SET_UP)
-    said = builder.apart("cd /shared/source && .venv/bin/pytest -q -p no:cacheprovider tests/proxy/kernel")
-    assert max(int(number) for number in re.findall(r"(\d+) passed", said)) >= FEWEST, said
+    output = builder.apart("cd /shared/source && .venv/bin/pytest -q -p no:cacheprovider tests/proxy/kernel")
+    assert max(int(number) for number in re.findall(r"(\d+) passed", output)) >= FEWEST, output

@@ -54,11 +54,11 @@ class TypingShell:
         os.write(self._terminal, text.encode())
 
     def _until(self, pattern: str) -> re.Match[str]:
-        said, deadline = "", time.monotonic() + PATIENCE
-        while (found := re.search(pattern, said)) is None:
-            assert time.monotonic() < deadline, f"no {pattern!r} in {said!r}"
+        output, deadline = "", time.monotonic() + PATIENCE
+        while (found := re.search(pattern, output)) is None:
+            assert time.monotonic() < deadline, f"no {pattern!r} in {output!r}"
             if select.select([self._terminal], [], [], 0.2)[0]:
-                said += os.read(self._terminal, 65536).decode(errors="replace")
+                output += os.read(self._terminal, 65536).decode(errors="replace")
         return found
 
     def completed(self, typed: str, tabs: int = 1) -> tuple[str, str]:

@@ -19,13 +19,13 @@ CASES: Final = (
 """A line of squid.conf, the unit's exit status with it, the check's warning, and the drop-in that opens the file."""
 
 
-def check_knows_what_the_unit_cannot_open(container: Container) -> None:
+def check_warns_of_files_the_unit_cannot_open(container: Container) -> None:
     container.sh("for each in /root /tmp; do echo 10.99.0.0/16 >$each/clients.txt; done; install -d -o proxy /srv/logs")
     for line, status, warning, setting in CASES:
         container.sh(f"cp -p {CONFIG} {KEPT} && echo '{line}' >>{CONFIG} && systemctl reset-failed mptcp-proxy")
-        said = container.sh("mptcp-proxy check")
-        assert f"mptcp-proxy.service {warning}" in said, said
-        assert setting.partition("=")[0] in said, said
+        output = container.sh("mptcp-proxy check")
+        assert f"mptcp-proxy.service {warning}" in output, output
+        assert setting.partition("=")[0] in output, output
         assert container.run(["systemctl", "restart", "mptcp-proxy"], check=False).returncode != 0, line
         assert container.sh("systemctl show --value -p ExecMainStatus mptcp-proxy") == f"{status}\n", line
 

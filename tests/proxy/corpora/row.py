@@ -41,7 +41,7 @@ class Row:
 
     @property
     def most(self) -> int:
-        """Return the largest allowed number of final answers; further ones would answer requests that nobody sent.
+        """Return the largest allowed number of final answers; further ones would answer requests that no client sent.
 
         ``/next`` may be a request of its own or part of a body.
         """

@@ -24,7 +24,7 @@ DIFFERENT: Final[dict[str, tuple[int, int]]] = {
 RELEASES: Final = ("bookworm", "trixie")
 
 
-def said_otherwise(release: str, statuses: Mapping[str, int]) -> dict[str, int]:
+def unexpected_statuses(release: str, statuses: Mapping[str, int]) -> dict[str, int]:
     """Return those *statuses* whose row is in the table and that differ from the table's value for *release*."""
     column = RELEASES.index(release)
     return {row: statuses[row] for row in DIFFERENT.keys() & statuses.keys() if statuses[row] != DIFFERENT[row][column]}

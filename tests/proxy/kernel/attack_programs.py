@@ -28,7 +28,7 @@ def names(table: str) -> None:
     If a name has several lists of addresses, use the next one each time.
     """
     known = read(table)
-    asked: dict[tuple[str, int], int] = {}
+    turns: dict[tuple[str, int], int] = {}
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("", 53))
     while True:
@@ -41,8 +41,8 @@ def names(table: str) -> None:
         lists = known.get(name)
         found: list[bytes] = []
         if lists is not None:
-            turn = asked.get((name, kind), 0)
-            asked[name, kind] = turn + 1
+            turn = turns.get((name, kind), 0)
+            turns[name, kind] = turn + 1
             for address in lists[min(turn, len(lists) - 1)]:
                 six = ":" in address
                 if kind == (28 if six else 1):

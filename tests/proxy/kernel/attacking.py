@@ -47,7 +47,7 @@ class Outcome:
     failed: dict[str, str]
     """For each row with a wrong result: what is wrong."""
     trespassed: tuple[str, ...]
-    """Connections to services that nobody may reach."""
+    """Connections to services that no client may reach."""
     ambiguous: tuple[str, ...]
     """Requests that the origin got and that have more than one meaning."""
     statuses: dict[str, int]
@@ -133,10 +133,10 @@ class Scene:
         ]
         path = self.directory / "rows.json"
         path.write_text(json.dumps(spelt))
-        said = self.client.run(program("ask", path, self.proxy.service_address(), PROXY_PORT), timeout=900)
+        output = self.client.run(program("ask", path, self.proxy.service_address(), PROXY_PORT), timeout=900)
         return {
             name: Answer(tuple(found["statuses"]), base64.b64decode(found["raw"]))
-            for name, found in json.loads(said.stdout).items()
+            for name, found in json.loads(output.stdout).items()
         }
 
     def try_all(self, rows: Sequence[Row], patient: bool = True) -> Outcome:
@@ -162,7 +162,7 @@ class Scene:
         ambiguous += [str(each.target) for each in arrived if each.target.startswith(b"/inner")]
         failed = {}
         for row in rows:
-            if why := wrong(row, got[row.id], arrived):
+            if why := fault_of(row, got[row.id], arrived):
                 failed[row.id] = why
         trespassed = tuple(line for text in new[1:3] for line in text.splitlines())
         return Outcome(failed, trespassed, tuple(ambiguous), {row.id: got[row.id].first for row in rows})
@@ -176,7 +176,7 @@ def program(name: str, *arguments: object) -> list[str]:
     return [sys.executable, "-I", str(PROGRAMS), name, *map(str, arguments)]
 
 
-def wrong(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
+def fault_of(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
     """Return what is wrong with an answer; empty if nothing is."""
     name = row.id.encode()
     mine = [each for each in arrived if name in each.target.replace(b"/", b" ").replace(b"?", b" ").split()]

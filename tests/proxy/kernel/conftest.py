@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fixtures: the preload libraries, a program under them, and a Squid with our patches."""
+"""Fixtures: the preload libraries, a program that runs under them, and a Squid with this project's patches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def squid_with_patches(
         fcntl.flock(lock, fcntl.LOCK_EX)
         packages = sorted(REPOSITORY.glob("dist/squid_*+mptcp*.deb"))
         if not packages and request.config.getoption("--all"):
-            # Not through ./run, which waits for its lock. The build ends with the tests, even if they are interrupted.
+            # Do not start ./run, which would wait for the lock that this test holds. The build ends with the tests,
+            # even if they are interrupted.
             build = ["setpriv", "--pdeathsig", "TERM", str(REPOSITORY / "proxy/squid/build")]
             subprocess.run(build, cwd=REPOSITORY, check=True, timeout=7200)
             packages = sorted(REPOSITORY.glob("dist/squid_*+mptcp*.deb"))

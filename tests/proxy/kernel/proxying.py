@@ -100,9 +100,9 @@ def all_workers(proxy: Proxy) -> tuple[int, ...]:
     """Wait until all workers listen, then return their PIDs. Squid forks them one after the other."""
 
     def listen() -> bool:
-        if not (said := proxy.state / "reloads.json").exists():
+        if not (reloads := proxy.state / "reloads.json").exists():
             return False
-        serving = json.loads(said.read_text())["serving"]
+        serving = json.loads(reloads.read_text())["serving"]
         return serving != "" and " workers)" not in serving
 
     wait_until(listen, "all workers listen", process=proxy.process)

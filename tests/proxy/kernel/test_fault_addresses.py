@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for addresses of the proxy's host that change each second: traffic goes on, and Squid is told only once."""
+"""Tests for addresses of the proxy's host that change each second: traffic goes on, and Squid is reconfigured only
+once."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from mptcp_lab.testbed.services import start_origin, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
 
-TOLD = "this host's addresses have changed"
+RECONFIGURED = "this host's addresses have changed"
 
 
-def test_a_flapping_address_has_squid_reconfigured_once(testbed: Testbed) -> None:
+def test_flapping_address_reconfigures_squid_once(testbed: Testbed) -> None:
     node = testbed["proxy"]
     proxy, origin = start_proxy(node), start_origin(testbed["origin"], {"file": 1000})
     got = 0
@@ -29,31 +30,32 @@ def test_a_flapping_address_has_squid_reconfigured_once(testbed: Testbed) -> Non
             timeout=90,
         )
         got += fetched.returncode == 0
-        # The address returns long before the ten seconds after which Squid would be told of its removal.
+        # The address returns long before the ten seconds after which the removal would reconfigure Squid.
         node.run(["ip", "addr", "del", "192.0.2.77/32", "dev", "lo"])
         time.sleep(1.2)
     assert got == 3
-    assert proxy.process.output().count(TOLD) == 1
+    assert proxy.process.output().count(RECONFIGURED) == 1
 
 
 @pytest.mark.nightly
-def test_other_addresses_each_second_have_squid_reconfigured_ever_more_seldom(testbed: Testbed) -> None:
+def test_frequent_address_changes_reconfigure_squid_less_often(testbed: Testbed) -> None:
     """Defect: each change made Squid reconfigure, which refused clients for a moment, once a second."""
     node = testbed["proxy"]
     proxy = start_proxy(node)
     numbers = iter(range(1, 250))
-    seldom = "this host's addresses change again and again"
+    warning = "this host's addresses change again and again"
 
     def another() -> bool:
         address = f"192.0.2.{next(numbers)}/32"
         node.run(["ip", "addr", "add", address, "dev", "lo"])
         time.sleep(1.2)  # longer than the time within which changes are combined
         node.run(["ip", "addr", "del", address, "dev", "lo"])
-        return seldom in proxy.process.output()
+        return warning in proxy.process.output()
 
-    wait_until(another, "it is said", timeout=240, process=proxy.process)
+    wait_until(another, "the supervisor logs it", timeout=240, process=proxy.process)
     for _ in range(5):
         another()
     output = proxy.process.output()
-    # Squid is told after 2, 4 and 8 seconds; then the warning comes once, and Squid is told every 16, 32, 60 seconds.
-    assert (output.count(TOLD), output.count(seldom)) == (3, 1)
+    # Squid is reconfigured after 2, 4 and 8 seconds; then the warning comes once, and the next reconfigurations after
+    # 16, 32, 60 seconds.
+    assert (output.count(RECONFIGURED), output.count(warning)) == (3, 1)

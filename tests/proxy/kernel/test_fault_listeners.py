@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for workers that end repeatedly or stand still: the supervisor notices, reports and repairs it."""
+"""Tests for workers that end repeatedly or hang: the supervisor notices, reports and repairs it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kernel
 GENEROUS = 120.0
 """Seconds: on a busy machine, steps of ten or twenty seconds take longer."""
 WORKERS = ("(squid-1)", "(squid-2)")
-FOR_EVER = "hopeless_kid_revival_delay 1 hour"
+NEVER_REVIVE = "hopeless_kid_revival_delay 1 hour"
 """Squid's own default delay before it restarts a worker that it has given up."""
 FAILURES = 5
 """After this many failures, each within ten seconds of its start, Squid gives up a worker (Squid's ipc/Kid.h)."""
@@ -37,7 +37,7 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[..., Proxy
     def start(*statements: str) -> Proxy:
         proxy = start_proxy(node, configuration(node, "workers 2", *statements))
         wait_until(lambda: listening(node) == 2, "both listen", timeout=GENEROUS, process=proxy.process)
-        wait_until(lambda: status(proxy)[0] != "", "the supervisor knows that it serves", process=proxy.process)
+        wait_until(lambda: status(proxy)[0] != "", "the supervisor sees the listeners", process=proxy.process)
         return proxy
 
     return start
@@ -68,8 +68,8 @@ def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
 
 def status(proxy: Proxy) -> tuple[str, list[str]]:
     """Return the supervisor's own status: how Squid listens, and other troubles."""
-    said = json.loads((proxy.state / "reloads.json").read_text())
-    return said["serving"], said["troubles"]
+    answer = json.loads((proxy.state / "reloads.json").read_text())
+    return answer["serving"], answer["troubles"]
 
 
 def doctor(node: LiveNode, proxy: Proxy) -> dict[str, dict[str, str]]:
@@ -81,7 +81,7 @@ def doctor(node: LiveNode, proxy: Proxy) -> dict[str, dict[str, str]]:
     return {finding["check"]: finding for finding in json.loads(process.output())}
 
 
-def test_workers_that_were_given_up_come_back_soon(testbed: Testbed, start: Callable[..., Proxy]) -> None:
+def test_workers_that_squid_gave_up_come_back(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     """Defect: Squid restarted the workers only after an hour, while all status displays said that the proxy serves."""
     node, proxy = testbed["proxy"], start()
     first = squid(proxy.process)
@@ -93,43 +93,41 @@ def test_workers_that_were_given_up_come_back_soon(testbed: Testbed, start: Call
 
 
 @pytest.mark.nightly
-def test_where_nobody_listens_it_is_said_and_a_new_start_asked_for(
-    testbed: Testbed, start: Callable[..., Proxy]
-) -> None:
+def test_supervisor_ends_with_an_error_if_no_worker_listens(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     """Defect: only the coordinator was left, but the service stayed "active" and reported that it serves port 3128."""
-    node, proxy = testbed["proxy"], start(FOR_EVER)
+    node, proxy = testbed["proxy"], start(NEVER_REVIVE)
     end_until_given_up(proxy, WORKERS)
-    said = f"Squid does not listen on port {PROXY_PORT}; why is said in"
-    wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
-    nobody = f"serving: port {PROXY_PORT} NOT AT ALL"
-    wait_until(lambda: status(proxy)[0] == nobody, "the status says it", timeout=GENEROUS, process=proxy.process)
+    message = f"Squid does not listen on port {PROXY_PORT}; why is said in"
+    wait_until(
+        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+    )
+    expected = f"serving: port {PROXY_PORT} NOT AT ALL"
+    wait_until(lambda: status(proxy)[0] == expected, "the status reports it", timeout=GENEROUS, process=proxy.process)
     # The supervisor is about to end; stop it until the doctor has run.
     proxy.process.signal(signal.SIGSTOP)
     port = doctor(node, proxy)[f"port {PROXY_PORT}"]
     assert (port["status"], port["text"]) == ("fail", "the proxy runs, and nobody listens on it")
     proxy.process.signal(signal.SIGCONT)
     assert proxy.process.wait(GENEROUS) == 1
-    assert proxy.process.output().count(said) == 1
+    assert proxy.process.output().count(message) == 1
     assert "Squid runs, and has not listened on any port for long" in proxy.process.output()
     assert namespace_processes(node.namespace) == ()
 
 
 @pytest.mark.nightly
-def test_the_only_worker_that_was_given_up_has_it_end_after_a_while(
-    testbed: Testbed, require: Callable[..., None]
-) -> None:
+def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed, require: Callable[..., None]) -> None:
     """Defect: the supervisor ended at once, and after a few restarts systemd gave up the service."""
     require("squid", "gcc")
     node = testbed["proxy"]
     proxy = start_proxy(node, configuration(node, "workers 1"))
-    wait_until(lambda: status(proxy)[0] != "", "the supervisor knows that it serves", process=proxy.process)
+    wait_until(lambda: status(proxy)[0] != "", "the supervisor sees the listeners", process=proxy.process)
     begun = time.monotonic()
     dead: set[int] = set()
 
-    said: set[str] = set()
+    seen: set[str] = set()
 
     def ended() -> bool:
-        said.add(status(proxy)[0])
+        seen.add(status(proxy)[0])
         with suppress(ValueError):  # Squid has just ended
             for name, pid in kids(proxy.process).items():
                 if name in WORKERS and pid not in dead:
@@ -137,60 +135,66 @@ def test_the_only_worker_that_was_given_up_has_it_end_after_a_while(
                     dead.add(pid)
         return not proxy.process.running
 
-    wait_until(ended, "it ends", timeout=GENEROUS)
+    wait_until(ended, "the supervisor ends", timeout=GENEROUS)
     assert proxy.process.wait(1) == 1
     assert len(dead) >= FAILURES
-    assert f"serving: port {PROXY_PORT} NOT AT ALL" in said
+    assert f"serving: port {PROXY_PORT} NOT AT ALL" in seen
     assert time.monotonic() - begun > 15
     assert namespace_processes(node.namespace) == ()
 
 
 @pytest.mark.nightly
-def test_a_worker_that_is_missing_is_said_and_the_other_serves(testbed: Testbed, start: Callable[..., Proxy]) -> None:
-    proxy = start(FOR_EVER)
+def test_missing_worker_is_reported_while_the_other_serves(testbed: Testbed, start: Callable[..., Proxy]) -> None:
+    proxy = start(NEVER_REVIVE)
     origin = start_origin(testbed["origin"], {"file": 1000})
     end_until_given_up(proxy, WORKERS[1:])
-    said = f"port {PROXY_PORT}: 1 of 2 workers listen; why is said in"
-    wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
+    message = f"port {PROXY_PORT}: 1 of 2 workers listen; why is said in"
+    wait_until(
+        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+    )
     shown = f"serving: port {PROXY_PORT} (1 of 2 workers) by Multipath TCP"
-    wait_until(lambda: status(proxy)[0] == shown, "the status says it", timeout=GENEROUS, process=proxy.process)
+    wait_until(lambda: status(proxy)[0] == shown, "the status reports it", timeout=GENEROUS, process=proxy.process)
     assert fetch(testbed["client"], origin.url("file"), proxy.url()).status == 200
-    assert proxy.process.output().count(said) == 1
+    assert proxy.process.output().count(message) == 1
 
 
 @pytest.mark.nightly
-def test_a_worker_that_comes_back_by_plain_tcp_is_said(testbed: Testbed, start: Callable[..., Proxy]) -> None:
+def test_worker_that_returns_with_plain_tcp_is_reported(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     """Defect: the supervisor checked the listeners only after a start and a reload."""
     needs_library()
     node, proxy = testbed["proxy"], start()
     # Simulate a preload library that no longer works: with this list it converts no listener to Multipath TCP.
     (proxy.state / "listen-ports").write_text("9\n")
     os.kill(kids(proxy.process)["(squid-2)"], signal.SIGKILL)
-    said = f"port {PROXY_PORT} takes plain TCP, not Multipath TCP"
-    wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
+    message = f"port {PROXY_PORT} takes plain TCP, not Multipath TCP"
+    wait_until(
+        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+    )
     shown = f"serving: port {PROXY_PORT} by PLAIN TCP"
     wait_until(
-        lambda: status(proxy)[0].startswith(shown), "the status says it", timeout=GENEROUS, process=proxy.process
+        lambda: status(proxy)[0].startswith(shown), "the status reports it", timeout=GENEROUS, process=proxy.process
     )
     assert listening(node) == 2
 
 
 @pytest.mark.nightly
-def test_a_worker_that_does_not_run_at_all_is_said(testbed: Testbed, start: Callable[..., Proxy]) -> None:
+def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     node, proxy = testbed["proxy"], start()
     victim = kids(proxy.process)["(squid-2)"]
     os.kill(victim, signal.SIGSTOP)
-    said = f"of Squid squid-2 (process {victim}) does not run at all"
-    wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
+    message = f"of Squid squid-2 (process {victim}) does not run at all"
     wait_until(
-        lambda: [said in trouble for trouble in status(proxy)[1]] == [True],
-        "the status says it",
+        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+    )
+    wait_until(
+        lambda: [message in trouble for trouble in status(proxy)[1]] == [True],
+        "the status reports it",
         timeout=GENEROUS,
         process=proxy.process,
     )
     found = doctor(node, proxy)["the running service"]
     assert found["status"] == "warn"
-    assert said in found["text"]
+    assert message in found["text"]
     os.kill(victim, signal.SIGCONT)
-    wait_until(lambda: status(proxy)[1] == [], "it is over", timeout=GENEROUS, process=proxy.process)
+    wait_until(lambda: status(proxy)[1] == [], "the problem is over", timeout=GENEROUS, process=proxy.process)
     assert proxy.process.output().count("does not run at all") == 1

@@ -12,7 +12,7 @@ from mptcp_lab.testbed.services import SQUID_CONFIG
 pytestmark = pytest.mark.kernel
 
 
-def test_a_start_without_name_servers_is_to_be_tried_again(testbed: Testbed) -> None:
+def test_start_without_name_servers_exits_with_a_retryable_status(testbed: Testbed) -> None:
     """Defect: the exit status was the one for a mistake in the file, after which systemd does not restart the unit."""
     node = testbed["proxy"]  # this node reaches no name server
     file = node.write("squid.conf", f"{SQUID_CONFIG.read_text()}\nacl office src office.example\n")

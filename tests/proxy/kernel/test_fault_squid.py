@@ -95,7 +95,7 @@ class Traffic:
         """Return how many requests that began after *moment* were served."""
         return sum(each.how == SERVED and each.when - each.took > moment for each in self.ended())
 
-    def goes_on(self) -> float:
+    def until_served(self) -> float:
         """Wait until requests are served again. Return the longest time in seconds between two served requests."""
         begun = time.time()
         wait_until(lambda: self.served_since(begun) >= 5 * THREADS, "requests are served", timeout=GENEROUS)
@@ -114,7 +114,7 @@ def traffic(testbed: Testbed) -> Iterator[Traffic]:
     process = testbed["client"].popen(python_command(CLIENTS, *arguments), name="traffic")
     running = Traffic(record)
     try:
-        running.goes_on()
+        running.until_served()
         yield running
     finally:
         over.write_text("")
@@ -143,9 +143,7 @@ def listeners(node: LiveNode, proxy: Proxy) -> set[str]:
     return {name for name, pid in kids(proxy.process).items() if f"pid={pid}," in held}
 
 
-def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
-    testbed: Testbed, start: Callable[[int], Proxy]
-) -> None:
+def test_killed_squid_process_is_replaced_while_others_serve(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
     """Defect: a restarted coordinator could not bind, and workers that started after it had no listener."""
     node, proxy = testbed["proxy"], start(2)
 
@@ -163,7 +161,7 @@ def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
                 process=proxy.process,
             )
             print(f"{name}: {time.time() - moment:.1f} s")
-            clients.goes_on()
+            clients.until_served()
             lost = [each.how for each in clients.failed()[before:]]
             # Requests that the killed process had accepted are lost; no connection is refused.
             assert len(lost) <= 2 * THREADS, lost
@@ -174,7 +172,7 @@ def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
 
 @pytest.mark.nightly(besides=("[2]",))
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_reload_refuses_for_a_moment_at_the_most(testbed: Testbed, start: Callable[[int], Proxy], count: int) -> None:
+def test_reload_refuses_connections_only_briefly(testbed: Testbed, start: Callable[[int], Proxy], count: int) -> None:
     node, proxy = testbed["proxy"], start(count)
     before = kids(proxy.process)
     with traffic(testbed) as clients:
@@ -182,7 +180,7 @@ def test_a_reload_refuses_for_a_moment_at_the_most(testbed: Testbed, start: Call
             proxy.process.signal(signal.SIGHUP)
             wait_until(partial(has_reloaded, proxy, number + 1), "the reload", timeout=GENEROUS)
             time.sleep(2)  # The supervisor looks at the listeners one second after the reload.
-            print(f"nobody served for {clients.goes_on():.2f} s")
+            print(f"no request served for {clients.until_served():.2f} s")
     # Squid closes its listener and opens another one; the kernel resets connections that were not yet accepted.
     assert {each.how for each in clients.failed()} <= {REFUSED, "ConnectionResetError"}
     assert kids(proxy.process) == before
@@ -197,9 +195,7 @@ def has_reloaded(proxy: Proxy, times: int) -> bool:
     return reloads(proxy) >= times
 
 
-def test_a_restart_loses_what_was_under_way_and_what_comes_meanwhile(
-    testbed: Testbed, start: Callable[[int], Proxy]
-) -> None:
+def test_restart_refuses_connections_at_once(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
     proxy = start(2)
     with traffic(testbed) as clients:
         assert proxy.process.stop(GENEROUS) == 0
@@ -207,16 +203,14 @@ def test_a_restart_loses_what_was_under_way_and_what_comes_meanwhile(
         wait_until(lambda: any(each.how == REFUSED for each in clients.failed()), "refused", timeout=GENEROUS)
         start(2)
         begun = time.time()
-        clients.goes_on()
+        clients.until_served()
     # TCP tells clients at once; no client waits for a proxy that does not run.
     assert {each.how for each in clients.failed()} <= LOST | {REFUSED}
     assert [each for each in clients.failed() if stopped + 1 < each.when - each.took and each.took > GENEROUS / 4] == []
     assert [each for each in clients.failed() if each.when - each.took > begun] == []
 
 
-def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
-    testbed: Testbed, start: Callable[[int], Proxy]
-) -> None:
+def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
     """Rotate the logs of two workers that share one log, as mptcp-proxy run does when a log exceeds 16 MiB."""
     node, proxy, rotations = testbed["proxy"], start(2), 8
 
@@ -233,11 +227,11 @@ def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
         before = log_descriptors()
         assert before
         for _ in range(rotations):
-            clients.goes_on()
+            clients.until_served()
             assert log_files.rotate(proxy.logs, limit=10, keep=2 * rotations)
             os.kill(squid(proxy.process), signal.SIGUSR1)
             wait_until((proxy.logs / "access.log").exists, "a new log", timeout=GENEROUS)
-        clients.goes_on()
+        clients.until_served()
         assert clients.failed() == []
 
     def logged() -> str:
@@ -268,7 +262,7 @@ def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
 
 
 @pytest.mark.nightly
-def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
+def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
     """Defect: Squid ended a worker that could not write its line to access.log, and gave it up after a few restarts."""
     node = testbed["proxy"]
 
@@ -290,24 +284,28 @@ def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int
             wait_until(lambda: lost(clients) > 100, "requests go unlogged", timeout=GENEROUS)
             assert (kids(proxy.process), clients.failed()) == (before, [])
             wait_until(
-                lambda: "requests are served without a line" in proxy.process.output(), "it is said", timeout=GENEROUS
+                lambda: "requests are served without a line" in proxy.process.output(),
+                "the supervisor logs it",
+                timeout=GENEROUS,
             )
             # cache.log is on that disk, too. Both logs are rotated there, and Squid writes about this to cache.log.
             assert log_files.rotate(proxy.logs, limit=10, keep=2)
             os.kill(squid(proxy.process), signal.SIGUSR1)
             wait_until((disk / "access.log").exists, "a new log", timeout=GENEROUS)
-            clients.goes_on()
+            clients.until_served()
             assert kids(proxy.process) == before
             full = ["the disk of /var/log/mptcpproxy is full"]
             wait_until(
                 lambda: json.loads((proxy.state / "reloads.json").read_text())["troubles"] == full,
-                "the status says it",
+                "the status reports it",
                 timeout=GENEROUS,
             )
             filling.unlink()
             freed = len(clients.ended())
             wait_until(lambda: logged(clients.ended()[freed:]) > 100, "requests are logged", timeout=GENEROUS)
-            wait_until(lambda: "requests are logged" in proxy.process.output(), "it is said", timeout=GENEROUS)
+            wait_until(
+                lambda: "requests are logged" in proxy.process.output(), "the supervisor logs it", timeout=GENEROUS
+            )
         assert clients.failed() == []
         assert kids(proxy.process) == before
         assert proxy.process.output().count("the disk of the logs is full") == 1
@@ -325,29 +323,29 @@ class Attempts:
         return len(self._times) - 1
 
 
-def test_a_full_runtime_directory_refuses_reloads_and_stops_no_request(
+def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
     testbed: Testbed, start: Callable[[int], Proxy]
 ) -> None:
     node = testbed["proxy"]
     with small_disk(node.directory / f"{node.name}-proxy-run") as disk:
         proxy = start(2)
         outcome = disk / "reloads.json"
-        wait_until(lambda: b"serving: " in outcome.read_bytes(), "how it serves is written", timeout=GENEROUS)
+        wait_until(lambda: b"serving: " in outcome.read_bytes(), "the outcome is written", timeout=GENEROUS)
         # The preload libraries go on counting: the space for their counters was allocated at the start.
         files = {path: path.read_bytes() for path in disk.iterdir() if path.is_file() and path.name != "counters"}
         before = kids(proxy.process)
         with traffic(testbed) as clients:
             filling = fill(disk)
             node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
-            wait_until(lambda: "until it can be" in proxy.process.output(), "it is said", timeout=GENEROUS)
+            wait_until(lambda: "until it can be" in proxy.process.output(), "the supervisor logs it", timeout=GENEROUS)
             proxy.process.signal(signal.SIGHUP)
             wait_until(lambda: "reload refused" in proxy.process.output(), "refused", timeout=GENEROUS)
-            clients.goes_on()
+            clients.until_served()
             assert {path: path.read_bytes() for path in files} == files
             assert kids(proxy.process) == before
             assert clients.failed() == []
             tried = Attempts(disk)
-            wait_until(lambda: tried.seen() >= 2, "it is tried in vain again and again", timeout=GENEROUS)
+            wait_until(lambda: tried.seen() >= 2, "the attempt fails several times", timeout=GENEROUS)
             assert proxy.process.output().count("until it can be") == 1
             filling.unlink()
             before_freed, freed = processors.read(), time.monotonic()
@@ -359,7 +357,7 @@ def test_a_full_runtime_directory_refuses_reloads_and_stops_no_request(
             assert took < NEXT_ATTEMPT * slowness(waiting), "by the next attempt, not by one half a minute later"
             proxy.process.signal(signal.SIGHUP)
             wait_until(lambda: reloads(proxy) == 1, "the reload", timeout=GENEROUS)
-            clients.goes_on()
+            clients.until_served()
         assert kids(proxy.process) == before
         assert b"192.0.2.77" in (disk / "own-addresses").read_bytes()
         assert "Traceback" not in proxy.process.output()

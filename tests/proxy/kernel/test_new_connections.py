@@ -101,7 +101,7 @@ def status(testbed: Testbed, address: str, url: str, *options: str, file: str = 
 @pytest.mark.parametrize(
     ("address", "server"), [("10.77.1.2", "10.77.8.2"), ("fd77:1::2", "fd77:8::2")], ids=["IPv4", "IPv6"]
 )
-def test_one_client_gets_no_more_than_its_share_and_others_theirs(
+def test_new_connections_of_one_client_are_limited(
     testbed: Testbed, proxy: Proxy, tmp_path: Path, address: str, server: str
 ) -> None:
     limited(testbed, tmp_path)
@@ -113,7 +113,7 @@ def test_one_client_gets_no_more_than_its_share_and_others_theirs(
     assert status(testbed, "10.77.2.2", proxy.url()) == "200", "another client"
 
 
-AT_ONE_TIME = "ct count over 2000"
+CONCURRENT_LIMIT = "ct count over 2000"
 HOLD = """
 import json, socket, sys
 proxy, count, addresses = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
@@ -136,27 +136,27 @@ def held(testbed: Testbed, *addresses: str) -> tuple[int, int]:
 
 @pytest.mark.nightly(besides=("4000",))
 @pytest.mark.parametrize("instead", ["ct count over 40", "ct count over 4000"])
-def test_64_bits_of_ipv6_have_no_more_than_their_share_by_whatever_addresses(
+def test_open_connections_of_an_ipv6_network_are_limited(
     testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str
 ) -> None:
     """Squid counts each address as a separate client."""
     addresses = [f"fd77:1::{number}" for number in range(100, 106)]
     for address in addresses:
         testbed["client"].run(["ip", "address", "add", f"{address}/64", "dev", "eth0", "nodad"])
-    limited(testbed, tmp_path, AT_ONE_TIME, instead=instead)
+    limited(testbed, tmp_path, CONCURRENT_LIMIT, instead=instead)
     wanted = (60, 0) if "4000" in instead else (40, 20)
     assert held(testbed, *addresses) == wanted
     assert held(testbed, "fd77:2::2") == wanted, "another client"
-    wait_until(lambda: held(testbed, *addresses) == wanted, "those that were closed do not count")
+    wait_until(lambda: held(testbed, *addresses) == wanted, "closed connections no longer count")
 
 
-def test_without_the_table_all_are_taken(testbed: Testbed, proxy: Proxy) -> None:
+def test_all_connections_are_accepted_without_the_table(testbed: Testbed, proxy: Proxy) -> None:
     assert opened(testbed, "10.77.1.2", "10.77.8.2")[0] == OPENED
 
 
 @pytest.mark.nightly(besides=("as shipped",))
 @pytest.mark.parametrize("without", ["", JOIN_PASSES], ids=["as shipped", "joins count"])
-def test_a_path_of_a_connection_that_is_there_is_no_new_connection(
+def test_join_of_a_connection_counts_as_no_new_connection(
     testbed: Testbed, proxy: Proxy, tmp_path: Path, without: str
 ) -> None:
     # With this rate, the second address cannot regain its used share.
@@ -180,7 +180,9 @@ def refused(testbed: Testbed) -> int:
 @pytest.mark.parametrize(
     "instead", [JOIN_PASSES, "tcp option mptcp subtype 1 return"], ids=["as shipped", "joins pass"]
 )
-def test_what_looks_like_a_join_is_limited_too(testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str) -> None:
+def test_syn_with_mp_join_and_mp_capable_is_limited(
+    testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str
+) -> None:
     """Defect: a SYN with MP_JOIN and MP_CAPABLE opens a plain TCP connection, but the table did not count it."""
     limited(testbed, tmp_path, JOIN_PASSES, instead=instead)
     before, begun = testbed["proxy"].mib()[CAPABLE], time.monotonic()
@@ -195,7 +197,7 @@ def test_what_looks_like_a_join_is_limited_too(testbed: Testbed, proxy: Proxy, t
     assert refused(testbed) or took > (SENT - JOINS_AT_ONCE) / JOINS_PER_SECOND
 
 
-def test_it_is_loaded_again_and_goes_by_the_commands_that_it_names(testbed: Testbed) -> None:
+def test_table_can_be_loaded_twice_and_removed_as_documented(testbed: Testbed) -> None:
     node = testbed["proxy"]
     before = node.run(["nft", "list", "ruleset"]).stdout
     node.run(["nft", "-f", str(TABLE)])

@@ -15,7 +15,7 @@ from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy,
 
 pytestmark = pytest.mark.kernel
 REFUSED = 403
-# Addresses that belong to nobody and are not private (RFC 5737 and RFC 3849).
+# Documentation addresses, which are unassigned and not private (RFC 5737 and RFC 3849).
 PUBLIC = {4: "203.0.113.5", 6: "2001:db8::5"}
 
 
@@ -30,7 +30,7 @@ def origin(module_testbed: Testbed) -> Origin:
     return start_origin(module_testbed["origin"], {"file.bin": 1000}, ports=(80, 443, 8443))
 
 
-def test_what_is_asked_for_is_there(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
+def test_allowed_requests_succeed(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
     """This shows that requests can succeed; otherwise the refusals below would prove nothing."""
     client = module_testbed["client"]
     for family in (4, 6):
@@ -124,7 +124,7 @@ def test_clients_with_public_addresses_are_refused(
         assert fetch(client, url, through, options=["--interface", own]).status == 200
 
 
-def test_an_address_that_comes_later_is_refused_as_well(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
+def test_address_added_later_is_refused(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
     """The address belongs to the origin, so that requests for it would succeed before and after."""
     client, node = module_testbed["client"], module_testbed["proxy"]
     address = [f"{origin.host.address('eth0')}/32", "dev", "lo"]
@@ -143,7 +143,7 @@ def test_an_address_that_comes_later_is_refused_as_well(module_testbed: Testbed,
 
 
 @pytest.mark.nightly
-def test_a_prefix_that_is_routed_to_this_host_later_is_refused_as_well(module_testbed: Testbed, proxy: Proxy) -> None:
+def test_prefix_routed_to_this_host_later_is_refused(module_testbed: Testbed, proxy: Proxy) -> None:
     client, node = module_testbed["client"], module_testbed["proxy"]
     for prefix, host in (("10.99.0.0/24", "10.99.0.1"), ("fd99::/64", "[fd99::1]")):
         route = ["local", prefix, "dev", "lo"]
@@ -156,7 +156,7 @@ def test_a_prefix_that_is_routed_to_this_host_later_is_refused_as_well(module_te
             wait_until(refused, f"requests for {prefix} are refused", process=proxy.process)
 
 
-def test_origins_learn_nothing_of_the_client(module_testbed: Testbed, proxy: Proxy) -> None:
+def test_request_to_the_origin_does_not_reveal_the_client(module_testbed: Testbed, proxy: Proxy) -> None:
     """The origin of this test returns the request as it arrived."""
     node = module_testbed["origin"]
     with node.entered():

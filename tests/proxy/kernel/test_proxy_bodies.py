@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that bodies of many sizes and framings arrive unchanged with any Squid, however they are sent."""
+"""Tests that bodies of many sizes and framings arrive unchanged with any Squid, whether sent whole or in pieces."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ while wanted:
             except (OSError, http.client.HTTPException) as error:
                 is_open = False
                 if isinstance(error, ConnectionError) and answers and not begun:
-                    break  # A kept connection may be closed at any time: asked again by another one, as browsers do.
+                    break  # The proxy may close a kept connection: repeat the request on another one, as browsers do.
                 wrong.append([method, place, more, type(error).__name__])
                 del wanted[0]
                 break
@@ -158,7 +158,7 @@ def site(
 
 @pytest.mark.parametrize("at_once", [1, 3], ids=["one by one", "pipelined"])
 @pytest.mark.parametrize("protocol", [TCP, MPTCP], ids=["TCP", "MPTCP"])
-def test_each_byte_arrives(site: tuple[Testbed, Proxy], protocol: int, at_once: int) -> None:
+def test_bodies_arrive_unchanged(site: tuple[Testbed, Proxy], protocol: int, at_once: int) -> None:
     testbed, proxy = site
     address, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
     command = python_command(CLIENT, address, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), str(at_once))

@@ -50,7 +50,7 @@ def downloading(testbed: Testbed, origin: Origin, proxy: Proxy) -> Iterator[None
     [((), "bbr"), (("--congestion-control", "reno"), "reno"), (("--congestion-control", "keep"), None)],
     ids=["default", "reno", "keep"],
 )
-def test_every_subflow_of_clients_has_it_and_nothing_towards_origins(
+def test_congestion_control_applies_only_to_subflows_of_clients(
     testbed: Testbed, origin: Origin, arguments: Sequence[str], towards_clients: str | None, several: str
 ) -> None:
     node = testbed["proxy"]
@@ -67,7 +67,7 @@ def test_every_subflow_of_clients_has_it_and_nothing_towards_origins(
     assert "mptcp_listen" not in proxy.process.output()
 
 
-def test_without_it_the_proxy_serves_and_one_line_says_so(testbed: Testbed, origin: Origin) -> None:
+def test_missing_congestion_control_is_logged_and_the_proxy_serves(testbed: Testbed, origin: Origin) -> None:
     """A name that no kernel has simulates bbr on a kernel without it."""
     node = testbed["proxy"]
     proxy = start_proxy(node, arguments=("--congestion-control", "nonesuch"))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from attacking import Answer, Scene, wrong
+from attacking import Answer, Scene, fault_of
 from corpora import conformance, malformed, open_proxy
 from corpora.every import CORPORA
 from corpora.row import ORIGIN, WEB, Row, statuses
@@ -49,7 +49,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as or
 """
 
 
-def test_the_origin_resets_no_connection_on_which_a_request_comes_late(scene: Scene) -> None:
+def test_test_origin_resets_no_connection_with_a_late_request(scene: Scene) -> None:
     """Squid would answer a reset connection with 502, whatever the test."""
     command = python_command(LATE, ORIGIN, str(WEB))
     assert scene.client.run(command, check=False, timeout=90).stderr == ""
@@ -57,12 +57,12 @@ def test_the_origin_resets_no_connection_on_which_a_request_comes_late(scene: Sc
 
 @pytest.mark.parametrize("name", CORPORA)
 class TestAsShipped:
-    def test_each_gets_what_it_must(self, scene: Scene, proxy: Proxy, name: str) -> None:
+    def test_corpus_gets_the_expected_answers(self, scene: Scene, proxy: Proxy, name: str) -> None:
         before = all_workers(proxy)
         scene.try_all(CORPORA[name]).assert_sound()
         assert workers(proxy.process) == before, "a request brought Squid down"
 
-    def test_there_are_many(self, name: str) -> None:
+    def test_corpus_has_enough_rows(self, name: str) -> None:
         rows = CORPORA[name]
         assert len({row.id for row in rows}) == len(rows) >= LEAST[name]
 
@@ -70,14 +70,14 @@ class TestAsShipped:
 @pytest.mark.parametrize(
     ("sent", "answers", "most"), [(b"{id}", 1, 1), (b"{id} GET http://x/next HTTP/1.1", 1, 2), (b"{id}{id}", 2, 2)]
 )
-def test_an_answer_to_what_nobody_asked_for_is_objected_to(sent: bytes, answers: int, most: int) -> None:
+def test_unrequested_answers_count_as_a_fault(sent: bytes, answers: int, most: int) -> None:
     row = Row("row", sent, statuses(200), reaches=None, answers=answers)
-    said = [wrong(row, Answer((200,) * count, b""), []) for count in range(1, 5)]
-    assert [count for count, why in enumerate(said, 1) if not why] == list(range(answers, most + 1))
+    faults = [fault_of(row, Answer((200,) * count, b""), []) for count in range(1, 5)]
+    assert [count for count, why in enumerate(faults, 1) if not why] == list(range(answers, most + 1))
 
 
 @pytest.mark.nightly
-def test_what_passes_all_on_as_it_comes_is_found_out(scene: Scene) -> None:
+def test_corpus_detects_a_relay_that_passes_everything_on(scene: Scene) -> None:
     """The relay passes on all bytes. Nearly all rows are ambiguous as sent, so what the origin gets must be so, too."""
     with scene.relaying():
         outcome = scene.try_all(malformed.ROWS, patient=False)
@@ -116,21 +116,21 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
 
 @pytest.mark.nightly(besides=("conformance",))
 @pytest.mark.parametrize("name", MUTANTS)
-def test_without_the_rules_rows_get_something_else(scene: Scene, name: str) -> None:
+def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
     squid = installed()
     assert squid is not None
     # Leave out lines that are not given to this version of Squid, because it always behaves that way.
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(MUTANTS[name], 1)]
-    told = {line.text for line in suited(lines, list(statements(lines, "n")), squid.version).lines}
-    mutants = {line: more for line, more in MUTANTS[name].items() if line in told}
+    given = {line.text for line in suited(lines, list(statements(lines, "n")), squid.version).lines}
+    mutants = {line: more for line, more in MUTANTS[name].items() if line in given}
     with scene.serving(weaker(scene, {line: instead for line, (instead, _) in mutants.items()})):
         failed = set(scene.try_all(CORPORA[name], patient=False).failed)
-    well_by_itself = {"no-such-name"} if squid.version.startswith("6") else set()
+    right_without_the_rule = {"no-such-name"} if squid.version.startswith("6") else set()
     for line, (_, rows) in mutants.items():
-        assert failed >= rows - well_by_itself, line
+        assert failed >= rows - right_without_the_rule, line
 
 
-def test_each_status_without_a_body_is_in_the_rule_for_its_own_sake(scene: Scene) -> None:
+def test_rows_detect_a_missing_status_in_the_rule_for_empty_answers(scene: Scene) -> None:
     rows = [row for row in conformance.ROWS if row.id.endswith("-tells-to-close")]
     with scene.serving(weaker(scene, {"acl no_body http_status 204 304": "acl no_body http_status 204"})):
         assert scene.try_all(rows).failed.keys() == {"answer-304-tells-to-close"}
@@ -148,7 +148,7 @@ def weaker(scene: Scene, instead: Mapping[str, str]) -> Path:
 
 
 @pytest.mark.nightly
-def test_with_debians_own_settings_many_get_something_else(scene: Scene) -> None:
+def test_corpus_detects_the_weaker_configuration_of_debian(scene: Scene) -> None:
     stock = Path("/etc/squid/squid.conf").read_text().splitlines()
     served = [f"acl testers src 10.0.0.0/8\nhttp_access allow testers\n{each}" if each == "http_access deny all" else each for each in stock]  # fmt: skip  # noqa: E501
     config = scene.proxy.directory / "stock.conf"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for many idle connections beside an active client: no client takes more than its share, nobody is refused.
+"""Tests for many idle connections beside an active client: no client takes more than its share, and the active client
+is served.
 
 The experiment ``crowds`` measures the client's response times, compared with the times without other clients.
 """
@@ -60,11 +61,11 @@ def memory(proxy: Proxy) -> int:
     return int(line.split()[1])
 
 
-def are_gone(proxy: Proxy) -> None:
-    wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=120)
+def wait_until_closed(proxy: Proxy) -> None:
+    wait_until(lambda: descriptors(proxy) < 200, "the connections are closed", timeout=120)
 
 
-def nobody_is_refused(timed: Timed) -> bool:
+def all_are_served(timed: Timed) -> bool:
     return (len(timed.seconds), timed.failed, timed.multipath) == (REQUESTS, 0, REQUESTS)
 
 
@@ -74,25 +75,23 @@ def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: 
     # The attacking client gets another address, because the limit applies to each address.
     [other] = add_addresses(client, "eth0", [9])
     with crowd(client, proxy, origin, "slow-headers", 2500, [other]) as slow:
-        wait_until(lambda: slow.standing() <= MOST + MORE, "those too many are closed", timeout=300)
+        wait_until(lambda: slow.standing() <= MOST + MORE, "connections above the limit are closed", timeout=300)
         standing = slow.settled(PAUSE)
-        assert standing >= MOST - 1, "what is allowed is not refused"
+        assert standing >= MOST - 1, "connections below the limit stay open"
         assert descriptors(proxy) < MOST + 200
-        assert nobody_is_refused(timed_requests(client, proxy, origin, REQUESTS))
+        assert all_are_served(timed_requests(client, proxy, origin, REQUESTS))
     assert other in (proxy.logs / "cache.log").read_text()
-    are_gone(proxy)
+    wait_until_closed(proxy)
 
 
-def test_requests_of_one_client_on_too_many_connections_are_refused(
-    module_testbed: Testbed, proxy: Proxy, origin: Origin
-) -> None:
+def test_requests_of_one_client_above_its_limit_get_429(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
     with crowd(module_testbed["client"], proxy, origin, "keep-alives", MOST + 200, ["10.77.1.2"]) as idle:
         assert abs(idle.got["200"] - MOST_SERVED) <= 2
         assert abs(idle.got["429"] - (MOST - MOST_SERVED)) <= 2
-    are_gone(proxy)
+    wait_until_closed(proxy)
 
 
-def test_thousands_of_all_kinds_keep_nobody_from_being_served(
+def test_thousands_of_idle_connections_do_not_block_another_client(
     module_testbed: Testbed, proxy: Proxy, origin: Origin
 ) -> None:
     client = module_testbed["client"]
@@ -105,15 +104,15 @@ def test_thousands_of_all_kinds_keep_nobody_from_being_served(
         assert idle.got == {"200": 5000}
         assert tunnels.got == {"200": 500}
         assert [each.standing() for each in (idle, tunnels, slow)] == [5000, 500, 2000]
-        assert nobody_is_refused(timed_requests(client, proxy, origin, REQUESTS))
+        assert all_are_served(timed_requests(client, proxy, origin, REQUESTS))
         print(f"{descriptors(proxy)} descriptors, {memory(proxy)} kB")
         assert 8000 <= descriptors(proxy) < MOST_DESCRIPTORS
         assert memory(proxy) < MOST_MEMORY
-    are_gone(proxy)
+    wait_until_closed(proxy)
 
 
 @pytest.mark.nightly
-def test_with_two_workers_a_client_has_the_share_of_each(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_client_limit_applies_to_each_worker(testbed: Testbed, require: Callable[..., None]) -> None:
     """The kernel distributes connections to workers by a hash, about evenly. Each worker counts its own connections."""
     require("squid", "apache2", "gcc")
     origin = start_origin(testbed["origin"], {"file": 1000})

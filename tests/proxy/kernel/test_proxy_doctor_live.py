@@ -49,7 +49,9 @@ def correct(node: LiveNode, finding: dict[str, str]) -> None:
             node.run(["sh", "-c", command])
 
 
-def test_a_node_without_a_fault(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
+def test_doctor_finds_no_fault_on_a_sound_host(
+    make_testbed: Callable[..., Testbed], require: Callable[..., None]
+) -> None:
     require("htb")
     node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
     code, findings = doctor(node)
@@ -61,15 +63,17 @@ def test_a_node_without_a_fault(make_testbed: Callable[..., Testbed], require: C
     assert findings["port 3128"]["text"] == "free"
 
 
-def test_the_doctor_imports_nothing_from_where_it_stands(make_testbed: Callable[..., Testbed], tmp_path: Path) -> None:
-    """Root may run it in a directory of any user."""
+def test_doctor_imports_nothing_from_the_working_directory(
+    make_testbed: Callable[..., Testbed], tmp_path: Path
+) -> None:
+    """Root may run the doctor in a directory of any user."""
     for module in ("json", "socket", "ctypes", "pyroute2"):
         (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\nraise SystemExit(9)\n")
     node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)]
     answer = node.run(["sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *argv], check=False, timeout=120)
     findings = {finding["check"]: finding["status"] for finding in json.loads(answer.stdout)}
-    assert findings["tc HTB"] == "ok", "the trial in a namespace of its own was run"
+    assert findings["tc HTB"] == "ok", "the doctor has tried it in a namespace"
     assert findings["preload library"] == "ok"
     assert not (tmp_path / "imported").exists()
 
@@ -86,7 +90,7 @@ def test_the_doctor_imports_nothing_from_where_it_stands(make_testbed: Callable[
         (["sysctl", "-qw", "net.ipv4.conf.wan1.rp_filter=1"], "rp_filter", "warn"),
     ],
 )
-def test_the_remedy_corrects_the_fault(
+def test_remedy_corrects_the_fault(
     make_testbed: Callable[..., Testbed], fault: list[str], check: str, status: str
 ) -> None:
     node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
@@ -102,7 +106,7 @@ def test_the_remedy_corrects_the_fault(
 
 
 @pytest.mark.nightly
-def test_what_one_client_may_take_is_told(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_doctor_warns_of_the_memory_that_one_client_may_take(testbed: Testbed, require: Callable[..., None]) -> None:
     require("nftables")
     node = testbed["proxy"]
     with node.sysctl("net.ipv4.tcp_rmem", f"4096 131072 {1 << 30}"):
@@ -119,7 +123,7 @@ def test_what_one_client_may_take_is_told(testbed: Testbed, require: Callable[..
 
 
 @pytest.mark.nightly
-def test_what_the_doctor_says_of_a_limit_of_0_is_true(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_subflow_limit_of_0_prevents_joins_as_the_doctor_says(testbed: Testbed, require: Callable[..., None]) -> None:
     require("apache2", "curl", "mptcpize")
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
@@ -139,7 +143,7 @@ def test_what_the_doctor_says_of_a_limit_of_0_is_true(testbed: Testbed, require:
 
 
 @pytest.mark.nightly
-def test_a_port_that_is_taken_and_one_that_is_our_own(testbed: Testbed) -> None:
+def test_doctor_distinguishes_a_taken_port_from_the_proxys_own(testbed: Testbed) -> None:
     node = testbed["proxy"]
     with node.entered():
         import socket
@@ -163,7 +167,7 @@ def test_a_port_that_is_taken_and_one_that_is_our_own(testbed: Testbed) -> None:
     assert "left out: may-write" in findings["library features"]["text"]
 
 
-def test_the_doctor_changes_nothing(testbed: Testbed) -> None:
+def test_doctor_changes_nothing_on_the_host(testbed: Testbed) -> None:
     node = testbed["proxy"]
     # Leave out what the kernel changes by itself after the links came up: link states, and its own IPv6 addresses.
     addresses = ("ip -o -4 addr", "ip -o -6 addr show scope global")
@@ -179,7 +183,7 @@ def test_the_doctor_changes_nothing(testbed: Testbed) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 8), (1, 1), (4, 4)])
-def test_the_unit_raises_a_limit_of_0_and_leaves_any_other(testbed: Testbed, before: int, after: int) -> None:
+def test_unit_raises_only_a_subflow_limit_of_0(testbed: Testbed, before: int, after: int) -> None:
     node = testbed["proxy"]
     node.run(["ip", "mptcp", "limits", "set", "subflows", str(before)])
     answer = node.run(start_pre())
@@ -187,7 +191,7 @@ def test_the_unit_raises_a_limit_of_0_and_leaves_any_other(testbed: Testbed, bef
     assert answer.stderr == ""
 
 
-def test_a_limit_that_the_unit_cannot_raise_is_told(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_unit_reports_a_limit_that_it_cannot_raise(testbed: Testbed, require: Callable[..., None]) -> None:
     require("root")
     node = testbed["proxy"]
     node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
@@ -217,7 +221,7 @@ rules:
 
 
 @pytest.mark.nightly
-def test_the_throttlers_settings_state_and_path_manager(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_doctor_examines_the_throttler(testbed: Testbed, require: Callable[..., None]) -> None:
     require("htb", "nftables")
     node = testbed["proxy"]
     policy = testbed.directory / "policy.yaml"
@@ -259,7 +263,7 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 SEEN_BY_ROOT = {"kernel features", "throttler", "sysctl path manager", "last reload", "port 3128", "new connections"}
 
 
-def test_who_is_not_root_is_told_what_he_does_not_see(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_doctor_without_root_lists_what_it_cannot_see(testbed: Testbed, require: Callable[..., None]) -> None:
     """Defect: without root, the doctor said that another process has the port and nothing is capped, though all ran."""
     require("htb", "nftables")
     needs_open_checkout()
@@ -271,7 +275,7 @@ def test_who_is_not_root_is_told_what_he_does_not_see(testbed: Testbed, require:
     start_throttler(node, settings)
     mounts = {"/run/mptcpproxy": str(proxy.state), **throttler_mounts(node)}
 
-    def asked(user: list[str], config: Path) -> tuple[int, dict[str, str]]:
+    def statuses(user: list[str], config: Path) -> tuple[int, dict[str, str]]:
         argv = [
             program("mptcp-proxy"),
             "doctor",
@@ -285,10 +289,10 @@ def test_who_is_not_root_is_told_what_he_does_not_see(testbed: Testbed, require:
         code = process.wait(120)
         return code, {finding["check"]: finding["status"] for finding in json.loads(process.output())}
 
-    code, by_root = asked([], CONFIG)
+    code, by_root = statuses([], CONFIG)
     assert (code, [name for name, status in by_root.items() if status == "unseen"]) == (0, [])
     assert by_root["clients of the paths"] == "ok"
-    code, found = asked(NOBODY, CONFIG)
+    code, found = statuses(NOBODY, CONFIG)
     assert {name for name, status in found.items() if status == "unseen"} - {"AppArmor"} == SEEN_BY_ROOT
     assert {name: status for name, status in found.items() if status not in ("unseen", by_root.get(name))} == {}
     assert code == 0
@@ -296,12 +300,12 @@ def test_who_is_not_root_is_told_what_he_does_not_see(testbed: Testbed, require:
     hidden = node.write("hidden.conf", CONFIG.read_text())
     hidden.chmod(0o600)
     settings.chmod(0o600)
-    code, found = asked(NOBODY, hidden)
+    code, found = statuses(NOBODY, hidden)
     assert (code, found["configuration"], found["throttler settings"]) == (0, "unseen", "unseen")
     assert "port 3128" not in found
 
 
-def test_a_path_that_drops_full_sized_packets(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_doctor_finds_a_path_that_drops_full_sized_packets(testbed: Testbed, require: Callable[..., None]) -> None:
     require("apache2", "curl", "mptcpize", "nftables")
     node, core = testbed["proxy"], testbed["core"]
     origin, proxy = start_origin(testbed["origin"], {"file.bin": 200_000_000}), start_proxy(node)
@@ -313,11 +317,11 @@ def test_a_path_that_drops_full_sized_packets(testbed: Testbed, require: Callabl
         curl(origin.url("file.bin"), proxy.url(), mptcp=True, tunnel=False, options=slowly)
     )
 
-    def told() -> dict[str, str]:
+    def finding() -> dict[str, str]:
         return doctor(node)[1]["path-MTU black holes"]
 
-    wait_until(lambda: told()["status"] == "warn", "it is told", process=download)
-    found = told()
+    wait_until(lambda: finding()["status"] == "warn", "the doctor reports it", process=download)
+    found = finding()
     assert "1 subflow to 10.77.2.2 never" in found["text"]
     correct(node, found)
-    assert told()["status"] == "ok"
+    assert finding()["status"] == "ok"

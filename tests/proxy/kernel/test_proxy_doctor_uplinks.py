@@ -37,7 +37,7 @@ def doctor(testbed: Testbed, *statements: str) -> Findings:
     return {finding["check"]: finding for finding in json.loads(answer.stdout)}
 
 
-def test_what_removes_lost_endpoints_leaves_none(make_testbed: Callable[..., Testbed]) -> None:
+def test_advised_command_removes_lost_endpoints(make_testbed: Callable[..., Testbed]) -> None:
     """Defect: the advised command removed no endpoint and exited with status 0."""
     testbed = make_testbed(RELAY)
     node = testbed["relay"]
@@ -111,9 +111,7 @@ def join(testbed: Testbed, family: int) -> None:
 
 @pytest.mark.nightly(besides=("NetworkManager",))
 @pytest.mark.parametrize("what", ["NetworkManager's", "another address is Squid's own"])
-def test_a_metric_for_each_uplink_is_enough_for_endpoints_with_an_interface(
-    make_testbed: Callable[..., Testbed], what: str
-) -> None:
+def test_route_metrics_suffice_for_endpoints_with_an_interface(make_testbed: Callable[..., Testbed], what: str) -> None:
     """Defect: the doctor demanded rules, although subflows of such endpoints leave by their own uplinks anyway."""
     testbed = make_testbed(RELAY)
     by_metric(testbed, dev=True)
@@ -126,7 +124,7 @@ def test_a_metric_for_each_uplink_is_enough_for_endpoints_with_an_interface(
 
 
 @pytest.mark.nightly
-def test_a_subflow_that_nobody_answers_is_none(make_testbed: Callable[..., Testbed]) -> None:
+def test_unanswered_subflow_does_not_count(make_testbed: Callable[..., Testbed]) -> None:
     """Defect: the kernel counts a subflow from its first SYN on, and the doctor relied on this count."""
     testbed = make_testbed(RELAY)
     core = testbed["core"]
@@ -136,8 +134,8 @@ def test_a_subflow_that_nobody_answers_is_none(make_testbed: Callable[..., Testb
     found = doctor(testbed, *parents(testbed))
     proxy = testbed["proxy"]
     for goal in (f"{proxy.service_address(4)}:3128", f"[{proxy.service_address(6)}]:3128"):
-        told = found[f"parent {goal}"]
-        assert (told["status"], told["text"]) == ("fail", f"{goal}: Multipath TCP with 1 subflow")
+        finding = found[f"parent {goal}"]
+        assert (finding["status"], finding["text"]) == ("fail", f"{goal}: Multipath TCP with 1 subflow")
 
 
 BY_ETH0 = "10.77.2.2 (wlan0) to 10.77.8.2: by eth0"
@@ -163,15 +161,15 @@ WRONG: dict[str, tuple[bool, list[str], list[str], str]] = {
 
 @pytest.mark.nightly(besides=("no route",))
 @pytest.mark.parametrize("what", WRONG)
-def test_where_it_is_not_enough_the_remedy_corrects_it(make_testbed: Callable[..., Testbed], what: str) -> None:
-    dev, commands, more, said = WRONG[what]
+def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testbed], what: str) -> None:
+    dev, commands, more, text = WRONG[what]
     testbed = make_testbed(RELAY)
     node = by_metric(testbed, dev=dev)
     for command in commands:
         node.run(command.split())
     statements = [*parents(testbed), *more]
     found = doctor(testbed, *statements)["routes of uplinks"]
-    assert (found["status"], found["text"]) == ("fail", said)
+    assert (found["status"], found["text"]) == ("fail", text)
 
     # The finding is true: the subflow's SYN is retransmitted, or waits because the kernel looks for the parent on the
     # link.

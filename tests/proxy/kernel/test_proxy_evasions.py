@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a real Squid for the check's complaints: each of these configurations really serves strangers."""
+"""Tests with a real Squid that each configuration which the check refuses as an open proxy really serves strangers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFUSED = 403
 NOT_REGISTERED = 404
 """Squid's status for its status pages, to a client that may read them, until its workers have registered."""
 STRANGER = "203.0.113.5"
-"""An address that belongs to nobody and is not private (RFC 5737)."""
+"""A documentation address, which is unassigned and not private (RFC 5737)."""
 ANSWERS = "/usr/bin/sed -u s/.*/OK\\x20user=somebody\\x20tag=somewhere/"
 """A helper that accepts any input."""
 KNOWS = "/usr/bin/sed -u s/.*somebody.*/OK/;s/.*somewhere.*/OK/;t;s/.*/ERR/"
@@ -32,27 +32,27 @@ STRANGERS = {
         "acl named ext_user REQUIRED",
         "http_access allow ok named",
     ],
-    "told-user": [
+    "user-from-helper": [
         f"external_acl_type where %DST {ANSWERS}",
         f"external_acl_type who %EXT_USER {KNOWS}",
         "acl ok external where",
         "acl known external who",
         "http_access allow ok known",
     ],
-    "told-tag": [
+    "tag-from-helper": [
         f"external_acl_type where %DST {ANSWERS}",
         f"external_acl_type who %EXT_TAG {KNOWS}",
         "acl ok external where",
         "acl known external who",
         "http_access allow ok known",
     ],
-    "told-note": [
+    "note-from-rule": [
         "acl noted annotate_transaction who=somebody",
         f"external_acl_type who %note{{who}} {KNOWS}",
         "acl known external who",
         "http_access allow noted known",
     ],
-    "told-field": [
+    "header-field": [
         f"external_acl_type who %>ha{{User-Agent}} {KNOWS}",
         "acl known external who",
         "http_access allow known",
@@ -82,10 +82,10 @@ def served(testbed: Testbed, *before: str, behind: str = "") -> Iterator[tuple[P
     node = testbed["proxy"]
     path: Path = node.directory / "evasion.conf"
     path.write_text("\n".join([*before, f"include {SQUID_CONFIG}", behind, "shutdown_lifetime 0 seconds", ""]))
-    said = [str(problem) for problem in check(path, "mptcpproxy", None).problems]
+    complaints = [str(problem) for problem in check(path, "mptcpproxy", None).problems]
     proxy = start_proxy(node, path, arguments=("--allow-open-proxy",))
     try:
-        yield proxy, said
+        yield proxy, complaints
     finally:
         proxy.process.stop()
 
@@ -105,19 +105,19 @@ def with_address(testbed: Testbed, address: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.nightly(besides=("told-user",))
+@pytest.mark.nightly(besides=("user-from-helper",))
 @pytest.mark.parametrize("rules", STRANGERS.values(), ids=STRANGERS)
-def test_strangers_by_what_a_helper_is_told(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
+def test_rules_by_a_helper_serve_strangers(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
     """Defect: the check accepted these rules."""
     options = ["--interface", STRANGER, "-A", "somebody"]
-    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, said):
-        assert [text for text in said if "an open proxy, it would serve" in text]
+    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, complaints):
+        assert [text for text in complaints if "an open proxy, it would serve" in text]
         assert fetch(module_testbed["client"], origin.url("file.bin"), proxy.url(), options=options).status == 200
 
 
 @pytest.mark.nightly(besides=("[on]",))
 @pytest.mark.parametrize("seen", ["on", "off"])
-def test_strangers_by_an_address_that_they_claim(module_testbed: Testbed, origin: Origin, seen: str) -> None:
+def test_rules_by_a_claimed_address_serve_strangers(module_testbed: Testbed, origin: Origin, seen: str) -> None:
     """Defect: the check accepted this. A helper gets the claimed address, even if rules do not use it."""
     rules = [
         "follow_x_forwarded_for allow all",
@@ -127,36 +127,38 @@ def test_strangers_by_an_address_that_they_claim(module_testbed: Testbed, origin
         "http_access allow known",
     ]
     options = ["--interface", STRANGER, "-H", "X-Forwarded-For: 10.1.2.3"]
-    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, said):
-        assert [text for text in said if "would be believed what X-Forwarded-For says of their address" in text]
+    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, complaints):
+        assert [text for text in complaints if "would be believed what X-Forwarded-For says of their address" in text]
         client, url = module_testbed["client"], origin.url("file.bin")
         assert fetch(client, url, proxy.url(), options=options[:2]).status == REFUSED
         assert fetch(client, url, proxy.url(), options=options).status == 200
 
 
 @pytest.mark.parametrize("prefix", EMBEDDED)
-def test_strangers_by_the_ipv4_address_in_theirs(module_testbed: Testbed, origin: Origin, prefix: str) -> None:
+def test_rules_by_an_embedded_ipv4_prefix_serve_strangers(module_testbed: Testbed, origin: Origin, prefix: str) -> None:
     """Defect: the check accepted these prefixes."""
     address = EMBEDDED[prefix]
     rules = [f"acl translated src {prefix}", "http_access allow translated"]
-    with with_address(module_testbed, address), served(module_testbed, *rules) as (proxy, said):
-        assert [text for text in said if "100 % of the Internet's IPv4 addresses, by " in text]
+    with with_address(module_testbed, address), served(module_testbed, *rules) as (proxy, complaints):
+        assert [text for text in complaints if "100 % of the Internet's IPv4 addresses, by " in text]
         options = ["--interface", address]
         got = fetch(module_testbed["client"], origin.url("file.bin", family=6), proxy.url(6), options=options)
         assert got.status == 200
 
 
 @pytest.mark.parametrize("behind", ["", "follow_x_forwarded_for allow clients"])
-def test_clients_who_say_that_they_are_this_host(module_testbed: Testbed, behind: str) -> None:
+def test_claimed_loopback_address_opens_the_status_pages(module_testbed: Testbed, behind: str) -> None:
     """Defect: the check accepted this configuration."""
     claimed = ["-H", "X-Forwarded-For: 127.0.0.1"]
-    with served(module_testbed, behind=behind) as (proxy, said):
-        assert bool([text for text in said if "whoever is believed to come from this host" in text]) == bool(behind)
+    with served(module_testbed, behind=behind) as (proxy, complaints):
+        assert bool([text for text in complaints if "whoever is believed to come from this host" in text]) == bool(
+            behind
+        )
         client = module_testbed["client"]
         assert fetch(client, STATUS, proxy.url()).status == REFUSED
         wait_until(
             lambda: fetch(client, STATUS, proxy.url(), options=claimed).status != NOT_REGISTERED,
-            "the workers are known to the process that collects their pages",
+            "the workers have registered with the coordinator",
             process=proxy.process,
         )
         assert fetch(client, STATUS, proxy.url(), options=claimed).status == (200 if behind else REFUSED)

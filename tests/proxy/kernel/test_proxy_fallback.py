@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a kernel without MPTCP and a library that cannot be loaded: the proxy serves by TCP, and says so."""
+"""Tests for a kernel without MPTCP and a library that cannot be loaded: the proxy serves by TCP and logs the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ pytestmark = pytest.mark.kernel
 
 @pytest.mark.nightly(besides=("two workers",))
 @pytest.mark.parametrize("several", ["workers 1", "workers 2"], ids=["one worker", "two workers"])
-def test_tcp_works_and_one_line_says_so(testbed: Testbed, require: Callable[..., None], several: str) -> None:
+def test_kernel_without_mptcp_is_logged_and_tcp_works(
+    testbed: Testbed, require: Callable[..., None], several: str
+) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
@@ -50,12 +52,14 @@ def test_tcp_works_and_one_line_says_so(testbed: Testbed, require: Callable[...,
         assert len(lines) == int(several.split()[1])
         assert "no MPTCP on port 312" in lines[0]
         assert "net.mptcp.enabled" in lines[0]
-        for told in (f"port {port} takes plain TCP, not Multipath TCP" for port in (3128, 3129)):
-            wait_until(lambda told=told: told in proxy.process.output(), told, process=proxy.process)  # type: ignore[misc]
+        for line in (f"port {port} takes plain TCP, not Multipath TCP" for port in (3128, 3129)):
+            wait_until(lambda line=line: line in proxy.process.output(), line, process=proxy.process)  # type: ignore[misc]
         assert proxy.process.stop(60) == 0
 
 
-def test_the_library_of_the_event_loop_is_left_out_as_a_whole(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_turns_library_is_not_loaded_if_all_its_features_are_off(
+    testbed: Testbed, require: Callable[..., None]
+) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
@@ -69,9 +73,7 @@ def test_the_library_of_the_event_loop_is_left_out_as_a_whole(testbed: Testbed, 
 
 @pytest.mark.nightly(besides=("no library",))
 @pytest.mark.parametrize("loads", [True, False], ids=["library", "no library"])
-def test_a_library_that_was_not_loaded_is_found_out(
-    testbed: Testbed, require: Callable[..., None], loads: bool
-) -> None:
+def test_library_that_was_not_loaded_is_reported(testbed: Testbed, require: Callable[..., None], loads: bool) -> None:
     """The loader complains, but Squid starts nevertheless."""
     require("squid", "gcc")
     if not loads:
@@ -82,12 +84,12 @@ def test_a_library_that_was_not_loaded_is_found_out(
     broken.with_name("squid_turns.so").write_bytes(b"no library")
     config = configuration(node)
     proxy = start_proxy(node, config, env=None if loads else {"MPTCP_LISTEN_SHIM": str(broken)})
-    told = "port 3128 takes plain TCP, not Multipath TCP: clients have one path only"
+    message = "port 3128 takes plain TCP, not Multipath TCP: clients have one path only"
     if not loads:
-        wait_until(lambda: told in proxy.process.output(), "it says so", process=proxy.process)
+        wait_until(lambda: message in proxy.process.output(), "the supervisor reports it", process=proxy.process)
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]
     doctor = node.run(with_mounts(argv, {"/run/mptcpproxy": str(proxy.state)}), check=False, timeout=120)
     found = {finding["check"]: finding["status"] for finding in json.loads(doctor.stdout)}
     assert found["port 3128"] == ("ok" if loads else "fail")
-    assert (told in proxy.process.output()) == (not loads)
+    assert (message in proxy.process.output()) == (not loads)
     assert proxy.process.stop(60) == 0

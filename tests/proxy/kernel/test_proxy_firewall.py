@@ -17,7 +17,7 @@ CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.ar
 
 
 @pytest.mark.nightly
-def test_both_paths_come_through_and_nothing_else_does(
+def test_rules_pass_both_paths_and_block_other_ports(
     make_testbed: Callable[..., Testbed], require: Callable[..., None]
 ) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc", "nftables")

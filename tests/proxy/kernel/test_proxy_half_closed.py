@@ -83,7 +83,7 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
 
 @pytest.mark.parametrize("protocol", [MPTCP, TCP])
 @pytest.mark.parametrize("how", ["tunnel", "request"])
-def test_the_answer_is_lost_by_who_closes_half_and_by_nobody_else(
+def test_only_a_client_that_half_closes_loses_its_answer(
     module_testbed: Testbed, proxy: Proxy, how: str, protocol: int
 ) -> None:
     origin, node = module_testbed["origin"].service_address(), module_testbed["proxy"].service_address()

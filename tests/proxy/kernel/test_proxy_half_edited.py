@@ -16,7 +16,7 @@ from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
-NOBODY = "192.0.2.1\n"
+UNUSED = "192.0.2.1\n"
 """An address of RFC 5737."""
 
 
@@ -30,7 +30,7 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
 def listed(testbed: Testbed) -> Path:
     """Return the file whose addresses are forbidden as destinations."""
     path = testbed.directory / "forbidden.txt"
-    path.write_text(NOBODY)
+    path.write_text(UNUSED)
     return path
 
 
@@ -45,7 +45,7 @@ def proxy(testbed: Testbed, origin: Origin, listed: Path) -> Proxy:
 
 @pytest.mark.nightly(besides=("33",))
 @pytest.mark.parametrize("edit", ["10.77.9.0/24", "10.77.9.0/33", "half-an-edi"])
-def test_half_an_edit_of_a_list_comes_into_force_by_no_way(
+def test_unfinished_edit_of_a_list_has_no_effect(
     testbed: Testbed, proxy: Proxy, origin: Origin, listed: Path, edit: str
 ) -> None:
     """Defect: a new address of the host or a restarted worker made Squid read the edited file; a bad word ended it."""
@@ -59,12 +59,12 @@ def test_half_an_edit_of_a_list_comes_into_force_by_no_way(
     listed.write_text(f"{edit}\n")
     first = squid(proxy.process)
     node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
-    told = "this host's addresses have changed"
-    wait_until(lambda: told in proxy.process.output(), "Squid reads it", process=proxy.process)
+    message = "this host's addresses have changed"
+    wait_until(lambda: message in proxy.process.output(), "Squid reads it", process=proxy.process)
     log = proxy.logs / "cache.log"
     wait_until(lambda: "Reconfiguring Squid Cache" in log.read_text(), "Squid reads it", process=proxy.process)
     assert served() == 200
-    assert workers(proxy.process) == before, "none has ended by it"
+    assert workers(proxy.process) == before, "no worker has ended"
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     wait_until(
@@ -77,13 +77,13 @@ def test_half_an_edit_of_a_list_comes_into_force_by_no_way(
     assert squid(proxy.process) == first
 
 
-def test_a_reload_takes_the_list_anew_or_refuses_it_by_the_operators_name(
+def test_reload_reads_the_list_again_or_names_the_wrong_file(
     testbed: Testbed, proxy: Proxy, origin: Origin, listed: Path
 ) -> None:
     client = testbed["client"]
     (copy,) = (proxy.state / "lists").iterdir()
     found = copy.stat()
-    assert (copy.read_text(), stat.S_IMODE(found.st_mode), found.st_uid) == (NOBODY, 0o640, 0)
+    assert (copy.read_text(), stat.S_IMODE(found.st_mode), found.st_uid) == (UNUSED, 0o640, 0)
     assert found.st_gid == (proxy.state / "squid.conf").stat().st_gid
     listed.write_text("10.77.9.0/33\n")
     proxy.process.signal(signal.SIGHUP)
@@ -96,5 +96,7 @@ def test_a_reload_takes_the_list_anew_or_refuses_it_by_the_operators_name(
     listed.write_text("10.77.9.0/24\n")
     proxy.process.signal(signal.SIGHUP)
     wait_until(
-        lambda: fetch(client, origin.url("file"), proxy.url()).status == 403, "it is forbidden", process=proxy.process
+        lambda: fetch(client, origin.url("file"), proxy.url()).status == 403,
+        "the request is forbidden",
+        process=proxy.process,
     )

@@ -63,7 +63,7 @@ def testbed(module_testbed: Testbed, require: Callable[..., None]) -> Testbed:
         (8104, "POST", "RST", "200 200"),
     ],
 )
-def test_only_a_reset_shows_and_never_to_a_request_with_a_body(
+def test_client_notices_only_a_reset_and_only_without_a_body(
     testbed: Testbed, port: int, method: str, by: str, statuses: str
 ) -> None:
     """Squid sends requests with a body on new connections."""

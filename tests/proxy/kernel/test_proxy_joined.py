@@ -30,7 +30,7 @@ def written(pid: int) -> int:
 
 @pytest.mark.nightly(besides=("fair",))
 @pytest.mark.parametrize(("turns", "least", "most"), [("fair", 0, 0.1), ("kernel", 1, 1.1)])
-def test_nearly_all_of_a_download_is_joined(
+def test_nearly_all_writes_of_a_download_are_joined(
     testbed: Testbed, require: Callable[..., None], turns: str, least: float, most: float
 ) -> None:
     require("squid", "apache2", "gcc")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a client that writes on after the proxy closed its connection: it is told at once, by MPTCP and by TCP."""
+"""Tests for a client that writes on after the proxy closed its connection: it gets an error at once, by MPTCP and by
+TCP."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_
 pytestmark = pytest.mark.kernel
 TCP, MPTCP = 6, 262
 AT_ONCE = 20.0
-"""Seconds. It takes a round trip; the kernel by itself would take 60."""
+"""Seconds. The error takes a round trip; without the library the kernel would take 60 s."""
 # A client that sends a request and the end of its data, then slowly more, until it gets an error.
 CLIENT = """
 import json, socket, sys, time
@@ -27,14 +28,14 @@ connection.sendall(f"GET http://{origin}/file HTTP/1.1\\r\\nHost: {origin}\\r\\n
 got = b""
 while piece := connection.recv(65536):
     got += piece
-began, told = time.monotonic(), ""
-while not told and time.monotonic() < began + 90:
+began, failure = time.monotonic(), ""
+while not failure and time.monotonic() < began + 90:
     try:
         connection.sendall(b"more")
     except OSError as error:
-        told = type(error).__name__
+        failure = type(error).__name__
     time.sleep(0.1)
-print(json.dumps([len(got), told, time.monotonic() - began]))
+print(json.dumps([len(got), failure, time.monotonic() - began]))
 """
 
 
@@ -46,14 +47,14 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
 
 
 @pytest.mark.parametrize("protocol", [TCP, MPTCP])
-def test_it_is_told_at_once(module_testbed: Testbed, proxy: Proxy, protocol: int) -> None:
+def test_late_write_fails_at_once(module_testbed: Testbed, proxy: Proxy, protocol: int) -> None:
     """Defect: the kernel keeps a closed MPTCP connection for 60 s and silently drops what comes."""
     proxy_address, origin = (module_testbed[name].service_address() for name in ("proxy", "origin"))
     command = python_command(CLIENT, proxy_address, str(PROXY_PORT), origin, str(protocol))
-    size, told, seconds = json.loads(module_testbed["client"].run(command, timeout=150).stdout)
-    print(f"{told} after {seconds:.2f} s")
+    size, failure, seconds = json.loads(module_testbed["client"].run(command, timeout=150).stdout)
+    print(f"{failure} after {seconds:.2f} s")
     assert size > 100_000
-    assert told in ("BrokenPipeError", "ConnectionResetError")
+    assert failure in ("BrokenPipeError", "ConnectionResetError")
     assert seconds < AT_ONCE
     held = ["ss", "-HMtan", "state", "fin-wait-2", "sport", "=", f":{PROXY_PORT}"]
-    wait_until(lambda: not module_testbed["proxy"].run(held).stdout, "nothing is kept of it", timeout=AT_ONCE)
+    wait_until(lambda: not module_testbed["proxy"].run(held).stdout, "the connection is gone", timeout=AT_ONCE)

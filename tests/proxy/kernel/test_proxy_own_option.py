@@ -19,7 +19,7 @@ from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import Proxy, program, start_origin, start_proxy, wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("squid_with_patches")]
-TOLD = "Multipath TCP by its own option mptcp"
+LOG_LINE = "Multipath TCP by its own option mptcp"
 
 
 def ports_in_force(proxy: Proxy) -> list[str]:
@@ -37,12 +37,12 @@ def reloaded(proxy: Proxy, times: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_its_listeners_take_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed, count: int) -> None:
+def test_own_listeners_accept_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed, count: int) -> None:
     several = f"workers {count}"
     node, client = testbed["proxy"], testbed["client"]
     origin = start_origin(testbed["origin"], {"file.bin": 5_000_000})
     proxy = start_proxy(node, configuration(node, several))
-    assert TOLD in proxy.process.output()
+    assert LOG_LINE in proxy.process.output()
     (port,) = ports_in_force(proxy)
     assert port.split().count("mptcp") == 1
     assert ("worker-queues" in port.split()) == (count > 1)
@@ -64,7 +64,7 @@ def _taken_by_mptcp(node: LiveNode) -> int:
     return int(float(text.split("MPTcpExtMPCapableACKRX")[1].split()[0]))
 
 
-def test_where_the_kernel_refuses_it_serves_by_tcp_and_says_so(testbed: Testbed) -> None:
+def test_kernel_without_mptcp_is_logged_and_squid_serves_by_tcp(testbed: Testbed) -> None:
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
     with node.sysctl("net.mptcp.enabled", "0"):
@@ -76,7 +76,7 @@ def test_where_the_kernel_refuses_it_serves_by_tcp_and_says_so(testbed: Testbed)
         assert "WARNING: Cannot use Multipath TCP for" in (proxy.logs / "cache.log").read_text()
 
 
-def test_without_the_library_it_takes_mptcp_all_the_same(testbed: Testbed) -> None:
+def test_squid_accepts_mptcp_without_the_library(testbed: Testbed) -> None:
     """The loader refuses the library, so only Squid's option can have opened the listener."""
     node = testbed["proxy"]
     broken = node.directory / "mptcp_listen.so"
@@ -86,7 +86,7 @@ def test_without_the_library_it_takes_mptcp_all_the_same(testbed: Testbed) -> No
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "an MPTCP listener", process=proxy.process)
 
 
-def test_the_doctor_says_so(testbed: Testbed) -> None:
+def test_doctor_reports_squids_own_option(testbed: Testbed) -> None:
     node = testbed["proxy"]
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(configuration(node))]
     answer = node.run(argv, check=False, timeout=120)

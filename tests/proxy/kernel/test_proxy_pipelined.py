@@ -31,7 +31,7 @@ CLIENT = dedent("""
         answers = rng.choice([1, rng.randrange(5, 40)])
         some = rng.choices([*names, *6 * names[1:2]], k=answers)
         asked = [f"GET {origin}/{name} HTTP/1.1\\r\\nHost: o\\r\\n\\r\\n" for name in some]
-        # The last has no body.
+        # The last answer has no body.
         asked.append(f"HEAD {origin}/{names[0]} HTTP/1.1\\r\\nHost: o\\r\\nConnection: close\\r\\n\\r\\n")
         client.sendall("".join(asked).encode())
         client.setblocking(False)
@@ -61,13 +61,15 @@ CLIENT = dedent("""
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", [pytest.param(6, id="TCP"), pytest.param(262, id="MPTCP")])
-def test_no_answer_is_lost(testbed: Testbed, require: Callable[..., None], kind: int) -> None:
+def test_client_that_reads_late_gets_all_pipelined_answers(
+    testbed: Testbed, require: Callable[..., None], kind: int
+) -> None:
     """Defect: 8 to 23 of 690 such connections were reset before all answers had arrived."""
     require("squid", "apache2", "gcc")
     host = testbed["proxy"]
     origin = start_origin(testbed["origin"], SIZES)
     start_proxy(host, configuration(host, "workers 1"))
     address = (host.service_address(4), PROXY_PORT)
-    asked = json.dumps([origin.url("")[:-1], address, list(SIZES), CONNECTIONS, kind])
-    answer = testbed["client"].run([sys.executable, "-c", CLIENT, asked], timeout=3600)
+    task = json.dumps([origin.url("")[:-1], address, list(SIZES), CONNECTIONS, kind])
+    answer = testbed["client"].run([sys.executable, "-c", CLIENT, task], timeout=3600)
     assert json.loads(answer.stdout) == []

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kernel
 
 @pytest.mark.nightly(besides=("blanks",))
 @pytest.mark.parametrize("name", ["private", "with blanks: two"])
-def test_a_library_that_cannot_be_used_where_it_is_is_copied(
+def test_library_in_an_unusable_path_is_copied(
     testbed: Testbed, require: Callable[..., None], tmp_path: Path, name: str
 ) -> None:
     require("squid", "gcc")

@@ -148,8 +148,8 @@ class Scene:
     def ask(self, request: str, *, whole: bool = True) -> str:
         """Send *request*; return everything until the proxy closes, or, if not *whole*, until the end of the header."""
         lines = request.replace("\n", "\r\n")
-        said = self.client.run(python_command(CLIENT, "10.77.8.2", lines, "all" if whole else "one"), timeout=90)
-        answer: str = json.loads(said.stdout)
+        output = self.client.run(python_command(CLIENT, "10.77.8.2", lines, "all" if whole else "one"), timeout=90)
+        answer: str = json.loads(output.stdout)
         return answer
 
     def status(self, request: str) -> int:
@@ -185,11 +185,11 @@ def test_plain_requests_are_answered(scene: Scene) -> None:
     assert scene.status(get(f"http://known.example:{OK}/")) == 200
 
 
-def test_an_address_that_is_silent_keeps_nobody_waiting_for_long(scene: Scene, module_testbed: Testbed) -> None:
+def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testbed: Testbed) -> None:
     """Without the setting Squid waits a minute for such an address."""
     core = module_testbed["core"]
     (device,) = (link["dev"] for link in json.loads(core.run(["ip", "-j", "route", "get", ORIGIN]).stdout))
-    nobody = [DEAD, "lladdr", "02:00:00:00:00:66", "dev", device]
+    unused = [DEAD, "lladdr", "02:00:00:00:00:66", "dev", device]
     numbers = count()
 
     def took() -> float:
@@ -198,13 +198,13 @@ def test_an_address_that_is_silent_keeps_nobody_waiting_for_long(scene: Scene, m
         assert scene.status(get(f"http://half-dead-{next(numbers)}.known.example:{OK}/")) == 200
         return time.monotonic() - began
 
-    with core.changed(["ip", "neigh", "add", *nobody], ["ip", "neigh", "del", *nobody]):
+    with core.changed(["ip", "neigh", "add", *unused], ["ip", "neigh", "del", *unused]):
         # Squid's timers have a resolution of a second.
         assert SILENT - 1 <= least_time(took, 4 * SILENT) < 4 * SILENT
 
 
 @pytest.mark.nightly
-def test_who_does_not_finish_a_request_is_not_waited_for(scene: Scene) -> None:
+def test_unfinished_request_ends_after_the_timeout(scene: Scene) -> None:
     """Without the settings Squid waits five minutes for each such client, which occupies a descriptor."""
     begun = ("", "GET http://", f"GET http://{ORIGIN}:{OK}/ HTTP/1.1\r\nHost: x\r\nX: ")
 
@@ -217,7 +217,7 @@ def test_who_does_not_finish_a_request_is_not_waited_for(scene: Scene) -> None:
     assert least_time(longest, 3 * PATIENCE) < 3 * PATIENCE
 
 
-def test_a_name_without_an_address_is_unavailable(scene: Scene) -> None:
+def test_name_without_an_address_gives_503(scene: Scene) -> None:
     """Without the rule the status is 502, and 500 for CONNECT."""
     answer = scene.ask(get(f"http://nowhere.example:{OK}/"))
     assert int(answer.split()[1]) == 503
@@ -231,19 +231,19 @@ def test_a_name_without_an_address_is_unavailable(scene: Scene) -> None:
     "url",
     [f"ftp://{ORIGIN}:{OK}/x%0d%0aDELE%20y", f"whois://{ORIGIN}:{OK}/FLUSHALL", f"gopher://{ORIGIN}:{OK}/1", "urn:x:y"],
 )
-def test_other_protocols_are_refused_and_nothing_is_sent(scene: Scene, url: str) -> None:
+def test_other_protocols_are_refused_without_a_connection(scene: Scene, url: str) -> None:
     before = scene.seen.read_bytes() if scene.seen.exists() else b""
     assert scene.status(get(url)) in (400, 403, 501)
     assert (scene.seen.read_bytes() if scene.seen.exists() else b"") == before
 
 
-def test_a_greeting_that_is_no_http_is_not_passed_on(scene: Scene) -> None:
+def test_answer_that_is_not_http_is_not_passed_on(scene: Scene) -> None:
     answer = scene.ask(get(f"http://{ORIGIN}:{BANNER}/"))
     assert int(answer.split()[1]) == 403
     assert "ESMTP" not in answer
 
 
-def test_after_an_answer_without_a_body_the_client_is_told_to_close(scene: Scene) -> None:
+def test_answer_without_a_body_closes_the_connection(scene: Scene) -> None:
     """Bytes that an origin sends after the answer must not become the answer to the client's next request."""
     answer = scene.ask(f"GET http://{ORIGIN}:{STRAY}/ HTTP/1.1\nHost: {ORIGIN}\n\n", whole=False)
     head = answer.partition("\r\n\r\n")[0]
@@ -251,12 +251,12 @@ def test_after_an_answer_without_a_body_the_client_is_told_to_close(scene: Scene
     assert "\r\nConnection: close" in head
 
 
-def test_a_get_may_have_a_body(scene: Scene) -> None:
+def test_get_with_a_body_is_accepted(scene: Scene) -> None:
     """Without the setting the status is 411."""
     assert scene.status(get(f"http://{ORIGIN}:{OK}/", "Content-Length: 3") + "abc") == 200
 
 
-def test_an_upgrade_to_websocket_is_passed_on_and_no_other(scene: Scene) -> None:
+def test_only_an_upgrade_to_websocket_is_passed_on(scene: Scene) -> None:
     for protocol in ("websocket", "h2c"):
         scene.ask(
             get(f"http://{ORIGIN}:{OK}/{protocol}", f"Upgrade: {protocol}").replace("close", "Upgrade"), whole=False
@@ -267,16 +267,18 @@ def test_an_upgrade_to_websocket_is_passed_on_and_no_other(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("protocol", [socket.IPPROTO_TCP, socket.IPPROTO_MPTCP], ids=["TCP", "MPTCP"])
-def test_after_an_upgrade_to_websocket_bytes_go_both_ways(scene: Scene, protocol: int) -> None:
-    asked = get(f"http://{ORIGIN}:{WEBSOCKET}/", "Upgrade: websocket").replace("close", "Upgrade").replace("\n", "\r\n")
-    said = scene.client.run(python_command(UPGRADING, "10.77.8.2", asked, str(protocol)), timeout=90)
-    head, _, came = json.loads(said.stdout).partition("\r\n\r\n")
+def test_websocket_passes_bytes_both_ways(scene: Scene, protocol: int) -> None:
+    request = (
+        get(f"http://{ORIGIN}:{WEBSOCKET}/", "Upgrade: websocket").replace("close", "Upgrade").replace("\n", "\r\n")
+    )
+    output = scene.client.run(python_command(UPGRADING, "10.77.8.2", request, str(protocol)), timeout=90)
+    head, _, came = json.loads(output.stdout).partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 101 ")
     assert "Upgrade: websocket" in head
     assert came == "0123456789ABCDEFGHIJKLMNOPQRST"
 
 
-def test_the_origin_learns_no_address_that_the_client_claims(scene: Scene) -> None:
+def test_claimed_client_address_is_not_passed_on(scene: Scene) -> None:
     assert (
         scene.status(get(f"http://{ORIGIN}:{OK}/claims", "Forwarded: for=192.0.2.7", "X-Forwarded-For: 192.0.2.7"))
         == 200
@@ -286,7 +288,7 @@ def test_the_origin_learns_no_address_that_the_client_claims(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("coding", ["gzip", "chunked, identity", "x"])
-def test_a_body_of_another_coding_is_refused(scene: Scene, coding: str) -> None:
+def test_body_with_an_unknown_coding_is_refused(scene: Scene, coding: str) -> None:
     """A server that ignored the length beside it would take the body for a request, as Squid 5 does with "identity"."""
     inner = f"GET http://{ORIGIN}:{OK}/inner HTTP/1.1\n\n"
     headers = f"Host: {ORIGIN}\nTransfer-Encoding: {coding}\nContent-Length: {len(inner) + 2}\nConnection: close\n\n"

@@ -63,15 +63,15 @@ def _needs(require: Callable[..., None]) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc")
 
 
-def test_it_asks_for_addresses_alone(testbed: Testbed) -> None:
+def test_proxy_asks_only_for_addresses(testbed: Testbed) -> None:
     """A question about each client would reveal the client to the name server, and cost as much as the requests."""
-    asked = questions(testbed)
-    assert {kind for kind, _ in asked} == {A, AAAA}, asked
-    assert {name for _, name in asked} == {NAME}
+    found = questions(testbed)
+    assert {kind for kind, _ in found} == {A, AAAA}, found
+    assert {name for _, name in found} == {NAME}
 
 
-def test_a_log_with_the_clients_name_would_ask(testbed: Testbed) -> None:
+def test_log_with_client_names_asks_for_names_of_addresses(testbed: Testbed) -> None:
     client = testbed["client"]
-    asked = questions(testbed, "logformat named %>A", "access_log stdio:/var/log/${service_name}/named.log named")
+    found = questions(testbed, "logformat named %>A", "access_log stdio:/var/log/${service_name}/named.log named")
     reverse = ".".join(reversed(client.address("eth0").split("."))) + ".in-addr.arpa"
-    assert (PTR, reverse) in asked
+    assert (PTR, reverse) in found

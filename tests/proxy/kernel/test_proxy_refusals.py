@@ -117,7 +117,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 )
 @pytest.mark.parametrize("mistake", BROKEN)
-def test_one_message_and_nothing_started(tmp_path: Path, mistake: str) -> None:
+def test_mistake_gives_one_message_and_starts_nothing(tmp_path: Path, mistake: str) -> None:
     text, message = BROKEN[mistake]
     config = tmp_path / "squid.conf"
     config.write_text(text)
@@ -125,14 +125,14 @@ def test_one_message_and_nothing_started(tmp_path: Path, mistake: str) -> None:
         answer = command(verb, "--config", str(config))
         assert answer.returncode == (CONFIGURATION if verb == "run" else FAILED)
         assert answer.stdout == ""
-        told = [line for line in answer.stderr.splitlines() if "warning: " not in line]
-        assert len(told) == 1, answer.stderr
-        assert message in told[0]
+        errors = [line for line in answer.stderr.splitlines() if "warning: " not in line]
+        assert len(errors) == 1, answer.stderr
+        assert message in errors[0]
         assert "Traceback" not in answer.stderr
 
 
 @pytest.mark.parametrize("name", ["my-proxy", "", "squid", "a" * 33, "x/y"])
-def test_bad_service_names(name: str) -> None:
+def test_bad_service_name_is_refused(name: str) -> None:
     for verb in ("check", "run", "doctor"):
         answer = command(verb, "--service-name", name)
         assert answer.returncode == 1
@@ -141,14 +141,14 @@ def test_bad_service_names(name: str) -> None:
         assert answer.stderr.count("\n") == 1
 
 
-def test_a_file_that_is_not_there_or_no_file(tmp_path: Path) -> None:
+def test_missing_file_or_directory_is_refused(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "none.conf", "No such file or directory"), (tmp_path, "Is a directory")):
         answer = command("run", "--config", str(path))
         assert (answer.returncode, answer.stdout) == (CONFIGURATION, "")
         assert answer.stderr == f"mptcp-proxy: {path}: cannot read the configuration: {reason}\n"
 
 
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     needs_open_checkout()
     secret = tmp_path / "squid.conf"
     secret.write_text(GOOD)
@@ -167,7 +167,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     assert answer.stderr == f"{secret}: cannot read the configuration: Permission denied\n"
 
 
-def test_all_mistakes_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_mistakes_are_listed_in_the_order_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "more.conf").write_text("via maybe\ncache_mem 10 pigs\n")
     config = tmp_path / "squid.conf"
     config.write_text(f"http_prot 1\nhttp_port 3128 intercept\nacl a src 10.0.0.0/33\ninclude {tmp_path}/m*.conf\n"
@@ -185,14 +185,14 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> N
     ]
 
 
-def test_the_shipped_configuration_is_good_without_a_warning() -> None:
+def test_shipped_configuration_is_good_without_a_warning() -> None:
     answer = command("check", "--config", str(ROOT / "conf/squid.conf"))
     assert (answer.returncode, answer.stderr) == (0, "")
     line = answer.stdout.splitlines()[-1]
     assert re.search(r"conf/squid\.conf: good; MPTCP listeners on port 3128; \d+ workers? \(.+\)$", line)
 
 
-def test_what_a_later_squid_refuses_and_always_does_it_is_not_given() -> None:
+def test_statement_that_a_later_squid_refuses_is_left_out() -> None:
     """The installed Squid checks the rest of the file, but under another version number."""
     there = installed()
     assert there is not None
@@ -204,7 +204,7 @@ def test_what_a_later_squid_refuses_and_always_does_it_is_not_given() -> None:
         assert len(checked.notes) == (not given)
 
 
-def test_without_squid(tmp_path: Path) -> None:
+def test_missing_squid_is_reported(tmp_path: Path) -> None:
     config = tmp_path / "squid.conf"
     config.write_text(GOOD)
     each = "for each in $(which -a squid | xargs -n 1 realpath | sort -u)"
@@ -216,11 +216,11 @@ def test_without_squid(tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    said = [line for line in answer.stderr.splitlines() if "warning: " not in line]
-    assert (answer.returncode, said) == (CONFIGURATION, ["mptcp-proxy: Squid is not installed: apt install squid"])
+    errors = [line for line in answer.stderr.splitlines() if "warning: " not in line]
+    assert (answer.returncode, errors) == (CONFIGURATION, ["mptcp-proxy: Squid is not installed: apt install squid"])
 
 
-def test_an_open_proxy_is_served_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_open_proxy_is_allowed_by_the_option(tmp_path: Path) -> None:
     config = tmp_path / "squid.conf"
     config.write_text(GOOD.replace("allow clients", "allow all").replace("deny all", "deny ALL"))
     refused, allowed = (command("check", "--config", str(config), *more) for more in ((), ("--allow-open-proxy",)))
@@ -229,7 +229,7 @@ def test_an_open_proxy_is_served_where_it_is_asked_for(tmp_path: Path) -> None:
     assert ":3: warning: http_access allow all: an open proxy" in allowed.stderr
 
 
-def test_caching_is_off_and_one_line_turns_it_on(tmp_path: Path) -> None:
+def test_one_line_turns_caching_on(tmp_path: Path) -> None:
     assert SHIPPED.count("\ncache deny all\n") == 1
     config = tmp_path / "squid.conf"
     config.write_text(SHIPPED.replace("\ncache deny all\n", "\n#cache deny all\n"))

@@ -79,7 +79,7 @@ def begin(relayed: Chain) -> Callable[[bool], Download]:
     return start
 
 
-def takes_both_uplinks(relayed: Chain, *, https: bool = False) -> None:
+def assert_uses_both_uplinks(relayed: Chain, *, https: bool = False) -> None:
     """Repeat a download until one uses both uplinks: on a busy machine it may end before the second subflow joins."""
 
     def both() -> bool:
@@ -91,15 +91,15 @@ def takes_both_uplinks(relayed: Chain, *, https: bool = False) -> None:
 
 
 @pytest.mark.parametrize("https", [False, True], ids=["HTTP", "HTTPS"])
-def test_a_download_of_a_plain_client_takes_both_uplinks(relayed: Chain, https: bool) -> None:
+def test_download_of_a_plain_tcp_client_uses_both_uplinks(relayed: Chain, https: bool) -> None:
     before = relayed.testbed["proxy"].mib()
-    takes_both_uplinks(relayed, https=https)
+    assert_uses_both_uplinks(relayed, https=https)
     assert relayed.testbed["proxy"].mib()["MPTcpExtMPJoinAckRx"] > before["MPTcpExtMPJoinAckRx"]
     # The client's own connection does not use Multipath TCP.
     assert mptcp_listeners(relayed.node) == set()
 
 
-def test_a_large_upload_takes_both_uplinks(relayed: Chain) -> None:
+def test_large_upload_uses_both_uplinks(relayed: Chain) -> None:
     """The upload has 16 MB, more than all buffers on the way."""
     origin, client = relayed.testbed["origin"], relayed.client
     sink = origin.popen(python_command(HASHING_SINK), name="hashing-sink")
@@ -122,9 +122,7 @@ def test_a_large_upload_takes_both_uplinks(relayed: Chain) -> None:
 @pytest.mark.parametrize("silently", [False, True], ids=["down", "silent"])
 @pytest.mark.parametrize("device", UPLINKS)
 @pytest.mark.parametrize("https", [False, True], ids=["HTTP", "HTTPS"])
-def test_an_uplink_that_goes_in_mid_transfer_costs_the_client_nothing_but_time(
-    relayed: Chain, https: bool, device: str, silently: bool
-) -> None:
+def test_download_survives_the_loss_of_an_uplink(relayed: Chain, https: bool, device: str, silently: bool) -> None:
     # Squid may have noticed an uplink that an earlier test took away. It finds the parent again within seconds.
     wait_until(lambda: get(relayed) == (200, True), "the parent is alive", timeout=120)
     before = relayed.octets()
@@ -145,7 +143,7 @@ def test_an_uplink_that_goes_in_mid_transfer_costs_the_client_nothing_but_time(
 
 
 @pytest.mark.parametrize("device", UPLINKS)
-def test_an_uplink_that_is_down_when_connections_begin_costs_the_client_nothing(relayed: Chain, device: str) -> None:
+def test_new_connections_work_while_an_uplink_is_down(relayed: Chain, device: str) -> None:
     """Connections normally begin on the first of the two uplinks."""
     wait_until(lambda: get(relayed) == (200, True), "the parent is alive", timeout=120)
     with relayed.node.link_down(device), relayed.carried() as octets:
@@ -157,7 +155,7 @@ def test_an_uplink_that_is_down_when_connections_begin_costs_the_client_nothing(
     assert octets.popitem()[1] > FILES["large.bin"]
 
 
-def test_parents_alone_are_asked_by_multipath_tcp(make_testbed: Callable[..., Testbed]) -> None:
+def test_only_connections_to_parents_use_multipath_tcp(make_testbed: Callable[..., Testbed]) -> None:
     """The operator has exempted one destination: connections to it use plain TCP, as from any other proxy."""
     near = ("acl near dst -n 10.77.9.2/32", "acl small urlpath_regex small", "always_direct allow near small")
     relayed = chain(make_testbed(RELAY), statements=near)
@@ -175,19 +173,19 @@ def test_parents_alone_are_asked_by_multipath_tcp(make_testbed: Callable[..., Te
 
 @pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_a_parent_of_either_family(make_testbed: Callable[..., Testbed], family: int) -> None:
+def test_parent_is_reached_by_either_ip_version(make_testbed: Callable[..., Testbed], family: int) -> None:
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, peers=[peer(testbed["proxy"], family)])
-    takes_both_uplinks(relayed)
+    assert_uses_both_uplinks(relayed)
     assert relayed.doctor()["the running relay"]["status"] == "ok"
 
 
-def test_who_is_not_root_is_told_what_he_does_not_see_of_a_relay(relayed: Chain) -> None:
+def test_doctor_without_root_lists_what_it_cannot_see_of_a_relay(relayed: Chain) -> None:
     """Defect: without root, the doctor said that connections to parents use plain TCP, and that no parent exists."""
     needs_open_checkout()
-    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     by_root, found = (
-        {name: finding["status"] for name, finding in relayed.doctor(user).items()} for user in ([], nobody)
+        {name: finding["status"] for name, finding in relayed.doctor(user).items()} for user in ([], as_nobody)
     )
     assert "unseen" not in by_root.values()
     assert found["the running relay"] == "unseen"
@@ -196,14 +194,14 @@ def test_who_is_not_root_is_told_what_he_does_not_see_of_a_relay(relayed: Chain)
     }
     relayed.config.chmod(0o600)
     try:
-        found = {name: finding["status"] for name, finding in relayed.doctor(nobody).items()}
+        found = {name: finding["status"] for name, finding in relayed.doctor(as_nobody).items()}
     finally:
         relayed.config.chmod(0o644)
     assert (found["configuration"], found["parents"]) == ("unseen", "unseen")
     assert "fail" not in found.values()
 
 
-def test_a_dead_parent_is_passed_over_and_used_again_and_without_any_the_client_is_told(
+def test_dead_parent_is_skipped_and_used_again_when_it_returns(
     make_testbed: Callable[..., Testbed],
 ) -> None:
     testbed = make_testbed(RELAY)
@@ -214,26 +212,28 @@ def test_a_dead_parent_is_passed_over_and_used_again_and_without_any_the_client_
 
     relayed.parents[0].process.kill_tree()
     # A parent that is dying can break a request, which Squid rightly answers with 502.
-    wait_until(lambda: not tcp_listeners(testbed["proxy"]), "nobody listens", timeout=60)
+    wait_until(lambda: not tcp_listeners(testbed["proxy"]), "no process listens", timeout=60)
     assert [get(relayed, https=https) for https in (False, True)] == [(200, True)] * 2
     relayed.wait_for_served(1, 2)
 
     relayed.parents[1].process.kill_tree()
-    wait_until(lambda: not tcp_listeners(testbed["proxy2"]), "nobody listens", timeout=60)
+    wait_until(lambda: not tcp_listeners(testbed["proxy2"]), "no process listens", timeout=60)
     before = origin.mib()["TcpPassiveOpens"]
     for https in (False, True) * 3:
         assert get(relayed, https=https)[0] in ({503, DEAD} if https else {503})
-    assert origin.mib()["TcpPassiveOpens"] == before, "nothing went past the parents"
+    assert origin.mib()["TcpPassiveOpens"] == before, "no request went past the parents"
 
     wait_until(lambda: not tcp_listeners(testbed["proxy"]), "its port is free", timeout=60)
-    wait_until(lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "it is gone", timeout=60)
+    wait_until(
+        lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "the parent is gone", timeout=60
+    )
     start_proxy(testbed["proxy"])
     # A request or Squid's own probe finds the parent again; test_proxy_relay_parents.py tests which comes first.
     wait_until(lambda: get(relayed) == (200, True), "the parent is used again", timeout=120)
 
 
 @pytest.mark.nightly
-def test_parents_that_are_silent_are_told_within_their_time(make_testbed: Callable[..., Testbed]) -> None:
+def test_silent_parents_delay_requests_only_until_they_count_as_dead(make_testbed: Callable[..., Testbed]) -> None:
     """Requests wait once for connect-timeout of each parent. Then both count as dead, and no request waits for them."""
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"))
@@ -248,7 +248,7 @@ def test_parents_that_are_silent_are_told_within_their_time(make_testbed: Callab
 
 
 @pytest.mark.nightly
-def test_an_uplink_that_is_silent_when_a_connection_begins(make_testbed: Callable[..., Testbed]) -> None:
+def test_requests_use_the_other_uplink_while_the_first_is_silent(make_testbed: Callable[..., Testbed]) -> None:
     """The parent is configured once for each uplink, as docs/relay.md advises.
 
     The uplink of the first subflow decides.
@@ -264,7 +264,7 @@ def test_an_uplink_that_is_silent_when_a_connection_begins(make_testbed: Callabl
         testbed, peers=[PEER.format(address=address, limit=1, name=each) for each in uplinks], statements=statements
     )
     assert get(relayed) == (200, True)
-    takes_both_uplinks(relayed)
+    assert_uses_both_uplinks(relayed)
     with silent(testbed["core"], "eth0"), relayed.carried() as octets:
         assert get(relayed, "large.bin") == (200, True)
         assert get(relayed, https=True) == (200, True)
@@ -274,7 +274,7 @@ def test_an_uplink_that_is_silent_when_a_connection_begins(make_testbed: Callabl
         wait_until(lambda: get(relayed) == (200, True), "the other uplink is used again", timeout=120)
 
 
-def test_a_name_of_several_addresses_is_followed(make_testbed: Callable[..., Testbed]) -> None:
+def test_relay_follows_the_addresses_of_a_parents_name(make_testbed: Callable[..., Testbed]) -> None:
     testbed = make_testbed(RELAY)
     first, second = testbed["proxy"], testbed["proxy2"]
     # The name is in no hosts file: the machine itself may be called proxy.
@@ -334,7 +334,9 @@ def test_requests_do_not_share_a_connection_to_the_parent(
 
 @pytest.mark.nightly(besides=("no library",))
 @pytest.mark.parametrize("what", ["right", "no library", "no list"])
-def test_what_is_broken_is_plain_tcp_and_found_out(make_testbed: Callable[..., Testbed], what: str) -> None:
+def test_broken_library_or_list_causes_plain_tcp_and_is_reported(
+    make_testbed: Callable[..., Testbed], what: str
+) -> None:
     testbed = make_testbed(RELAY)
     broken, _ = (testbed["relay"].write(name, "no library") for name in ("mptcp_listen.so", "squid_turns.so"))
     relayed = chain(testbed, env={"MPTCP_LISTEN_SHIM": str(broken)} if what == "no library" else None)
@@ -346,15 +348,15 @@ def test_what_is_broken_is_plain_tcp_and_found_out(make_testbed: Callable[..., T
     assert bool(by_mptcp) == (what == "right")
     found = relayed.doctor()["the running relay"]
     assert found["status"] == ("ok" if what == "right" else "fail")
-    said = {
+    texts = {
         "right": "none by plain TCP",
         "no library": "Squid runs without the preload library",
         "no list": "its list of parents lacks 10.77.8.2:3128",
     }
-    assert said[what] in found["text"]
+    assert texts[what] in found["text"]
 
 
-def test_connections_by_plain_tcp_are_counted(make_testbed: Callable[..., Testbed]) -> None:
+def test_doctor_counts_connections_to_parents_by_plain_tcp(make_testbed: Callable[..., Testbed]) -> None:
     """The parent's kernel has no Multipath TCP."""
     testbed = make_testbed(RELAY)
     with testbed["proxy"].sysctl("net.mptcp.enabled", "0"):
@@ -369,7 +371,7 @@ def test_connections_by_plain_tcp_are_counted(make_testbed: Callable[..., Testbe
         assert found["parent 10.77.8.2:3128"]["text"] == "10.77.8.2:3128: plain TCP"
 
 
-def test_a_relay_without_parents_does_not_start(testbed: Testbed) -> None:
+def test_relay_without_parents_does_not_start(testbed: Testbed) -> None:
     node = testbed["proxy"]
     config = configuration(node)
     answer = node.run([program("mptcp-proxy"), "run", "--role", "relay", "--config", str(config)], check=False)
@@ -392,7 +394,7 @@ FAULTS = {
 
 @pytest.mark.nightly(besides=("routes of uplinks",))
 @pytest.mark.parametrize("check", FAULTS)
-def test_the_remedy_corrects_the_fault(make_testbed: Callable[..., Testbed], check: str) -> None:
+def test_remedy_corrects_the_fault_of_a_relay(make_testbed: Callable[..., Testbed], check: str) -> None:
     testbed = make_testbed(RELAY)
     relayed = chain(testbed)
     for command in FAULTS[check]:
@@ -420,7 +422,7 @@ s.connect((sys.argv[1], 3128))
 
 
 @pytest.mark.nightly
-def test_where_the_kernel_has_given_up_multipath_tcp_it_is_said_and_corrected(
+def test_doctor_detects_that_the_kernel_gave_up_multipath_tcp(
     make_testbed: Callable[..., Testbed],
 ) -> None:
     """The network drops packets with the MPTCP option (30) for a while, as if an uplink were silent for seconds."""
@@ -446,7 +448,7 @@ def test_where_the_kernel_has_given_up_multipath_tcp_it_is_said_and_corrected(
     assert found["sysctl blackhole"]["status"] == found["parent 10.77.8.2:3128"]["status"] == "ok"
 
 
-def test_a_reload_takes_new_parents(make_testbed: Callable[..., Testbed]) -> None:
+def test_reload_uses_new_parents(make_testbed: Callable[..., Testbed]) -> None:
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"), peers=[peer(testbed["proxy"])])
     configuration(relayed.node, peer(testbed["proxy2"]))

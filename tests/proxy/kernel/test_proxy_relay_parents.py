@@ -24,7 +24,7 @@ def _needs(require: Callable[..., None]) -> None:
     require("squid", "apache2", "curl", "gcc", "openssl", "nftables")
 
 
-def until_said(relayed: Chain, text: str, parent: str) -> None:
+def wait_for_message(relayed: Chain, text: str, parent: str) -> None:
     wait_until(lambda: text.format(parent) in relayed.relay.process.output(), text.format(parent), timeout=90)
 
 
@@ -34,27 +34,29 @@ def refused(relayed: Chain) -> bool:
 
 @pytest.mark.nightly(besides=("[2]",))
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_parent_that_comes_back_is_used_by_the_first_request(
-    make_testbed: Callable[..., Testbed], workers: int
-) -> None:
+def test_first_request_uses_a_parent_that_returned(make_testbed: Callable[..., Testbed], workers: int) -> None:
     """Defect: Squid tried a returned parent with a client's request, which was refused."""
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, more=f"workers {workers}\n")
     proxy = testbed["proxy"]
     assert get(relayed) == (200, True)
     relayed.parents[0].process.kill_tree()
-    # Of several workers each finds out for itself.
+    # Each worker finds out separately that the parent is dead.
     wait_until(
-        lambda: refused(relayed) and DIED.format("proxy") in relayed.relay.process.output(), "it is dead", timeout=120
+        lambda: refused(relayed) and DIED.format("proxy") in relayed.relay.process.output(),
+        "the parent counts as dead",
+        timeout=120,
     )
     assert relayed.doctor()["parents, to Squid"]["status"] == "warn"
 
     wait_until(lambda: not tcp_listeners(proxy), "its port is free", timeout=60)
-    wait_until(lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "it is gone", timeout=60)
+    wait_until(
+        lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "the parent is gone", timeout=60
+    )
     before = proxy.mib()["MPTcpExtMPCapableSYNRX"]
     start_proxy(proxy)
-    until_said(relayed, BACK, "proxy")
-    assert proxy.mib()["MPTcpExtMPCapableSYNRX"] > before, "it is tried as it is used"
+    wait_for_message(relayed, BACK, "proxy")
+    assert proxy.mib()["MPTcpExtMPCapableSYNRX"] > before, "the parent is tried in the same way as it is used"
     for https in (False, True) * workers:
         assert get(relayed, https=https) == (200, True)
     assert relayed.doctor()["parents, to Squid"]["status"] == "ok"
@@ -62,7 +64,7 @@ def test_a_parent_that_comes_back_is_used_by_the_first_request(
 
 
 @pytest.mark.nightly
-def test_a_parent_that_was_silent_is_preferred_again_without_a_request(make_testbed: Callable[..., Testbed]) -> None:
+def test_silent_parent_is_preferred_again_once_it_answers(make_testbed: Callable[..., Testbed]) -> None:
     """Defect: the request that made Squid try the parent was still sent to the other parent."""
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"))
@@ -70,15 +72,15 @@ def test_a_parent_that_was_silent_is_preferred_again_without_a_request(make_test
     with silent(testbed["core"], "proxy"):
         # Two requests wait for the parent; then it counts as dead.
         assert [get(relayed) for _ in range(2)] == [(200, True)] * 2
-        until_said(relayed, DIED, "proxy")
-    until_said(relayed, BACK, "proxy")
+        wait_for_message(relayed, DIED, "proxy")
+    wait_for_message(relayed, BACK, "proxy")
     relayed.wait_for_served(1, 2)
     assert get(relayed) == (200, True)
     relayed.wait_for_served(2, 2)
 
 
 @pytest.mark.nightly
-def test_beside_another_parent_one_request_waits_for_a_silent_one(make_testbed: Callable[..., Testbed]) -> None:
+def test_only_one_request_waits_for_a_silent_parent(make_testbed: Callable[..., Testbed]) -> None:
     """docs/relay.md advises a limit of 1.
 
     With a limit of 2, a second request would wait before the parent counts as dead.
@@ -90,18 +92,18 @@ def test_beside_another_parent_one_request_waits_for_a_silent_one(make_testbed: 
     relayed.wait_for_served(1, 0)
     with silent(testbed["core"], "proxy"):
         assert get(relayed) == (200, True)
-        until_said(relayed, DIED, "proxy")
+        wait_for_message(relayed, DIED, "proxy")
         relayed.wait_for_served(1, 1)
-    until_said(relayed, BACK, "proxy")
+    wait_for_message(relayed, BACK, "proxy")
     assert get(relayed) == (200, True)
     relayed.wait_for_served(2, 1)
 
 
 @pytest.mark.nightly
-def test_where_squid_does_not_tell_that_is_said_and_all_else_works(make_testbed: Callable[..., Testbed]) -> None:
+def test_relay_reports_that_squid_hides_the_state_of_its_parents(make_testbed: Callable[..., Testbed]) -> None:
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, statements=["http_access deny manager"])
-    until_said(relayed, "Squid does not tell which parents answer (403 Forbidden)", "")
+    wait_for_message(relayed, "Squid does not tell which parents answer (403 Forbidden)", "")
     assert get(relayed) == (200, True)
     found = relayed.doctor()["parents, to Squid"]
     assert (found["status"], "403" in found["text"]) == ("warn", True)

@@ -38,7 +38,7 @@ def gateway(relayed: Chain) -> Iterator[Callable[[], dict[str, str]]]:
         process.stop()
 
 
-def test_requests_go_on_while_the_first_uplink_is_silently_dead(make_testbed: Callable[..., Testbed]) -> None:
+def test_requests_succeed_while_the_first_uplink_is_silent(make_testbed: Callable[..., Testbed]) -> None:
     """Defect: with one parent each request failed for as long as the outage lasted."""
     relayed = chain(make_testbed(RELAY))
 
@@ -50,7 +50,7 @@ def test_requests_go_on_while_the_first_uplink_is_silently_dead(make_testbed: Ca
         with silent(relayed.testbed["core"], "eth0"):
             wait_until(served, "requests are answered by the other one")
             assert verdicts() == {"eth0": "no answer", "wlan0": "good"}
-        wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "it is back")
+        wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "the uplink is back")
         assert served()
         with relayed.carried() as octets:
             assert served()

@@ -74,7 +74,7 @@ class HeldDownload:
         assert digest.hexdigest() == self._wanted
 
 
-def test_a_good_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) -> None:
+def test_accepted_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) -> None:
     node, client = testbed["proxy"], testbed["client"]
     config = configuration(node)
     proxy = start_proxy(node, config)
@@ -83,7 +83,7 @@ def test_a_good_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) 
 
     configuration(node, "http_port 3129", "acl more port 80", f"tcp_outgoing_address {node.address('wan0')}")
     proxy.process.signal(signal.SIGHUP)
-    wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "the new port is there", process=proxy.process)
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "the new port is open", process=proxy.process)
     download.finish()
     assert (squid(proxy.process), *workers(proxy.process)) == before
     on_new_port = proxy.url().replace("3128", "3129")
@@ -97,7 +97,7 @@ def test_a_good_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) 
     wait_until(joined, "a download by the new port has both paths", process=proxy.process)
 
 
-def test_a_bad_reload_is_refused_and_the_old_settings_stay(testbed: Testbed, origin: Origin) -> None:
+def test_refused_reload_keeps_the_old_settings(testbed: Testbed, origin: Origin) -> None:
     node, client = testbed["proxy"], testbed["client"]
     config = configuration(node)
     proxy = start_proxy(node, config)
@@ -126,7 +126,7 @@ def test_a_bad_reload_is_refused_and_the_old_settings_stay(testbed: Testbed, ori
     assert fetch(client, origin.url(FILE), proxy.url(), mptcp=True).sha256 == origin.digests[FILE]
 
 
-def test_who_reloads_waits_for_what_becomes_of_it(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_reload_command_waits_for_the_result(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     config = configuration(node)
@@ -146,9 +146,9 @@ def test_who_reloads_waits_for_what_becomes_of_it(testbed: Testbed, require: Cal
 
     assert of_the_doctor() == ("ok", "the proxy has had none since its start")
     configuration(node, "http_acess deny all")
-    code, said = reload()
+    code, output = reload()
     assert code == 1
-    assert f"reload refused, the old settings stay in force: {config}:2: http_acess: there is no such" in said
+    assert f"reload refused, the old settings stay in force: {config}:2: http_acess: there is no such" in output
     assert mptcp_listeners(node) == {"*:3128"}
     # The file is valid again, but its content is not in force yet.
     configuration(node, "http_port 3129")
@@ -161,7 +161,7 @@ def test_who_reloads_waits_for_what_becomes_of_it(testbed: Testbed, require: Cal
     assert mptcp_listeners(node) == {"*:3128", "*:3129"}
 
 
-def test_it_is_ready_for_systemd_when_squid_listens_by_mptcp(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_ready_notification_comes_when_squid_listens_by_mptcp(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -180,7 +180,7 @@ def test_it_is_ready_for_systemd_when_squid_listens_by_mptcp(testbed: Testbed, r
         assert proxy.process.running
 
 
-def test_sigterm_lets_squid_end_and_passes_its_status_on(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_sigterm_stops_squid_and_returns_its_status(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     proxy = start_proxy(node)
@@ -192,7 +192,7 @@ def test_sigterm_lets_squid_end_and_passes_its_status_on(testbed: Testbed, requi
 
 @pytest.mark.nightly(besides=("15",))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_right_after_the_start(testbed: Testbed, require: Callable[..., None], number: int) -> None:
+def test_stop_right_after_the_start(testbed: Testbed, require: Callable[..., None], number: int) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     process = start_unready(node)
@@ -211,7 +211,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_of_a_squid_that_is_not_ready_for_it(
+def test_stop_of_a_squid_that_does_not_handle_signals_yet(
     testbed: Testbed, require: Callable[..., None], number: int
 ) -> None:
     """On a very busy machine Squid may start more slowly than a stop waits. The signal then kills it."""
@@ -223,7 +223,7 @@ def test_a_stop_of_a_squid_that_is_not_ready_for_it(
     assert namespace_processes(testbed["proxy"].namespace) == ()
 
 
-def test_reloads_right_after_the_start(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_reloads_right_after_the_start_reach_squid_when_ready(testbed: Testbed, require: Callable[..., None]) -> None:
     """A SIGHUP would kill Squid's processes if it came before they handle it."""
     require("squid", "gcc")
     node = testbed["proxy"]
@@ -252,7 +252,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_reload_before_anything_else(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_reload_during_the_first_check_follows_the_start(testbed: Testbed, require: Callable[..., None]) -> None:
     """If SIGHUP comes during the first check of the configuration, the reload follows as soon as Squid runs."""
     require("squid", "gcc")
     node = testbed["proxy"]
@@ -262,7 +262,7 @@ def test_a_reload_before_anything_else(testbed: Testbed, require: Callable[..., 
     assert process.stop(60) == 0
 
 
-def test_a_reload_without_a_place_to_check_is_refused(testbed: Testbed, origin: Origin) -> None:
+def test_reload_without_a_temporary_directory_is_refused(testbed: Testbed, origin: Origin) -> None:
     """The cause is the host (no temporary directory), not the configuration."""
     node = testbed["proxy"]
     temporary = node.directory / "temporary"
@@ -294,7 +294,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_supervisor_that_fails_leaves_no_squid_behind(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_crashing_supervisor_leaves_no_squid_behind(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     process = start(node, python_command(FAILING_SUPERVISION))
@@ -322,7 +322,7 @@ def start_unready(node: LiveNode) -> Process:
     return process
 
 
-def test_where_squid_ends_by_itself_the_status_is_not_0(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_crash_of_squid_gives_a_nonzero_status(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     proxy = start_proxy(node, configuration(node, "workers 2"))
@@ -338,7 +338,7 @@ def refusals(process: Process) -> list[str]:
     return [line for line in process.output().splitlines() if ": left out, Squid" not in line]
 
 
-def test_a_second_proxy_of_the_same_name_is_refused(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_second_proxy_with_the_same_name_is_refused(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     proxy = start_proxy(node)
@@ -351,7 +351,7 @@ def test_a_second_proxy_of_the_same_name_is_refused(testbed: Testbed, require: C
     assert f"a proxy of this name runs already (process {squid(proxy.process)}" in second.output()
 
 
-def test_another_name_beside_it_and_a_taken_port(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_second_proxy_with_another_name_needs_a_free_port(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     first = start_proxy(node)
@@ -381,7 +381,7 @@ def test_another_name_beside_it_and_a_taken_port(testbed: Testbed, require: Call
     assert second.stop(60) == 0
 
 
-def test_a_log_that_has_grown_is_renamed_and_reopened(testbed: Testbed, origin: Origin) -> None:
+def test_large_log_is_renamed_and_reopened(testbed: Testbed, origin: Origin) -> None:
     """Rotate the logs of two workers that share one log, as mptcp-proxy run does every 30 seconds."""
     node, client = testbed["proxy"], testbed["client"]
     proxy = start_proxy(node, configuration(node, "workers 2"))

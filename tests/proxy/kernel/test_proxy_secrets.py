@@ -31,48 +31,48 @@ FIELDS = (
 URL = "http://hidden-user:hidden-password@{origin}/small?key=hidden-key&%3Fmore=hidden-more"
 REQUESTS = {
     "served": ("GET " + URL + " HTTP/1.1", *FIELDS),
-    "kept from the host itself": ("GET " + URL.replace("{origin}", "127.0.0.1") + " HTTP/1.1", *FIELDS),
-    "to a port that is refused": ("GET " + URL.replace("{origin}", "{origin}:22") + " HTTP/1.1", *FIELDS),
-    "to nobody": ("GET " + URL.replace("{origin}", "{origin}:8099") + " HTTP/1.1", *FIELDS),
-    "to a name that is not there": ("GET " + URL.replace("{origin}", "nobody.invalid") + " HTTP/1.1", *FIELDS),
+    "to a forbidden address": ("GET " + URL.replace("{origin}", "127.0.0.1") + " HTTP/1.1", *FIELDS),
+    "to a forbidden port": ("GET " + URL.replace("{origin}", "{origin}:22") + " HTTP/1.1", *FIELDS),
+    "to a closed port": ("GET " + URL.replace("{origin}", "{origin}:8099") + " HTTP/1.1", *FIELDS),
+    "to an unknown name": ("GET " + URL.replace("{origin}", "nobody.invalid") + " HTTP/1.1", *FIELDS),
     "a tunnel": ("CONNECT {origin}:443 HTTP/1.1", *FIELDS),
     # Squid takes the user for the host.
     "a tunnel with a password": ("CONNECT hidden-user:hidden-password@{origin}:443 HTTP/1.1", *FIELDS),
-    "a tunnel with a user alone": ("CONNECT hidden-user@{origin}:443 HTTP/1.1", *FIELDS),
-    "a tunnel with a password alone": ("CONNECT :hidden-password@{origin}:443 HTTP/1.1", *FIELDS),
+    "a tunnel with only a user": ("CONNECT hidden-user@{origin}:443 HTTP/1.1", *FIELDS),
+    "a tunnel with only a password": ("CONNECT :hidden-password@{origin}:443 HTTP/1.1", *FIELDS),
     # Squid takes the password for the port, which is forbidden or invalid.
     "a tunnel with a password of digits": ("CONNECT hidden-user:12321@{origin}:443 HTTP/1.1", *FIELDS),
-    "a tunnel with a password of many": ("CONNECT hidden-user:12321999999999@{origin}:443 HTTP/1.1", *FIELDS),
+    "a tunnel with a password of many digits": ("CONNECT hidden-user:12321999999999@{origin}:443 HTTP/1.1", *FIELDS),
     "a tunnel with a password as the port": ("CONNECT hidden-user:443@{origin}:443 HTTP/1.1", *FIELDS),
-    "a tunnel to the host itself": ("CONNECT 127.0.0.1:443 HTTP/1.1", *FIELDS),
+    "a tunnel to the proxy's host": ("CONNECT 127.0.0.1:443 HTTP/1.1", *FIELDS),
     "without a scheme": ("GET /small?key=hidden-key HTTP/1.1", "Host: {origin}", *FIELDS),
     "a file to transfer": ("GET " + URL.replace("http:", "ftp:") + " HTTP/1.1", *FIELDS),
     "of an unknown scheme": ("GET " + URL.replace("http:", "gopher:") + " HTTP/1.1", *FIELDS),
-    "a method that there is not": ("HIDE " + URL + " HTTP/1.1", *FIELDS),
-    "a version that there is not": ("GET " + URL + " HTTP/9.9", *FIELDS),
+    "an unknown method": ("HIDE " + URL + " HTTP/1.1", *FIELDS),
+    "an unknown version": ("GET " + URL + " HTTP/9.9", *FIELDS),
     "without a version": ("GET " + URL, *FIELDS),
-    "a URL that is none": ("GET http://hidden-user:hidden-password@[{origin}/?key=hidden-key HTTP/1.1", *FIELDS),
-    "a port that is none": ("GET http://hidden-user:hidden-password@{origin}:x/?key=hidden-key HTTP/1.1", *FIELDS),
+    "an invalid URL": ("GET http://hidden-user:hidden-password@[{origin}/?key=hidden-key HTTP/1.1", *FIELDS),
+    "an invalid port": ("GET http://hidden-user:hidden-password@{origin}:x/?key=hidden-key HTTP/1.1", *FIELDS),
     "a URL too long": ("GET " + URL + "&" + 20_000 * "x" + " HTTP/1.1", *FIELDS),
     "a field too long": ("GET " + URL + " HTTP/1.1", *FIELDS, "Cookie: hidden-cookie" + 70_000 * "x"),
-    "a field that is none": ("GET " + URL + " HTTP/1.1", "Proxy-Authorization hidden-token", "Cookie : hidden-cookie"),
+    "an invalid field": ("GET " + URL + " HTTP/1.1", "Proxy-Authorization hidden-token", "Cookie : hidden-cookie"),
     "a field with a NUL": ("GET " + URL + " HTTP/1.1", "Cookie: hidden\0-cookie"),
     "two lengths": ("POST " + URL + " HTTP/1.1", *FIELDS, "Content-Length: 1", "Content-Length: 2"),
-    "TLS where there is none": ("\x16\x03\x01\x02\x00\x01\x00hidden-key",),
+    "TLS to a plain HTTP port": ("\x16\x03\x01\x02\x00\x01\x00hidden-key",),
     "an upload": ("PUT " + URL + " HTTP/1.1", *FIELDS, "Content-Length: 10", "", "hidden-key"),
     "a trace": ("TRACE " + URL + " HTTP/1.1", *FIELDS),
 }
 
 
-def test_what_a_request_is_trusted_with_is_in_no_log(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_secrets_of_requests_are_in_no_log(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "apache2", "gcc")
     origin = start_origin(testbed["origin"], {"small": 1000})
     host = origin.url("small").partition("//")[2].partition("/")[0]
     # No name server runs here.
     hasty = ("dns_timeout 1 second", "dns_retransmit_interval 1 second")
     proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *hasty))
-    answers = asked(testbed["client"], proxy, host, REQUESTS)
-    assert b" 200 " in answers["served"].partition(b"\r\n")[0], "the one that is good was served"
+    answers = send_requests(testbed["client"], proxy, host, REQUESTS)
+    assert b" 200 " in answers["served"].partition(b"\r\n")[0], "the valid request was served"
     with testbed["client"].entered():
         socket.create_connection((proxy.host.service_address(), PROXY_PORT), 60).close()
     log = proxy.logs / "access.log"
@@ -109,11 +109,11 @@ def test_users_of_tunnels_are_in_no_log_of_a_relay(
     names = (
         "a tunnel",
         "a tunnel with a password",
-        "a tunnel with a password alone",
+        "a tunnel with only a password",
         "a tunnel with a password of digits",
     )
     tunnels = {name: REQUESTS[name] for name in names}
-    answers = asked(relayed.client, relayed.relay, host, tunnels)
+    answers = send_requests(relayed.client, relayed.relay, host, tunnels)
     assert b" 200 " in answers["a tunnel"].partition(b"\r\n")[0]
     # After the stop each request has a line, though not always as a tunnel: Squid 6 takes some for invalid requests.
     relayed.relay.process.stop(60)
@@ -122,7 +122,7 @@ def test_users_of_tunnels_are_in_no_log_of_a_relay(
     assert [line for line in written.splitlines() if any(each in line for each in SECRETS)] == []
 
 
-def asked(node: LiveNode, proxy: Proxy, origin: str, requests: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+def send_requests(node: LiveNode, proxy: Proxy, origin: str, requests: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
     """Send each of *requests* on a separate connection, and return the answers."""
     answers = {}
     for name, lines in requests.items():
@@ -131,11 +131,11 @@ def asked(node: LiveNode, proxy: Proxy, origin: str, requests: Mapping[str, Sequ
         with client:
             text = "\r\n".join((*lines, "" if "" in lines else "Host: x", "", "")).replace("{origin}", origin)
             client.sendall(text.encode("latin-1"))
-            answers[name] = answered(client)
+            answers[name] = read_answer(client)
     return answers
 
 
-def answered(client: socket.socket) -> bytes:
+def read_answer(client: socket.socket) -> bytes:
     """Return the received data up to the end of the answer's header, or until the connection ends."""
     answer = b""
     try:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kernel
     ("family", "address"),
     [("AF_INET", "127.0.0.1"), ("AF_INET", ""), ("AF_INET6", "::1"), ("AF_INET6", "::")],
 )
-def test_a_listener_on_a_listed_port_becomes_mptcp(preloaded: Preloaded, family: str, address: str) -> None:
+def test_listener_on_a_listed_port_becomes_mptcp(preloaded: Preloaded, family: str, address: str) -> None:
     found = preloaded(f"""
 s = socket({family}, SOCK_STREAM); number = s.fileno()
 s.bind(({address!r}, 3129)); s.listen()
@@ -40,7 +40,7 @@ tell(protocol=protocol(s), same=s.fileno() == number, name=s.getsockname()[:2], 
 
 @pytest.mark.parametrize("opened", ["socket()", "socket(AF_INET, SOCK_STREAM, 262)"], ids=["TCP", "MPTCP"])
 @pytest.mark.parametrize("together", [False, True])
-def test_a_port_is_shared_by_those_alone_that_ask_for_it(preloaded: Preloaded, opened: str, together: bool) -> None:
+def test_port_is_shared_only_with_so_reuseport(preloaded: Preloaded, opened: str, together: bool) -> None:
     """Squid's workers do this: each has a listener of its own on the port."""
     found = preloaded(f"""
 def listener():
@@ -53,7 +53,7 @@ tell(protocols=[protocol(first), second])
     assert found["protocols"] == [MPTCP, MPTCP if together else errno.EADDRINUSE]
 
 
-def test_an_mptcp_listener_that_the_program_opened_itself_is_kept_and_gets_the_same(preloaded: Preloaded) -> None:
+def test_own_mptcp_listener_is_kept_and_gets_the_congestion_control(preloaded: Preloaded) -> None:
     """A Squid with the option mptcp opens such a listener."""
     found = preloaded(
         """
@@ -77,7 +77,7 @@ tell(kept=os.fstat(a.fileno()).st_ino == inode,
         ("port 0, as before connect", "s = socket(); s.bind(('127.0.0.1', 0))"),
         ("never bound", "s = socket()"),
         ("part of a listed number", "s = socket(); s.bind(('127.0.0.1', 312))"),
-        ("number that has a listed one in it", "s = socket(); s.bind(('127.0.0.1', 31280))"),
+        ("number that contains a listed one", "s = socket(); s.bind(('127.0.0.1', 31280))"),
     ],
 )
 def test_other_tcp_sockets_stay_tcp(preloaded: Preloaded, why: str, code: str) -> None:
@@ -85,7 +85,7 @@ def test_other_tcp_sockets_stay_tcp(preloaded: Preloaded, why: str, code: str) -
 
 
 @pytest.mark.parametrize(("left_out", "answer"), [("", 11), ("may-write,zero-read", "")])
-def test_a_read_of_no_bytes_is_not_the_end_of_a_connection(
+def test_read_of_zero_bytes_does_not_report_the_end_of_a_connection(
     preloaded: Preloaded, left_out: str, answer: int | str
 ) -> None:
     """Squid 5 reads zero bytes if its buffer is full. Reads of files and pipes are unchanged."""
@@ -101,7 +101,7 @@ tell(socket=socket_read, file=os.read(f, 0).decode(), after=os.read(a.fileno(), 
     assert found == {"socket": answer, "file": "", "after": "more"}
 
 
-def test_udp_and_unix_sockets_are_left_alone(preloaded: Preloaded) -> None:
+def test_udp_and_unix_sockets_are_unchanged(preloaded: Preloaded) -> None:
     found = preloaded("""
 u = socket(AF_INET, SOCK_DGRAM); u.bind(("127.0.0.1", 3128))
 x = socket(AF_UNIX, SOCK_STREAM); x.bind("\\0mpx-shim-test")
@@ -139,7 +139,7 @@ OPTIONS = [
         if (family, option[1]) != ("AF_INET6", "IP_TOS")
     ],
 )
-def test_options_that_were_set_are_carried(
+def test_options_are_copied_to_the_mptcp_listener(
     preloaded: Preloaded, family: str, level: str, option: str, value: int, read: int
 ) -> None:
     address = "::" if family == "AF_INET6" else "0.0.0.0"
@@ -160,7 +160,7 @@ tell(protocol=protocol(s), before=before, after=s.getsockopt({level}, {option}))
 
 @pytest.mark.parametrize("only", [0, 1])
 @pytest.mark.parametrize("default", [0, 1])
-def test_v6only_is_carried_whatever_the_default(preloaded: Preloaded, only: int, default: int) -> None:
+def test_v6only_is_copied_for_any_default(preloaded: Preloaded, only: int, default: int) -> None:
     found = preloaded(
         f"""
 s = socket(AF_INET6, SOCK_STREAM); s.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, {only}); s.bind(("::", 3128)); s.listen()
@@ -174,7 +174,7 @@ tell(protocol=protocol(s), only=s.getsockopt(IPPROTO_IPV6, IPV6_V6ONLY), ipv4=c.
     assert (found["ipv4"] != 0) == bool(only)
 
 
-def test_a_transparent_listener_may_bind_to_a_foreign_address(preloaded: Preloaded) -> None:
+def test_transparent_listener_may_bind_to_a_foreign_address(preloaded: Preloaded) -> None:
     found = preloaded("""
 s = socket(); s.setsockopt(IPPROTO_IP, IP_TRANSPARENT, 1); s.bind(("192.0.2.1", 3128)); s.listen()
 tell(protocol=protocol(s), name=s.getsockname())
@@ -184,7 +184,9 @@ tell(protocol=protocol(s), name=s.getsockname())
 
 @pytest.mark.parametrize("nonblocking", [False, True])
 @pytest.mark.parametrize("inheritable", [False, True])
-def test_descriptor_flags_are_carried(preloaded: Preloaded, nonblocking: bool, inheritable: bool) -> None:
+def test_descriptor_flags_are_copied_to_the_mptcp_listener(
+    preloaded: Preloaded, nonblocking: bool, inheritable: bool
+) -> None:
     found = preloaded(f"""
 s = socket(); s.setblocking({not nonblocking}); s.set_inheritable({inheritable}); s.bind(("127.0.0.1", 3128))
 flags = fcntl.fcntl(s, fcntl.F_GETFL)
@@ -193,12 +195,12 @@ tell(protocol=protocol(s), nonblocking=bool(flags & os.O_NONBLOCK), inheritable=
     assert found == {"protocol": MPTCP, "nonblocking": nonblocking, "inheritable": inheritable}
 
 
-def test_errors_of_bind_stay_what_they_are(preloaded: Preloaded) -> None:
+def test_errors_of_bind_are_unchanged(preloaded: Preloaded) -> None:
     found = preloaded("""
 def error(do):
     try: do()
     except OSError as e: return errno.errorcode[e.errno]
-# Somebody else's: env(1) is started without the library, and what it starts has none.
+# The other program has no library: env(1) is started without it.
 hold = "import socket, sys; s = socket.socket(2, 1, 262); s.bind(('127.0.0.1', 3128)); s.listen(); print(flush=True)"
 other = subprocess.Popen(["env", sys.executable, "-c", hold + "; sys.stdin.read()"], stdin=-1, stdout=-1)
 other.stdout.readline()
@@ -215,7 +217,7 @@ tell(taken=taken, twice=twice, foreign=foreign, first=a.getsockname())
     assert found["first"] == ["127.0.0.1", 3128]
 
 
-def test_the_list_may_be_a_file_that_changes(preloaded: Preloaded, tmp_path: Path) -> None:
+def test_changes_of_the_list_file_are_noticed(preloaded: Preloaded, tmp_path: Path) -> None:
     ports = tmp_path / "ports"
     ports.write_text("3128\n")
     found = preloaded(
@@ -231,7 +233,7 @@ tell(first=first, then=[bound(3130), bound(3131)])
     assert found == {"first": [MPTCP, TCP], "then": [TCP, MPTCP]}
 
 
-def test_a_list_that_cannot_be_read_is_told_once(preloaded: Preloaded, tmp_path: Path) -> None:
+def test_unreadable_list_is_reported_once(preloaded: Preloaded, tmp_path: Path) -> None:
     found = preloaded(
         'a, b = socket(), socket(); a.bind(("", 3128)); b.bind(("", 3129)); tell(a=protocol(a), b=protocol(b))',
         ports=str(tmp_path / "none"),
@@ -241,7 +243,7 @@ def test_a_list_that_cannot_be_read_is_told_once(preloaded: Preloaded, tmp_path:
     assert f"no MPTCP on port 3128, clients are served by plain TCP: {tmp_path}/none: No such file" in preloaded.stderr
 
 
-def test_without_mptcp_the_listener_stays_tcp_and_one_line_says_so(preloaded: Preloaded) -> None:
+def test_listener_without_kernel_mptcp_stays_tcp_with_one_message(preloaded: Preloaded) -> None:
     found = preloaded(
         """
 a = socket(); a.setsockopt(SOL_SOCKET, SO_MARK, 5); a.bind(("", 3128)); a.listen()
@@ -265,14 +267,14 @@ STARTS = {
     "execvp": "os.fork() or os.execvp('sh', ARGV); os.wait()",
     "execl": "os.fork() or C.execl(b'/bin/sh', b'sh', b'-c', SCRIPT.encode(), None); os.wait()",
 }
-TELL = """printf '["%s", "%s", %s]\\n' "$LD_PRELOAD" "$MPTCP_LISTEN_PORTS" "$(grep -Ec "$OWN" /proc/$$/maps)" """
+SHOW = """printf '["%s", "%s", %s]\\n' "$LD_PRELOAD" "$MPTCP_LISTEN_PORTS" "$(grep -Ec "$OWN" /proc/$$/maps)" """
 
 
-@pytest.fixture(params=["both", "listen alone", "turns alone", "the other way round"])
+@pytest.fixture(params=["both", "only listen", "only turns", "both reversed"])
 def loaded(request: pytest.FixtureRequest, libraries: list[Path]) -> Preloaded:
-    """Each library alone, and both in either order."""
+    """Return one of the libraries, or both in either order."""
     turns, listen = libraries
-    each_way = {"both": libraries, "listen alone": [listen], "turns alone": [turns]}
+    each_way = {"both": libraries, "only listen": [listen], "only turns": [turns]}
     return Preloaded(each_way.get(request.param, [listen, turns]))
 
 
@@ -281,10 +283,10 @@ def test_other_programs_start_without_the_libraries(loaded: Preloaded, how: str)
     found = loaded(f"""
 import ctypes
 C = ctypes.CDLL(None)
-SCRIPT = os.environ["TELL"]; ARGV = ["/bin/sh", "-c", SCRIPT]
+SCRIPT = os.environ["SHOW"]; ARGV = ["/bin/sh", "-c", SCRIPT]
 assert has_library()
 {STARTS[how]}
-""", TELL=TELL, OWN="mptcp_listen|squid_turns")  # fmt: skip
+""", SHOW=SHOW, OWN="mptcp_listen|squid_turns")  # fmt: skip
     assert found == ["", "", 0]
 
 
@@ -298,7 +300,7 @@ OWN_STARTS = {
 
 
 @pytest.mark.parametrize("how", OWN_STARTS)
-def test_the_own_program_starts_with_the_libraries(loaded: Preloaded, how: str) -> None:
+def test_own_program_starts_with_the_libraries(loaded: Preloaded, how: str) -> None:
     """Squid executes its workers from the same binary, while effective and real user ids differ."""
     if "ids differ" in how:
         needs_open_checkout()
@@ -320,9 +322,7 @@ os.wait()
 
 
 @pytest.mark.parametrize("start", ["os.execv(ARGV[0], ARGV)", "C.execvp(ARGV[0].encode(), ARGUMENTS)"])
-def test_an_exec_that_fails_leaves_the_effective_ids_as_they_were(
-    preloaded: Preloaded, tmp_path: Path, start: str
-) -> None:
+def test_failed_exec_keeps_the_effective_ids(preloaded: Preloaded, tmp_path: Path, start: str) -> None:
     """If the program's file was removed, execve(2) fails, and the process must continue without root's privileges."""
     interpreter = tmp_path / "python"
     shutil.copy(os.path.realpath(sys.executable), interpreter)
@@ -350,7 +350,7 @@ tell(error=errno.errorcode[error], ids=[os.getuid(), os.geteuid(), os.getgid(), 
     assert found == {"error": "ENOENT", "ids": [0, 13, 0, 13]}
 
 
-def test_each_library_does_its_part_without_the_other(libraries: list[Path]) -> None:
+def test_each_library_works_without_the_other(libraries: list[Path]) -> None:
     code = """
 import select
 s = socket(); s.bind(("127.0.0.1", 3128)); s.listen()
@@ -373,9 +373,7 @@ tell(protocol=protocol(s), events=events, held=len(beyond))
 
 
 @pytest.mark.parametrize("way", ["file", "no file", "too short"])
-def test_what_is_done_is_counted_for_all_processes_of_the_program(
-    preloaded: Preloaded, tmp_path: Path, way: str
-) -> None:
+def test_counters_sum_all_processes_of_the_program(preloaded: Preloaded, tmp_path: Path, way: str) -> None:
     file = tmp_path / "counters"
     if way != "no file":
         file.write_bytes(library_counters.NONE if way == "file" else library_counters.NONE[8:])
@@ -419,7 +417,7 @@ host = open("/proc/sys/net/ipv4/tcp_congestion_control").read().strip()
 """
 
 
-def test_the_congestion_control_is_that_of_listeners_and_their_connections_only(
+def test_congestion_control_applies_only_to_listeners_and_connections(
     preloaded: Preloaded, require: Callable[..., None]
 ) -> None:
     """It applies to the listener on the listed port, and to connections accepted there by MPTCP and by TCP."""
@@ -443,9 +441,7 @@ tell(listener=name(s), other=name(t) == host, mptcp=both(262), tcp=both(6),
 
 
 @pytest.mark.parametrize("name", ["nonesuch", "a_name_that_is_longer_than_any"])
-def test_a_congestion_control_that_is_not_there_is_told_once_and_the_listener_works(
-    preloaded: Preloaded, name: str
-) -> None:
+def test_missing_congestion_control_is_reported_once(preloaded: Preloaded, name: str) -> None:
     found = preloaded(
         CONGESTION
         + """
@@ -467,7 +463,7 @@ tell(name=name(s), hidden=os.environ.get("MPTCP_CONGESTION"))
 """
 
 
-def test_the_own_program_keeps_the_congestion_control(preloaded: Preloaded) -> None:
+def test_own_program_keeps_the_congestion_control(preloaded: Preloaded) -> None:
     """The child, like a worker, opens the listener itself."""
     found = preloaded(
         CONGESTION
@@ -483,7 +479,7 @@ os.wait()
     assert found == {"name": "reno", "hidden": None}
 
 
-def test_an_entry_of_somebody_elses_is_passed_on(libraries: list[Path], tmp_path: Path) -> None:
+def test_foreign_preload_entry_is_passed_on(libraries: list[Path], tmp_path: Path) -> None:
     """If LD_PRELOAD also holds a foreign library, a child that is another program keeps only that one."""
     second = tmp_path / "second.so"
     subprocess.run(["gcc", "-shared", "-o", str(second), "-x", "c", "/dev/null"], check=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload library at the end of connections: late writers are told at once, and no answer is lost."""
+"""Tests for the preload library at the end of connections: late writers get an error at once, and no answer is lost."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def connect(kind=262):
     server, _ = listener.accept()
     assert server.recv(1) == b"?"
     return client, server
-def told(client, meanwhile=lambda: time.sleep(0.02)):
-    "What the writer is told."
+def write_error(client, meanwhile=lambda: time.sleep(0.02)):
+    "Return the error that the client gets when it goes on writing."
     began = time.monotonic()
     while time.monotonic() < began + 60:
         try: client.sendall(b"more")
         except OSError as error: return errno.errorcode[error.errno]
         meanwhile()
-def comes(connection, event):
-    "Wait until poll(2) says so: what the other end did is taken in by then."
+def wait_for(connection, event):
+    "Wait until poll(2) reports *event*: the kernel has then handled the action of the other end."
     look = select.poll(); look.register(connection, event)
     assert look.poll(60_000)
 def sockets():
@@ -58,19 +58,19 @@ def play(preloaded_each_way: Preloaded) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("kind", [MPTCP, TCP])
-def test_who_goes_on_writing_is_told(play: Callable[..., Any], kind: int) -> None:
+def test_late_writer_gets_an_error(play: Callable[..., Any], kind: int) -> None:
     found = play(f"""
 client, server = connect({kind})
 server.sendall(b"answer"); server.close()
 got = client.recv(100)
-comes(client, select.POLLRDHUP)
-tell(got=got.decode(), told=told(client), left=sockets())
+wait_for(client, select.POLLRDHUP)
+tell(got=got.decode(), error=write_error(client), left=sockets())
 """)
     assert found["got"] == "answer"
-    assert found["told"] in ("EPIPE", "ECONNRESET")
+    assert found["error"] in ("EPIPE", "ECONNRESET")
 
 
-def test_an_answer_that_is_under_way_arrives_though_the_client_writes(play: Callable[..., Any]) -> None:
+def test_answer_arrives_although_the_client_writes(play: Callable[..., Any]) -> None:
     found = play("""
 client, server = connect()
 size = 3_000_000
@@ -83,14 +83,14 @@ while thread.is_alive(): got += len(client.recv(65536)); thread.join(0.05)
 under_way = size - got
 client.sendall(b"the next request")
 while got < size: got += len(client.recv(65536))
-tell(under_way=under_way, got=got == size, told=told(client))
+tell(under_way=under_way, got=got == size, error=write_error(client))
 """)
     assert found["under_way"] > 0
     assert found["got"]
-    assert found["told"] in ("EPIPE", "ECONNRESET")
+    assert found["error"] in ("EPIPE", "ECONNRESET")
 
 
-def test_a_client_that_closes_in_its_time_sees_the_end_and_leaves_nothing(play: Callable[..., Any]) -> None:
+def test_held_connection_is_freed_when_the_client_closes(play: Callable[..., Any]) -> None:
     found = play("""
 before = sockets()
 client, server = connect()
@@ -105,7 +105,7 @@ tell(got=got, held=held)
 
 
 @pytest.mark.parametrize(("left_out", "held"), [("", 1), ("zero-read,late-writes", 0)])
-def test_it_can_be_left_out(play: Callable[..., Any], left_out: str, held: int) -> None:
+def test_late_writes_can_be_switched_off(play: Callable[..., Any], left_out: str, held: int) -> None:
     found = play(
         """
 client, server = connect()
@@ -121,12 +121,12 @@ tell(held=sockets() - before + 1, got=client.recv(100).decode(), end=client.recv
 @pytest.mark.parametrize(
     "first",
     [
-        "client.shutdown(SHUT_WR); comes(server, select.POLLRDHUP)",
+        "client.shutdown(SHUT_WR); wait_for(server, select.POLLRDHUP)",
         "server.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack('ii', 1, 0))",
-        "client.sendall(b'unread'); comes(server, select.POLLIN)",
+        "client.sendall(b'unread'); wait_for(server, select.POLLIN)",
     ],
 )
-def test_what_needs_no_delay_is_closed_at_once(play: Callable[..., Any], first: str) -> None:
+def test_connection_that_needs_no_delay_is_closed_at_once(play: Callable[..., Any], first: str) -> None:
     found = play(f"""
 client, server = connect()
 before = sockets()
@@ -137,7 +137,7 @@ tell(held=sockets() - before + 1)
     assert found["held"] == 0
 
 
-def test_a_descriptor_that_is_used_again_is_another_connections(play: Callable[..., Any]) -> None:
+def test_reused_descriptor_belongs_to_the_new_connection(play: Callable[..., Any]) -> None:
     found = play("""
 client, server = connect()
 other = socket(AF_INET, SOCK_STREAM, 262)
@@ -147,17 +147,17 @@ other.connect(("127.0.0.1", 3128)); accepted, _ = listener.accept()
 again = accepted.fileno() == number
 poll.register(number, select.EPOLLIN)
 late = []
-# By then what came late was taken in, and the connection for which it was given up.
-is_told = told(client, lambda: late.extend(poll.poll(0.02))) is not None
+# By then the library has handled the late data, and given up the old connection.
+got_error = write_error(client, lambda: late.extend(poll.poll(0.02))) is not None
 late += poll.poll(0)
 other.sendall(b"mine")
 mine = [each for each, _ in poll.poll(60)]
-tell(is_told=is_told, late=late, mine=mine == [number], again=again)
+tell(got_error=got_error, late=late, mine=mine == [number], again=again)
 """)
-    assert found == {"is_told": True, "late": [], "mine": True, "again": True}
+    assert found == {"got_error": True, "late": [], "mine": True, "again": True}
 
 
-def test_no_more_are_held_than_there_is_room_for_and_a_forked_child_holds_none(play: Callable[..., Any]) -> None:
+def test_number_of_held_connections_is_bounded(play: Callable[..., Any]) -> None:
     found = play("""
 def tasks(): return os.listdir("/proc/self/task")
 # With the first thread a sanitizer starts one of its own.
@@ -179,7 +179,9 @@ tell(alive=alive, held=sockets() - before + 600, threads=len(tasks()) - threads)
 
 
 @pytest.mark.parametrize(("beyond", "held"), [(0, 0), (40, 40)])
-def test_none_of_the_programs_descriptors_is_taken(play: Callable[..., Any], beyond: int, held: int) -> None:
+def test_held_connections_use_none_of_the_programs_descriptors(
+    play: Callable[..., Any], beyond: int, held: int
+) -> None:
     """Defect: Squid relied on descriptors that the library held, and accepted nothing more when none was free."""
     found = play(f"""
 import resource

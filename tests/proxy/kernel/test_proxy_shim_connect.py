@@ -37,7 +37,7 @@ servers = [server(4000), server(4001), server(4002)]
         ("AF_INET6", ("::1", 4001), TCP),
     ],
 )
-def test_a_connection_to_a_parent_is_mptcp_and_no_other(
+def test_only_a_connection_to_a_parent_is_mptcp(
     preloaded: Preloaded, tmp_path: Path, of: str, family: str, address: tuple[str, int], protocol: int
 ) -> None:
     """Both address and port must match a parent; the same port elsewhere, or another port there, is no parent."""
@@ -68,16 +68,14 @@ tell(protocol=protocol(s), same=s.fileno() == number, files=len(os.listdir("/pro
     assert preloaded.stderr == ""
 
 
-def test_without_parents_no_connection_is_mptcp(preloaded: Preloaded) -> None:
+def test_no_connection_is_mptcp_without_parents(preloaded: Preloaded) -> None:
     code = SERVERS + "s = socket(); s.connect(('127.0.0.1', 4000)); tell(protocol=protocol(s))"
     assert preloaded(code)["protocol"] == TCP
     assert preloaded(code, parents="")["protocol"] == TCP
     assert preloaded.stderr == ""
 
 
-def test_the_file_of_parents_may_change_and_one_that_cannot_be_read_is_told_once(
-    preloaded: Preloaded, tmp_path: Path
-) -> None:
+def test_parents_file_may_change_and_an_unreadable_one_is_reported(preloaded: Preloaded, tmp_path: Path) -> None:
     parents = tmp_path / "parents"
     parents.write_text("127.0.0.1:4001\n")
     found = preloaded(
@@ -96,29 +94,32 @@ tell(first=first, then=then, gone=[there(4000), there(4001)])
         parents=str(parents),
     )
     assert found == {"first": [TCP, MPTCP], "then": [MPTCP, TCP], "gone": [TCP, TCP]}
-    before, said = preloaded.stderr.splitlines()
+    before, message = preloaded.stderr.splitlines()
     # The name server's address is not looked up in the list of parents.
     assert before == "before"
     assert (
-        f"the list of parents cannot be read, all are reached by plain TCP, over one path: {parents}: No such" in said
+        f"the list of parents cannot be read, all are reached by plain TCP, over one path: {parents}: No such"
+        in message
     )
 
 
 @pytest.mark.parametrize("nonblocking", [False, True])
 @pytest.mark.parametrize("inheritable", [False, True])
-def test_descriptor_flags_are_carried(preloaded: Preloaded, nonblocking: bool, inheritable: bool) -> None:
+def test_descriptor_flags_are_copied_to_the_connection(
+    preloaded: Preloaded, nonblocking: bool, inheritable: bool
+) -> None:
     found = preloaded(
         SERVERS
         + f"""
 s = socket(); s.setblocking({not nonblocking}); s.set_inheritable({inheritable})
-told = error(lambda: s.connect(("127.0.0.1", 4000)))
+failure = error(lambda: s.connect(("127.0.0.1", 4000)))
 flags = fcntl.fcntl(s, fcntl.F_GETFL)
-tell(protocol=protocol(s), nonblocking=bool(flags & os.O_NONBLOCK), inheritable=s.get_inheritable(), told=told)
+tell(protocol=protocol(s), nonblocking=bool(flags & os.O_NONBLOCK), inheritable=s.get_inheritable(), failure=failure)
 """,
         parents=PARENTS,
     )
-    told = "EINPROGRESS" if nonblocking else None
-    assert found == {"protocol": MPTCP, "nonblocking": nonblocking, "inheritable": inheritable, "told": told}
+    failure = "EINPROGRESS" if nonblocking else None
+    assert found == {"protocol": MPTCP, "nonblocking": nonblocking, "inheritable": inheritable, "failure": failure}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ tell(protocol=protocol(s), nonblocking=bool(flags & os.O_NONBLOCK), inheritable=
         ("IPPROTO_TCP", "30", 1),  # TCP_FASTOPEN_CONNECT
     ],
 )
-def test_options_that_were_set_are_carried(preloaded: Preloaded, level: str, option: str, value: int) -> None:
+def test_options_are_copied_to_the_connection(preloaded: Preloaded, level: str, option: str, value: int) -> None:
     found = preloaded(
         SERVERS
         + f"""
@@ -163,7 +164,7 @@ tell(protocol=protocol(s), same=s.getsockopt({level}, {option}) == before != 0)
     ],
 )
 @pytest.mark.parametrize("reuse", [0, 1])
-def test_the_name_that_a_socket_is_bound_to_is_carried(
+def test_bound_address_is_copied_to_the_connection(
     preloaded: Preloaded, family: str, name: tuple[str, int], address: tuple[str, int], reuse: int
 ) -> None:
     """This is needed for tcp_outgoing_address: the first subflow must leave from that address."""
@@ -184,7 +185,7 @@ tell(protocol=protocol(s), same=s.getsockname()[1] == port == peer[1], reuse=s.g
     assert preloaded.stderr == ""
 
 
-def test_what_is_connected_or_about_to_be_is_left_alone(preloaded: Preloaded) -> None:
+def test_connected_or_connecting_socket_is_unchanged(preloaded: Preloaded) -> None:
     """A second connect(2) asks for the result of the first one. No host answers at 192.0.2.9."""
     found = preloaded(
         SERVERS
@@ -212,7 +213,7 @@ tell(done=protocol(done), again=again, waits=protocol(waits), first=first, secon
     }
 
 
-def test_errors_of_connect_stay_what_they_are(preloaded: Preloaded) -> None:
+def test_errors_of_connect_are_unchanged(preloaded: Preloaded) -> None:
     found = preloaded(
         SERVERS
         + """
@@ -228,7 +229,7 @@ tell(refused=refused, nowhere=error(lambda: closed.connect(("192.0.2.9", 4000)))
     assert found == {"refused": "ECONNREFUSED", "nowhere": "ENETUNREACH", "udp": None, "unix": "ENOENT"}
 
 
-def test_a_connection_that_is_made_leaves_errno_alone(preloaded: Preloaded) -> None:
+def test_successful_connect_keeps_errno(preloaded: Preloaded) -> None:
     found = preloaded(
         SERVERS
         + """
@@ -243,7 +244,7 @@ tell(result=result, errno=ctypes.get_errno(), protocol=protocol(s))
     assert found == {"result": 0, "errno": 99, "protocol": MPTCP}
 
 
-def test_without_mptcp_the_connection_is_tcp_and_one_line_says_so(preloaded: Preloaded) -> None:
+def test_connection_without_kernel_mptcp_is_tcp_with_one_message(preloaded: Preloaded) -> None:
     found = preloaded(
         SERVERS.replace("protocol=262", "protocol=0")
         + """
@@ -275,7 +276,7 @@ def refuse_mptcp(number):
 
 
 @pytest.mark.parametrize("error", ["EPROTONOSUPPORT", "EINVAL", "EPERM", "EAFNOSUPPORT"])
-def test_however_the_kernel_refuses_mptcp_the_connection_is_tcp(preloaded: Preloaded, error: str) -> None:
+def test_connection_is_tcp_for_any_error_of_mptcp(preloaded: Preloaded, error: str) -> None:
     """The causes are a kernel without MPTCP, one without it for IPv6, and a container's seccomp filter."""
     found = preloaded(
         SERVERS.replace("protocol=262", "protocol=0")
@@ -296,9 +297,7 @@ tell(protocol=protocol(a), name=a.getsockname(), mark=a.getsockopt(SOL_SOCKET, S
 
 
 @pytest.mark.parametrize(("spare", "protocol"), [(0, TCP), (1, TCP), (2, MPTCP)])
-def test_without_descriptors_to_spare_the_connection_is_tcp_and_none_is_lost(
-    preloaded: Preloaded, spare: int, protocol: int
-) -> None:
+def test_connection_is_tcp_without_spare_descriptors(preloaded: Preloaded, spare: int, protocol: int) -> None:
     """Replacing the socket needs two more descriptors for a moment."""
     found = preloaded(
         SERVERS
@@ -306,18 +305,18 @@ def test_without_descriptors_to_spare_the_connection_is_tcp_and_none_is_lost(
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 s, held = socket(), []
-while not (told := error(lambda: held.append(os.dup(0)))): pass
+while not (failure := error(lambda: held.append(os.dup(0)))): pass
 for each in [held.pop() for _ in range({spare})]: os.close(each)
 s.connect(("127.0.0.1", 4000)); left = 0
 while not error(lambda: held.append(os.dup(0))): left += 1
-tell(told=told, protocol=protocol(s), left=left)
+tell(failure=failure, protocol=protocol(s), left=left)
 """,
         parents=PARENTS,
     )
-    assert found == {"told": "EMFILE", "protocol": protocol, "left": spare}
+    assert found == {"failure": "EMFILE", "protocol": protocol, "left": spare}
 
 
-def test_connections_of_several_threads_are_swapped_each(preloaded: Preloaded) -> None:
+def test_connections_of_several_threads_become_mptcp(preloaded: Preloaded) -> None:
     """This is the situation of a relay: no Multipath TCP listener, and no closed connection is kept (late_writes.c)."""
     found = preloaded(
         SERVERS
@@ -340,7 +339,7 @@ tell(found=sorted(set(found)), count=len(found), more=len(os.listdir("/proc/self
     assert preloaded.stderr == ""
 
 
-def test_a_failed_connection_may_be_tried_again_by_the_same_socket(preloaded: Preloaded) -> None:
+def test_failed_connect_may_be_repeated_on_the_same_socket(preloaded: Preloaded) -> None:
     found = preloaded(
         SERVERS.replace("server(4000), ", "")
         + """
@@ -353,7 +352,7 @@ tell(first=first, second=second, protocol=protocol(s))
     assert found == {"first": "ECONNREFUSED", "second": None, "protocol": MPTCP}
 
 
-def test_a_parent_without_mptcp_is_reached_by_tcp(preloaded: Preloaded) -> None:
+def test_parent_without_mptcp_is_reached_by_tcp(preloaded: Preloaded) -> None:
     """The kernel itself falls back to TCP (RFC 8684, 3.7)."""
     found = preloaded(
         SERVERS.replace("protocol=262", "protocol=0")
@@ -366,7 +365,7 @@ tell(got=a.recv(9).decode(), accepted=protocol(a))
     assert found == {"got": "hello", "accepted": TCP}
 
 
-def test_the_congestion_control_is_that_of_connections_to_parents_only(preloaded: Preloaded) -> None:
+def test_congestion_control_applies_only_to_parents(preloaded: Preloaded) -> None:
     found = preloaded(
         SERVERS
         + """
@@ -382,9 +381,7 @@ tell(parent=name(4000), other=name(4001) == host, differs=host != "reno")
     assert found == {"parent": "reno", "other": True, "differs": True}
 
 
-def test_the_own_program_keeps_the_parents_and_others_do_not(
-    preloaded: Preloaded, require: Callable[..., None]
-) -> None:
+def test_only_the_own_program_keeps_the_parents(preloaded: Preloaded, require: Callable[..., None]) -> None:
     """Squid's workers connect to parents; its helpers are other programs."""
     found = preloaded(
         """

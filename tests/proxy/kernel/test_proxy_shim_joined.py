@@ -31,7 +31,7 @@ def connect(address="127.0.0.2", events=IN | OUT):
     loop.register(server, events)
     return server, client
 def connect_many(number):
-    "By descriptor, with room for much in the kernel."
+    "Return connections by descriptor, with large buffers in the kernel."
     many = {}
     for _ in range(number):
         server, client = connect()
@@ -40,7 +40,7 @@ def connect_many(number):
     return many
 def turn(wait=0): return dict(loop.poll(wait, 2048))
 def there(client):
-    "How much has come that was not taken."
+    "Return how many bytes wait to be read."
     time.sleep(0.02)
     try: return len(client.recv(1 << 22, MSG_PEEK))
     except BlockingIOError: return 0
@@ -69,7 +69,7 @@ def play(request: pytest.FixtureRequest, require: Any) -> Callable[..., Any]:
     return playing(preloaded, f"PORT = {port}\n{SCENE}")
 
 
-def test_a_header_and_its_body_come_in_one(play: Callable[..., Any]) -> None:
+def test_header_and_body_are_sent_together(play: Callable[..., Any]) -> None:
     found = play("""
 server, client = connect()
 fd = server.fileno()
@@ -86,7 +86,7 @@ tell(events=events, written=written, held=held, still=still, last=len(last), cam
 
 
 @pytest.mark.parametrize(("left_out", "comes"), [("", False), ("late-writes,joined-writes", True)])
-def test_it_can_be_left_out(play: Callable[..., Any], left_out: str, comes: bool) -> None:
+def test_joined_writes_can_be_switched_off(play: Callable[..., Any], left_out: str, comes: bool) -> None:
     found = play(
         """
 server, client = connect()
@@ -97,7 +97,7 @@ turn(); put(server, HEADER); tell(come=there(client) == len(HEADER))
     assert found == {"come": comes}
 
 
-def test_pieces_come_in_one_once_there_is_no_room_for_more(play: Callable[..., Any]) -> None:
+def test_pieces_are_sent_together_once_the_buffer_is_full(play: Callable[..., Any]) -> None:
     """The library asks the kernel once per turn of events."""
     found = play("""
 server, client = connect()
@@ -116,7 +116,7 @@ tell(came=[each for each in came if each], events=events.count(OUT) >= 38,
     assert found == {"came": [17 * 4096] * 2, "events": True, "right": True}
 
 
-def test_chunks_are_pieces_and_what_is_smaller_ends_them(play: Callable[..., Any]) -> None:
+def test_chunks_are_joined_until_a_smaller_write(play: Callable[..., Any]) -> None:
     found = play("""
 server, client = connect()
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
@@ -132,14 +132,14 @@ tell(before=before, after=there(client) - 3 * len(chunk))
 @pytest.mark.parametrize(
     ("what", "events"),
     [
-        pytest.param("PIECE", "IN", id="nobody waits to write"),
+        pytest.param("PIECE", "IN", id="no interest in writing"),
         pytest.param("PIECE[1:]", "IN | OUT", id="less than a piece"),
         pytest.param("PIECE * 2", "IN | OUT", id="more than a piece"),
         pytest.param("HEADER + b'body'", "IN | OUT", id="a header with its body"),
         pytest.param("HEADER[1:]", "IN | OUT", id="no header"),
     ],
 )
-def test_what_is_likely_to_be_all_is_sent_at_once(play: Callable[..., Any], what: str, events: str) -> None:
+def test_write_that_is_probably_the_last_is_sent_at_once(play: Callable[..., Any], what: str, events: str) -> None:
     found = play(f"""
 server, client = connect(events={events})
 turn()
@@ -150,7 +150,7 @@ tell(size=size, came=there(client), right=read(client) == {what})
     assert found["right"]
 
 
-def test_no_more_is_held_than_the_kernel_has_room_for(play: Callable[..., Any]) -> None:
+def test_held_data_fit_into_the_kernels_buffer(play: Callable[..., Any]) -> None:
     found = play("""
 server, client = connect()
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1)
@@ -161,12 +161,12 @@ tell(came=there(client))
 
 
 @pytest.mark.parametrize("turns", [None, "kernel"])
-def test_without_fair_turns_nothing_is_held(play: Callable[..., Any], turns: str | None) -> None:
+def test_no_data_are_held_without_fair_turns(play: Callable[..., Any], turns: str | None) -> None:
     found = play("server, client = connect(); turn(); put(server, PIECE)\ntell(came=there(client))", turns=turns)
     assert found == {"came": 4096}
 
 
-def test_who_does_not_go_on_is_waited_for_no_longer_than_a_turn(play: Callable[..., Any]) -> None:
+def test_data_are_held_for_one_turn_at_most(play: Callable[..., Any]) -> None:
     found = play("""
 server, client = connect()
 turn(); put(server, PIECE)
@@ -177,7 +177,7 @@ tell(came=came)
     assert found == {"came": [0, 0, 4096]}
 
 
-def test_nobody_waits_for_more_than_a_turn_of_those_who_go_on(play: Callable[..., Any]) -> None:
+def test_request_waits_at_most_a_turn_of_running_downloads(play: Callable[..., Any]) -> None:
     """One client has many downloads that can always continue; another client sends a request."""
     found = play("""
 many = connect_many(40)
@@ -202,53 +202,54 @@ tell(most=max(waited), least=min(waited))
 
 
 @pytest.mark.nightly(besides=("plain",))
-def test_who_goes_on_and_on_leaves_the_clients_other_connections_their_turns(play: Callable[..., Any]) -> None:
+def test_connections_of_one_client_get_equal_turns(play: Callable[..., Any]) -> None:
     """Defect: of one client's 400 downloads, 16 went on forever and the others got nothing."""
     found = play("""
 many = connect_many(60)
-told = dict.fromkeys(many, 0)
+reported = dict.fromkeys(many, 0)
 for _ in range(600):
     for fd in turn():
-        told[fd] += 1; put(many[fd][0], PIECE)
+        reported[fd] += 1; put(many[fd][0], PIECE)
         read(many[fd][1])
-tell(least=min(told.values()), most=max(told.values()))
+tell(least=min(reported.values()), most=max(reported.values()))
 """)
     assert found["most"] < 3 * found["least"]
 
 
-def test_who_has_no_turn_is_held_no_longer_for_that(play: Callable[..., Any]) -> None:
+def test_data_of_a_connection_without_a_turn_are_sent(play: Callable[..., Any]) -> None:
     """More connections can continue than events fit into the turns before the kernel is asked again."""
     found = play("""
 many = connect_many(40)
 while turn(): pass
 for server, client in many.values(): put(server, PIECE)
-told = set()
+reported = set()
 for _ in range(4):
     for fd in (got := turn()): put(many[fd][0], PIECE)
-    told |= set(got)
-tell(told=len(told), came=sum(there(many[fd][1]) == 4096 for fd in many.keys() - told))
+    reported |= set(got)
+tell(reported=len(reported), came=sum(there(many[fd][1]) == 4096 for fd in many.keys() - reported))
 """)
-    assert found["told"] < 40
-    assert found["came"] == 40 - found["told"]
+    assert found["reported"] < 40
+    assert found["came"] == 40 - found["reported"]
 
 
-def test_who_was_told_without_the_kernel_waits_where_there_is_little_room(play: Callable[..., Any]) -> None:
+def test_write_into_a_nearly_full_buffer_must_wait(play: Callable[..., Any]) -> None:
     """The kernel reports a socket writable if a third of its buffer is free, so pieces would be sent one by one."""
     found = play("""
 server, client = connect()
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
 sent = 0
 while select.select([], [server], [], 0.05)[1]: sent += put(server, b"x" * 50_000)
-told = turn().get(server.fileno())
+reported = turn().get(server.fileno())
 said = put(server, PIECE)
 then = turn().get(server.fileno())
 came = len(read_all(client, sent))
-tell(told=told, said=said, then=then, all=came == sent, last=turn(5).get(server.fileno()), taken=put(server, PIECE))
+last = turn(5).get(server.fileno())
+tell(reported=reported, said=said, then=then, all=came == sent, last=last, taken=put(server, PIECE))
 """)
-    assert found == {"told": 4, "said": "EAGAIN", "then": None, "all": True, "last": 4, "taken": 4096}
+    assert found == {"reported": 4, "said": "EAGAIN", "then": None, "all": True, "last": 4, "taken": 4096}
 
 
-def test_what_is_held_is_sent_before_the_connection_is_closed(play: Callable[..., Any]) -> None:
+def test_held_data_are_sent_before_the_close(play: Callable[..., Any]) -> None:
     found = play("""
 server, client = connect()
 turn(); put(server, HEADER); turn(); put(server, PIECE)
@@ -267,7 +268,7 @@ fd = server.fileno()
 client.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
 turn()
-# More than the client takes, and not a piece: it is in the kernel.
+# This is more than the client takes, and no piece, so it stays in the kernel.
 sent = [b"k" * 200_000]
 assert put(server, sent[0]) == len(sent[0])
 def more():
@@ -275,12 +276,12 @@ def more():
     sent.append(data[:4096])
     return put(server, sent[-1])
 for _ in range(9): more(); turn()
-# The kernel has no room any more for what is held.
+# The kernel no longer has room for the held data.
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1)
 """
 
 
-def test_where_the_kernel_has_no_room_the_rest_is_sent_when_it_has(play: Callable[..., Any]) -> None:
+def test_rest_is_sent_when_the_kernel_has_room_again(play: Callable[..., Any]) -> None:
     found = play(f"""{NO_ROOM}
 loop.modify(server, IN)
 events = [turn().get(fd) for _ in range(5)]
@@ -302,11 +303,11 @@ tell(events=set(events) == {{None}}, held=held, said=said, right=got == b"".join
     }
 
 
-def test_who_waits_to_write_may_not_before_the_rest_is_sent(play: Callable[..., Any]) -> None:
+def test_write_must_wait_until_the_rest_is_sent(play: Callable[..., Any]) -> None:
     found = play(f"""{NO_ROOM}
-# The last one had its turn, and is not gone on with; then the rest waits.
+# After its turn the program does not write again, so the rest waits.
 turn(); turn()
-told, said = turn().get(fd), put(server, b"x")
+reported, said = turn().get(fd), put(server, b"x")
 asked = []
 for events in (IN, 0, OUT, IN | OUT):
     loop.modify(server, events); asked.append(turn().get(fd))
@@ -314,16 +315,16 @@ loop.unregister(server); asked.append(turn().get(fd))
 got = read_all(client, sum(map(len, sent)))
 quiet = turn()
 loop.register(server, IN | OUT)
-tell(told=told, said=said, asked=asked, right=got == b"".join(sent), quiet=quiet, then=turn(5).get(fd))
+tell(reported=reported, said=said, asked=asked, right=got == b"".join(sent), quiet=quiet, then=turn(5).get(fd))
 """)
-    assert found == {"told": None, "said": "EAGAIN", "asked": [None] * 5, "right": True, "quiet": {}, "then": 4}
+    assert found == {"reported": None, "said": "EAGAIN", "asked": [None] * 5, "right": True, "quiet": {}, "then": 4}
 
 
-def test_the_last_of_pipelined_answers_arrives_with_all_before_it(play: Callable[..., Any]) -> None:
+def test_all_pipelined_answers_arrive_before_the_close(play: Callable[..., Any]) -> None:
     """Defect: the library held the last header without room to send it; close() reset data the client had not read."""
     found = play("""
 def answered(answers):
-    "Whether a client that reads late gets so many answers and one without a body, after which Squid closes."
+    "Whether a client that reads late gets *answers* answers and one without a body, after which the server closes."
     client = socket(AF_INET, SOCK_STREAM, protocol(listener)); client.bind(("127.0.0.2", 0))
     client.setsockopt(SOL_SOCKET, SO_RCVBUF, 8192)
     client.connect(("127.0.0.1", PORT))
@@ -335,7 +336,7 @@ def answered(answers):
     waiting = [HEADER + b"b" * 3000] * answers + [b"HTTP/1.1 204 No Content\\r\\nConnection: close" + end]
     sent = b"".join(waiting)
     while waiting:
-        # As Squid: a header by itself, then what follows it, each when it may write.
+        # Write as Squid does: the header, then the body, each when the socket is writable.
         if turn(0.01).get(fd, 0) & OUT:
             head, found, _ = waiting[0].partition(end)
             said = put(server, head + found if found else head)
@@ -355,7 +356,7 @@ tell(lost=[answers for answers in range(10, 25) if not answered(answers)])
 
 
 @pytest.mark.parametrize("meanwhile", ["", "os.dup(0)", "server, client_too = connect()"])
-def test_a_closed_connection_gets_the_rest_when_the_kernel_has_room(play: Callable[..., Any], meanwhile: str) -> None:
+def test_rest_of_a_closed_connection_is_sent_later(play: Callable[..., Any], meanwhile: str) -> None:
     """Defect: the connection was reset, which lost data that was already in the kernel."""
     found = play(f"""{NO_ROOM}
 os.close(server.detach())
@@ -373,7 +374,7 @@ tell(all=got == b"".join(sent), said=said)
     assert found == {"all": True, "said": "the end"}
 
 
-def test_a_closed_connection_whose_client_takes_nothing_is_reset(tmp_path: Path, require: Any) -> None:
+def test_closed_connection_is_reset_if_its_client_does_not_read(tmp_path: Path, require: Any) -> None:
     """After a minute (a second here) the library resets, so that the client notices missing data.
 
     It frees the epoll.
@@ -398,7 +399,7 @@ tell(all=got == b"".join(sent), said=said, left=left)
 
 
 @pytest.mark.nightly(besides=("plain",))
-def test_all_that_was_written_comes_before_the_end(play: Callable[..., Any]) -> None:
+def test_all_data_arrive_before_the_end(play: Callable[..., Any]) -> None:
     """The test closes connections with held data while the kernel has little room and clients read late."""
     found = play("""
 rng, right, ends = random.Random(1), 0, {}
@@ -423,7 +424,7 @@ for n in range(400):
                 said = put(ends[fd][0], data)
                 if isinstance(said, int): ends[fd][2].extend(data[:said])
     if rng.random() < 0.5: server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1)
-    # What is closed keeps its number until another has it.
+    # A closed connection keeps its number until another one gets it.
     ends[-1 - n] = ends.pop(server.fileno())
     os.close(server.detach()); ends[-1 - n][4][0] = True
     if n % 7 == 0: ends = {fd: each for fd, each in ends.items() if not finish(*each)}
@@ -436,7 +437,7 @@ tell(right=right, left=len(ends))
     assert found == {"right": 400, "left": 0}
 
 
-def test_a_client_that_has_gone_is_found_out_as_it_always_was(play: Callable[..., Any]) -> None:
+def test_vanished_client_is_reported_as_without_the_library(play: Callable[..., Any]) -> None:
     found = play("""
 server, client = connect()
 turn(); put(server, PIECE)
@@ -451,7 +452,7 @@ tell(gone=bool(events & (select.EPOLLHUP | select.EPOLLERR)), said=said)
     assert found["said"] in {"EPIPE", "ECONNRESET"}
 
 
-def test_a_forked_child_sends_nothing_of_its_parents(play: Callable[..., Any]) -> None:
+def test_forked_child_sends_no_held_data(play: Callable[..., Any]) -> None:
     """Squid's forked children close the descriptors that they inherited."""
     found = play("""
 server, client = connect()
@@ -468,12 +469,12 @@ tell(before=before, after=there(client))
     assert found == {"before": 0, "after": 4096}
 
 
-def test_a_loop_that_ends_leaves_nothing_behind(play: Callable[..., Any]) -> None:
+def test_closed_event_loop_sends_held_data(play: Callable[..., Any]) -> None:
     found = play("server, client = connect(); turn(); put(server, PIECE); loop.close(); tell(came=there(client))")
     assert found == {"came": 4096}
 
 
-def test_the_next_connection_with_that_number_gets_nothing_of_the_last(play: Callable[..., Any]) -> None:
+def test_reused_descriptor_gets_no_held_data(play: Callable[..., Any]) -> None:
     """The descriptor is closed by a call that the library does not intercept."""
     found = play("""
 server, client = connect()
@@ -522,5 +523,5 @@ tell(right=sum(sent[fd] == got[fd] for fd in ends), enough=min(map(len, sent.val
 
 @pytest.mark.nightly(besides=("plain-MPTCP-0", "undefined-MPTCP-1"))
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_is_written_when_comes_as_it_was_written(play: Callable[..., Any], seed: int) -> None:
+def test_random_writes_arrive_unchanged(play: Callable[..., Any], seed: int) -> None:
     assert play(f"SEED = {seed}\n{RANDOM}") == {"right": 12, "enough": True}

@@ -20,7 +20,7 @@ FULL = """
 #include <stdlib.h>
 #include <sys/epoll.h>
 
-/* The kernel has no memory for so many changes as $FULL says. */
+/* Simulates a kernel without memory for the next $FULL changes. */
 int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
 {
 	int (*next)(int, int, int, struct epoll_event *) = dlsym(RTLD_NEXT, "epoll_ctl");
@@ -47,7 +47,7 @@ def connect(events, address="127.0.0.1"):
     loop.register(server, events)
     return server, client
 def known(server):
-    "The events that the kernel waits for; None: it waits for nothing of it (proc_pid_fdinfo(5))."
+    "Return the events that the kernel's epoll waits for on this socket; None if it has no entry (proc_pid_fdinfo(5))."
     for each in os.scandir("/proc/self/fd"):
         try:
             if os.readlink(each.path) != "anon_inode:[eventpoll]": continue
@@ -64,7 +64,7 @@ def fill(server):
 """
 
 
-def test_who_begins_to_wait_is_told_twice_before_the_kernel_is_asked(play: Callable[..., Any]) -> None:
+def test_writable_socket_is_reported_twice_without_the_kernel(play: Callable[..., Any]) -> None:
     found = play("""
 server, client = connect(IN)
 steps = [[known(server), turn().get(server.fileno())]]
@@ -76,23 +76,23 @@ tell(steps=steps)
     assert found["steps"] == [[1, None], [4, 1], [4, 1], [4, 5], [4, 5], [None, 1]]
 
 
-def test_who_goes_on_writing_is_told_without_the_kernel(play: Callable[..., Any]) -> None:
+def test_continuous_writer_is_reported_without_the_kernel(play: Callable[..., Any]) -> None:
     found = play("""
 server, client = connect(IN | OUT)
-told = []
+reported = []
 for _ in range(20):
-    told.append(turn().get(server.fileno())); put(server, b"x"); client.recv(9)
-tell(told=told, known=known(server))
+    reported.append(turn().get(server.fileno())); put(server, b"x"); client.recv(9)
+tell(reported=reported, known=known(server))
 """)
-    assert found["told"].count(4) >= 19
+    assert found["reported"].count(4) >= 19
     assert found["known"] == 1
 
 
-def test_without_fair_turns_the_kernel_is_asked(play: Callable[..., Any]) -> None:
+def test_kernel_is_asked_without_fair_turns(play: Callable[..., Any]) -> None:
     assert play("tell(known=known(connect(IN | OUT)[0]))", turns="kernel") == {"known": 5}
 
 
-def test_it_can_be_left_out(play: Callable[..., Any]) -> None:
+def test_may_write_can_be_switched_off(play: Callable[..., Any]) -> None:
     found = play(
         """
 server, client = connect(IN | OUT)
@@ -105,7 +105,7 @@ tell(steps=[*steps, known(server)])
     assert found["steps"] == [5, 4, 4, 4, 5]
 
 
-def test_who_may_not_write_is_told_when_he_may(play: Callable[..., Any]) -> None:
+def test_full_socket_is_reported_when_it_has_room(play: Callable[..., Any]) -> None:
     found = play("""
 server, client = connect(IN)
 fill(server)
@@ -121,7 +121,7 @@ tell(steps=steps)
     assert found["steps"] == [None, 5, 4]
 
 
-def test_what_is_sent_without_write_is_the_kernels_to_allow(play: Callable[..., Any]) -> None:
+def test_socket_used_with_send_is_reported_by_the_kernel(play: Callable[..., Any]) -> None:
     """Defect: GnuTLS sends by itself, found no room in the socket, and the download was cut off."""
     found = play("""
 server, client = connect(IN)
@@ -137,7 +137,7 @@ tell(vain=vain)
     assert found["vain"] == 0
 
 
-def test_a_socket_that_connects_is_not_told_before_it_has(play: Callable[..., Any]) -> None:
+def test_connecting_socket_is_reported_only_when_connected(play: Callable[..., Any]) -> None:
     """The socket reuses the number of a connection to which everything could be written."""
     found = play("""
 connect(IN)
@@ -152,12 +152,12 @@ loop.register(here, IN); put(here, b"x"); here.close()
 last = socket(AF_INET, SOCK_STREAM); last.setblocking(False)
 said = errno.errorcode[last.connect_ex(("127.0.0.1", 4000))]
 loop.register(last, OUT)
-tell(same=last.fileno() == number, said=said, told=[turn().get(number) for _ in range(3)])
+tell(same=last.fileno() == number, said=said, reported=[turn().get(number) for _ in range(3)])
 """)
-    assert found == {"same": True, "said": "EINPROGRESS", "told": [None] * 3}
+    assert found == {"same": True, "said": "EINPROGRESS", "reported": [None] * 3}
 
 
-def test_what_is_taken_back_in_the_same_turn_costs_nothing(play: Callable[..., Any]) -> None:
+def test_change_undone_in_the_same_turn_needs_no_system_call(play: Callable[..., Any]) -> None:
     """An example is an idle connection to an origin that is used again."""
     found = play("""
 connect(IN)
@@ -176,7 +176,7 @@ tell(steps=steps)
     assert found["steps"] == [1, 1, 4, 1, None, 1, 1, None, "not there"]
 
 
-def test_what_cannot_be_registered_is_said_at_once(play: Callable[..., Any]) -> None:
+def test_failed_registration_is_reported_at_once(play: Callable[..., Any]) -> None:
     found = play("""
 connect(IN)
 said, file = [], os.open("/etc/hostname", os.O_RDONLY)
@@ -191,7 +191,7 @@ tell(said=said)
     assert found == {"said": ["EPERM", "EPERM", "EEXIST"]}
 
 
-def test_what_was_registered_before_the_first_client_is_the_kernels(play: Callable[..., Any]) -> None:
+def test_socket_registered_before_the_first_client_uses_the_kernel(play: Callable[..., Any]) -> None:
     found = play("""
 here, there = socketpair(); there.send(b"?"); loop.register(here, IN | OUT)
 connect(IN)
@@ -203,7 +203,7 @@ tell(steps=steps)
     assert found["steps"] == [5, 5, 1, 1, None, None]
 
 
-def test_no_more_than_four_times_a_turn_is_told_before_the_kernel_is_asked(play: Callable[..., Any]) -> None:
+def test_kernel_is_asked_after_four_turns_of_reports(play: Callable[..., Any]) -> None:
     """While more sockets are to be reported, the kernel is asked without waiting."""
     found = play("""
 many = {}
@@ -212,33 +212,33 @@ for _ in range(100):
 here, there = socketpair(); there.send(b"?"); loop.register(here, IN)
 before, began = 0, time.monotonic()
 while here.fileno() not in (got := turn(5)): before += len(got)
-told = set(got)
-for _ in range(16): told |= set(turn(5))
-tell(before=before, quick=time.monotonic() - began < 2, all=len(told & set(many)))
+reported = set(got)
+for _ in range(16): reported |= set(turn(5))
+tell(before=before, quick=time.monotonic() - began < 2, all=len(reported & set(many)))
 """)
     assert found["before"] == 16
     assert found["quick"]
     assert found["all"] == 100
 
 
-def test_each_client_has_its_share_of_what_the_kernel_is_not_asked_for(play: Callable[..., Any]) -> None:
+def test_each_client_gets_its_share_of_the_reports(play: Callable[..., Any]) -> None:
     found = play("""
 many = {}
 for address in ["127.0.0.2"] * 60 + ["127.0.0.3"]:
     server, client = connect(OUT, address); many[server.fileno()] = server, client
 last = server.fileno()
-told = dict.fromkeys(many, 0)
+reported = dict.fromkeys(many, 0)
 for _ in range(400):
     for fd in turn():
-        told[fd] += 1; put(many[fd][0], b"x"); many[fd][1].recv(9)
-of_one = told.pop(last)
-tell(one=of_one, least=min(told.values()), most=max(told.values()))
+        reported[fd] += 1; put(many[fd][0], b"x"); many[fd][1].recv(9)
+of_one = reported.pop(last)
+tell(one=of_one, least=min(reported.values()), most=max(reported.values()))
 """)
     assert found["one"] > 5 * found["most"]
     assert found["least"] > 0
 
 
-def test_a_copy_of_a_closed_descriptor_says_nothing_any_more(play: Callable[..., Any]) -> None:
+def test_copy_of_a_closed_descriptor_has_no_events_in_epoll(play: Callable[..., Any]) -> None:
     """A helper that is just being started holds such a copy.
 
     Its event would carry a number that belongs to another socket.
@@ -254,7 +254,7 @@ tell(got=turn())
     assert found == {"got": {}}
 
 
-def test_what_is_no_clients_is_not_served_for_ever_either(play: Callable[..., Any]) -> None:
+def test_writable_origin_does_not_block_clients(play: Callable[..., Any]) -> None:
     """Defect: an origin that accepted everything kept the library from asking the kernel about clients."""
     found = play("""
 asking, client = connect(IN, "127.0.0.2")
@@ -268,7 +268,7 @@ tell(turns=turns)
     assert found["turns"] < 40
 
 
-def test_a_change_for_which_the_kernel_has_no_memory_is_told_again(tmp_path: Path, preloaded: Preloaded) -> None:
+def test_change_refused_for_lack_of_memory_is_repeated(tmp_path: Path, preloaded: Preloaded) -> None:
     """Defect: the change was never repeated, and Squid waited for an event forever."""
     full = tmp_path / "full.so"
     (tmp_path / "full.c").write_text(FULL)
@@ -280,15 +280,15 @@ client.sendall(b"?")
 loop.modify(server, 0)
 os.environ["FULL"] = "3"
 loop.modify(server, IN); loop.modify(server, OUT); fill(server)
-told = []
+reported = []
 for _ in range(8):
-    told.append(known(server)); turn()
-tell(first=told[0], last=told[-1])
+    reported.append(known(server)); turn()
+tell(first=reported[0], last=reported[-1])
 """)
     assert found == {"first": 1, "last": 4}
 
 
-def test_a_fault_in_the_library_is_reported(preloaded: Preloaded) -> None:
+def test_crash_within_the_library_is_reported(preloaded: Preloaded) -> None:
     """Squid's signal handler closes its listeners, which needed a lock that the interrupted code held."""
     found = playing(preloaded, SCENE)("""
 import ctypes

@@ -53,7 +53,7 @@ print(json.dumps([hidden, "mptcp_listen" in preload or "squid_turns" in preload,
 
 
 @pytest.mark.parametrize("of", ["list", "file"])
-def test_no_sanitizer_has_anything_to_say(tmp_path: Path, require: Callable[..., None], of: str) -> None:
+def test_sanitizers_report_no_error(tmp_path: Path, require: Callable[..., None], of: str) -> None:
     require("root", "namespaces", "mptcp", "gcc")
     ports, parents = "3128, 3129", "127.0.0.1:4000 [::1]:4001"
     if of == "file":
@@ -81,6 +81,6 @@ def test_no_sanitizer_has_anything_to_say(tmp_path: Path, require: Callable[...,
     assert (answer.returncode, answer.stderr) == (0, "")
     # If the program starts itself again, the child has the library; another program has nothing of it.
     child, parent = map(json.loads, answer.stdout.splitlines())
-    told = [[None, None, None], False, MPTCP, MPTCP, 6, MPTCP, MPTCP, 6, "again", "x"]
-    assert child == told
-    assert parent == [*told, ""]
+    expected = [[None, None, None], False, MPTCP, MPTCP, 6, MPTCP, MPTCP, 6, "again", "x"]
+    assert child == expected
+    assert parent == [*expected, ""]

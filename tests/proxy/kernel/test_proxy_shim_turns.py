@@ -18,13 +18,13 @@ listeners = {}
 def listen(name, port, family):
     listener = listeners[port] = socket(family, SOCK_STREAM); listener.bind((name, port)); listener.listen(2000)
 def connect(address, number, port=3130, family=AF_INET):
-    "Returns the descriptors that are accepted of *address*; each has something to read."
+    "Return the accepted descriptors of *number* connections from *address*; each has data to read."
     found = []
     for _ in range(number):
         client = socket(family, SOCK_STREAM); client.bind((address, 0))
         client.connect(("::1" if family == AF_INET6 else "127.0.0.1", port)); client.sendall(b"?")
         server, _ = listeners[port].accept()
-        # Kept, for both close when nobody has them any more.
+        # Keep both ends, because Python closes sockets without a reference.
         kept[server.fileno()] = server, client
         loop.register(server, select.EPOLLIN)
         found.append(server.fileno())
@@ -50,18 +50,18 @@ tell(all=len(got), once=len(set(got)) == len(got), many=len(set(got) & set(many)
 """
 
 
-def test_a_client_with_many_connections_has_the_share_of_one_with_one(play: Callable[..., Any]) -> None:
+def test_client_with_many_connections_gets_an_equal_share(play: Callable[..., Any]) -> None:
     found = play(ONE_BESIDE_MANY)
     most = TURN // 2
     assert found == {"all": most + 2, "once": True, "many": most, "one": True, "here": True, "hidden": None}
 
 
 @pytest.mark.parametrize("turns", [None, "kernel"])
-def test_without_the_word_all_that_is_ready_comes_at_once(play: Callable[..., Any], turns: str | None) -> None:
+def test_all_events_come_at_once_without_fair_turns(play: Callable[..., Any], turns: str | None) -> None:
     assert play(ONE_BESIDE_MANY, turns=turns)["all"] == 102
 
 
-def test_each_connection_of_a_client_has_its_turn(play: Callable[..., Any]) -> None:
+def test_each_connection_of_a_client_gets_its_turn(play: Callable[..., Any]) -> None:
     """No connection is served twice before each was served once: unread data keeps a socket ready."""
     found = play(f"""
 many = connect("127.0.0.2", {6 * TURN})
@@ -76,13 +76,13 @@ tell(spreads=spreads)
     assert all(spread == [TURN, 1 if (number + 1) % 6 else 0] for number, spread in enumerate(found["spreads"]))
 
 
-def test_few_events_come_as_they_would(play: Callable[..., Any]) -> None:
+def test_few_events_come_unchanged(play: Callable[..., Any]) -> None:
     code = "many = connect('127.0.0.2', 2) + connect('127.0.0.3', 2)\ntell(got=sorted(turn()), all=sorted(many))"
     found = play(code)
     assert found["got"] == found["all"]
 
 
-def test_more_clients_than_a_turn_has_events_get_one_each_as_far_as_there_is_room(play: Callable[..., Any]) -> None:
+def test_many_clients_get_one_event_each(play: Callable[..., Any]) -> None:
     found = play("""
 many = [connect(f"127.0.1.{n}", 3) for n in range(1, 41)]
 all_of_them = turn()
@@ -93,7 +93,7 @@ tell(all=len(all_of_them), most=max(map(len, few)), least=min(map(len, few)),
     assert found == {"all": 40, "most": 10, "least": 10, "clients": 40}
 
 
-def test_no_more_clients_have_an_epoll_than_squid_keeps_descriptors_free(play: Callable[..., Any]) -> None:
+def test_number_of_epolls_is_bounded(play: Callable[..., Any]) -> None:
     """Defect: each client had an epoll, so that Squid ran out of descriptors in accept() and never accepted again."""
     found = play("""
 before = epolls()
@@ -108,7 +108,7 @@ tell(places=places, served=len(served), after=epolls() - before)
 
 
 @pytest.mark.parametrize("turns", ["fair", "kernel"])
-def test_a_program_out_of_descriptors_may_try_again(preloaded: Preloaded, turns: str) -> None:
+def test_accept_without_free_descriptors_can_be_repeated(preloaded: Preloaded, turns: str) -> None:
     """Defects: Squid took EMFILE of accept(2) for the end of its listener; and it tried again without a pause."""
     found = preloaded(
         SCENE
@@ -138,7 +138,7 @@ tell(said=list(said), paused=took > 0.05, then=listeners[3130].accept()[0].filen
 
 
 @pytest.mark.parametrize(("number", "least", "most"), [(1, 450, 600), (100, 0, 250)])
-def test_an_upload_that_waits_pauses_no_turn_that_others_wait_for(
+def test_waiting_upload_does_not_slow_down_other_clients(
     play: Callable[..., Any], number: int, least: int, most: int
 ) -> None:
     """Defect: a pause in each of the short turns took half of a worker's time (zero_read.c)."""
@@ -157,7 +157,7 @@ tell(pauses=waits() - before)
     assert least <= found["pauses"] <= most
 
 
-def test_no_more_events_come_than_there_is_room_for(play: Callable[..., Any]) -> None:
+def test_turn_has_at_most_the_requested_number_of_events(play: Callable[..., Any]) -> None:
     found = play(
         "connect('127.0.0.2', 30); connect('127.0.0.3', 30)\ntell(got=[len(turn(most)) for most in (2, 3, 99)])"
     )
@@ -171,7 +171,7 @@ def come(number):
     for _ in range(number):
         client = socket(AF_INET, SOCK_STREAM); client.connect(("127.0.0.1", 3130)); waiting.append(client)
 def accept(most=99):
-    "As often as it is asked to; returns how often that was."
+    "Accept once for each event of the listener; return the number of events."
     asked = turn().count(listener.fileno())
     for _ in range(min(most, asked)):
         try: accepted.append(listener.accept())
@@ -181,7 +181,7 @@ waiting, accepted = [], []
 """
 
 
-def test_where_many_wait_to_be_accepted_more_are_in_each_turn(play: Callable[..., Any]) -> None:
+def test_turn_accepts_more_connections_if_many_wait(play: Callable[..., Any]) -> None:
     """Defect: each turn accepted one connection, so that later clients waited for all connections of an earlier one."""
     found = play(f"""{ACCEPTING}
 come(42)
@@ -193,7 +193,7 @@ tell(asked=asked, then=[accept(), accept(), accept()], accepted=len(accepted))
     assert found == {"asked": [1, 2, 4, 8, 8, 8, 8, 8, 0, 0], "then": [1, 0, 0], "accepted": 43}
 
 
-def test_a_listener_that_accepts_in_vain_is_asked_once_again(play: Callable[..., Any]) -> None:
+def test_listener_without_waiting_connections_gets_one_event_again(play: Callable[..., Any]) -> None:
     found = play(f"""{ACCEPTING}
 asked = []
 for _ in range(4):
@@ -203,7 +203,7 @@ tell(asked=asked, accepted=len(accepted))
     assert found == {"asked": [[1, 2, 4], [1, 2, 4], [1, 2, 4], [1, 2, 4]], "accepted": 16}
 
 
-def test_a_program_that_accepts_nothing_is_given_no_more_than_there_is_room_for(play: Callable[..., Any]) -> None:
+def test_listener_events_fit_into_the_requested_number(play: Callable[..., Any]) -> None:
     found = play(f"""{ACCEPTING}
 connect("127.0.0.3", 5)
 come(40)
@@ -213,7 +213,7 @@ tell(got=[len(turn(most)) for most in (9, 12, 3, 2, 1)])
     assert found["got"] == [9, 11, 3, 2, 1]
 
 
-def test_a_listeners_number_is_another_descriptors_once_it_is_closed(play: Callable[..., Any]) -> None:
+def test_number_of_a_closed_listener_may_be_reused(play: Callable[..., Any]) -> None:
     found = play(f"""{ACCEPTING}
 come(20)
 for _ in range(3): accept()
@@ -225,11 +225,11 @@ tell(got=[turn().count(number) for _ in range(5)])
 
 
 @pytest.mark.parametrize("turns", [None, "kernel"])
-def test_without_the_word_a_listener_is_asked_once(play: Callable[..., Any], turns: str | None) -> None:
+def test_listener_gets_one_event_without_fair_turns(play: Callable[..., Any], turns: str | None) -> None:
     assert play(f"{ACCEPTING}\ncome(9)\ntell(asked=[accept() for _ in range(9)])", turns=turns)["asked"] == [1] * 9
 
 
-def test_a_descriptor_that_was_closed_is_no_clients_any_more(play: Callable[..., Any]) -> None:
+def test_closed_descriptor_no_longer_counts_as_a_client(play: Callable[..., Any]) -> None:
     """The kernel reuses the number, for example for a connection to an origin, which takes part in no turns."""
     found = play("""
 before = epolls()
@@ -247,7 +247,7 @@ tell(epolls=[during - before, after - before], reused=len(again & set(many)) > 2
     assert found == {"epolls": [1, 0], "reused": True, "got": True}
 
 
-def test_a_copy_of_a_closed_descriptor_says_nothing_any_more(play: Callable[..., Any]) -> None:
+def test_copy_of_a_closed_descriptor_has_no_events_in_turns(play: Callable[..., Any]) -> None:
     """late_writes.c keeps such a copy. Its events would carry a number that now belongs to another connection."""
     found = play("""
 first, other = connect("127.0.0.2", 2)
@@ -258,7 +258,7 @@ tell(got=turn() == [other])
     assert found == {"got": True}
 
 
-def test_what_the_program_asks_for_is_changed_and_taken_back(play: Callable[..., Any]) -> None:
+def test_requested_events_can_be_changed_and_removed(play: Callable[..., Any]) -> None:
     found = play("""
 [fd] = connect("127.0.0.2", 1)
 steps = [loop.poll(5, 2048)]
@@ -285,7 +285,7 @@ tell(steps=[[event for _, event in step] if isinstance(step, list) else step for
         ("64:ff9b::192.0.2.1", "64:ff9b::198.51.100.9", 2),
     ],
 )
-def test_the_clients_of_64_bits_of_ipv6_are_one(
+def test_addresses_of_one_ipv6_network_are_one_client(
     play: Callable[..., Any], first: str, second: str, clients: int
 ) -> None:
     found = play(f"""
@@ -299,7 +299,7 @@ tell(clients=epolls() - before, got=len(turn()))
     assert found == {"clients": clients, "got": TURN}
 
 
-def test_a_client_by_ipv4_is_the_same_at_a_listener_of_both(play: Callable[..., Any]) -> None:
+def test_ipv4_client_is_the_same_at_a_dual_stack_listener(play: Callable[..., Any]) -> None:
     """Squid's listener is an IPv6 socket for both families, where this client's address is ::ffff:127.0.0.2."""
     found = play("""
 listen("::", 3131, AF_INET6)
@@ -312,7 +312,7 @@ tell(clients=[same, epolls() - before], got=len(turn()))
     assert found == {"clients": [1, 2], "got": TURN}
 
 
-def test_a_forked_child_leaves_its_parents_turns_alone(play: Callable[..., Any]) -> None:
+def test_forked_child_does_not_change_the_parents_turns(play: Callable[..., Any]) -> None:
     """Squid's forked children close inherited descriptors, but parent and child share the same epoll."""
     found = play("""
 many = connect("127.0.0.2", 40)

@@ -22,10 +22,10 @@ MOST = 14.0
 @pytest.mark.nightly(besides=("fair-1",))
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("turns", ["fair", "kernel"])
-def test_a_silent_name_server_is_given_up(
+def test_silent_name_server_is_given_up(
     testbed: Testbed, require: Callable[..., None], turns: str, servers: int
 ) -> None:
-    """Defect: it took 15 to 20 seconds, with a dns_timeout of 10."""
+    """Defect: the client waited 15 to 20 seconds, with a dns_timeout of 10."""
     require("squid", "curl", "gcc")
     host, silent = testbed["proxy"], []
     with host.entered():

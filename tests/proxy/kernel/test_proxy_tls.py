@@ -31,9 +31,7 @@ def certificate(node: LiveNode) -> Path:
     return path
 
 
-def test_clients_of_a_tls_port_have_multipath_tcp_and_whole_answers(
-    testbed: Testbed, require: Callable[..., None]
-) -> None:
+def test_clients_of_a_tls_port_get_mptcp_and_complete_answers(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "apache2", "curl", "gcc")
     host, client = testbed["proxy"], testbed["client"]
     origin = start_origin(testbed["origin"], {"file": SIZE})
@@ -55,7 +53,7 @@ def test_clients_of_a_tls_port_have_multipath_tcp_and_whole_answers(
     assert "no longer" not in proxy.process.output()
 
 
-def test_a_relay_reaches_its_parent_by_tls(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
+def test_relay_reaches_its_parent_by_tls(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
     require("squid", "apache2", "curl", "gcc")
     testbed = make_testbed(RELAY)
     host, node = testbed["proxy"], testbed["relay"]
@@ -70,4 +68,4 @@ def test_a_relay_reaches_its_parent_by_tls(make_testbed: Callable[..., Testbed],
         answer = fetch(testbed["client"], url, relay.url(), tunnel=tunnel)
         assert (answer.status, answer.sha256) == (200, origin.digests["file"])
     counted = node.run(["nstat", "-asz", "MPTcpExtMPCapableSYNACKRX"]).stdout.splitlines()[-1].split()
-    assert int(counted[1]) >= 2, "Multipath TCP is what the parent was reached by"
+    assert int(counted[1]) >= 2, "the parent was reached by Multipath TCP"

@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def capabilities(pid: int) -> int:
 
 @pytest.mark.nightly(besides=("[2]",))
 @pytest.mark.parametrize("number", [1, 2])
-def test_workers_have_the_capabilities_that_squid_alone_gives_them(
+def test_workers_have_the_same_capabilities_as_without_the_library(
     testbed: Testbed, require: Callable[..., None], number: int
 ) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc")
@@ -72,19 +73,19 @@ def test_workers_have_the_capabilities_that_squid_alone_gives_them(
     def in_force() -> set[int]:
         return {capabilities(pid) for pid in workers(started.process)}
 
-    wait_until(lambda: in_force() == {NET_BIND_SERVICE}, "they have given up what they do not need")
+    wait_until(lambda: in_force() == {NET_BIND_SERVICE}, "the workers have dropped other capabilities")
     before = set(workers(started.process))
     configuration(node, f"workers {number}", f"http_port {PORT} tproxy")
     started.process.signal(signal.SIGHUP)
-    wait_until(lambda: f"*:{PORT}" in mptcp_listeners(node), "the transparent listener is there")
-    wait_until(lambda: in_force() == {NET_BIND_SERVICE | NET_ADMIN}, "they have what it needs")
-    assert set(workers(started.process)) == before, "none of them died of it"
+    wait_until(lambda: f"*:{PORT}" in mptcp_listeners(node), "the transparent listener is open")
+    wait_until(lambda: in_force() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the capability for it")
+    assert set(workers(started.process)) == before, "no worker died"
     assert all(has_libraries(pid) for pid in before)
     assert started.process.stop(60) == 0
 
     started = start_proxy(node, configuration(node, f"workers {number}", f"http_port {PORT} tproxy"))
-    wait_until(lambda: in_force() == {NET_BIND_SERVICE | NET_ADMIN}, "they have it from the start")
-    wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}", f"*:{PORT}"}, "both listeners are there")
+    wait_until(lambda: in_force() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the capability from the start")
+    wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}", f"*:{PORT}"}, "both listeners are open")
     got = fetch(testbed["client"], origin.url("file.bin"), started.url(), mptcp=True)
     assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
 
@@ -132,20 +133,23 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
         after = client.counters()
         return {device: after[device].received - before[device].received for device in ("eth0", "wlan0")}
 
+    def on_both_paths(scheme: str) -> bool:
+        return min(received(scheme).values()) > FILES["large.bin"] / 10
+
     for scheme in ("http", "https"):
-        wait_until(lambda scheme=scheme: min(received(scheme).values()) > FILES["large.bin"] / 10, "it uses both")  # type: ignore[misc]
+        wait_until(partial(on_both_paths, scheme), "the connection uses both paths")
     settings = write_throttler_config(node, node.write("policy.yaml", POLICY), settings={"listen_ports": [80, 443]})
     throttler = start_throttler(node, settings)
     for scheme in ("http", "https"):
         begun = time.monotonic()
         octets = received(scheme)
-        assert octets["eth0"] * 8 < 1.2 * CAP * (time.monotonic() - begun), "it holds"
+        assert octets["eth0"] * 8 < 1.2 * CAP * (time.monotonic() - begun), "the cap holds"
         assert octets["wlan0"] > octets["eth0"]
     throttler.process.stop()
-    said = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
-    found = {each["check"]: each["status"] for each in json.loads(said.stdout)}
+    answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
+    found = {each["check"]: each["status"] for each in json.loads(answer.stdout)}
     assert (found["transparent port 80"], found["transparent port 443"]) == ("ok", "ok")
     node.run(["nft", "delete table ip intercept"])
-    said = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
-    found = {each["check"]: each["status"] for each in json.loads(said.stdout)}
+    answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
+    found = {each["check"]: each["status"] for each in json.loads(answer.stdout)}
     assert found["transparent port 80"] == "fail"

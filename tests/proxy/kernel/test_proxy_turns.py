@@ -42,7 +42,7 @@ for number in range(int(count)):
     client.sendall(request)
     chosen.register(client, selectors.EVENT_READ)
     got[client], answers[client] = b"", 0
-told = 0
+printed = 0
 while True:
     for key, _ in chosen.select():
         client = key.fileobj
@@ -53,9 +53,9 @@ while True:
             got[client] = b""
             answers[client] += 1
             client.sendall(request)
-    while told < min(answers.values()):
-        told += 1
-        print(told, flush=True)
+    while printed < min(answers.values()):
+        printed += 1
+        print(printed, flush=True)
 """
 WAITING = 300
 """Number of one client's connections that wait to be accepted."""
@@ -101,7 +101,7 @@ def serving(host: LiveNode, turns: str) -> Iterator[Proxy]:
         proxy.process.wait(60)
 
 
-def beside(hosts: Testbed, proxy: Proxy, origin: Origin) -> float:
+def time_beside_busy_client(hosts: Testbed, proxy: Proxy, origin: Origin) -> float:
     """Return the median seconds of the other client's requests, while all busy connections are served repeatedly."""
     where = proxy.host.service_address(), str(PROXY_PORT), origin.host.service_address(), str(BUSY)
     busy = hosts["others"].popen(python_command(CLIENT, *where), name="busy")
@@ -132,7 +132,7 @@ def answered_before(hosts: Testbed, proxy: Proxy, origin: Origin) -> int:
         for name, count in (("others", WAITING), ("client", 1)):
             process = hosts[name].popen(python_command(ONCE, *where, str(count)), name="once")
             asking.append(process)
-            wait_until(partial(is_said, process, "sent"), f"{name} asks", timeout=60, process=process)
+            wait_until(partial(has_output, process, "sent"), f"{name} asks", timeout=60, process=process)
     finally:
         os.kill(worker, signal.SIGCONT)
     times = []
@@ -143,7 +143,7 @@ def answered_before(hosts: Testbed, proxy: Proxy, origin: Origin) -> int:
     return sum(each < own for each in others)
 
 
-def is_said(process: Process, what: str) -> bool:
+def has_output(process: Process, what: str) -> bool:
     return what in process.output()
 
 
@@ -158,7 +158,7 @@ def in_both_orders(hosts: Testbed, measure: Callable[[Testbed, Proxy, Origin], f
     return fair, kernel
 
 
-def test_who_comes_after_many_new_connections_does_not_wait_for_all_of_them(hosts: Testbed) -> None:
+def test_new_client_does_not_wait_for_all_earlier_connections(hosts: Testbed) -> None:
     """Defect: the library accepted one connection per turn, so all earlier ones were served before a new client."""
     fair, kernel = in_both_orders(hosts, answered_before)
     print(f"of {WAITING} requests {fair} are answered before, in the kernel's order {kernel}")
@@ -166,7 +166,7 @@ def test_who_comes_after_many_new_connections_does_not_wait_for_all_of_them(host
 
 
 @pytest.mark.nightly
-def test_a_busy_client_leaves_another_its_turns(hosts: Testbed) -> None:
-    fair, kernel = in_both_orders(hosts, beside)
+def test_busy_client_does_not_delay_another(hosts: Testbed) -> None:
+    fair, kernel = in_both_orders(hosts, time_beside_busy_client)
     print(f"median {1e3 * fair:.1f} ms, in the kernel's order {1e3 * kernel:.1f} ms")
     assert fair < PART * kernel

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for uploads that nobody reads: tcp_rmem bounds the kernel memory that they hold, write_timeout their duration.
+"""Tests for uploads that the origin does not read: tcp_rmem bounds the kernel memory that they hold, write_timeout
+their duration.
 
 docs/operator.md describes both settings.
 """
@@ -75,7 +76,7 @@ def settled(node: LiveNode, unchanged: float) -> int:
         if (now := held(node)) > 1.01 * most:
             most, since = now, time.monotonic()
         time.sleep(0.3)
-    assert time.monotonic() < deadline, "more still comes"
+    assert time.monotonic() < deadline, "the received data still grow"
     return most
 
 
@@ -91,7 +92,7 @@ def hosts(make_testbed: Callable[..., Testbed], require: Callable[..., None]) ->
 
 
 @pytest.mark.nightly
-def test_the_receive_buffers_maximum_bounds_what_unread_uploads_hold(hosts: Sequence[LiveNode]) -> None:
+def test_largest_receive_buffer_bounds_the_memory_of_unread_uploads(hosts: Sequence[LiveNode]) -> None:
     client, proxy, origin = hosts
     where = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", str(UPLOADS))
     found = {}
@@ -106,7 +107,7 @@ def test_the_receive_buffers_maximum_bounds_what_unread_uploads_hold(hosts: Sequ
     assert found[RECOMMENDED] > 1.15 * found[SMALLER]
 
 
-def test_uploads_of_clients_that_are_gone_end_by_write_timeout(hosts: Sequence[LiveNode]) -> None:
+def test_write_timeout_ends_uploads_of_vanished_clients(hosts: Sequence[LiveNode]) -> None:
     """The shipped value is 5 minutes, and nothing else ends these uploads earlier."""
     client, proxy, origin = hosts
     where = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", "5")
@@ -135,4 +136,4 @@ def uploading(
             uploads.stop(60)
             # Squid no longer reads and would not notice that the clients are gone.
             serving.process.stop(60)
-        wait_until(lambda: held(proxy) == 0, "all is given up", timeout=GIVEN_UP)
+        wait_until(lambda: held(proxy) == 0, "the kernel has given up all data", timeout=GIVEN_UP)

@@ -47,7 +47,7 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
 
 
 @pytest.mark.parametrize("mptcp", [False, True], ids=["TCP", "MPTCP"])
-def test_a_large_upload_to_a_slow_origin_arrives_whole(module_testbed: Testbed, proxy: Proxy, mptcp: bool) -> None:
+def test_large_upload_to_a_slow_origin_arrives_complete(module_testbed: Testbed, proxy: Proxy, mptcp: bool) -> None:
     """Squid 5 takes a read into its full buffer for the end of the upload (bug 5405)."""
     client = module_testbed["client"]
     body = client.directory / "body"

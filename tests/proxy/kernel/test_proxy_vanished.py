@@ -20,7 +20,7 @@ FILE, SIZE = "file.bin", 200_000_000
 PORT = 3129
 WRITING = 30
 """Seconds in which the client accepts no byte."""
-ASKED = "TcpExtTCPKeepAlive"
+PROBES_SENT = "TcpExtTCPKeepAlive"
 """Counter of the keepalive probes that the kernel has sent."""
 SHORT = (f"http_port {PORT} tcpkeepalive=2,1,2", f"write_timeout {WRITING} seconds")
 TUNNEL = """
@@ -75,10 +75,12 @@ def start(testbed: Testbed, command: Sequence[str], port: int = PORT) -> Process
     return process
 
 
-def goes_on(client: LiveNode, process: Process) -> None:
+def wait_until_download_goes_on(client: LiveNode, process: Process) -> None:
     """Wait until the download has received another megabyte."""
     before = client.interface_bytes("eth0").received
-    wait_until(lambda: client.interface_bytes("eth0").received > before + 1_000_000, "it goes on", process=process)
+    wait_until(
+        lambda: client.interface_bytes("eth0").received > before + 1_000_000, "the download continues", process=process
+    )
 
 
 def tunnel(testbed: Testbed, port: int = PORT) -> list[str]:
@@ -86,7 +88,7 @@ def tunnel(testbed: Testbed, port: int = PORT) -> list[str]:
     return python_command(TUNNEL, proxy, str(port), origin)
 
 
-def test_as_shipped_every_subflow_is_asked_after_a_minute(testbed: Testbed, origin: Origin) -> None:
+def test_shipped_configuration_probes_each_subflow_after_a_minute(testbed: Testbed, origin: Origin) -> None:
     began = time.monotonic()
     start(testbed, tunnel(testbed, PROXY_PORT), PROXY_PORT)
     asked_in: list[int] = []
@@ -108,15 +110,13 @@ def download(testbed: Testbed, origin: Origin) -> list[str]:
     return curl(origin.url(FILE), proxy, mptcp=True, tunnel=False, options=["-o", "/dev/null"])
 
 
-def test_an_idle_tunnel_of_a_client_that_vanished_is_closed_and_one_of_a_living_client_is_not(
-    testbed: Testbed, origin: Origin
-) -> None:
+def test_idle_tunnel_is_closed_only_if_its_client_vanished(testbed: Testbed, origin: Origin) -> None:
     proxy = testbed["proxy"]
     client = start(testbed, tunnel(testbed))
-    asked = proxy.mib()[ASKED]
+    before = proxy.mib()[PROBES_SENT]
     # The kernel gives up a subflow after two unanswered probes.
-    wait_until(lambda: proxy.mib()[ASKED] >= asked + 8, "both subflows are asked again and again", process=client)
-    assert sockets(proxy, "dport", "=", ":443") == 1, "an idle client that answers is left alone"
+    wait_until(lambda: proxy.mib()[PROBES_SENT] >= before + 8, "both subflows are probed repeatedly", process=client)
+    assert sockets(proxy, "dport", "=", ":443") == 1, "the tunnel of an idle client that answers stays open"
     assert sockets(proxy, "sport", "=", f":{PORT}") == 2
     with silent(testbed["client"]):
         wait_until(lambda: sockets(proxy, "dport", "=", ":443") == 0, "the origin is left")
@@ -124,20 +124,20 @@ def test_an_idle_tunnel_of_a_client_that_vanished_is_closed_and_one_of_a_living_
 
 
 @pytest.mark.nightly
-def test_a_download_of_a_client_that_vanished_is_given_up(testbed: Testbed, origin: Origin) -> None:
+def test_download_of_a_vanished_client_is_given_up(testbed: Testbed, origin: Origin) -> None:
     proxy = testbed["proxy"]
     process = start(testbed, download(testbed, origin))
-    goes_on(testbed["client"], process)
+    wait_until_download_goes_on(testbed["client"], process)
     assert sockets(proxy, "dport", "=", ":80") == 1
     with silent(testbed["client"]):
         wait_until(lambda: sockets(proxy, "dport", "=", ":80") == 0, "the origin is left", timeout=180)
 
 
 @pytest.mark.nightly
-def test_a_client_that_is_silent_for_less_goes_on(testbed: Testbed, origin: Origin) -> None:
+def test_download_survives_a_short_silence_of_the_client(testbed: Testbed, origin: Origin) -> None:
     client = testbed["client"]
     process = start(testbed, download(testbed, origin))
-    goes_on(client, process)
+    wait_until_download_goes_on(client, process)
     with silent(client):
         time.sleep(2)
-    goes_on(client, process)
+    wait_until_download_goes_on(client, process)

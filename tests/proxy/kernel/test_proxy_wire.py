@@ -51,7 +51,7 @@ def scene(module_testbed: Testbed, require: Callable[..., None]) -> Scene:
 
 @pytest.mark.parametrize("tunnel", [False, True], ids=["GET", "CONNECT"])
 @pytest.mark.parametrize("family", [4, 6])
-def test_mptcp_in_and_plain_tcp_out(scene: Scene, family: int, tunnel: bool) -> None:
+def test_proxy_uses_mptcp_to_clients_and_plain_tcp_to_origins(scene: Scene, family: int, tunnel: bool) -> None:
     counted = scene.fetch_counted(family, mptcp=True, tunnel=tunnel)
 
     assert counted["proxy.MPCapableSYNRX"] == 1
@@ -62,12 +62,12 @@ def test_mptcp_in_and_plain_tcp_out(scene: Scene, family: int, tunnel: bool) -> 
 
 @pytest.mark.parametrize("tunnel", [False, True], ids=["GET", "CONNECT"])
 @pytest.mark.parametrize("family", [4, 6])
-def test_a_client_without_mptcp_is_served_by_tcp(scene: Scene, family: int, tunnel: bool) -> None:
+def test_client_without_mptcp_is_served_by_tcp(scene: Scene, family: int, tunnel: bool) -> None:
     assert set(scene.fetch_counted(family, mptcp=False, tunnel=tunnel).values()) == {0}
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_the_client_has_two_subflows(scene: Scene, family: int) -> None:
+def test_client_has_two_subflows(scene: Scene, family: int) -> None:
     client = scene.testbed["client"]
     # The download would take two minutes; it is ended as soon as both subflows were seen.
     slow = ["--limit-rate", "50K", "-o", "/dev/null"]
@@ -83,11 +83,11 @@ def test_the_client_has_two_subflows(scene: Scene, family: int) -> None:
     download.kill_tree()
 
 
-def test_one_listener_takes_both_families(scene: Scene) -> None:
+def test_one_listener_accepts_both_families(scene: Scene) -> None:
     assert mptcp_listeners(scene.testbed["proxy"]) == {f"*:{PROXY_PORT}"}
 
 
-def test_syns_to_the_origin_carry_no_mptcp_option(scene: Scene) -> None:
+def test_syns_to_the_origin_have_no_mptcp_option(scene: Scene) -> None:
     testbed = scene.testbed
     origin, proxy = testbed["origin"], testbed["proxy"]
     # Four connections come from the clients; four go to the origin, through the same device.

@@ -87,7 +87,7 @@ def test_workers_serve_mptcp_and_use_plain_tcp(
     assert grown("origin", "MPTcpExtMPCapableSYNRX") == 0
 
 
-def test_each_worker_has_an_mptcp_listener_of_its_own(module_testbed: Testbed, proxy: Proxy) -> None:
+def test_each_worker_has_its_own_mptcp_listener(module_testbed: Testbed, proxy: Proxy) -> None:
     assert mptcp_listeners(module_testbed["proxy"]) == {f"*:{PROXY_PORT}"}
     owners = module_testbed["proxy"].run(["ss", "-HtlnpOi"]).stdout.splitlines()
     assert len(owners) == WORKERS
@@ -115,7 +115,7 @@ def test_helper_children_have_neither_the_libraries_nor_their_variables(proxy: P
 
 
 @pytest.mark.parametrize("processors", [1, None], ids=["one", "all"])
-def test_as_shipped_there_is_one_for_each_processor_and_none_stays(
+def test_shipped_configuration_starts_a_worker_for_each_processor(
     testbed: Testbed, require: Callable[..., None], processors: int | None
 ) -> None:
     require("squid", "gcc")
@@ -143,9 +143,7 @@ def test_as_shipped_there_is_one_for_each_processor_and_none_stays(
     assert listening(node) == []
 
 
-def test_of_a_squid_that_was_killed_nothing_stays_but_what_is_anothers(
-    testbed: Testbed, require: Callable[..., None]
-) -> None:
+def test_only_foreign_files_stay_after_a_killed_squid(testbed: Testbed, require: Callable[..., None]) -> None:
     """Squid removes its shared memory itself only if it ends regularly."""
     require("squid", "gcc")
     node = testbed["proxy"]
@@ -166,9 +164,7 @@ def test_of_a_squid_that_was_killed_nothing_stays_but_what_is_anothers(
     assert started.process.wait(60) != 0
 
 
-def test_what_another_user_has_put_there_keeps_it_from_starting_no_more(
-    testbed: Testbed, require: Callable[..., None]
-) -> None:
+def test_files_of_another_user_do_not_prevent_the_start(testbed: Testbed, require: Callable[..., None]) -> None:
     """Defect: Squid ended at each start, because it could neither create nor remove the file of that name."""
     require("squid", "gcc")
     node = testbed["proxy"]
@@ -195,8 +191,8 @@ def listening(node: LiveNode) -> list[str]:
     return node.run(["ss", "-HtlnO"]).stdout.splitlines()
 
 
-def test_a_port_that_a_reload_takes_away_is_closed(testbed: Testbed, require: Callable[..., None]) -> None:
-    """Defect in Squid: the coordinator kept its socket open, so the kernel accepted clients that nobody served."""
+def test_port_removed_by_a_reload_is_closed(testbed: Testbed, require: Callable[..., None]) -> None:
+    """Defect in Squid: the coordinator kept its socket open, so the kernel accepted clients that no worker served."""
     require("squid", "gcc")
     node = testbed["proxy"]
     started = start_proxy(node, configuration(node, "workers 2", "http_port 3129"))
@@ -204,30 +200,31 @@ def test_a_port_that_a_reload_takes_away_is_closed(testbed: Testbed, require: Ca
     configuration(node, "workers 2")
     started.process.signal(signal.SIGHUP)
     left = {f"*:{PROXY_PORT}"}
-    wait_until(lambda: mptcp_listeners(node) == left and len(listening(node)) == 2, "one is left, on which both listen")
+    wait_until(
+        lambda: mptcp_listeners(node) == left and len(listening(node)) == 2,
+        "both workers listen only on the remaining port",
+    )
 
 
-def test_the_number_is_that_of_the_start_whatever_a_reload_reads(
-    testbed: Testbed, require: Callable[..., None]
-) -> None:
+def test_reload_does_not_change_the_number_of_workers(testbed: Testbed, require: Callable[..., None]) -> None:
     """A restarted worker reads the file. If it read another number of workers, it could not join the others."""
     require("squid", "gcc")
     node = testbed["proxy"]
     started = with_two_workers(node)
     configuration(node, "workers 1")
     started.process.signal(signal.SIGHUP)
-    said = "workers 1: not before the next start; until then 2"
-    wait_until(lambda: said in started.process.output(), "it says so", process=started.process)
+    message = "workers 1: not before the next start; until then 2"
+    wait_until(lambda: message in started.process.output(), "the supervisor reports it", process=started.process)
     before = workers(started.process)
     os.kill(before[-1], signal.SIGKILL)
-    wait_until(lambda: len(after := workers(started.process)) == len(before) and after != before, "all are there again")
+    wait_until(
+        lambda: len(after := workers(started.process)) == len(before) and after != before, "all workers exist again"
+    )
     wait_until(lambda: len(listening(node)) == 2, "both listen again", process=started.process)
 
 
 @pytest.mark.nightly
-def test_a_reload_gives_several_workers_nothing_that_each_would_have_for_itself(
-    testbed: Testbed, require: Callable[..., None]
-) -> None:
+def test_reload_refuses_features_that_workers_cannot_share(testbed: Testbed, require: Callable[..., None]) -> None:
     """Defect: each worker had the full rate, and a restarted worker overwrote the other one's cache."""
     require("squid", "gcc")
     node = testbed["proxy"]
@@ -235,8 +232,8 @@ def test_a_reload_gives_several_workers_nothing_that_each_would_have_for_itself(
     before = (started.state / "squid.conf").read_bytes()
     configuration(node, "delay_pools 1", "workers 1")
     started.process.signal(signal.SIGHUP)
-    said = "delay_pools 1: each of the 2 workers would have it for itself; restart the proxy"
-    wait_until(lambda: said in started.process.output(), "it says so", process=started.process)
+    message = "delay_pools 1: each of the 2 workers would have it for itself; restart the proxy"
+    wait_until(lambda: message in started.process.output(), "the supervisor reports it", process=started.process)
     assert "reload refused" in started.process.output()
     assert (started.state / "squid.conf").read_bytes() == before
     assert len(listening(node)) == 2

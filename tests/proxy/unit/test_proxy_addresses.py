@@ -15,7 +15,7 @@ _FEW = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=6)
 
 
 def made(spans: list[tuple[int, int]]) -> tuple[Addresses, set[int]]:
-    """Return the same small addresses in our class and as a Python set."""
+    """Return the same small addresses as an Addresses object and as a Python set."""
     plain = {number for first, more in spans for number in range(first, first + more + 1)}
     parts = [Addresses(((first, first + more),)) for first, more in spans]
     return Addresses.union(parts), plain
@@ -26,7 +26,7 @@ def numbers(addresses: Addresses) -> set[int]:
 
 
 @given(_FEW, _FEW)
-def test_arithmetic_is_that_of_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
+def test_arithmetic_agrees_with_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
     (a, plain_a), (b, plain_b) = made(left), made(right)
     assert numbers(a | b) == plain_a | plain_b
     assert numbers(a & b) == plain_a & plain_b
@@ -38,7 +38,7 @@ def test_arithmetic_is_that_of_sets(left: list[tuple[int, int]], right: list[tup
         assert high + 1 not in numbers(a | b)
 
 
-def test_an_ipv4_address_is_the_same_in_ipv6_form() -> None:
+def test_ipv4_address_equals_its_ipv6_form() -> None:
     assert Addresses.of("10.0.0.0/8") == Addresses.of("::ffff:10.0.0.0/104")
     assert Addresses.of("0.0.0.0/0") == Addresses.of("::ffff:0:0/96")
     assert IPV4.all.count == 1 << 32
@@ -47,7 +47,7 @@ def test_an_ipv4_address_is_the_same_in_ipv6_form() -> None:
     assert not IPV6.public & Addresses.of("fe80::/10", "fc00::/7", "::1")
 
 
-def test_all_and_none() -> None:
+def test_everybody_and_nobody() -> None:
     assert EVERYBODY - NOBODY == EVERYBODY
     assert EVERYBODY - EVERYBODY == NOBODY
     assert Addresses.common([]) == EVERYBODY

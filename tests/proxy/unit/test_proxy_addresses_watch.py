@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for when Squid is told of the host's new addresses, with a fake host and a fake clock."""
+"""Tests for when Squid is reconfigured for new addresses of the host, with a fake host and a fake clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEFORE: frozenset[Network] = frozenset({ip_network("192.0.2.1/32")})
 AFTER: frozenset[Network] = frozenset({ip_network("192.0.2.2/32")})
 
 
-class Told:
+class Troubles:
     """Records the reported trouble about the addresses."""
 
     text = ""
@@ -37,11 +37,11 @@ class Host:
         self.ready: float | None = None
         """Time at which the running trial ends, or None."""
         self.installed: list[frozenset[Network]] = []
-        self.told = Told()
+        self.troubles = Troubles()
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(addresses_watch, "local_prefixes", lambda: AFTER)
         monkeypatch.setattr(addresses_watch, "install_own_addresses", self.install)
-        self.watch = AddressesWatch(Places("one"), self.told, BEFORE, self)  # type: ignore[arg-type]
+        self.watch = AddressesWatch(Places("one"), self.troubles, BEFORE, self)  # type: ignore[arg-type]
 
     def install(self, _: Places, prefixes: frozenset[Network]) -> None:
         self.installed.append(prefixes)
@@ -67,13 +67,13 @@ class Host:
         self.ready = None
 
     def until(self, end: float) -> int:
-        """Advance the clock to *end*, and return how often Squid was told."""
-        told = 0
+        """Advance the clock to *end*, and return how often Squid was reconfigured."""
+        count = 0
         while self.watch.due is not None and self.watch.due <= end:
             self.now = max(self.now, self.watch.due)
-            told += self.watch.look()
+            count += self.watch.look()
         self.now = end
-        return told
+        return count
 
 
 @pytest.fixture
@@ -81,13 +81,13 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(monkeypatch)
 
 
-def test_squid_is_told_of_an_address_that_is_new(host: Host) -> None:
+def test_new_address_reconfigures_squid(host: Host) -> None:
     assert host.until(1005.0) == 1
     assert host.installed == [BEFORE | AFTER]
-    assert host.told.text == ""
+    assert host.troubles.text == ""
 
 
-def test_a_squid_that_would_end_is_told_when_it_can_read_its_configuration(host: Host) -> None:
+def test_squid_is_reconfigured_only_if_it_can_read_its_configuration(host: Host) -> None:
     """Defect: Squid ended with all transfers if a name in squid.conf had no address when the host's addresses changed.
 
     And the next start was refused for the same reason.
@@ -95,16 +95,18 @@ def test_a_squid_that_would_end_is_told_when_it_can_read_its_configuration(host:
     host.obstacle = "Squid would end at Bungled squid.conf line 3: acl own src office.example"
     assert host.until(1300.0) == 0
     assert host.installed == []
-    assert host.told.text.startswith("Squid would end at Bungled squid.conf line 3: acl own src office.example; until")
+    assert host.troubles.text.startswith(
+        "Squid would end at Bungled squid.conf line 3: acl own src office.example; until"
+    )
     # Trials come after 1, 3, 7, 15, 31 and 63 seconds, then once a minute.
     assert host.trials == 9
     host.obstacle = ""
     assert host.until(1361.0) == 1
     assert len(host.installed) == 1
-    assert host.told.text == ""
+    assert host.troubles.text == ""
 
 
-def test_changes_while_squid_would_end_have_it_tried_no_more_often(host: Host) -> None:
+def test_further_changes_cause_no_additional_trials(host: Host) -> None:
     host.obstacle = "Bungled"
     for second in range(1001, 1301):
         host.watch.changed()
@@ -112,18 +114,16 @@ def test_changes_while_squid_would_end_have_it_tried_no_more_often(host: Host) -
     assert host.trials <= 10
 
 
-def test_trials_that_take_long_come_ever_more_seldom(host: Host) -> None:
+def test_slow_trials_are_repeated_less_often(host: Host) -> None:
     """Defect: a trial that took the longest allowed time was repeated at once, forever."""
     host.obstacle, host.lasts = "Squid does not read it within 60 s", 60.0
     host.until(2000.0)
     # The pauses are 2, 4, 8, 16, 32, 60, 60 … seconds.
     assert host.trials == 11
-    assert host.told.text.startswith("Squid does not read it within 60 s; until")
+    assert host.troubles.text.startswith("Squid does not read it within 60 s; until")
 
 
-def test_a_list_that_cannot_be_written_is_tried_each_second_and_squid_once_a_minute(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: writing was tried after 2, 4, 8 … s, so that it succeeded up to a minute after the disk had room."""
     attempts = 0
 
@@ -143,11 +143,11 @@ def test_a_list_that_cannot_be_written_is_tried_each_second_and_squid_once_a_min
     host.watch.changed()
     host.until(1330.0)
     assert host.trials == trials + 2, (
-        "the new address, and ten seconds later the old one: what was found then counts no more"
+        "the new address, and ten seconds later the old one: the earlier outcome no longer counts"
     )
 
 
-def test_a_look_does_not_wait_for_a_trial(host: Host) -> None:
+def test_look_does_not_wait_for_a_trial(host: Host) -> None:
     """Defect: while name servers did not answer, the supervisor handled no signals."""
     host.lasts = 50.0
     assert host.until(1050.0) == 0
@@ -156,7 +156,7 @@ def test_a_look_does_not_wait_for_a_trial(host: Host) -> None:
     assert (host.trials, host.installed) == (1, [AFTER])
 
 
-def test_a_trial_of_a_configuration_that_a_reload_replaces_is_no_more_waited_for(host: Host) -> None:
+def test_reload_ends_the_trial_of_the_old_configuration(host: Host) -> None:
     host.lasts = 50.0
     host.until(1010.0)
     host.watch.installed(BEFORE)
@@ -165,7 +165,7 @@ def test_a_trial_of_a_configuration_that_a_reload_replaces_is_no_more_waited_for
     assert host.trials == 2
 
 
-def test_at_the_end_no_trial_is_left(host: Host) -> None:
+def test_end_stops_a_running_trial(host: Host) -> None:
     host.lasts = 50.0
     host.until(1010.0)
     host.watch.end()

@@ -34,14 +34,14 @@ def open_in(version: str) -> set[str]:
         ("not a version", set()),
     ],
 )
-def test_what_a_version_leaves_open(version: str, left_open: set[str]) -> None:
+def test_open_advisories_of_a_version(version: str, left_open: set[str]) -> None:
     assert open_in(version) == left_open
     (finding,) = advisories(version)
     assert finding.status is (Status.WARN if left_open else Status.OK)
     assert all(each in finding.text for each in left_open)
 
 
-def test_what_is_kept_away_is_named_too() -> None:
+def test_mitigated_advisories_are_named() -> None:
     (finding,) = advisories("6.13-2+deb13u4")
     assert "CVE-2026-32748" in finding.text
     assert "CVE-2026-62846" not in finding.text
@@ -51,28 +51,28 @@ def test_what_is_kept_away_is_named_too() -> None:
     assert "CVE-2026-47729" in next(advisories("5.7-2+deb12u5")).text
 
 
-def test_squids_own_releases_have_what_they_have() -> None:
+def test_fixes_in_squids_own_releases() -> None:
     assert "CVE-2026-32748" not in {each.id for each in lacking("7.5")}
     assert "CVE-2026-32748" in {each.id for each in lacking("7.4")}
 
 
-def test_the_package_is_the_one_that_is_installed() -> None:
+def test_installed_package_is_read_from_dpkg() -> None:
     assert packaged("config-files 6.13-2\ninstalled 6.13-2+deb13u4\n") == "6.13-2+deb13u4"
     assert packaged("installed 5.7-2+deb12u6\n") == "5.7-2+deb12u6"
     assert packaged("not-installed\n") == packaged("") == ""
 
 
-def test_without_squid_there_is_no_line() -> None:
+def test_missing_squid_gives_no_finding() -> None:
     assert list(advisories("")) == []
 
 
-def test_the_page_has_the_same_table() -> None:
+def test_page_has_the_same_table() -> None:
     def cell(number: int | None, package: str) -> str:
         return "no" if number is None else "yes" if number == 0 else f"{package}{number}"
 
     rows = re.findall(r"^\| ((?:CVE|SQUID)-\S+) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", PAGE.read_text(), re.M)
-    told = {row[0]: row[2:] for row in rows}
-    assert told == {
+    page = {row[0]: row[2:] for row in rows}
+    assert page == {
         each.id: (cell(each.debian12, "deb12u"), cell(each.debian13, "deb13u"), f"{each.here.value}: {each.why}")
         for each in ADVISORIES
     }

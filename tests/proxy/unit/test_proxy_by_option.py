@@ -18,7 +18,7 @@ from mptcp_proxy.squid import Squid, installed
 from mptcp_proxy.supervisor import by_option
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
-STOCK, OURS = Squid("/s", "5.7", "proxy"), Squid("/s", "5.7", "proxy", multipath=True)
+STOCK, PATCHED = Squid("/s", "5.7", "proxy"), Squid("/s", "5.7", "proxy", multipath=True)
 
 
 def configured(*texts: str) -> Checked:
@@ -38,13 +38,13 @@ def configured(*texts: str) -> Checked:
         (["#http_port 3128", "http_port # x"], ["#http_port 3128", "http_port # x"]),
     ],
 )  # fmt: skip
-def test_each_listener_has_the_option_once_and_each_line_its_number(texts: list[str], read_by_squid: list[str]) -> None:
+def test_option_is_added_once_and_line_numbers_stay(texts: list[str], read_by_squid: list[str]) -> None:
     checked = configured(*texts)
     assert checked.rendered(1, option=True).decode().splitlines() == ["workers 1", *read_by_squid]
     assert checked.rendered(1).decode().splitlines() == ["workers 1", *texts]
 
 
-def test_the_shipped_file_differs_in_its_port_alone() -> None:
+def test_option_changes_only_the_port_line_of_the_shipped_file() -> None:
     lines, _ = read(SHIPPED, "n")
     checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
     pairs = zip(checked.rendered(2).splitlines(), checked.rendered(2, option=True).splitlines(), strict=True)
@@ -53,42 +53,42 @@ def test_the_shipped_file_differs_in_its_port_alone() -> None:
     assert after == before.replace(b"worker-queues", b"worker-queues mptcp", 1)
 
 
-def test_who_opens_the_listeners() -> None:
-    assert by_option(OURS, Role.PROXY)
+def test_only_a_patched_proxy_opens_listeners_by_option() -> None:
+    assert by_option(PATCHED, Role.PROXY)
     assert not by_option(STOCK, Role.PROXY)
-    assert not by_option(OURS, Role.RELAY), "its clients have one path to it"
+    assert not by_option(PATCHED, Role.RELAY), "the clients of a relay have one path to it"
 
 
 @pytest.mark.parametrize(
     ("squid", "words"),
     [
         (STOCK, "the preload library opens them for Multipath TCP: this Squid has no option"),
-        (OURS, "by its own option mptcp, which /s knows"),
+        (PATCHED, "by its own option mptcp, which /s knows"),
     ],
 )
-def test_the_doctor_says_who(squid: Squid, words: str) -> None:
+def test_doctor_says_what_opens_the_listeners(squid: Squid, words: str) -> None:
     finding = host.listeners(squid)
     assert words in finding.text
     assert finding.status is Status.OK
 
 
 @pytest.mark.parametrize(("word", "status", "known"), [("mptcp", 0, True), ("mptcp", 1, False), ("none", 0, False)])
-def test_squid_is_asked_for_the_option_if_it_has_the_word(
+def test_option_is_tried_if_squid_contains_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, status: int, known: bool
 ) -> None:
     """A stub answers like a Squid that knows the option, and like one that does not."""
-    asked = tmp_path / "asked"
+    call = tmp_path / "call"
     program = tmp_path / "squid"
     program.write_text(
         "#!/bin/sh\n"
         'if [ "$1" = -v ]; then echo "Squid Cache: Version 5.7"; exit; fi\n'
-        f'{{ echo "$*"; cat; }} > {asked}  # {word}\n'
+        f'{{ echo "$*"; cat; }} > {call}  # {word}\n'
         f"exit {status}\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert installed() == Squid(str(program), "5.7", "nobody", multipath=known)
     if word == "none":
-        assert not asked.exists()
+        assert not call.exists()
     else:
-        assert asked.read_text() == "-f /dev/stdin -k parse\nhttp_port 3128 mptcp\n"
+        assert call.read_text() == "-f /dev/stdin -k parse\nhttp_port 3128 mptcp\n"

@@ -23,14 +23,14 @@ def texts(of: Suited) -> list[str]:
 
 
 @pytest.mark.parametrize("version", ["5.7", "4.13", "unknown", ""])
-def test_a_version_that_has_the_directive_is_told(version: str) -> None:
+def test_version_with_the_directive_gets_it(version: str) -> None:
     lines = ("via on", "request_entities on", "request_entities off")
     answer = suit(version, *lines)
     assert (texts(answer), answer.notes, answer.problems) == (list(lines), (), ())
 
 
 @pytest.mark.parametrize("version", ["6.13", "6.0.1", "7.1", "10.2"])
-def test_one_that_always_does_so_is_not(version: str) -> None:
+def test_version_that_always_does_so_does_not_get_the_directive(version: str) -> None:
     answer = suit(version, "via on", "request_entities \\", "", "  on # why", "cache deny all")
     assert texts(answer) == ["via on", "", "", "", "cache deny all"]
     assert [str(note) for note in answer.notes] == [
@@ -40,7 +40,7 @@ def test_one_that_always_does_so_is_not(version: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["request_entities off", "request_entities", "request_entities on off"])
-def test_what_it_cannot_do_is_a_mistake(text: str) -> None:
+def test_impossible_value_for_a_version_is_a_mistake(text: str) -> None:
     answer = suit("6.13", text)
     assert texts(answer) == [""], "Squid would complain a second time"
     (problem,) = answer.problems
@@ -51,17 +51,17 @@ def test_what_it_cannot_do_is_a_mistake(text: str) -> None:
     assert answer.notes == ()
 
 
-def test_the_shipped_file_needs_it_once() -> None:
+def test_shipped_file_has_one_statement_to_leave_out() -> None:
     lines, _ = read(SHIPPED, "n")
-    said = list(statements(lines, "n"))
-    answer = suited(lines, said, "6.13")
+    configuration = list(statements(lines, "n"))
+    answer = suited(lines, configuration, "6.13")
     assert len(answer.lines) == len(lines)
     assert len(answer.notes) == 1
     assert not any("request_entities" in line.text for line in answer.lines if not line.text.startswith("#"))
 
 
 @pytest.mark.parametrize(
-    ("text", "version", "said"),
+    ("text", "version", "words"),
     [
         ("acl who ident joe", "5.7", "Squid 7 and later have no acl ident"),
         ("ident_timeout 10 seconds", "6.13", "Squid 7 and later have no ident_timeout"),
@@ -70,9 +70,9 @@ def test_the_shipped_file_needs_it_once() -> None:
         ("acl ident src 10.0.0.0/8", "5.7", None),
     ],
 )
-def test_what_a_later_version_does_not_start_with_is_warned_of(text: str, version: str, said: str | None) -> None:
+def test_directive_that_a_later_version_lacks_is_warned_of(text: str, version: str, words: str | None) -> None:
     lines = [PhysicalLine("squid.conf", 1, text)]
     found = list(gone_problems(list(statements(lines, "n")), version))
     assert [str(each) for each in found] == (
-        [f"squid.conf:1: warning: {text}: {said}, and do not start"] if said else []
+        [f"squid.conf:1: warning: {text}: {words}, and do not start"] if words else []
     )

@@ -17,7 +17,7 @@ from mptcp_proxy.cli import main
 
 
 @pytest.mark.parametrize("verb", ["run", "check", "doctor"])
-def test_a_bad_name_is_refused_before_anything_else(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_service_name_is_refused_first(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--service-name", "a-b"]) == 1
     answer = capsys.readouterr()
     assert answer.out == ""
@@ -25,7 +25,7 @@ def test_a_bad_name_is_refused_before_anything_else(verb: str, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("name", ["", "x" * 16, "a b", "bbr;", "b/r"])
-def test_what_cannot_name_a_congestion_control(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_congestion_control_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["run", "--congestion-control", name])
     assert ended.value.code == 2
@@ -35,22 +35,20 @@ def test_what_cannot_name_a_congestion_control(name: str, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "turns"), [((), "fair"), (("--turns", "fair"), "fair"), (("--turns", "kernel"), "kernel")]
 )
-def test_turns_are_as_they_are_asked_for(
-    arguments: tuple[str, ...], turns: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
+def test_option_turns_is_passed_on(arguments: tuple[str, ...], turns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = []
 
     def run(*_: object, turns: str, **__: object) -> int:
-        asked.append(turns)
+        passed.append(turns)
         return 0
 
     monkeypatch.setattr("mptcp_proxy.cli.NotedSignals", lambda _: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.run", run)
     assert main(["run", *arguments]) == 0
-    assert asked == [turns]
+    assert passed == [turns]
 
 
-def test_what_keeps_a_check_from_being_done_is_one_line(
+def test_failed_check_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: a traceback came if Squid waited longer than a minute for a name server."""
@@ -67,7 +65,7 @@ def test_what_keeps_a_check_from_being_done_is_one_line(
     assert line.startswith(f"{file}: cannot be checked: Squid does not read it within 0.05 s")
 
 
-def test_output_that_cannot_be_written_is_one_line(
+def test_unwritable_output_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the command had succeeded, but the interpreter complained at its end."""
@@ -78,7 +76,7 @@ def test_output_that_cannot_be_written_is_one_line(
     assert capsys.readouterr().err == "mptcp-proxy: No space left on device\n"
 
 
-def test_a_start_that_is_interrupted_while_it_checks_is_one_line(
+def test_interrupted_start_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: Ctrl-C gave a traceback. With host names and no name server, the check takes more than a minute."""
@@ -92,7 +90,7 @@ def test_a_start_that_is_interrupted_while_it_checks_is_one_line(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_check_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_ended_check_leaves_no_files(tmp_path: Path, number: signal.Signals) -> None:
     """Defect: a copy of the configuration, including its passwords, stayed in /tmp."""
     file, program, temporary = tmp_path / "squid.conf", tmp_path / "squid", tmp_path / "temporary"
     file.write_text("http_port 3128\nhttp_access deny all\n")

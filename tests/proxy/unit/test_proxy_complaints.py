@@ -22,10 +22,10 @@ def squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Squid:
         printed = ["Startup: Initialized Authentication.", "Processing Configuration File: /tmp/x (depth 0)"]
         for statement in written(lines, "n"):
             printed.append(f"Processing: {statement.text}")
-            for beginning, said in remarks.items():
+            for beginning, more in remarks.items():
                 if statement.text.startswith(beginning):
-                    printed += said
-                    if any(remark.startswith("FATAL: Bungled") for remark in said):
+                    printed += more
+                    if any(remark.startswith("FATAL: Bungled") for remark in more):
                         return "\n".join(STAMP + line for line in printed)
         return "\n".join(STAMP + line for line in [*printed, *end])
 
@@ -41,7 +41,7 @@ BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
 
 
 @pytest.mark.parametrize(
-    ("text", "remarks", "told"),
+    ("text", "remarks", "expected"),
     [
         (
             "http_prot 1",
@@ -116,28 +116,28 @@ BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
         ),
     ],
 )  # fmt: skip
-def test_remarks(text: str, remarks: list[str], told: str) -> None:
+def test_remark_of_squid_becomes_a_problem(text: str, remarks: list[str], expected: str) -> None:
     (problem,) = found(squid({text.split(maxsplit=1)[0]: remarks}), text, "workers 2")
-    assert str(problem).startswith(told)
+    assert str(problem).startswith(expected)
 
 
-def test_all_fatal_mistakes_come_out_with_their_places() -> None:
+def test_all_fatal_mistakes_are_found_with_their_places() -> None:
     parse = squid({"via maybe": ["ERROR: bad", BUNGLED], "workers two": ["ERROR: worse", BUNGLED]})
     problems = found(parse, "via maybe", "icp_port 0", "workers \\", "  two", "cache deny all")
     assert [(problem.line, problem.text) for problem in problems] == [(1, "via maybe: bad"), (4, "workers two: worse")]
 
 
-def test_a_remark_is_told_once_though_squid_is_asked_again() -> None:
+def test_remark_is_reported_once_although_squid_runs_again() -> None:
     parse = squid({"a": ["WARNING: odd"], "b": ["ERROR: bad", BUNGLED], "c": ["ERROR: bad", BUNGLED]})
     assert [problem.line for problem in found(parse, "a", "b", "c")] == [1, 2, 3]
 
 
-def test_equal_statements_are_told_apart() -> None:
+def test_equal_statements_are_distinguished() -> None:
     parse = squid({"via maybe": ["ERROR: bad", BUNGLED]})
     assert [problem.line for problem in found(parse, "via maybe", "via maybe")] == [1, 2]
 
 
-def test_a_name_whose_definition_is_mistaken_is_not_a_second_mistake() -> None:
+def test_use_of_a_wrongly_defined_name_is_no_second_mistake() -> None:
     parse = squid(
         {
             "acl a": ["unknown netmask", BUNGLED],
@@ -149,17 +149,17 @@ def test_a_name_whose_definition_is_mistaken_is_not_a_second_mistake() -> None:
     assert [problem.line for problem in problems] == [1, 3]
 
 
-def test_what_is_fatal_after_the_last_line_is_about_the_file() -> None:
+def test_fatal_remark_after_the_last_line_concerns_the_file() -> None:
     (problem,) = found(squid({}, end=["FATAL: No valid signing certificate configured for HTTPS_port"]), "via on")
     assert str(problem) == "squid.conf: No valid signing certificate configured for HTTPS_port"
 
 
-def test_a_good_file_and_squids_usual_talk() -> None:
+def test_usual_output_of_squid_is_no_problem() -> None:
     end = ["Initializing https:// proxy context", "  Finished.  Wrote 0 entries.", "CPU Usage: 0.017 seconds", ""]
     assert found(squid({}, end=end), "via on") == []
 
 
-def test_statements_in_branches_that_are_never_taken_keep_the_places() -> None:
+def test_skipped_branches_do_not_shift_the_places() -> None:
     parse = squid({"via maybe": ["ERROR: bad", BUNGLED]})
     problems = found(parse, "if false", "workers 2", "endif", "workers 2", "via maybe")
     assert [(problem.line, problem.text) for problem in problems] == [(5, "via maybe: bad")]
@@ -176,7 +176,7 @@ def added(text: str, at: int = -1) -> Squid:
 
 
 @pytest.mark.parametrize(
-    ("parse", "texts", "told"),
+    ("parse", "texts", "expected"),
     [
         (
             added("Processing: http_access allow all"),
@@ -201,23 +201,23 @@ def added(text: str, at: int = -1) -> Squid:
         (lambda _: "", ["via on"], 'squid.conf:1: Squid reads nothing here, this check "via on"'),
     ],
 )
-def test_what_squid_reads_otherwise_is_refused(parse: Squid, texts: list[str], told: str) -> None:
+def test_difference_between_squid_and_the_check_is_refused(parse: Squid, texts: list[str], expected: str) -> None:
     (problem,) = found(parse, *texts)
-    assert str(problem).startswith(told)
+    assert str(problem).startswith(expected)
     assert "--allow-open-proxy" in problem.allowed
     assert not problem.warning
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
     assert [each.warning for each in complaints(lines, "n", parse, allow_open=True)] == [True]
 
 
-def test_the_process_that_parses_is_none_of_the_workers() -> None:
+def test_parsing_process_is_no_worker() -> None:
     def parse(lines: Sequence[PhysicalLine]) -> str:
         return squid({})(lines).replace("${process_number}", "0").replace("${process_name}", "squid")
 
     assert found(parse, "cache_dir rock /x/${process_number} 100", "if ${process_number} = 1", "endif") == []
 
 
-def test_what_squid_ends_at_without_a_line_is_told_once() -> None:
+def test_fatal_remark_without_a_line_is_reported_once() -> None:
     def parse(lines: Sequence[PhysicalLine]) -> str:
         return squid({}, end=["FATAL: String is not a integer number: 'x'"])(lines[:2])
 
@@ -225,7 +225,7 @@ def test_what_squid_ends_at_without_a_line_is_told_once() -> None:
     assert problem.text == "String is not a integer number: 'x'"
 
 
-def test_it_ends_although_squid_never_likes_anything() -> None:
+def test_number_of_runs_of_squid_is_bounded() -> None:
     calls = 0
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
@@ -237,34 +237,34 @@ def test_it_ends_although_squid_never_likes_anything() -> None:
     assert calls <= MOST_ROUNDS
 
 
-def test_a_squid_that_takes_long_is_not_asked_again() -> None:
+def test_slow_squid_is_not_run_again() -> None:
     """Defect: each host name without a name server took ten seconds.
 
     During a reload the supervisor sent no watchdog message meanwhile, and systemd waits only for three minutes.
     """
-    asked = 0
+    calls = 0
     parse = squid({"acl": ["Bad host/IP", BUNGLED]})
 
     def slow(lines: Sequence[PhysicalLine]) -> str:
-        nonlocal asked
-        asked += 1
+        nonlocal calls
+        calls += 1
         return parse(lines)
 
     lines = [PhysicalLine("squid.conf", number, f"acl pc{number} src pc{number}.example") for number in range(1, 10)]
-    told = list(complaints(lines, "n", slow, in_time=lambda: asked < 2))
-    assert asked == 2
-    assert [(each.line, each.warning, each.text == NO_TIME) for each in told] == [
+    problems = list(complaints(lines, "n", slow, in_time=lambda: calls < 2))
+    assert calls == 2
+    assert [(each.line, each.warning, each.text == NO_TIME) for each in problems] == [
         (1, False, False),
         (2, False, False),
         (2, True, True),
     ]
 
 
-def test_at_what_squid_would_end_is_told_without_secrets() -> None:
-    said = [
+def test_fatal_remark_is_shown_without_secrets() -> None:
+    output = [
         "Processing: acl fatal src all # FATAL: no",
         "Bad host/IP",
         "FATAL: Bungled x line 3: cache_peer p login=a:b \a",
     ]
-    assert fatal_remark("\n".join(STAMP + line for line in said)) == "Bungled x line 3: cache_peer p login=… \\x07"
-    assert fatal_remark(STAMP + said[0]) == ""
+    assert fatal_remark("\n".join(STAMP + line for line in output)) == "Bungled x line 3: cache_peer p login=… \\x07"
+    assert fatal_remark(STAMP + output[0]) == ""

@@ -27,7 +27,7 @@ from mptcp_proxy.squid import Squid, describe
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 
 
-HEARD = {"address": "192.0.2.1", "id": 1, "signal": True}
+ANNOUNCED = {"address": "192.0.2.1", "id": 1, "signal": True}
 ON_A_PORT = {"address": "192.0.2.9", "port": 4000, "id": 2, "signal": True}
 OPENING = {"address": "192.0.2.1", "id": 3, "subflow": True}
 
@@ -36,16 +36,18 @@ OPENING = {"address": "192.0.2.1", "id": 3, "subflow": True}
     ("endpoints", "listening", "status", "words"),
     [
         ([], {"*"}, OK, "no other address"),
-        ([HEARD, ON_A_PORT], {"192.0.2.1"}, OK, "192.0.2.1, 192.0.2.9 port 4000"),
-        ([HEARD], {"*"}, OK, "192.0.2.1"),
-        ([HEARD], {"192.0.2.7", "[2001:db8::1]"}, WARN, "192.0.2.1, where the proxy does not listen"),
-        ([{**HEARD, "address": "2001:db8::1"}], {"[2001:db8::1]"}, OK, "2001:db8::1"),
+        ([ANNOUNCED, ON_A_PORT], {"192.0.2.1"}, OK, "192.0.2.1, 192.0.2.9 port 4000"),
+        ([ANNOUNCED], {"*"}, OK, "192.0.2.1"),
+        ([ANNOUNCED], {"192.0.2.7", "[2001:db8::1]"}, WARN, "192.0.2.1, where the proxy does not listen"),
+        ([{**ANNOUNCED, "address": "2001:db8::1"}], {"[2001:db8::1]"}, OK, "2001:db8::1"),
         # The proxy does not run, so no listener is known.
-        ([HEARD], set(), OK, "192.0.2.1"),
-        ([HEARD, OPENING], {"*"}, WARN, "opens subflows to its clients from 192.0.2.1"),
+        ([ANNOUNCED], set(), OK, "192.0.2.1"),
+        ([ANNOUNCED, OPENING], {"*"}, WARN, "opens subflows to its clients from 192.0.2.1"),
     ],
 )
-def test_endpoints(endpoints: list[dict[str, Any]], listening: set[str], status: Status, words: str) -> None:
+def test_finding_for_endpoints(
+    endpoints: list[dict[str, Any]], listening: set[str], status: Status, words: str
+) -> None:
     finding = kernel.endpoints(endpoints, listening)
     assert finding.status is status
     assert words in finding.text
@@ -62,7 +64,7 @@ def test_endpoints(endpoints: list[dict[str, Any]], listening: set[str], status:
         (errno.EACCES, FAIL, "Permission denied", "ausearch"),
     ],
 )
-def test_mptcp_socket(error: int | None, status: Status, words: str, remedy: str) -> None:
+def test_finding_for_the_mptcp_socket(error: int | None, status: Status, words: str, remedy: str) -> None:
     finding = kernel.mptcp_socket(error, "6.1.0")
     assert finding.status is status
     assert words in finding.text
@@ -85,7 +87,7 @@ def test_mptcp_socket(error: int | None, status: Status, words: str, remedy: str
         ({"net.mptcp.pm_type": "1", "net.mptcp.path_manager": "kernel"}, {}),
     ],
 )
-def test_mptcp_sysctls(values: Mapping[str, str], expected: Mapping[str, Status]) -> None:
+def test_findings_for_the_mptcp_sysctls(values: Mapping[str, str], expected: Mapping[str, Status]) -> None:
     findings = list(kernel.mptcp_sysctls(values))
     assert len(findings) == 5
     assert all(map(is_complete, findings))
@@ -93,7 +95,7 @@ def test_mptcp_sysctls(values: Mapping[str, str], expected: Mapping[str, Status]
 
 
 @pytest.mark.parametrize("values", [{"net.mptcp.pm_type": "1"}, {"net.mptcp.path_manager": "userspace"}])
-def test_the_throttlers_own_path_manager_is_as_it_has_to_be(values: Mapping[str, str]) -> None:
+def test_userspace_path_manager_is_ok_if_the_throttler_steers(values: Mapping[str, str]) -> None:
     (finding,) = (each for each in kernel.mptcp_sysctls(values, steers=True) if each.check == "sysctl path manager")
     assert finding.status is OK
     assert "the throttler's" in finding.text
@@ -122,13 +124,13 @@ REFUSED = {**HEAD, "reloads": {"last_refused": {"time": 1.0, "errors": ["p.yaml:
         (Answer(1, ""), FAIL, "mptcp-throttler check ends with 1"),
     ],
 )
-def test_settings_of_the_throttler(answer: Answer | None, status: Status, words: str) -> None:
+def test_finding_for_the_settings_of_the_throttler(answer: Answer | None, status: Status, words: str) -> None:
     finding = throttler.settings(Path("/etc/t.yaml"), answer, (Path("/t.yaml.example"), Path("/p.yaml.example")))
     assert (finding.status, words in finding.text) == (status, True)
     assert is_complete(finding)
 
 
-def test_settings_come_from_examples_that_are_there(tmp_path: Path) -> None:
+def test_remedy_copies_existing_example_settings(tmp_path: Path) -> None:
     """Defect: the remedy copied from conf/, which exists only in a checkout, and into the current directory."""
     packaged, checkout = gather._EXAMPLES
     assert all(path.is_file() for path in checkout)
@@ -150,7 +152,7 @@ def test_settings_come_from_examples_that_are_there(tmp_path: Path) -> None:
         (None, "", WARN, "it does not answer"),
     ],
 )
-def test_the_other_daemon(head: dict[str, Any] | None, why_not: str, status: Status, words: str) -> None:
+def test_finding_for_the_throttler(head: dict[str, Any] | None, why_not: str, status: Status, words: str) -> None:
     finding = throttler.daemon(head, Answer(1, why_not))
     assert (finding.status, finding.text) == (status, words)
     assert is_complete(finding)
@@ -177,7 +179,7 @@ ELSEWHERE = "listen_ports: [3129, 3130]\n"
         (HEAD | {"listen_ports": [3128, 3129]}, "", None),
     ],
 )
-def test_a_port_at_which_the_throttler_does_not_look_is_told(
+def test_port_that_the_throttler_does_not_watch_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, head: dict[str, Any] | None, text: str, words: str | None
 ) -> None:
     """Defect: with another port in squid.conf nothing was capped, and the doctor reported no problem."""
@@ -197,9 +199,7 @@ def test_a_port_at_which_the_throttler_does_not_look_is_told(
 
 
 @pytest.mark.parametrize("status", [None, 1])
-def test_of_ports_that_are_not_known_nothing_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int | None
-) -> None:
+def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int | None) -> None:
     settings = tmp_path / "throttler.yaml"
     if status is not None:
         settings.write_text(ELSEWHERE)
@@ -220,7 +220,9 @@ def test_of_ports_that_are_not_known_nothing_is_said(
         ({**HEAD, "paced": False}, True, "6.1.0", True, WARN, "could not load"),
     ],
 )
-def test_bpf(head: dict[str, Any] | None, loads: bool, release: str, types: bool, status: Status, words: str) -> None:
+def test_finding_for_bpf(
+    head: dict[str, Any] | None, loads: bool, release: str, types: bool, status: Status, words: str
+) -> None:
     finding = throttler.bpf(head, lambda _: loads, release, types)
     assert (finding.status, words in finding.text) == (status, True)
     assert is_complete(finding)
@@ -236,7 +238,7 @@ def test_bpf(head: dict[str, Any] | None, loads: bool, release: str, types: bool
         ('Object "mptcp" is unknown, try "ip help".', WARN),
     ],
 )
-def test_path_manager_limits(text: str, status: Status) -> None:
+def test_finding_for_path_manager_limits(text: str, status: Status) -> None:
     finding = kernel.path_manager_limits(text)
     assert finding.status is status
     assert is_complete(finding)
@@ -255,7 +257,9 @@ def test_path_manager_limits(text: str, status: Status) -> None:
         ({"all": 0, "eth0": 0, "docker0": 1}, {"eth0", "eth1"}, []),
     ],
 )
-def test_reverse_path_filter(values: Mapping[str, int], interfaces: set[str], strict: list[str]) -> None:
+def test_finding_for_the_reverse_path_filter(
+    values: Mapping[str, int], interfaces: set[str], strict: list[str]
+) -> None:
     finding = kernel.reverse_path_filter(values, frozenset(interfaces))
     assert finding.status is (WARN if strict else OK)
     assert is_complete(finding)
@@ -275,7 +279,7 @@ def test_reverse_path_filter(values: Mapping[str, int], interfaces: set[str], st
         ("reno", "reno", WARN, "modprobe tcp_bbr"),
     ],
 )
-def test_congestion_control(current: str, available: str, status: Status, remedy: str) -> None:
+def test_finding_for_the_congestion_control(current: str, available: str, status: Status, remedy: str) -> None:
     names = ("net.ipv4.tcp_congestion_control", "net.ipv4.tcp_available_congestion_control")
     finding = kernel.congestion_control(dict(zip(names, (current, available), strict=True)))
     assert finding.status is status
@@ -284,11 +288,11 @@ def test_congestion_control(current: str, available: str, status: Status, remedy
 
 
 @pytest.mark.parametrize(("there", "status"), [({"libpcap.so.0.8", "libnftables.so.1"}, OK), ({"libpcap.so.1"}, OK)])
-def test_pcap_has_several_names(there: set[str], status: Status) -> None:
+def test_pcap_may_have_several_names(there: set[str], status: Status) -> None:
     assert libraries.pcap(there.__contains__).status is status
 
 
-def test_libraries_that_do_not_load() -> None:
+def test_findings_for_missing_libraries() -> None:
     pcap, nftables = libraries.pcap(lambda _: False), libraries.nftables(lambda _: False)
     assert (pcap.status, nftables.status) == (FAIL, WARN)
     assert is_complete(pcap)
@@ -298,13 +302,13 @@ def test_libraries_that_do_not_load() -> None:
 @pytest.mark.parametrize(
     ("version", "status"), [("5.7", OK), ("6.13", OK), ("7.0.1", OK), ("10.1", OK), ("4.13", WARN), ("3.5.28", WARN)]
 )
-def test_squid_versions(version: str, status: Status) -> None:
+def test_finding_for_squid_versions(version: str, status: Status) -> None:
     found = describe("/usr/sbin/squid", f"Squid Cache: Version {version}\nService Name: squid\n")
     assert found.version == version
     assert host.squid(found).status is status
 
 
-def test_squid_describes_itself() -> None:
+def test_description_of_squid_is_parsed() -> None:
     text = "Squid Cache: Version 6.13\nconfigure options:  '--prefix=/usr' '--with-default-user=proxy' '--disable-x'"
     assert describe("/s", text) == Squid("/s", "6.13", "proxy")
     assert describe("/s", "gibberish") == Squid("/s", "unknown", "nobody")
@@ -329,7 +333,7 @@ PROFILES = "/usr/sbin/dhclient (enforce)\n/usr/sbin/squid ({mode})\n/usr/sbin/sq
         ),
     ],
 )
-def test_apparmor(profiles: str, local: str, status: Status) -> None:
+def test_finding_for_apparmor(profiles: str, local: str, status: Status) -> None:
     finding = host.apparmor(profiles, local, "/opt/x.so", "mptcpproxy")
     assert finding.status is status
     assert is_complete(finding)
@@ -344,7 +348,7 @@ def test_apparmor(profiles: str, local: str, status: Status) -> None:
     [(65536, "1000\t0\t9000000\n", OK), (-1, "1000 0 9000000", OK), (1024, "1000 0 9000000", WARN),
      (65536, "99000 0 100000", WARN), (65536, "", OK)],
 )  # fmt: skip
-def test_descriptors(hard: int, file_nr: str, status: Status) -> None:
+def test_finding_for_descriptors(hard: int, file_nr: str, status: Status) -> None:
     finding = host.descriptors(hard, file_nr)
     assert finding.status is status
     assert is_complete(finding)
@@ -360,7 +364,9 @@ def test_descriptors(hard: int, file_nr: str, status: Status) -> None:
     ],
 )
 @pytest.mark.parametrize("role", Role)
-def test_congestion_control_by_multipath(available: str, modules: str, status: Status, text: str, role: Role) -> None:
+def test_finding_for_the_congestion_control_by_mptcp(
+    available: str, modules: str, status: Status, text: str, role: Role
+) -> None:
     values = {"net.ipv4.tcp_available_congestion_control": available}
     finding = kernel.congestion_control_by_multipath(values, modules, role)
     assert ("parents" in finding.check) == (role is Role.RELAY)
@@ -371,7 +377,7 @@ def test_congestion_control_by_multipath(available: str, modules: str, status: S
         assert finding.remedy.startswith("modprobe tcp_bbr ")
 
 
-def test_interfaces_are_known_by_their_names_not_by_labels_of_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interfaces_are_named_without_address_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: eth0:1 counted as a second interface, and strict filtering on one with only a label went unnoticed."""
 
     class Routes:
@@ -389,9 +395,9 @@ def test_interfaces_are_known_by_their_names_not_by_labels_of_addresses(monkeypa
     assert gather._interfaces() == {"eth0", "eth1.5"}
 
 
-def test_a_port_on_loopback_is_no_port_of_clients() -> None:
+def test_loopback_port_is_no_port_of_clients() -> None:
     """Defect: the doctor permanently reported the console's loopback port as one whose clients are not capped."""
-    said = ["http_port 3128", "http_port 127.0.0.1:3129", "http_port [::1]:3130", "http_port localhost:3131"]
-    lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(said, 1))
+    ports = ["http_port 3128", "http_port 127.0.0.1:3129", "http_port [::1]:3130", "http_port localhost:3131"]
+    lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(ports, 1))
     found = tuple(listeners(statements(lines, "n")))
     assert gather._ports_of_clients(Checked(lines, found, "proxy", Workers(), ())) == {3128}

@@ -44,7 +44,7 @@ OTHER = STUCK.replace("backoff:4 ", "").replace("42465", "1").replace("73df2208"
         ((FIRST + STUCK).replace(":3128", ":443"), OK),
     ],
 )
-def test_a_subflow_that_is_stuck_with_its_first_full_sized_packet(text: str, status: Status) -> None:
+def test_subflow_stuck_at_its_first_full_packet_is_reported(text: str, status: Status) -> None:
     (finding,) = black_holes("0", text, {3128}, True)
     assert finding.status is status
     assert is_complete(finding)
@@ -53,12 +53,12 @@ def test_a_subflow_that_is_stuck_with_its_first_full_sized_packet(text: str, sta
         assert "net.ipv4.tcp_mtu_probing=1" in finding.remedy
 
 
-def test_where_the_kernel_probes_there_is_none() -> None:
+def test_no_warning_if_the_kernel_probes_the_mtu() -> None:
     (finding,) = black_holes("1", FIRST + STUCK, {3128}, True)
     assert finding.status is OK
 
 
-def test_where_connections_are_not_told_apart_or_ss_is_silent() -> None:
+def test_indistinguishable_connections_are_unseen() -> None:
     without = (FIRST + STUCK).replace("tcp-ulp-mptcp", "")
     assert [each.status for each in black_holes("0", without, {3128}, False)] == [UNSEEN]
     assert [each.status for each in black_holes("0", FIRST + STUCK, {3128}, False)] == [WARN]

@@ -28,7 +28,7 @@ RMEM = "sysctl -w 'net.ipv4.tcp_rmem=4096 131072 2097152'"
         (1, 1, 33554432, 4 * GB, "33.6 MB: 1 connection with", ()),
     ],
 )
-def test_what_one_client_may_hold_is_compared_with_the_memory_here(
+def test_memory_of_one_client_is_compared_with_the_hosts(
     connections: int, workers: int, largest: int, memory: int, words: str, remedies: tuple[str, ...]
 ) -> None:
     finding = bounds.unread_uploads(connections, workers, (4096, 131072, largest), memory, memory, "/etc/squid.conf")
@@ -40,7 +40,7 @@ def test_what_one_client_may_hold_is_compared_with_the_memory_here(
     assert ("client_ip_max" in finding.remedy) == (remedies not in ((), (RMEM,)))
 
 
-def test_it_is_compared_with_what_all_tcp_of_the_host_may_have_too() -> None:
+def test_memory_of_one_client_is_compared_with_tcp_mem() -> None:
     """Defect: 4.2 GB were "ok" on a host of 24 GB, whose kernel saves memory on all connections beyond 1.6 GB."""
     sizes = (4096, 131072, 2097152)
     assert bounds.unread_uploads(1000, 2, sizes, 24 * GB, 5 * GB, "f").status is OK
@@ -62,12 +62,12 @@ def test_it_is_compared_with_what_all_tcp_of_the_host_may_have_too() -> None:
         ("client_ip_max_connections 50\nif false\nclient_ip_max_connections 5\nendif", 50),
     ],
 )
-def test_how_many_connections_a_client_has_is_what_squid_conf_says_or_any_number(text: str, number: int) -> None:
+def test_connections_of_one_client_are_read_from_squid_conf(text: str, number: int) -> None:
     lines = [PhysicalLine("squid.conf", at, line) for at, line in enumerate(text.splitlines(), 1)]
     assert bounds.connections_of_one_client(list(statements(lines, "mptcpproxy"))) == number
 
 
-def test_new_connections_that_nothing_bounds_are_a_warning_with_what_bounds_them() -> None:
+def test_unbounded_new_connections_are_a_warning() -> None:
     """Defect: the doctor reported "ok"."""
     loaded, not_loaded, unknown = (
         bounds.new_connections(listed, Path("/x y/limit.nft")) for listed in ("table inet x {\n}\n", "", None)
@@ -79,7 +79,7 @@ def test_new_connections_that_nothing_bounds_are_a_warning_with_what_bounds_them
     assert all(map(is_complete, (loaded, not_loaded, unknown)))
 
 
-def test_what_bounds_them_is_where_the_doctor_says() -> None:
+def test_table_for_new_connections_exists_where_the_doctor_says() -> None:
     packaged, checkout = gather._BOUNDS
     assert checkout.is_file()
     rules = (Path(__file__).parents[3] / "debian/rules").read_text()

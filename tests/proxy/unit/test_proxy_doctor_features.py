@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from doctor_findings import is_complete
 
+from mptcp_common import throttler_needs
 from mptcp_common.findings import Status
 from mptcp_common.library_counters import COUNTERS
-from mptcp_common.throttler_needs import BY_IPTABLES, BY_NFTABLES
+from mptcp_common.throttler_needs import BACKENDS, backends_there
 from mptcp_common.throttler_trial import Results, attempt, in_fresh_namespace
 from mptcp_proxy.doctor import features, reading
 from mptcp_proxy.places import Role
@@ -38,7 +39,7 @@ UPLOADS = ("tbf", "ifb", "nftables at ingress")
         ({}, [], FAIL, set()),
     ],
 )
-def test_which_features_of_the_library_are_on(
+def test_finding_for_the_features_of_the_libraries(
     environment: dict[str, str], loaded: list[str], status: Status, left_out: set[str]
 ) -> None:
     finding = features.in_use(environment, loaded, Role.RELAY)
@@ -48,14 +49,14 @@ def test_which_features_of_the_library_are_on(
     assert is_complete(finding)
 
 
-def test_what_the_libraries_counted_is_said() -> None:
+def test_finding_includes_the_counters_of_the_libraries() -> None:
     environment = {"MPTCP_TURNS": "fair", "MPTCP_WITHOUT": "zero-read"}
     finding = features.in_use(environment, BOTH, Role.PROXY, {name: at for at, name in enumerate(COUNTERS, 1)})
     assert "; left out: zero-read; 1 turns, 2 cut, 3 writes joined, " in finding.text
     assert finding.text.endswith(", 8 clients that waited for a descriptor")
 
 
-def test_what_the_throttler_needs_of_the_kernel_works() -> None:
+def test_findings_for_available_kernel_features() -> None:
     findings = list(features.of_throttler(dict.fromkeys((*NEEDED, *UPLOADS))))
     assert [finding.status for finding in findings] == [OK] * 7
     # A relay has no throttler, so nothing of it is tried.
@@ -74,7 +75,7 @@ def test_what_the_throttler_needs_of_the_kernel_works() -> None:
         ("socket diagnostics", "socket diagnostics", "CONFIG_INET_DIAG", "-a inet_diag"),
     ],
 )
-def test_what_it_needs_is_missed_by_name(feature: str, line: str, option: str, module: str) -> None:
+def test_missing_kernel_feature_is_named(feature: str, line: str, option: str, module: str) -> None:
     """Defect: IFB, socket diagnostics and packet sockets had no finding."""
     results: dict[str, str | None] = {**dict.fromkeys((*NEEDED, *UPLOADS)), feature: "No such device"}
     findings = {finding.check: finding for finding in features.of_throttler(results)}
@@ -95,7 +96,7 @@ def test_what_it_needs_is_missed_by_name(feature: str, line: str, option: str, m
         ({"iptables": "b", "nftables": "c"}, [FAIL, FAIL]),
     ],
 )
-def test_one_of_the_two_netfilters_is_enough(results: features.Results, statuses: list[Status]) -> None:
+def test_one_netfilter_backend_is_enough(results: features.Results, statuses: list[Status]) -> None:
     findings = list(features.netfilter(results))
     assert [finding.status for finding in findings] == statuses
     assert all(map(is_complete, findings))
@@ -111,7 +112,7 @@ def test_one_of_the_two_netfilters_is_enough(results: features.Results, statuses
         ({"shim": "stayed plain TCP", "mptcp": None}, "", FAIL, "stayed plain TCP"),
     ],
 )
-def test_shim(results: features.Results, error: str, status: Status, words: str) -> None:
+def test_finding_for_the_preload_library(results: features.Results, error: str, status: Status, words: str) -> None:
     finding = features.shim(results, "/x.so", error)
     assert finding.status is status
     assert words in finding.text
@@ -128,7 +129,9 @@ def test_shim(results: features.Results, error: str, status: Status, words: str)
         ("exit 3", "the trial failed: exit status 3"),
     ],
 )
-def test_why_a_trial_failed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, reason: str) -> None:
+def test_failed_trial_shows_its_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, reason: str
+) -> None:
     """Defect: instead of unshare's message the doctor showed its command and exit status."""
     unshare = tmp_path / "unshare"
     unshare.write_text(f"#!/bin/sh\n{program}\n")
@@ -141,7 +144,7 @@ def test_why_a_trial_failed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "Command" not in refusal
 
 
-def test_the_probe_tells_reasons() -> None:
+def test_probe_returns_reasons() -> None:
     def absent() -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file", "iptables-legacy")
 
@@ -157,24 +160,25 @@ def test_the_probe_tells_reasons() -> None:
 @pytest.mark.parametrize(
     ("loaded", "nftables", "tried"),
     [
-        (True, None, [{BY_IPTABLES, BY_NFTABLES}]),
-        (False, None, [{BY_NFTABLES}]),
-        (False, "No such file or directory", [{BY_NFTABLES}, {BY_IPTABLES}]),
+        (True, None, [{"iptables", "nftables"}]),
+        (False, None, [{"nftables"}]),
+        (False, "No such file or directory", [{"nftables"}, {"iptables"}]),
     ],
 )
-def test_no_module_of_iptables_is_loaded_where_nftables_works(
+def test_iptables_is_not_tried_if_nftables_works(
     loaded: bool, nftables: str | None, tried: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the doctor loaded iptables modules, so that the daemon chose iptables at its next start."""
-    asked: list[set[str]] = []
+    trials: list[set[str]] = []
 
     def trial(module: str, features: list[str]) -> tuple[Results, str]:
         if module == "mptcp_throttler.kernel.feature_probe":
-            asked.append({BY_IPTABLES, BY_NFTABLES} & set(features))
-        return {each: nftables if each == BY_NFTABLES else None for each in features}, ""
+            trials.append(set(BACKENDS) & set(features))
+        return {each: nftables if each == "nftables" else None for each in features}, ""
 
     monkeypatch.setattr(reading, "in_fresh_namespace", trial)
-    monkeypatch.setattr(reading, "IPTABLES_THERE", tmp_path if loaded else tmp_path / "absent")
+    monkeypatch.setattr(throttler_needs, "Path", lambda name: tmp_path if loaded else tmp_path / "absent")
+    assert backends_there() == (BACKENDS if loaded else ("nftables",))
     results, refusal = reading.probe(Role.PROXY, "")
-    assert asked == tried
-    assert (results[BY_NFTABLES], refusal) == (nftables, "")
+    assert trials == tried
+    assert (results["nftables"], refusal) == (nftables, "")

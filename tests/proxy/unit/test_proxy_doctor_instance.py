@@ -44,7 +44,9 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
         (["http_port 80", "http_port 81"], frozenset(), True, [(OK, "free"), (OK, "free")]),
     ],
 )  # fmt: skip
-def test_ports(texts: list[str], own: frozenset[int], root: bool, expected: list[tuple[Status, str]]) -> None:
+def test_finding_for_each_port(
+    texts: list[str], own: frozenset[int], root: bool, expected: list[tuple[Status, str]]
+) -> None:
     sockets = [
         Listening("*", 3128, "squid", (7,), mptcp=True),
         Listening("*", 8081, "squid", (8,)),
@@ -68,14 +70,14 @@ def test_ports(texts: list[str], own: frozenset[int], root: bool, expected: list
         (None, True, UNSEEN),
     ],
 )
-def test_who_is_handed_connections(rules: str | None, delivering: bool, status: Status) -> None:
+def test_finding_for_transparent_rules(rules: str | None, delivering: bool, status: Status) -> None:
     (finding,) = host.transparent(checked("http_port 3128", "http_port 80 tproxy"), rules, delivering)
     assert finding.status is status
     assert is_complete(finding)
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_a_port_on_which_nobody_listens_though_the_proxy_runs(role: Role) -> None:
+def test_port_without_a_listener_of_a_running_proxy_is_a_failure(role: Role) -> None:
     """Defect: the doctor reported the port as free and ok, although Squid's workers were gone."""
     (finding,) = host.ports(checked("http_port 3128"), [], frozenset({7}), True, role, frozenset({3128}))
     assert finding.status is FAIL
@@ -89,7 +91,7 @@ def test_a_port_on_which_nobody_listens_though_the_proxy_runs(role: Role) -> Non
     assert (finding.status, finding.text) == (OK, "free")
 
 
-def test_what_the_running_service_says_of_itself() -> None:
+def test_finding_for_the_status_of_the_running_service() -> None:
     assert list(host.service(None, Role.PROXY)) == []
     serving = Outcome(1, 1, 0, serving="serving: port 3128 by Multipath TCP")
     (finding,) = host.service(serving, Role.PROXY)
@@ -100,14 +102,14 @@ def test_what_the_running_service_says_of_itself() -> None:
     assert is_complete(finding)
 
 
-def test_room_for_logs_and_lists() -> None:
+def test_finding_for_free_space() -> None:
     there, not_there = (host.room(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True))
     assert (there.status, not_there.status) == (OK, WARN)
     assert not_there.check == "room in /run/n"
     assert is_complete(not_there)
 
 
-def test_configuration() -> None:
+def test_finding_for_the_configuration() -> None:
     bad = Problem("via maybe: no", "squid.conf", 3)
     odd = Problem("strange", "squid.conf", 4, warning=True)
     assert host.configuration(checked("via on", problems=(odd,)), "squid.conf", Role.PROXY).status is OK
@@ -119,7 +121,7 @@ def test_configuration() -> None:
     assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf", Role.PROXY).status is OK
 
 
-def test_what_only_root_may_read_of_it_is_no_fault() -> None:
+def test_included_file_that_only_root_may_read_is_no_fault() -> None:
     """Defect: the doctor told an ordinary user that the proxy refuses to start."""
     denied = Problem('acl a src "/etc/list": Can not open file /etc/list for reading', "squid.conf", 3)
     good = checked("via on", problems=(denied,))
@@ -129,7 +131,7 @@ def test_what_only_root_may_read_of_it_is_no_fault() -> None:
     assert host.configuration(good, "squid.conf", Role.PROXY, "/etc/list").status is UNSEEN
 
 
-def test_what_the_unit_cannot_open_is_told() -> None:
+def test_file_that_the_unit_cannot_open_is_reported() -> None:
     """Defect: the doctor, run by root, accepted the file because root can open it."""
     odd = Problem("strange", "relay.conf", 4, warning=True)
     unseen = Problem("include /root/x: mptcp-relay.service does not see it", "relay.conf", 3, "elsewhere", warning=True)
@@ -155,7 +157,7 @@ def test_what_the_unit_cannot_open_is_told() -> None:
         (None, "reloads.json: Permission denied; root has a proxy reload", UNSEEN, "not seen without root"),
     ],
 )
-def test_how_the_last_reload_ended(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
+def test_finding_for_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
     finding = host.last_reload(outcome, unknown, "relay.conf", "home", Role.RELAY)
     assert finding.status is status
     assert words in finding.text

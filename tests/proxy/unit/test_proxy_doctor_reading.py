@@ -10,13 +10,13 @@ import pytest
 from mptcp_proxy.doctor import reading
 
 
-def test_what_a_program_prints_may_be_no_text_in_any_encoding() -> None:
+def test_output_with_undecodable_bytes_is_read() -> None:
     """Defect: an interface name with the byte 0xff ended the doctor, which printed none of its findings."""
     assert reading.output("printf", r"w\377an") == "w\ufffdan"
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), subprocess.TimeoutExpired("ip", 30)])
-def test_a_program_that_gives_no_answer_says_nothing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_program_without_answer_counts_as_empty_output(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Defect: a program that took too long ended the doctor."""
 
     def answer(*_: object, **__: object) -> None:

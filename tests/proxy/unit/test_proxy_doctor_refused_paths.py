@@ -24,22 +24,22 @@ CLIENTS = "acl clients src 192.168.0.0/16 fd00::/8"
 ALLOW, DENY = "http_access allow clients", "http_access deny all"
 
 
-def told(*lines: str, policy: str = POLICY) -> list[tuple[Status, str]]:
-    said = statements([PhysicalLine("squid.conf", at, line) for at, line in enumerate(lines, 1)], "mptcpproxy")
-    findings = list(refused_paths(policy, list(said), "squid.conf"))
+def refused(*lines: str, policy: str = POLICY) -> list[tuple[Status, str]]:
+    configuration = statements([PhysicalLine("squid.conf", at, line) for at, line in enumerate(lines, 1)], "mptcpproxy")
+    findings = list(refused_paths(policy, list(configuration), "squid.conf"))
     assert all(map(is_complete, findings))
     return [(each.status, f"{each.text} {each.remedy}") for each in findings]
 
 
-def test_networks_that_the_shipped_rules_do_not_let_in() -> None:
+def test_path_clients_that_the_shipped_rules_deny_are_reported() -> None:
     """Defect: clients of the policy page's own example got 403, without any explanation."""
-    ((status, text),) = told(*SHIPPED.read_text().splitlines())
+    ((status, text),) = refused(*SHIPPED.read_text().splitlines())
     assert status is Status.WARN
     assert "100.64.0.0/10 (path lte), 2001:db8:1::/48 (path lte)" in text
     assert "acl clients src 100.64.0.0/10 2001:db8:1::/48;" in text
     # The advised lines solve the problem.
     more = "acl clients src 100.64.0.0/10 2001:db8:1::/48"
-    ((status, _),) = told(
+    ((status, _),) = refused(
         *SHIPPED.read_text().replace("acl clients src fc00", f"{more}\nacl clients src fc00").splitlines()
     )
     assert status is Status.OK
@@ -57,8 +57,8 @@ def test_networks_that_the_shipped_rules_do_not_let_in() -> None:
         [CLIENTS, "acl bad port 25", ALLOW, "http_access deny bad"],
     ],
 )
-def test_whom_some_rule_may_let_in_is_not_told_of(lines: list[str]) -> None:
-    assert [status for status, _ in told(*lines)] == [Status.OK]
+def test_path_clients_that_a_rule_may_allow_are_not_reported(lines: list[str]) -> None:
+    assert [status for status, _ in refused(*lines)] == [Status.OK]
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,20 @@ def test_whom_some_rule_may_let_in_is_not_told_of(lines: list[str]) -> None:
         [CLIENTS, "follow_x_forwarded_for allow all", ALLOW, DENY],
     ],
 )
-def test_where_it_is_not_known_nothing_is_said(lines: list[str]) -> None:
-    assert told(*lines) == []
+def test_no_finding_if_the_clients_of_a_rule_are_not_known(lines: list[str]) -> None:
+    assert refused(*lines) == []
 
 
-def test_a_policy_without_clients_and_one_with_mistakes() -> None:
+def test_policy_without_clients_or_with_mistakes_has_no_warning() -> None:
     for policy in ("version: 1\nrules: []\n", "paths: {a: {interface: eth0}}", "paths: [x]", "{", ""):
-        assert told(CLIENTS, ALLOW, DENY, policy=policy) == []
-    ((status, _),) = told(CLIENTS, ALLOW, DENY, policy="paths: {a: {clients: [nonsense, 192.168.1.0/24]}}")
+        assert refused(CLIENTS, ALLOW, DENY, policy=policy) == []
+    ((status, _),) = refused(CLIENTS, ALLOW, DENY, policy="paths: {a: {clients: [nonsense, 192.168.1.0/24]}}")
     assert status is Status.OK
 
 
-def test_denied_before_it_is_allowed_and_a_list_of_another_name() -> None:
-    ((status, text),) = told("acl lte src 100.64.0.0/10 2001:db8::/32", "http_access deny lte", "http_access allow all")
+def test_path_clients_that_are_denied_first_are_reported() -> None:
+    ((status, text),) = refused(
+        "acl lte src 100.64.0.0/10 2001:db8::/32", "http_access deny lte", "http_access allow all"
+    )
     assert status is Status.WARN
     assert "http_access allow path_clients" in text

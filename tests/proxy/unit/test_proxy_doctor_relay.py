@@ -28,7 +28,7 @@ UNCOUNTED = Attempt("192.0.2.1:3128", multipath=True, subflows=None)
 DEAD = Attempt("[2001:db8::1]:3128", "Network is unreachable")
 
 
-def is_as(finding: Finding, status: Status, *words: str) -> None:
+def assert_finding(finding: Finding, status: Status, *words: str) -> None:
     assert finding.status is status
     assert all(word in f"{finding.text} {finding.remedy}" for word in words), finding
     assert is_complete(finding)
@@ -43,8 +43,10 @@ def is_as(finding: Finding, status: Status, *words: str) -> None:
         ({}, "", WARN, "names none"),
     ],
 )
-def test_which_parents_squid_takes_for_dead(states: dict[str, bool], error: str, status: Status, words: str) -> None:
-    is_as(relay.alive(states, error, "write it"), status, words)
+def test_parents_that_squid_takes_for_dead_are_reported(
+    states: dict[str, bool], error: str, status: Status, words: str
+) -> None:
+    assert_finding(relay.alive(states, error, "write it"), status, words)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +58,8 @@ def test_which_parents_squid_takes_for_dead(states: dict[str, bool], error: str,
         (None, WARN, "read"),
     ],
 )
-def test_the_limit(subflows: int | None, status: Status, words: str) -> None:
-    is_as(relay.limit(subflows), status, words)
+def test_finding_for_the_subflow_limit(subflows: int | None, status: Status, words: str) -> None:
+    assert_finding(relay.limit(subflows), status, words)
 
 
 @pytest.mark.parametrize(
@@ -73,16 +75,16 @@ def test_the_limit(subflows: int | None, status: Status, words: str) -> None:
                                       "MPTcpExtMPCapableSYNTXDisabled", "sysctl -w net.mptcp.blackhole_timeout=0"]),
     ],
 )  # fmt: skip
-def test_whether_the_kernel_has_given_up(
+def test_finding_for_multipath_tcp_that_the_kernel_gave_up(
     seconds: str | None, counts: tuple[int, int], in_force: bool, status: Status, words: list[str]
 ) -> None:
-    is_as(relay.blackhole(seconds, GivenUp(*counts), in_force), status, *words)
+    assert_finding(relay.blackhole(seconds, GivenUp(*counts), in_force), status, *words)
 
 
-def test_a_parent_is_not_blamed_for_what_the_kernel_has_given_up() -> None:
+def test_plain_tcp_is_explained_by_the_kernel_if_it_gave_up() -> None:
     plain = Attempt("192.0.2.1:3128", given_up=True)
     found = relay.parent("p:3128", [plain])
-    is_as(found, FAIL, "plain TCP", "blackhole_timeout=0")
+    assert_finding(found, FAIL, "plain TCP", "blackhole_timeout=0")
     assert "sysctl blackhole" in found.why
     assert "sysctl blackhole" not in relay.parent("p:3128", [PLAIN]).why
 
@@ -102,18 +104,18 @@ def test_a_parent_is_not_blamed_for_what_the_kernel_has_given_up() -> None:
         ([ETH, WLAN, Uplink("10.0.0.9", "")], FAIL, ["no interface has the address of the endpoint 10.0.0.9"]),
     ],
 )
-def test_uplinks(endpoints: list[Uplink], status: Status, words: list[str]) -> None:
-    is_as(relay.uplinks(endpoints, [ETH, WLAN]), status, *words)
+def test_finding_for_the_uplinks(endpoints: list[Uplink], status: Status, words: list[str]) -> None:
+    assert_finding(relay.uplinks(endpoints, [ETH, WLAN]), status, *words)
 
 
-def test_no_endpoint_is_advised_that_the_gateway_holds_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_remedy_adds_no_endpoint_if_the_gateway_manages_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(relay, "GATEWAY", tmp_path)
     found = relay.uplinks([ETH], [ETH, WLAN])
     assert found.status is FAIL
     assert "endpoint add" not in found.remedy
 
 
-def test_a_lost_endpoint_is_removed_by_its_id() -> None:
+def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
     """Defect: "delete id 0 ADDRESS" removed nothing, because id 0 means the first subflow, not an endpoint."""
     lost = [Uplink("10.0.0.9", "", id=3), Uplink("2001:db8::9", "", id=7)]
     assert relay.uplinks([ETH, *lost], [ETH, WLAN]).remedy.split("; ") == [
@@ -130,7 +132,7 @@ def test_a_lost_endpoint_is_removed_by_its_id() -> None:
         (
             [(ETH, "192.0.2.1", "eth0"), (WLAN, "192.0.2.1", "eth0")],
             FAIL,
-            # Table 101 belongs to somebody else.
+            # Table 101 is already used for something else.
             [
                 "10.77.2.2 (wlan0) to 192.0.2.1: by eth0",
                 "via 10.77.2.1 dev wlan0 table 102 && ip -4 rule add from 10.77.2.2",
@@ -147,11 +149,13 @@ def test_a_lost_endpoint_is_removed_by_its_id() -> None:
         ([], WARN, ["nothing to look at"]),
     ],
 )
-def test_routes(found: list[tuple[Uplink, str, str]], status: Status, words: list[str]) -> None:
-    is_as(relay.routes(found, {101}), status, *words)
+def test_finding_for_the_routes_of_the_uplinks(
+    found: list[tuple[Uplink, str, str]], status: Status, words: list[str]
+) -> None:
+    assert_finding(relay.routes(found, {101}), status, *words)
 
 
-def test_from_which_addresses_squid_itself_connects() -> None:
+def test_outgoing_addresses_of_squid_are_read() -> None:
     texts = (
         "tcp_outgoing_address 10.77.1.2 by_eth0",
         "tcp_outgoing_address localhost",
@@ -183,11 +187,11 @@ def test_from_which_addresses_squid_itself_connects() -> None:
         ([], "Name or service not known", FAIL, "Name or service not known"),
     ],
 )
-def test_parents(attempts: list[Attempt], error: str, status: Status, words: str) -> None:
-    is_as(relay.parent("p:3128", attempts, error), status, words)
+def test_finding_for_a_parent(attempts: list[Attempt], error: str, status: Status, words: str) -> None:
+    assert_finding(relay.parent("p:3128", attempts, error), status, words)
 
 
-def test_what_is_advised_for_a_parent_takes_its_address_without_brackets() -> None:
+def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
     """Defect: the remedy passed [2001:db8::1] to ping and getent, which do not accept brackets."""
     assert relay.parent("[2001:db8::1]:3128", [GOOD, DEAD]).remedy == "ping 2001:db8::1"
     assert relay.parent("[2001:db8::1]:3128", [], "no answer").remedy == "getent ahosts 2001:db8::1"
@@ -204,19 +208,21 @@ def test_what_is_advised_for_a_parent_takes_its_address_without_brackets() -> No
         (["a:1"], 2, Towards(), FAIL, "without the preload library (2 of its processes)"),
     ],
 )
-def test_a_relay_that_runs(listed: list[str], unloaded: int, now: Towards, status: Status, words: str) -> None:
+def test_finding_for_a_running_relay(
+    listed: list[str], unloaded: int, now: Towards, status: Status, words: str
+) -> None:
     (finding,) = relay.running(listed, ["a:1"], unloaded, now)
-    is_as(finding, status, words)
+    assert_finding(finding, status, words)
 
 
-def test_a_relay_without_parents() -> None:
-    is_as(relay.no_parent(""), FAIL, "cache_peer")
-    is_as(relay.no_parent("/etc/relay.conf"), Status.UNSEEN, "/etc/relay.conf")
+def test_finding_for_a_relay_without_parents() -> None:
+    assert_finding(relay.no_parent(""), FAIL, "cache_peer")
+    assert_finding(relay.no_parent("/etc/relay.conf"), Status.UNSEEN, "/etc/relay.conf")
     (finding,) = relay.running([], ["192.0.2.1:3128"], 0, None)
-    is_as(finding, Status.UNSEEN)
+    assert_finding(finding, Status.UNSEEN)
 
 
-def test_words_of_the_roles() -> None:
+def test_findings_use_the_words_of_the_role() -> None:
     assert "parents" in kernel.mptcp_socket(92, "6.1", Role.RELAY).why
     assert "clients" in kernel.mptcp_socket(92, "6.1").why
     assert "connection to a parent" in features.shim({"shim": None}, "/x.so", "", Role.RELAY).text

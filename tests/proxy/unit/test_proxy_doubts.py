@@ -53,7 +53,7 @@ CLEAR = [
 
 
 @pytest.mark.parametrize("texts", DOUBTFUL)
-def test_what_cannot_be_judged_is_named_with_its_line(texts: list[str]) -> None:
+def test_doubtful_value_is_reported_with_its_line(texts: list[str]) -> None:
     (problem,) = doubts(parse(*texts))
     assert (problem.file, problem.line, problem.warning) == ("squid.conf", 1, False)
     assert "as it is: --allow-open-proxy" in problem.allowed
@@ -61,11 +61,11 @@ def test_what_cannot_be_judged_is_named_with_its_line(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("texts", CLEAR)
-def test_what_is_clear_is_not_remarked_on(texts: list[str]) -> None:
+def test_clear_value_is_not_reported(texts: list[str]) -> None:
     assert list(doubts(parse(*texts))) == []
 
 
-def test_a_value_in_a_file_is_named_by_the_place_there(tmp_path: Path) -> None:
+def test_doubtful_value_in_a_file_is_reported_with_its_line_there(tmp_path: Path) -> None:
     names = tmp_path / "clients"
     names.write_text("# ours\n10.0.0.0/8 Berlin, ground floor\n172.16.0.0/0.15.255.255\n10.1.0.0/16 10.2.0.0/16\n")
     problems = list(doubts(parse(f'acl c src "{names}"')))

@@ -33,13 +33,13 @@ def _written(v4: int) -> list[tuple[int, IPv6Address]]:
 
 
 @given(_V4)
-def test_an_address_has_the_one_that_was_written_into_it(v4: int) -> None:
+def test_address_that_was_embedded_is_extracted(v4: int) -> None:
     for number, written in _written(v4):
         assert embedded(Addresses.of(str(written)), WAYS[number]) == Addresses.of(str(IPv4Address(v4))), written
 
 
 @given(_V4, _V4)
-def test_of_two_ends_all_between_are_there(one: int, other: int) -> None:
+def test_range_of_addresses_is_extracted(one: int, other: int) -> None:
     low, high = sorted((one, other))
     for (number, first), (_, last) in zip(_written(low), _written(high), strict=True):
         ends = sorted((first, last))
@@ -48,16 +48,16 @@ def test_of_two_ends_all_between_are_there(one: int, other: int) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.name}-{way.behind}")
-def test_all_of_a_prefix_is_all_of_ipv4(way: Way) -> None:
+def test_whole_prefix_contains_all_of_ipv4(way: Way) -> None:
     assert embedded(way.prefix, way) == IPV4.all
 
 
-def test_across_the_end_of_one_prefix_are_the_last_and_the_first() -> None:
+def test_range_across_two_prefixes_has_the_end_and_the_start() -> None:
     v4 = "128.0.0.0/1", "0.0.0.0/2"
     first, last = IPv6Address("64:ff9b:1:1::8000:0"), IPv6Address("64:ff9b:1:1:0:1:3fff:ffff")
     assert embedded(Addresses.between(first, last), WAYS[6]) == Addresses.of(*v4)
 
 
-def test_where_the_octet_between_is_not_zero_there_is_none() -> None:
+def test_address_with_a_nonzero_reserved_octet_embeds_none() -> None:
     between = Addresses.between(IPv6Address("64:ff9b:1:4000:100::"), IPv6Address("64:ff9b:1:4000:ffff::"))
     assert embedded(between, WAYS[3]) == Addresses()

@@ -73,7 +73,7 @@ def test_each_missing_protection_is_a_warning(missing: str) -> None:
 TO_A_PEER = ["acl page dstdomain page.internal", "http_access allow page clients"]
 
 
-def test_what_goes_to_a_peer_alone_exposes_nothing_of_this_host() -> None:
+def test_requests_that_only_a_peer_serves_expose_nothing_here() -> None:
     protected = [line for part in PARTS.values() for line in part]
     elsewhere = [*SHIPPED, *TO_A_PEER, *protected, *LET_IN]
     assert exposed(*elsewhere, "never_direct allow page") == []
@@ -99,16 +99,16 @@ def shipped(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["squid.conf", "relay-squid.conf"])
 @pytest.mark.parametrize("missing", ["to_metadata", "to_embedded"])
-def test_each_address_of_a_clouds_metadata_is_missed_in_what_is_shipped(name: str, missing: str) -> None:
+def test_shipped_rules_need_each_metadata_address(name: str, missing: str) -> None:
     """Defect: Azure's and Oracle's addresses were in neither list, so any client could reach them through the proxy."""
     lines = shipped(name)
 
-    def said(lines: list[str]) -> list[str]:
+    def texts_for(lines: list[str]) -> list[str]:
         own = "/run/${service_name}/own-addresses".replace("${service_name}", "n")
         found = exposure_problems(parse(*lines), own, connects=name == "squid.conf")
         return [problem.text for problem in found]
 
-    assert said(lines) == []
+    assert texts_for(lines) == []
     taken = 0
     for number, line in enumerate(lines):
         for address in line.split() if line.startswith(f"acl {missing} dst ") else ():
@@ -116,13 +116,13 @@ def test_each_address_of_a_clouds_metadata_is_missed_in_what_is_shipped(name: st
             # list.
             if address[0] in "16f" and address not in ("64:ff9b::/104", "64:ff9b:1::/48"):
                 without = line.replace(f" {address}", " 192.0.2.1")
-                (text,) = said([*lines[:number], without, *lines[number + 1 :]])
+                (text,) = texts_for([*lines[:number], without, *lines[number + 1 :]])
                 assert ("behind NAT64" if missing == "to_embedded" else "168.63.129.16") in text, address
                 taken += 1
     assert taken == {"to_metadata": 11, "to_embedded": 7}[missing]
 
 
-def test_half_of_the_loopback_addresses_is_not_enough() -> None:
+def test_denying_half_of_the_loopback_addresses_is_a_warning() -> None:
     half = ["acl lo dst 127.0.0.0/9 ::1/128", "http_access deny lo"]
     (text,) = exposed(*SHIPPED, *half, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *LET_IN)
     assert "loopback" in text
@@ -143,7 +143,7 @@ PROTECTED = [line for part in PARTS.values() for line in part]
         ["acl all_ports any-of bad CONNECT", "http_access deny all_ports bad", *LET_IN],
     ],
 )
-def test_a_rule_for_some_tunnels_is_no_protection(rules: list[str]) -> None:
+def test_denying_only_some_tunnels_is_a_warning(rules: list[str]) -> None:
     bad = "acl bad dstdomain .example"
     texts = exposed(bad, *SHIPPED, *TO_LOOPBACK, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *rules)
     assert [text for text in texts if "CONNECT to ports such as" in text]
@@ -159,7 +159,7 @@ def test_a_rule_for_some_tunnels_is_no_protection(rules: list[str]) -> None:
         ["acl tls port 443", "http_access deny CONNECT all !tls"],
     ],
 )
-def test_tunnels_are_denied_by_whatever_means_it(rules: list[str]) -> None:
+def test_each_way_to_deny_tunnels_is_accepted(rules: list[str]) -> None:
     assert exposed(*SHIPPED, *TO_LOOPBACK, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *rules, *LET_IN) == []
 
 
@@ -172,35 +172,35 @@ def test_tunnels_are_denied_by_whatever_means_it(rules: list[str]) -> None:
         (["acl pages any-of manager", "http_access allow pages clients"], "http_access allow pages clients"),
     ],
 )
-def test_clients_who_see_the_status_pages_are_warned_of(rules: list[str], first: str) -> None:
+def test_rule_that_opens_the_status_pages_to_clients_is_a_warning(rules: list[str], first: str) -> None:
     (text,) = exposed("acl clients src 10.0.0.0/8", *rules, *PROTECTED, *LET_IN)
     assert text.startswith(f"{first}: no rule before this one denies Squid's own status pages (manager)")
 
 
-def test_a_rule_for_the_status_pages_lets_nobody_elsewhere() -> None:
+def test_rule_for_the_status_pages_opens_nothing_else() -> None:
     (text,) = exposed("acl clients src 10.0.0.0/8", "http_access allow manager clients", *PROTECTED, *LET_IN)
     assert "loopback" not in text
     assert "CONNECT" not in text
 
 
-def test_a_rule_with_the_word_manager_may_let_clients_in() -> None:
+def test_rule_with_negated_manager_lets_clients_in() -> None:
     (text,) = exposed(*SHIPPED, "http_access allow !manager clients", *PROTECTED, *LET_IN)
     assert text.startswith("http_access allow !manager clients")
     assert "loopback" in text
 
 
-def test_clients_with_a_password_are_clients() -> None:
+def test_rule_for_users_with_a_password_lets_clients_in() -> None:
     (text,) = exposed(*SHIPPED, "acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all")
     assert "loopback" in text
 
 
-def test_addresses_may_be_denied_by_several_rules() -> None:
+def test_addresses_that_several_rules_deny_are_protected() -> None:
     parts = ["acl a dst 127.0.0.0/9", "acl b dst 127.128.0.0/9", "acl c dst ::1", "acl any_c any-of c"]
     rules = ["http_access deny a", "http_access deny all b", "http_access deny any_c"]
     assert exposed(*SHIPPED, *parts, *rules, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *LET_IN) == []
 
 
-def test_lists_of_lists_are_asked_for_once_each() -> None:
+def test_nested_lists_are_evaluated_once_each() -> None:
     lists = ["acl l0 port 80", *(f"acl l{n} any-of l{n - 1} l{n - 1}" for n in range(1, 41))]
     assert exposed(*SHIPPED, *lists, *PROTECTED, "http_access deny l40", *LET_IN) == []
 
@@ -223,7 +223,7 @@ BY_PROXY_PROTOCOL = "http_port 3129 require-proxy-header"
         ([BY_PROXY_PROTOCOL, "acl_uses_indirect_client off"], "proxy_protocol_access allow clients"),
     ],
 )
-def test_who_is_believed_to_come_from_this_host_is_a_client(before: list[str], rule: str) -> None:
+def test_client_that_may_claim_a_local_address_is_a_warning(before: list[str], rule: str) -> None:
     """Defect: a client that put 127.0.0.1 into a header saw the status pages, and no warning mentioned it."""
     believed = [*before, rule, *(["endif"] if before and before[0].startswith("if ") else [])]
     (text,) = exposed(*ALL, *believed)
@@ -247,11 +247,11 @@ def test_who_is_believed_to_come_from_this_host_is_a_client(before: list[str], r
         [BY_PROXY_PROTOCOL, "proxy_protocol_access allow localhost"],
     ],
 )
-def test_who_is_not_believed_comes_from_elsewhere(believed: list[str]) -> None:
+def test_client_whose_claim_is_not_believed_is_no_warning(believed: list[str]) -> None:
     assert exposed(*ALL, *believed) == []
 
 
-def test_who_is_believed_reaches_what_a_rule_for_this_host_lets_in() -> None:
+def test_client_that_may_claim_a_local_address_reaches_local_services() -> None:
     first = ["acl clients src 10.0.0.0/8", "http_access deny manager", "http_access allow localhost"]
     (text,) = exposed(*first, *PROTECTED, *LET_IN, "follow_x_forwarded_for allow clients")
     assert text.startswith("http_access allow localhost: no rule before this one denies loopback addresses, link-local")
@@ -267,7 +267,7 @@ def test_who_is_believed_reaches_what_a_rule_for_this_host_lets_in() -> None:
         ["acl known srcdomain .office.example.com"],
     ],
 )
-def test_a_list_of_this_host_and_of_others_whom_no_address_shows_is_not_for_this_host(known: list[str]) -> None:
+def test_list_with_other_clients_is_not_only_for_this_host(known: list[str]) -> None:
     """Defect: such a list counted as containing only this host, and what it opens was not reported."""
     (text,) = exposed(*known, "acl us any-of localhost known", "http_access allow us", "http_access deny all")
     assert text.startswith("http_access allow us: no rule before this one denies loopback addresses")

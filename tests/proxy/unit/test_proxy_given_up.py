@@ -29,26 +29,26 @@ NETSTAT = (
         ("", GivenUp()),
     ],
 )
-def test_the_counters(text: str, expected: GivenUp) -> None:
+def test_counters_are_read(text: str, expected: GivenUp) -> None:
     assert read_given_up(text) == expected
 
 
 @given(st.text(alphabet="MPTcpExt: Blackhole\n", max_size=99))
-def test_no_file_breaks_it(text: str) -> None:
+def test_malformed_counters_count_as_zero(text: str) -> None:
     assert read_given_up(text) == GivenUp()
 
 
-def test_this_kernel_can_be_asked() -> None:
+def test_counters_of_this_kernel_are_read() -> None:
     assert given_up().times >= 0
 
 
-def test_it_is_in_force_while_connections_are_opened_so() -> None:
+def test_black_hole_is_in_force_while_the_counter_grows() -> None:
     counts = [GivenUp(1, 5), GivenUp(1, 5), GivenUp(1, 6), GivenUp(1, 6)]
     watch = Watch(lambda: counts.pop(0))
     assert [watch.in_force() for _ in range(3)] == [None, GivenUp(1, 6), None]
 
 
-def test_a_relay_says_so_once_for_each_time(
+def test_relay_reports_each_black_hole_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
@@ -66,8 +66,8 @@ def test_a_relay_says_so_once_for_each_time(
     while looked <= len(counts):  # the last count has been handled
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    said = [line for line in capsys.readouterr().err.splitlines() if "given up" in line]
-    assert len(said) == 2
-    assert "MPTcpExtBlackhole 1" in said[0]
-    assert "MPTcpExtBlackhole 2" in said[1]
-    assert "sysctl -w net.mptcp.blackhole_timeout=0" in said[0]
+    messages = [line for line in capsys.readouterr().err.splitlines() if "given up" in line]
+    assert len(messages) == 2
+    assert "MPTcpExtBlackhole 1" in messages[0]
+    assert "MPTcpExtBlackhole 2" in messages[1]
+    assert "sysctl -w net.mptcp.blackhole_timeout=0" in messages[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the open-proxy check: helper programs, and the client address that Squid is told by others."""
+"""Tests for the open-proxy check: helper programs, and client addresses that other hosts claim to Squid."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ OPEN = [
     ["external_acl_type where ttl=60 %DST /bin/helper", "acl ok external where", "http_access allow ok"],
     ["external_acl_type where %DST /bin/helper", "acl ok external -- where", "http_access allow ok"],
     *(
-        [f"external_acl_type where {said}", "acl ok external where", "http_access allow ok"]
-        for said in (
+        [f"external_acl_type where {format_codes}", "acl ok external where", "http_access allow ok"]
+        for format_codes in (
             # Codes behind the helper's path are its arguments, not its input.
             "%DST /bin/helper %SRC",
             "ttl=60 ipv4 /bin/helper %SRC",
@@ -112,13 +112,23 @@ OPEN = [
         [
             *sources,
             "external_acl_type where %DST /bin/helper",
-            f"external_acl_type second {said} /bin/helper",
+            f"external_acl_type second {format_codes} /bin/helper",
             "acl ok external where",
             "acl fine external second",
             "http_access allow ok fine",
             "http_access deny all",
         ]
-        for said in ("%EXT_USER", "%EXT_LOG", "%EXT_TAG", "%ue", "%ea", "%et", "%un", "%note{user}", "%{user}note")
+        for format_codes in (
+            "%EXT_USER",
+            "%EXT_LOG",
+            "%EXT_TAG",
+            "%ue",
+            "%ea",
+            "%et",
+            "%un",
+            "%note{user}",
+            "%{user}note",
+        )
         for sources in (
             [],
             ["auth_param basic program /bin/passwords", "external_acl_type who %SRC /bin/helper"],
@@ -137,13 +147,13 @@ OPEN = [
     *(
         [
             "auth_param basic program /bin/passwords",
-            f"external_acl_type named {said} /bin/helper",
+            f"external_acl_type named {format_codes} /bin/helper",
             asks,
             "acl ok external named",
             "http_access allow ok",
             "http_access deny all",
         ]
-        for said, asks in (
+        for format_codes, asks in (
             ("%un", "acl me ident REQUIRED"),
             ("%un", "acl me ident_regex ."),
             ("%un", "ident_lookup_access allow all"),
@@ -219,12 +229,12 @@ CLOSED = [
     ],
     *(
         [
-            f"external_acl_type who {said} /bin/helper",
+            f"external_acl_type who {format_codes} /bin/helper",
             "acl ok external who",
             "http_access allow ok",
             "http_access deny all",
         ]
-        for said in (
+        for format_codes in (
             "%>{Authorization}",
             "%{Authorization}>ha",
             "%>ha{Authorization}",
@@ -244,27 +254,27 @@ CLOSED = [
     # Each result in the input comes from a helper that gets the client's address or credentials.
     *(
         [
-            f"external_acl_type who {told} /bin/helper",
-            f"external_acl_type group {said} /bin/helper",
+            f"external_acl_type who {first_input} /bin/helper",
+            f"external_acl_type group {format_codes} /bin/helper",
             "acl known external who",
             "acl ok external group",
             "http_access allow ok",
             "http_access deny all",
         ]
-        for told in ("%SRC", "%DST %>ha{Authorization}")
-        for said in ("%EXT_USER", "%EXT_TAG", "%ue", "%un", "%{user}note", "%note{user}")
+        for first_input in ("%SRC", "%DST %>ha{Authorization}")
+        for format_codes in ("%EXT_USER", "%EXT_TAG", "%ue", "%un", "%{user}note", "%note{user}")
     ),
     *(
         [
             "auth_param basic program /bin/passwords",
-            f"external_acl_type group {said} /bin/helper",
+            f"external_acl_type group {format_codes} /bin/helper",
             "acl ok external group",
             "acl named ext_user REQUIRED",
             "http_access allow ok",
             "http_access allow named",
             "http_access deny all",
         ]
-        for said in ("%LOGIN", "%un", "%credentials", "%note{user}")
+        for format_codes in ("%LOGIN", "%un", "%credentials", "%note{user}")
     ),
     [
         "external_acl_type who %SRC /bin/helper",
@@ -273,7 +283,7 @@ CLOSED = [
         "http_access deny !ok",
         "http_access allow named",
     ],
-    # No helper ever supplies a user name, so this rule matches nobody.
+    # No helper ever supplies a user name, so this rule matches no client.
     ["acl named ext_user REQUIRED", "http_access allow named", "http_access deny all"],
     *(
         [*settings, "follow_x_forwarded_for allow all", *known, "http_access allow ok", "http_access deny all"]
@@ -293,7 +303,7 @@ CLOSED = [
 
 
 @pytest.mark.parametrize("texts", OPEN)
-def test_helpers_that_let_strangers_in(texts: list[str]) -> None:
+def test_helper_that_does_not_identify_clients_is_refused(texts: list[str]) -> None:
     (problem,) = open_proxy_problems(parse(*texts))
     assert "an open proxy" in problem.text
     assert problem.line is not None
@@ -301,11 +311,11 @@ def test_helpers_that_let_strangers_in(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("texts", CLOSED)
-def test_helpers_that_know_who_a_client_is(texts: list[str]) -> None:
+def test_helper_that_identifies_clients_is_accepted(texts: list[str]) -> None:
     assert list(open_proxy_problems(parse(*texts))) == []
 
 
-def test_a_helper_is_known_by_a_name_in_a_file(tmp_path: Path) -> None:
+def test_helper_that_is_named_in_a_file_is_recognized(tmp_path: Path) -> None:
     """Defect: the check took a helper that gets nothing about the client for one that identifies it."""
     name = tmp_path / "helper"
     name.write_text("where\n")
@@ -313,7 +323,7 @@ def test_a_helper_is_known_by_a_name_in_a_file(tmp_path: Path) -> None:
     assert list(open_proxy_problems(parse(*rules)))
 
 
-def test_a_helper_that_spoils_what_others_answer_is_named() -> None:
+def test_helper_that_gets_no_client_is_named_in_the_problem() -> None:
     """Such a helper classifies page addresses, for example, and never names a user."""
     texts = [
         "external_acl_type cat %URI /bin/categories",

@@ -37,7 +37,7 @@ class Here(Places):
         return self.directory / "lib"
 
 
-def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_installed_with_their_content_and_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     Here.directory = tmp_path
     places = Here("n")
@@ -70,7 +70,7 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert places.logs.stat().st_mode & 0o777 == 0o750
 
 
-def test_squids_own_pages_stand_beside_ours(tmp_path: Path) -> None:
+def test_error_pages_of_squid_are_installed_with_ours(tmp_path: Path) -> None:
     """Squid complains about each of its page names that is missing. Our pages link to the check page if it exists."""
     for name in ("ERR_DNS_FAIL", "ERR_NEW"):
         (tmp_path / name).write_text("Squid's own")
@@ -86,7 +86,7 @@ def test_squids_own_pages_stand_beside_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "a:b", "a\tb"])
-def test_a_library_that_ld_preload_cannot_name_is_copied(tmp_path: Path, name: str) -> None:
+def test_library_with_a_path_unfit_for_ld_preload_is_copied(tmp_path: Path, name: str) -> None:
     Here.directory = tmp_path
     tmp_path.chmod(0o755)
     places = Here("n")
@@ -99,7 +99,7 @@ def test_a_library_that_ld_preload_cannot_name_is_copied(tmp_path: Path, name: s
     assert shim.can_be_preloaded(used)
 
 
-def test_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
+def test_no_file_is_replaced_if_one_cannot_be_written(tmp_path: Path) -> None:
     """Defect: if a reload was refused because the last file had no room, the first file was already in force."""
     first = tmp_path / "squid.conf"
     first.write_text("in force")
@@ -110,9 +110,7 @@ def test_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"squid.conf": "in force"}
 
 
-def test_what_has_the_names_of_what_workers_share_is_removed_whatever_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_anything_with_a_name_of_shared_memory_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: any user's file of such a name in /dev/shm kept Squid from starting."""
     for name in ("WORKER_SOCKETS", "SHARED_MEMORY"):
         monkeypatch.setattr(installation, name, tmp_path)
@@ -121,5 +119,5 @@ def test_what_has_the_names_of_what_workers_share_is_removed_whatever_it_is(
     others = tmp_path / "n2-cf__metadata.shm"
     others.touch()
     (tmp_path / "n-link.ipc").symlink_to(others)
-    installation.remove_what_workers_shared(Places("n"))
+    installation.remove_shared_files(Places("n"))
     assert list(tmp_path.iterdir()) == [others]

@@ -14,17 +14,17 @@ HOME, GUEST = ip_network("10.0.0.1/32"), ip_network("10.9.9.9/32")
 BOTH = frozenset({HOME, GUEST})
 
 
-def test_an_address_that_flaps_is_told_once() -> None:
+def test_flapping_address_is_passed_to_squid_once() -> None:
     lingering = Lingering[Network](10.0)
-    told = [lingering.wanted({HOME}, 0.0)[0]]
+    passed = [lingering.wanted({HOME}, 0.0)[0]]
     for second in range(1, 600):
         wanted, _ = lingering.wanted({HOME, GUEST} if second % 2 else {HOME}, float(second))
-        if wanted != told[-1]:
-            told.append(wanted)
-    assert told == [{HOME}, {HOME, GUEST}]
+        if wanted != passed[-1]:
+            passed.append(wanted)
+    assert passed == [{HOME}, {HOME, GUEST}]
 
 
-def test_a_new_one_is_refused_at_once_and_one_that_went_soon_no_longer() -> None:
+def test_new_address_is_denied_at_once_and_a_lost_one_still_lingers() -> None:
     lingering = Lingering[Network](10.0)
     assert lingering.wanted({HOME, GUEST}, 0.0) == (BOTH, None)
     assert lingering.wanted({HOME}, 1.0) == (BOTH, 11.0)
@@ -32,7 +32,7 @@ def test_a_new_one_is_refused_at_once_and_one_that_went_soon_no_longer() -> None
     assert lingering.wanted({HOME}, 11.0) == (frozenset({HOME}), None)
 
 
-def test_one_that_was_there_for_long_stays_as_long_after_it_went() -> None:
+def test_long_lived_address_lingers_no_longer_than_a_short_lived_one() -> None:
     lingering = Lingering[Network](10.0)
     lingering.wanted({HOME, GUEST}, 0.0)
     assert lingering.wanted({HOME}, 3600.0) == (BOTH, 3610.0)
@@ -40,29 +40,29 @@ def test_one_that_was_there_for_long_stays_as_long_after_it_went() -> None:
 
 
 def reloads(every: float, until: float) -> list[float]:
-    """Return the times at which Squid is told, if a new address appears every *every* seconds."""
-    spacing, told, wanted, now = Spacing(2.0, 60.0, 60.0), list[float](), -1.0, 0.0
+    """Return the times at which Squid reloads if a new address appears every *every* seconds."""
+    spacing, times, wanted, now = Spacing(2.0, 60.0, 60.0), list[float](), -1.0, 0.0
     while now < until:
         if now % every == 0:
             wanted = max(wanted, now)
         if wanted >= 0 and spacing.earliest(now) <= now:
             spacing.done(now)
-            told.append(now)
+            times.append(now)
             wanted = -1.0
         now += 1.0
-    return told
+    return times
 
 
 @pytest.mark.parametrize(("every", "most"), [(1.0, 65), (5.0, 65), (20.0, 65), (50.0, 75)])
-def test_distinct_addresses_that_come_again_and_again_are_told_ever_more_seldom(every: float, most: int) -> None:
-    """Defect: Squid was told of each address, once a second, and refuses clients for a moment each time."""
-    told = reloads(every, 3600.0)
-    assert told[0] == 0.0
-    assert len(told) <= most
-    assert min(later - earlier for earlier, later in itertools.pairwise(told[10:])) >= 60.0
+def test_reloads_for_many_new_addresses_become_rarer(every: float, most: int) -> None:
+    """Defect: Squid reloaded for each new address, up to once a second, and each time refused clients for a moment."""
+    times = reloads(every, 3600.0)
+    assert times[0] == 0.0
+    assert len(times) <= most
+    assert min(later - earlier for earlier, later in itertools.pairwise(times[10:])) >= 60.0
 
 
-def test_after_a_quiet_time_an_address_is_told_at_once_again() -> None:
+def test_reload_is_immediate_again_after_a_quiet_time() -> None:
     spacing = Spacing(2.0, 60.0, 60.0)
     assert spacing.earliest(5.0) == 5.0
     for now in (5.0, 7.0, 11.0, 19.0, 35.0):

@@ -18,7 +18,7 @@ from mptcp_proxy.reported import Reported
 from mptcp_proxy.serving import CHANGING, INTERVAL, SOON, UNOPENED
 
 
-def test_a_start_and_a_reload_end_though_ss_does_not_answer(
+def test_start_and_reload_end_if_ss_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Defect: Squid was ended because no listener was seen, and a start or reload waited forever."""
@@ -27,10 +27,10 @@ def test_a_start_and_a_reload_end_though_ss_does_not_answer(
         raise FileNotFoundError
 
     now = 1000.0
-    told: list[str] = []
+    notified: list[str] = []
     monkeypatch.setattr(subprocess, "run", no_ss)
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(service_manager, "notify", lambda *lines: told.extend(lines))
+    monkeypatch.setattr(service_manager, "notify", lambda *lines: notified.extend(lines))
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     found = list(listeners(statements([PhysicalLine("f", 1, "http_port 3128")], "n")))
     watch = ListenersWatch(Places(), Role.PROXY, Reported(Places()), 0, found, 1)
@@ -47,6 +47,6 @@ def test_a_start_and_a_reload_end_though_ss_does_not_answer(
             assert begun + CHANGING <= over[0] <= begun + CHANGING + INTERVAL + SOON
             watch.expect_change(found)
         squid.kill()
-    assert told.count("READY=1") == 1
-    assert told[-1] == f"STATUS={BLIND}"
+    assert notified.count("READY=1") == 1
+    assert notified[-1] == f"STATUS={BLIND}"
     assert capsys.readouterr().err.count(BLIND) == 1

@@ -29,21 +29,21 @@ LISTEN 0      128        127.0.0.1:631       0.0.0.0:*    ino:9 sk:7 cgroup:/ <-
 """
 
 
-def test_sockets_are_told_apart_without_knowing_whose_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_sockets_are_distinguished_without_their_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = []
 
     def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        asked.append(command)
+        commands.append(command)
         return subprocess.CompletedProcess(command, 0, IDENTITIES, "")
 
     monkeypatch.setattr(subprocess, "run", answer)
     assert identities({3128}) == ("*:3128 ino:501 sk:1001", "*:3128 ino:502 sk:a")
     assert identities({80}) == ()
     # The option "p" must be missing, because it makes ss read each descriptor of each process.
-    assert {tuple(command) for command in asked} == {("ss", "-HOltne")}
+    assert {tuple(command) for command in commands} == {("ss", "-HOltne")}
 
 
-def test_a_process_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_with_an_undecodable_name_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: any user's listening process with the byte 0xff in its name ended the supervisor, and Squid with it."""
     ss = tmp_path / "ss"
     ss.write_bytes(b"#!/bin/sh\ncat <<'END'\n" + SS.replace("apache2", "@").encode().replace(b"@", b"\xff") + b"END\n")
@@ -59,7 +59,7 @@ def test_a_process_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("how", ["no ss", "too late", "fails"])
-def test_who_cannot_be_asked_says_nothing_of_who_listens(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_listeners_are_unknown_if_ss_fails(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Defect: an ss that took too long ended the supervisor, and a failing ss counted as "nobody listens"."""
 
     def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -75,7 +75,7 @@ def test_who_cannot_be_asked_says_nothing_of_who_listens(monkeypatch: pytest.Mon
     assert identities({3128}) is None
 
 
-def test_what_ss_prints() -> None:
+def test_output_of_ss_is_read() -> None:
     assert list(read_listening(SS)) == [
         Listening("*", 3128, "squid", (5745, 5743), mptcp=True),
         Listening("127.0.0.1", 631, "", ()),
@@ -89,7 +89,7 @@ def test_what_ss_prints() -> None:
     [("", 3128, True), ("10.0.0.1", 3128, True), ("", 631, True), ("127.0.0.1", 631, True), ("127.0.0.2", 631, False),
      ("[::1]", 631, True), ("[::2]", 631, False), ("", 3129, False), ("10.0.0.1", 80, True), ("10.0.0.2", 80, False)],
 )  # fmt: skip
-def test_ports_that_are_taken(host: str, port: int, taken: bool) -> None:
+def test_port_counts_as_taken_if_its_address_overlaps(host: str, port: int, taken: bool) -> None:
     assert (taken_by(host, port, read_listening(SS)) is not None) == taken
 
 
@@ -117,5 +117,5 @@ def test_ports_that_are_taken(host: str, port: int, taken: bool) -> None:
         ("10.0.0.1", "proxy.example", False),
     ],
 )
-def test_a_socket_keeps_only_its_own_families_from_being_bound(bound: str, host: str, taken: bool) -> None:
+def test_socket_takes_only_the_address_families_that_it_serves(bound: str, host: str, taken: bool) -> None:
     assert (taken_by(host, 3128, [Listening(bound, 3128, "other", (1,))]) is not None) == taken

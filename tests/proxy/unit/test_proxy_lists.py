@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for lists in files: Squid gets the checked content, and messages keep the operator's file names."""
+"""Tests for lists in files: Squid gets the checked content, and messages have the names that the operator wrote."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def texts(found: WithLists) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Left:
+class Space:
     """Free space of a file system, as os.statvfs() returns it."""
 
     f_bavail: int
@@ -48,7 +48,7 @@ def clients(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_values_of_lists_are_named_by_copies(clients: Path) -> None:
+def test_names_of_files_are_replaced_by_those_of_copies(clients: Path) -> None:
     found = copied(
         f'acl a src "{clients}" 192.168.0.0/16 # "{clients}"',
         f"acl b src '{clients}'",
@@ -71,14 +71,14 @@ def test_the_values_of_lists_are_named_by_copies(clients: Path) -> None:
     assert found.problems == ()
 
 
-def test_a_name_on_several_lines_and_what_never_applies(clients: Path) -> None:
+def test_name_on_several_lines_is_replaced_and_an_unused_one_is_not(clients: Path) -> None:
     first, rest = str(clients)[:5], str(clients)[5:]
     found = copied("acl a \\", f'   src "{first}\\', f'{rest}"', "if false", f'acl b src "{clients}"', "endif")
     (only,) = found.lists
     assert texts(found) == ["", "", f'acl a src "{only.copy}"', "if false", f'acl b src "{clients}"', "endif"]
 
 
-def test_a_long_statement_with_a_list_stays_on_several_lines(clients: Path) -> None:
+def test_long_statement_with_a_list_is_accepted(clients: Path) -> None:
     """Defect: Squid reads a statement of any length, but the check refused this one as a line that is too long."""
     values = [f"10.{second}.{third}.0/24" for second in range(4) for third in range(256)]
     found = copied("acl a src \\", *(f"{value} \\" for value in values), f'"{clients}"', "via on")
@@ -90,7 +90,7 @@ def test_a_long_statement_with_a_list_stays_on_several_lines(clients: Path) -> N
     assert other == "via on"
 
 
-def test_another_content_or_name_is_another_copy(clients: Path) -> None:
+def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
     other = clients.with_name("other")
     other.write_bytes(clients.read_bytes())
     before = copied(f'acl a src "{clients}" "{other}"').lists
@@ -123,7 +123,7 @@ def test_another_content_or_name_is_another_copy(clients: Path) -> None:
         ('acl a url_regex "/etc/a\\ b"', "not a name in quotation marks, without blanks"),
     ],
 )
-def test_files_that_would_be_read_without_a_check_are_refused(text: str, why: str) -> None:
+def test_file_that_squid_would_read_unchecked_is_refused(text: str, why: str) -> None:
     (problem, *_) = copied(text).problems
     assert why in str(problem)
     assert not problem.warning
@@ -138,12 +138,12 @@ def test_files_that_would_be_read_without_a_check_are_refused(text: str, why: st
         'logformat x "%>a"',
     ],
 )
-def test_what_reads_no_file_is_left_alone(text: str) -> None:
+def test_statement_that_reads_no_file_is_unchanged(text: str) -> None:
     found = copied(text)
     assert (texts(found), found.lists, found.problems) == ([text], (), ())
 
 
-def test_a_list_that_is_not_there_never_comes_into_force_later(tmp_path: Path) -> None:
+def test_missing_list_never_comes_into_force_later(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     found = copied(f'acl a src "{missing}"', "if ${process_number} = 1", f'acl b src "{missing}"', "endif")
     (only,) = found.lists
@@ -154,7 +154,7 @@ def test_a_list_that_is_not_there_never_comes_into_force_later(tmp_path: Path) -
     assert str(problem).startswith(f'squid.conf:3: acl b src "{missing}": {missing} cannot be read')
 
 
-def test_a_list_that_has_no_end_is_not_read(tmp_path: Path) -> None:
+def test_list_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (problem,) = copied(f'acl a src "{pipe}"').problems
@@ -167,31 +167,31 @@ class Reading(Squid):
     """A fake Squid that prints the content of each ACL's list."""
 
     def parse(self, configuration: Path, service_name: str, is_unwanted: Callable[[], bool] = bool) -> str:
-        said = []
+        output = []
         for line in configuration.read_text().splitlines():
-            said.append(f"2026/11/24 05:00:00| Processing: {line}")
+            output.append(f"2026/11/24 05:00:00| Processing: {line}")
             for word in line.split()[3:]:
                 if word.startswith('"') and "own-addresses" not in word:
                     content = Path(word.strip('"')).read_text().strip()
-                    said.append(f"2026/11/24 05:00:00| ERROR: {word}: it has {content}")
-        return "\n".join(said)
+                    output.append(f"2026/11/24 05:00:00| ERROR: {word}: it has {content}")
+        return "\n".join(output)
 
 
-def told(checked: Checked, about: str) -> Sequence[str]:
+def problems_about(checked: Checked, about: str) -> Sequence[str]:
     return [str(problem) for problem in checked.problems if about in problem.text]
 
 
-def test_what_is_said_has_the_operators_names(tmp_path: Path, clients: Path) -> None:
+def test_problem_names_the_original_file_and_not_the_copy(tmp_path: Path, clients: Path) -> None:
     file = tmp_path / "squid.conf"
     file.write_text(f'http_port 3128\nacl a src "{clients}"\nhttp_access allow a\nhttp_access deny all\n')
     checked = check(file, "n", Reading("/usr/sbin/squid", "5.7", "proxy"))
-    (problem,) = told(checked, "it has")
+    (problem,) = problems_about(checked, "it has")
     assert problem.startswith(f'{file}:2: acl a src "{clients}": "{clients}": it has 10.0.0.0/8')
     assert checked.lists[0].content == b"10.0.0.0/8\n"
     assert f'acl a src "{checked.lists[0].copy}"' in [line.text for line in checked.lines]
 
 
-def test_whom_a_list_lets_in_is_judged_by_the_bytes_that_come_into_force(
+def test_list_that_changes_during_the_check_is_judged_as_copied(
     tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the check judged one reading of a list, but Squid read it again itself, also at each reload."""
@@ -209,7 +209,7 @@ def test_whom_a_list_lets_in_is_judged_by_the_bytes_that_come_into_force(
     file = tmp_path / "squid.conf"
     file.write_text(f'http_port 3128\nacl a src "{clients}"\nhttp_access allow a\nhttp_access deny all\n')
     checked = check(file, "n", None)
-    assert len(told(checked, "an open proxy")) == 1
+    assert len(problems_about(checked, "an open proxy")) == 1
     assert checked.lists[0].content == b"0.0.0.0/1\n"
 
 
@@ -227,7 +227,7 @@ class Here(Places):
         return self.directory / "log"
 
 
-def test_copies_are_installed_and_go_when_nothing_can_read_them_any_more(
+def test_copies_are_installed_and_unused_copies_are_removed(
     tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -253,15 +253,15 @@ def test_copies_are_installed_and_go_when_nothing_can_read_them_any_more(
         assert set(places.lists.iterdir()) == set(generations[-2:])
 
 
-def test_copies_for_which_there_is_no_room_are_refused_before_any_is_written(
+def test_copies_without_room_are_refused_before_any_is_written(
     clients: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list of tens of megabytes may take half of the memory that a small host has for /run."""
     size = len(clients.read_bytes())
     found = with_copies(lines(f'acl a src "{clients}"'), "n", tmp_path / "run/lists", (OWN,))
-    monkeypatch.setattr(os, "statvfs", lambda _: Left(size))
+    monkeypatch.setattr(os, "statvfs", lambda _: Space(size))
     assert list(no_room(found.lists, tmp_path / "run/lists")) == []
-    monkeypatch.setattr(os, "statvfs", lambda _: Left(size - 1))
+    monkeypatch.setattr(os, "statvfs", lambda _: Space(size - 1))
     (problem,) = no_room(found.lists, tmp_path / "run/lists")
     assert str(problem) == (
         f"lists in files: Squid gets copies of them, of 11 B, and {tmp_path} has room for 10 B"

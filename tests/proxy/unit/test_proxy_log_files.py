@@ -15,7 +15,7 @@ import pytest
 from mptcp_proxy import log_files
 
 
-def test_logs_are_renamed_when_they_have_grown(tmp_path: Path) -> None:
+def test_logs_larger_than_the_limit_are_renamed(tmp_path: Path) -> None:
     def contents() -> dict[str, str]:
         return {path.name: path.read_text() for path in tmp_path.iterdir()}
 
@@ -32,7 +32,7 @@ def test_logs_are_renamed_when_they_have_grown(tmp_path: Path) -> None:
     assert contents() == {"access.log.1": "fourth", "access.log.2": "third", "cache.log": "c", "other.txt": "much too long"}  # fmt: skip  # noqa: E501
 
 
-def test_no_log_is_renamed_where_no_new_one_could_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_log_is_renamed_if_a_new_one_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "access.log").write_text("kept")
 
     def no_inode(**_: object) -> None:
@@ -44,7 +44,7 @@ def test_no_log_is_renamed_where_no_new_one_could_be_made(tmp_path: Path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["access.log"]
 
 
-def test_that_the_disk_of_the_logs_is_full_is_said_once(
+def test_full_disk_of_the_logs_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs = log_files.Logs(tmp_path)
@@ -58,7 +58,7 @@ def test_that_the_disk_of_the_logs_is_full_is_said_once(
     ]
 
 
-def test_what_fails_for_long_is_said_once_and_as_what_it_is(
+def test_lasting_error_is_reported_once_with_its_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Defect: the error was logged every ten seconds, and a failed statvfs was reported as a problem of a new log."""

@@ -9,7 +9,7 @@ import signal
 from mptcp_proxy.noted import NotedSignals
 
 
-def test_signals_are_noted_in_their_order() -> None:
+def test_signals_are_queued_in_the_order_of_receipt() -> None:
     before = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGUSR2)
     try:
         noted = NotedSignals([signal.SIGHUP])

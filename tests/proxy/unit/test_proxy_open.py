@@ -78,7 +78,7 @@ OPEN = [
     ["acl odd src 001.0.0.0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src 0x0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src localhost/1", "http_access allow odd", "http_access deny all"],
-    # Squid applies the mask from the wrong end, so that it matches everybody.
+    # Squid applies the mask from the wrong end, so that it matches all clients.
     ["acl odd src ::ffff:10.0.0.0/104", "http_access allow odd", "http_access deny all"],
     # A number that wraps around to 128.0.0.0; a non-digit, so that the earlier mask continues (/3); IPv4 within IPv6.
     ["acl odd src 0.0.0.0/2147483648", "http_access allow odd", "http_access deny all"],
@@ -86,7 +86,7 @@ OPEN = [
     ["acl odd src 12-ff00::", "http_access allow odd", "http_access deny all"],
     # All addresses that one of the five regional registries assigns.
     ["acl own src 2a00::/12", "http_access allow own", "http_access deny all"],
-    # Everybody who has an IPv4 address owns some of these (6to4).
+    # Each host with an IPv4 address owns some of these (6to4).
     ["acl own src 2002::/16", "http_access allow own", "http_access deny all"],
     # Squid believes these senders if they state another client address.
     ["follow_x_forwarded_for allow all", *ONLY_OWN],
@@ -109,7 +109,7 @@ OPEN = [
     ["if 99999999999999999999 = 9223372036854775807", "http_access allow all", "endif", "http_access deny all"],
     # Squid cuts a line at the first carriage return.
     ["http_access allow all\r!all", "http_access deny all"],
-    # Squid does not take a Unicode blank for white space: one of these two ACLs matches everybody.
+    # Squid does not take a Unicode blank for white space: one of these two ACLs matches all clients.
     ["acl a\u00a0b src all", "acl a src 10.0.0.0/8", "http_access allow a\u00a0b"],
     # Squid drops a value that overlaps an earlier one: in the first case all, in the second all except 192.0.2.1.
     ["acl few src 192.0.2.1 all", "http_access deny few", "http_access allow all"],
@@ -133,7 +133,7 @@ OPEN = [
     # Patterns that match whole countries.
     ["acl named srcdom_regex \\.fr$", "http_access allow named", "http_access deny all"],
     ["acl named srcdom_regex -i \\.(be|nl)$", "http_access allow named", "http_access deny all"],
-    # Everybody who has an IPv4 address, in the prefixes of translators and tunnels.
+    # All hosts with an IPv4 address, in the prefixes of translators and tunnels.
     *(
         [f"acl all4 src {prefix}", "http_access allow all4", "http_access deny all"]
         for prefix in (
@@ -237,7 +237,7 @@ CLOSED: list[list[str]] = [
 
 
 @pytest.mark.parametrize("texts", OPEN)
-def test_open_proxies(texts: list[str]) -> None:
+def test_rules_of_an_open_proxy_are_refused(texts: list[str]) -> None:
     (problem,) = open_proxy_problems(parse(*texts))
     assert "an open proxy" in problem.text
     assert problem.line is not None
@@ -245,18 +245,18 @@ def test_open_proxies(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("texts", CLOSED)
-def test_closed_proxies(texts: list[str]) -> None:
+def test_rules_of_a_closed_proxy_are_accepted(texts: list[str]) -> None:
     assert [each for each in open_proxy_problems(parse(*texts)) if not each.warning] == []
 
 
 @pytest.mark.parametrize(("last", "warned"), [("deny !users", True), ("deny all", False), ("deny All", False)])
-def test_a_file_that_lets_in_what_it_does_not_deny_says_so(last: str, warned: bool) -> None:
+def test_last_rule_that_denies_less_than_all_is_a_warning(last: str, warned: bool) -> None:
     found = open_proxy_problems(parse("acl users proxy_auth REQUIRED", "http_access deny bad", f"http_access {last}"))
-    said = ["squid.conf:3: warning: http_access deny !users: as the last rule it lets in whatever no rule matches"]
-    assert [str(each).partition(" (")[0] for each in found] == said * warned
+    expected = ["squid.conf:3: warning: http_access deny !users: as the last rule it lets in whatever no rule matches"]
+    assert [str(each).partition(" (")[0] for each in found] == expected * warned
 
 
-def test_a_list_in_a_file_is_read(tmp_path: Path) -> None:
+def test_addresses_in_a_file_are_judged(tmp_path: Path) -> None:
     names = tmp_path / "clients"
     rules = (f'acl own src "{names}"', "http_access allow own", "http_access deny all")
     for text, problems in (("10.0.0.0/8\n", 0), ("# everybody\n10.0.0.0/8\n0.0.0.0/0\n", 1), ("0/1\n::/0 # v6\n", 1)):
@@ -267,7 +267,7 @@ def test_a_list_in_a_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["'{}'", '"{}', "'{}", "\"{}'", '"{}"x'])
-def test_a_file_is_read_whatever_mark_it_is_named_by(tmp_path: Path, word: str) -> None:
+def test_file_is_read_with_each_kind_of_quotation_mark(tmp_path: Path, word: str) -> None:
     names = tmp_path / "clients"
     names.write_text("0.0.0.0/1\n")
     rules = (f"acl odd src {word.format(names)}", "http_access allow odd", "http_access deny all")
@@ -285,14 +285,14 @@ def test_a_file_is_read_whatever_mark_it_is_named_by(tmp_path: Path, word: str) 
         (f"# {'x' * 2045}10.0.0.0/8\n", ""),
     ],
 )
-def test_what_a_file_does_not_say_denies_nobody(tmp_path: Path, listed: str, behind: str) -> None:
+def test_values_that_squid_ignores_in_a_file_deny_no_client(tmp_path: Path, listed: str, behind: str) -> None:
     names = tmp_path / "strangers"
     names.write_text(listed)
     rules = (f'acl strangers src "{names}"{behind}', "http_access deny strangers", "http_access allow all")
     assert list(open_proxy_problems(parse(*rules)))
 
 
-def test_what_is_behind_a_comment_of_2047_bytes_lets_in(tmp_path: Path) -> None:
+def test_text_behind_2047_bytes_of_comment_is_a_value(tmp_path: Path) -> None:
     names = tmp_path / "clients"
     rules = (f'acl clients src "{names}"', "http_access allow clients", "http_access deny all")
     for comment, found in ((f"#{'x' * 2046}", 1), (f"#{'x' * 2000}", 0)):
@@ -300,7 +300,7 @@ def test_what_is_behind_a_comment_of_2047_bytes_lets_in(tmp_path: Path) -> None:
         assert len(list(open_proxy_problems(parse(*rules)))) == found
 
 
-def test_names_of_lists_may_be_in_a_file(tmp_path: Path) -> None:
+def test_names_of_lists_are_read_from_a_file(tmp_path: Path) -> None:
     names = tmp_path / "names"
     names.write_text("all\n")
     assert list(open_proxy_problems(parse(f'http_access allow "{names}"', "http_access deny all")))
@@ -308,14 +308,14 @@ def test_names_of_lists_may_be_in_a_file(tmp_path: Path) -> None:
     assert not list(open_proxy_problems(parse(f'http_access deny "{names}"', "http_access allow all")))
 
 
-def test_lists_of_lists_are_looked_at_once_each() -> None:
+def test_nested_lists_are_evaluated_once_each() -> None:
     """Each of 40 ACLs includes the previous one twice; without a cache the check would need 2 to the 40th steps."""
     lists = ["acl l0 src 10.0.0.0/8", *(f"acl l{n} any-of l{n - 1} l{n - 1}" for n in range(1, 41))]
     assert not list(open_proxy_problems(parse(*lists, "http_access allow l40", "http_access deny all")))
     assert list(open_proxy_problems(parse(*lists, "acl l7 src all", "http_access allow l40", "http_access deny all")))
 
 
-def test_long_lists_in_files_take_no_quadratic_time(tmp_path: Path) -> None:
+def test_long_lists_are_judged_in_less_than_quadratic_time(tmp_path: Path) -> None:
     """Two lists have 20,000 addresses each, none adjacent.
 
     Adding them one by one to a merged set would take minutes.
@@ -359,7 +359,7 @@ def test_long_lists_in_files_take_no_quadratic_time(tmp_path: Path) -> None:
         (["acl us srcdomain .com", "http_access allow us", "http_access deny all"], None),
     ],
 )
-def test_names_that_strangers_may_claim(texts: list[str], line: int | None) -> None:
+def test_rule_for_names_that_strangers_may_claim_is_a_warning(texts: list[str], line: int | None) -> None:
     """Defect: no warning said that strangers control the reverse zone of their own address, which Squid believes."""
     problems = list(claimed_name_problems(parse(*texts)))
     assert [problem.line for problem in problems] == ([] if line is None else [line])

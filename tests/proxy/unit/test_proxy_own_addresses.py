@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mptcp_proxy import own_addresses
 
 
-def test_own_addresses_are_written_without_those_within_others() -> None:
+def test_addresses_within_others_are_not_written() -> None:
     names = ("10.0.0.1/32", "127.0.0.0/8", "127.0.0.1/32", "fd00::1/128", "::1/128", "10.9.0.0/16", "10.9.1.0/24")
     assert own_addresses.render(frozenset(map(ip_network, names))).split() == [
         "10.0.0.1/32",
@@ -30,7 +30,7 @@ def test_own_addresses_are_written_without_those_within_others() -> None:
 
 
 @given(st.integers(0, 32), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**80 - 1))
-def test_an_address_of_the_host_is_one_within_ipv6_too(length: int, own: int, other: int, rest: int) -> None:
+def test_own_ipv4_address_is_included_as_embedded_in_ipv6(length: int, own: int, other: int, rest: int) -> None:
     """NAT64 has the IPv4 address at the end, 6to4 behind the first 16 bits."""
     prefix = IPv4Network((own, length), strict=False)
     nat64, six_to_four = own_addresses.embedded(prefix)
@@ -40,7 +40,7 @@ def test_an_address_of_the_host_is_one_within_ipv6_too(length: int, own: int, ot
         assert (IPv6Address((0x2002 << 112) | each << 80 | rest) in six_to_four) is is_own
 
 
-def test_squid_is_told_only_of_addresses_that_the_fixed_rules_do_not_cover() -> None:
+def test_addresses_that_the_fixed_rules_cover_are_left_out() -> None:
     names = ("10.0.0.1/32", "127.0.0.0/8", "169.254.1.1/32", "fe80::1/128", "::1/128", "fd00::1/128", "192.0.2.1/32")
-    told = own_addresses.reachable(map(ip_network, names))
-    assert {str(prefix) for prefix in told} == {"10.0.0.1/32", "fd00::1/128", "192.0.2.1/32"}
+    listed = own_addresses.reachable(map(ip_network, names))
+    assert {str(prefix) for prefix in listed} == {"10.0.0.1/32", "fd00::1/128", "192.0.2.1/32"}

@@ -48,13 +48,13 @@ def problems(*texts: str) -> list[Problem]:
         ("cache_peer 2001:db8::1 parent 3128 0 no-query", "2001:db8::1", 3128),
     ],
 )
-def test_parents(text: str, host: str, port: int) -> None:
+def test_parent_is_read_from_cache_peer(text: str, host: str, port: int) -> None:
     (parent,) = parents(parse(text))
     assert (parent.host, parent.port) == (host, port)
     assert str(parent) == (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
 
-def test_a_port_may_be_named_as_squid_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parent_with_a_named_port_is_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: such a parent was not recognized and got plain TCP.
 
     If it was the only one, check reported no cache_peer.
@@ -80,7 +80,7 @@ def test_a_port_may_be_named_as_squid_takes_it(monkeypatch: pytest.MonkeyPatch) 
         "cache_peerx p parent 3128 0",
     ],
 )
-def test_what_is_no_parent_elsewhere(text: str) -> None:
+def test_cache_peer_that_is_no_remote_parent_is_reported(text: str) -> None:
     assert list(parents(parse(text))) == []
     own = "127.0.0.1" in text or "::1" in text or "localhost" in text
     assert ("this host is no parent" if own else "no cache_peer") in problems(text, NEVER)[0].text
@@ -88,14 +88,14 @@ def test_what_is_no_parent_elsewhere(text: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["http://10.0.0.1:3128", "10.0.0.1:3128", "proxy.example.net/", "-p", "p-", "a" * 300])
-def test_a_parent_that_can_be_no_host_is_refused(host: str) -> None:
+def test_parent_with_an_invalid_host_is_refused(host: str) -> None:
     """Defect: check accepted it, and a relay that was reloaded with it no longer answered anything."""
     (found,) = problems(f"cache_peer {host} parent 3128 0 no-query", NEVER)
     assert (found.line, found.warning) == (1, False)
     assert "neither an address nor a name" in found.text
 
 
-def test_a_parent_in_an_if_that_never_holds_is_none() -> None:
+def test_parent_within_a_false_condition_is_ignored() -> None:
     assert list(parents(parse("if false", PEER, "endif"))) == []
     assert len(list(parents(parse("if ${process_number} = 1", PEER, "endif")))) == 1
 
@@ -110,12 +110,12 @@ def test_a_parent_in_an_if_that_never_holds_is_none() -> None:
         ["never_direct allow ALL"],
     ],
 )
-def test_nothing_is_wrong_with_a_relay(rules: list[str]) -> None:
+def test_rules_that_send_all_requests_to_parents_have_no_problem(rules: list[str]) -> None:
     assert problems(PEER, *rules) == []
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "words"),
     [
         ([], "never_direct does not hold"),
         (["never_direct allow near"], "never_direct does not hold"),
@@ -126,24 +126,24 @@ def test_nothing_is_wrong_with_a_relay(rules: list[str]) -> None:
         (["always_direct allow all", NEVER], "every request goes past the parents"),
     ],
 )
-def test_what_goes_past_the_parents_is_found(rules: list[str], said: str) -> None:
+def test_rules_that_bypass_the_parents_are_a_problem(rules: list[str], words: str) -> None:
     (problem,) = problems(PEER, *rules)
-    assert said in problem.text
+    assert words in problem.text
     assert not problem.warning
     assert problem.allowed
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
         ("cache_peer b sibling 3128 3130", "a sibling is not asked for everything"),
         ("cache_peer b parent 3128 3130", "without no-query"),
     ],
 )
-def test_peers_that_are_asked_in_other_ways_are_worth_a_warning(text: str, said: str) -> None:
+def test_sibling_or_peer_without_no_query_is_a_warning(text: str, words: str) -> None:
     (problem,) = problems(PEER, text, NEVER)
     assert problem.warning
-    assert said in problem.text
+    assert words in problem.text
     assert problem.line == 2
 
 
@@ -152,18 +152,18 @@ def shipped() -> list[Statement]:
     return list(statements([PhysicalLine("x", n, line) for n, line in enumerate(text.splitlines(), 1)], "mptcprelay"))
 
 
-def test_the_shipped_configuration_lacks_only_a_parent_and_serves_no_strangers() -> None:
-    said = shipped()
+def test_shipped_configuration_lacks_only_a_parent_and_is_closed() -> None:
+    configuration = shipped()
     own = str(Places("mptcprelay").own_addresses)
-    assert list(parent_problems(said, "x")) == []
-    assert list(open_proxy_problems(said)) == []
-    assert list(exposure_problems(said, own, connects=False)) == []
-    assert list(listener_problems(listeners(said), "x", True, by_mptcp=False)) == []
-    without = [each for each in said if each.directive != "cache_peer"]
+    assert list(parent_problems(configuration, "x")) == []
+    assert list(open_proxy_problems(configuration)) == []
+    assert list(exposure_problems(configuration, own, connects=False)) == []
+    assert list(listener_problems(listeners(configuration), "x", True, by_mptcp=False)) == []
+    without = [each for each in configuration if each.directive != "cache_peer"]
     assert "no cache_peer" in next(parent_problems(without, "x")).text
 
 
-def test_what_knows_addresses_alone_protects_no_proxy_that_looks_names_up() -> None:
+def test_rules_without_name_lookups_do_not_protect_a_proxy() -> None:
     """With "dst -n", a name whose address is 127.0.0.1 would not match."""
     own = str(Places("mptcprelay").own_addresses)
     (problem,) = exposure_problems(shipped(), own)
@@ -171,7 +171,7 @@ def test_what_knows_addresses_alone_protects_no_proxy_that_looks_names_up() -> N
         assert what in problem.text
 
 
-def test_the_shipped_rules_are_those_of_the_proxy() -> None:
+def test_relay_ships_the_same_rules_as_the_proxy() -> None:
     def rules(name: str) -> list[str]:
         text = (REPOSITORY / "conf" / name).read_text()
         return re.findall(r"^(?:http_access|acl clients) .*$", text, re.MULTILINE)
@@ -182,10 +182,10 @@ def test_the_shipped_rules_are_those_of_the_proxy() -> None:
     assert shared == rules("relay-squid.conf")
 
 
-def test_a_relay_may_be_transparent() -> None:
+def test_relay_may_have_an_intercepting_listener() -> None:
     """Its listener is a TCP socket, so Squid can read the original destination of a redirected connection."""
-    said = parse("http_port 3128 intercept")
-    assert list(listener_problems(listeners(said), "x", True, by_mptcp=False)) == []
+    configuration = parse("http_port 3128 intercept")
+    assert list(listener_problems(listeners(configuration), "x", True, by_mptcp=False)) == []
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_a_relay_may_be_transparent() -> None:
         (socket.AF_INET6, "::ffff:192.0.2.1", "192.0.2.1:3128"),
     ],
 )
-def test_a_goal_is_written_as_the_library_does(family: int, address: str, written: str) -> None:
+def test_goal_is_written_as_the_preload_library_does(family: int, address: str, written: str) -> None:
     assert goal(family, address, 3128) == written
 
 
 @given(st.sets(st.integers(0, 1000)), st.sets(st.integers(0, 1000)))
-def test_the_list_has_what_there_is_first_and_never_more_than_is_read(present: set[int], lingering: set[int]) -> None:
+def test_list_begins_with_current_addresses_and_fits_the_buffer(present: set[int], lingering: set[int]) -> None:
     now, before = {f"[2001:db8:ffff:ffff:ffff:ffff:ffff:{n:x}]:65535" for n in present}, {f"b{n}" for n in lingering}
     text = render(now, before)
     listed = text.split()
@@ -214,7 +214,7 @@ def test_the_list_has_what_there_is_first_and_never_more_than_is_read(present: s
     assert len(text) < int(size[1])
 
 
-def test_an_address_that_went_stays_for_a_while() -> None:
+def test_lost_address_of_a_parent_lingers() -> None:
     """Squid may still have the old address in its cache."""
     addresses = Addresses(linger=100)
     addresses.follow(["p"])
@@ -228,7 +228,7 @@ def test_an_address_that_went_stays_for_a_while() -> None:
     assert addresses.list(150) == "c:1\n"
 
 
-def test_parents_that_are_none_any_more_linger_and_others_keep_theirs() -> None:
+def test_removed_parent_lingers_and_others_keep_their_addresses() -> None:
     addresses = Addresses(linger=100)
     addresses.follow(["p", "q"])
     addresses.answered("p", frozenset({"a:1"}))
@@ -253,14 +253,14 @@ def until(ready: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_names_are_followed_and_a_server_that_is_silent_takes_nothing_away(
+def test_names_are_followed_and_a_silent_name_server_loses_none(
     places: Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers: dict[str, frozenset[str] | OSError] = {"p": socket.gaierror(-3, "Temporary failure in name resolution")}
-    asked: list[str] = []
+    looked_up: list[str] = []
 
     def look_up(host: str, port: int) -> frozenset[str]:
-        asked.append(host)
+        looked_up.append(host)
         answer = answers[host]
         if isinstance(answer, OSError):
             raise answer
@@ -273,19 +273,19 @@ def test_names_are_followed_and_a_server_that_is_silent_takes_nothing_away(
     follower.start([parent("p")])
     assert places.parents.read_text() == ""
     # As long as the parent has no address, the name is asked for again soon.
-    until(lambda: len(asked) > 3)
+    until(lambda: len(looked_up) > 3)
     answers["p"] = frozenset({"192.0.2.1"})
     until(lambda: places.parents.read_text() == "192.0.2.1:3128\n")
     answers["p"] = socket.gaierror(-3, "Temporary failure in name resolution")
     answers["q"] = frozenset({"192.0.2.2"})
     follower.follow([parent("p"), parent("q")])
     until(lambda: places.parents.read_text() == "192.0.2.1:3128\n192.0.2.2:3128\n")
-    said = capsys.readouterr().err
-    assert said.count("no address of parent p: Temporary failure in name resolution\n") == 2
-    assert said.count("parent p is 192.0.2.1:3128\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.count("no address of parent p: Temporary failure in name resolution\n") == 2
+    assert printed.count("parent p is 192.0.2.1:3128\n") == 1
 
 
-def test_each_time_that_a_name_server_is_silent_is_said_and_so_is_its_end(
+def test_start_and_end_of_each_name_server_failure_are_reported(
     places: Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Defect: if the address was unchanged afterwards, the end was not reported, and neither was the next failure."""
@@ -313,13 +313,13 @@ def test_each_time_that_a_name_server_is_silent_is_said_and_so_is_its_end(
     assert [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [up, down, up, down]
 
 
-def test_addresses_are_looked_up_as_they_are_without_a_name_server() -> None:
+def test_addresses_need_no_name_server() -> None:
     assert followed.goals("192.0.2.1", 3128) == {"192.0.2.1:3128"}
     assert followed.goals("2001:db8::1", 3128) == {"[2001:db8::1]:3128"}
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_every_address_is_written_as_the_c_library_does(address: bytes) -> None:
+def test_ipv6_address_is_written_as_inet_ntop_does(address: bytes) -> None:
     """The library compares texts, so that both must write an address in the same way."""
     libc = ctypes.CDLL(None)
     buffer = ctypes.create_string_buffer(64)
@@ -329,7 +329,7 @@ def test_every_address_is_written_as_the_c_library_does(address: bytes) -> None:
         assert goal(socket.AF_INET6, text, 1) == f"[{text}]:1"
 
 
-def test_a_parent_whose_name_server_is_silent_keeps_no_other_waiting(places: Places) -> None:
+def test_silent_name_server_of_one_parent_delays_no_other(places: Places) -> None:
     """Defect: the list was written only after all look-ups, so until then all parents were reached by plain TCP."""
     silent, ended = threading.Event(), threading.Event()
 

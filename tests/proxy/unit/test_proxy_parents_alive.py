@@ -41,18 +41,18 @@ UP_AGAIN = PAGE.replace("Down", "Up")
 UP, DOWN = {"by-dsl": True, "by-lte": True}, {"by-dsl": True, "by-lte": False}
 
 
-def test_the_page_is_read() -> None:
+def test_page_with_the_parents_is_read() -> None:
     assert read_parents(PAGE) == DOWN
     assert read_parents(PAGE.replace("Down", "Up")) == UP
     assert read_parents("There are no neighbors installed.\n") == {}
 
 
-def test_with_several_workers_a_parent_is_up_where_all_say_so() -> None:
+def test_parent_is_up_if_all_workers_report_it_up() -> None:
     page = f"by kid1 {{\n{PAGE}}} by kid1\n\nby kid2 {{\n{PAGE.replace('Down', 'Up')}}} by kid2\n"
     assert read_parents(page) == DOWN
 
 
-def test_in_a_few_words() -> None:
+def test_summary_of_the_parents_states() -> None:
     assert summary({}) == ""
     assert summary({"one": True}) == "the parent answers"
     assert summary({"one": False}) == "DOES NOT ANSWER: one"
@@ -72,18 +72,18 @@ def test_in_a_few_words() -> None:
         (["https_port 3129 tls-cert=x", "http_port 3130 tproxy", "http_port 3131 accel"], None),
     ],
 )
-def test_where_squid_is_asked(ports: list[str], expected: Where | None) -> None:
+def test_address_for_the_query_is_chosen_from_the_listeners(ports: list[str], expected: Where | None) -> None:
     lines = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(ports, 1))
     assert where(listeners(statements(lines, "mptcprelay"))) == expected
 
 
 @contextmanager
 def squid(status: int, page: str) -> Iterator[tuple[Where, list[str]]]:
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Manager(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
             self.send_response(status)
             self.send_header("Content-Length", str(len(page)))
             self.end_headers()
@@ -94,14 +94,14 @@ def squid(status: int, page: str) -> Iterator[tuple[Where, list[str]]]:
 
     with http.server.HTTPServer(("127.0.0.1", 0), Manager) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield Where("127.0.0.1", server.server_port), asked
+        yield Where("127.0.0.1", server.server_port), requested
         server.shutdown()
 
 
-def test_the_cache_manager_is_asked() -> None:
-    with squid(200, PAGE) as (place, asked):
+def test_cache_manager_is_queried_for_the_parents() -> None:
+    with squid(200, PAGE) as (place, requested):
         assert ask(place) == PAGE
-    assert asked == ["/squid-internal-mgr/server_list"]
+    assert requested == ["/squid-internal-mgr/server_list"]
     with squid(403, "no") as (place, _), pytest.raises(Refused, match="403 Forbidden"):
         ask(place)
     with pytest.raises(ConnectionRefusedError):
@@ -109,9 +109,7 @@ def test_the_cache_manager_is_asked() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nParent"])
-def test_a_squid_that_ends_in_the_middle_of_an_answer_has_refused_nothing(
-    sent: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answer_that_breaks_off_is_no_refusal(sent: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: at a restart of Squid the relay said that squid.conf refuses the question, and forgot dead parents."""
 
     class Ending(http.server.BaseHTTPRequestHandler):
@@ -131,7 +129,7 @@ def test_a_squid_that_ends_in_the_middle_of_an_answer_has_refused_nothing(
     assert watch._states == DOWN
 
 
-def test_a_squid_whose_workers_have_not_registered_yet_has_refused_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_answer_before_the_workers_registered_is_no_refusal(capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: a relay that was asked while it started was reported to refuse the question."""
     watch = ParentsWatch()
     watch._states = DOWN
@@ -146,7 +144,7 @@ def lines(port: int) -> tuple[PhysicalLine, ...]:
     return (PhysicalLine("relay.conf", 1, f"http_port 127.0.0.1:{port}"),)
 
 
-def test_a_person_is_told_once() -> None:
+def test_states_of_the_parents_are_queried_once_for_a_command() -> None:
     with squid(200, PAGE) as (place, _):
         assert states_now(listeners(statements(lines(place.port), "x"))) == (DOWN, "")
     with squid(403, "no") as (place, _):
@@ -155,11 +153,11 @@ def test_a_person_is_told_once() -> None:
     assert states_now([]) == ({}, "no port of its takes the question")
 
 
-def test_a_change_is_said_once_and_is_in_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
+def test_change_is_reported_once_and_is_in_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
     answers: list[dict[str, bool] | Exception] = [
         UP, UP, DOWN, DOWN, OSError("it reads its file anew"), DOWN, UP, *[Refused("403 Forbidden")] * 2,
     ]  # fmt: skip
-    told = []
+    looks = []
 
     def question(_: Where) -> str:
         answer = answers.pop(0)
@@ -172,20 +170,20 @@ def test_a_change_is_said_once_and_is_in_the_summary(capsys: pytest.CaptureFixtu
     while answers:
         watch.look()
         found = capsys.readouterr()
-        told.append((watch.summary, found.out + found.err))
-    summaries = [each for each, _ in told]
+        looks.append((watch.summary, found.out + found.err))
+    summaries = [each for each, _ in looks]
     assert summaries[:2] == ["all parents answer"] * 2
     assert summaries[2:6] == ["DOES NOT ANSWER: by-lte (of 2 parents)"] * 4
     assert summaries[6:] == ["all parents answer", "", ""]
-    said = [text for _, text in told]
-    assert "parent by-lte does not answer; it is tried every 5 s" in said[2]
-    assert "parent by-lte answers again" in said[6]
-    assert "403 Forbidden" in said[7]
-    assert "http_access allow localhost manager" in said[7]
-    assert [bool(text) for text in said] == [False, False, True, False, False, False, True, True, False]
+    printed = [text for _, text in looks]
+    assert "parent by-lte does not answer; it is tried every 5 s" in printed[2]
+    assert "parent by-lte answers again" in printed[6]
+    assert "403 Forbidden" in printed[7]
+    assert "http_access allow localhost manager" in printed[7]
+    assert [bool(text) for text in printed] == [False, False, True, False, False, False, True, True, False]
 
 
-def test_what_is_dead_for_long_is_tried_less_often() -> None:
+def test_long_dead_parent_is_queried_less_often() -> None:
     now, page = 1000.0, PAGE
     watch = ParentsWatch(lambda _: page, lambda: now)
     watch.follow(listeners(statements(lines(3128), "x")))
@@ -199,7 +197,7 @@ def test_what_is_dead_for_long_is_tried_less_often() -> None:
     assert watch.pause == 5.0, "none is dead"
 
 
-def test_where_no_port_takes_the_question_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lack_of_a_port_for_the_query_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     watch = ParentsWatch(lambda _: pytest.fail("nobody can be asked"))
     watch.look()
     watch.look()

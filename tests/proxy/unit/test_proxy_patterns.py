@@ -29,7 +29,7 @@ TOO_MUCH = [
 
 
 @pytest.mark.parametrize("pattern", TOO_MUCH, ids=range(len(TOO_MUCH)))
-def test_one_that_takes_too_much_is_not_given_to_the_library(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costly_pattern_is_not_passed_to_the_library(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: copies that the library makes for ``{,n}`` and ``+`` were not counted, nor their total size."""
     monkeypatch.setattr(patterns, "_LIBRARY", None)
     assert matches_any(pattern, ())
@@ -46,7 +46,7 @@ def test_one_that_takes_too_much_is_not_given_to_the_library(pattern: str, monke
         r"\<www\>.*\bexample\b",
     ],
 )
-def test_ordinary_ones_are_judged(pattern: str) -> None:
+def test_ordinary_pattern_is_evaluated(pattern: str) -> None:
     assert not matches_any(pattern, ("none", "client.elsewhere.net", "b"))
 
 
@@ -67,5 +67,5 @@ def test_ordinary_ones_are_judged(pattern: str) -> None:
         ),
     ],
 )
-def test_parts_are_counted_with_their_copies(pattern: str, expected: int) -> None:
+def test_parts_of_a_pattern_are_counted_with_their_copies(pattern: str, expected: int) -> None:
     assert parts(pattern) == expected

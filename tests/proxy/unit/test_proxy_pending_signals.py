@@ -52,7 +52,7 @@ def pending(squid: FakeSquid, kids: int) -> PendingSignals:
     )
 
 
-def test_a_reload_waits_until_each_kid_is_there_and_catches_it() -> None:
+def test_reload_waits_until_each_kid_catches_the_signal() -> None:
     """Defect: a reload killed a worker that did not exist yet or was being restarted."""
     squid = FakeSquid()
     waiting = pending(squid, Workers(2).processes)
@@ -70,7 +70,7 @@ def test_a_reload_waits_until_each_kid_is_there_and_catches_it() -> None:
     assert list(waiting.due(FIRST, 0.4)) == []
 
 
-def test_the_first_process_is_waited_for_as_well() -> None:
+def test_reload_waits_until_the_first_process_catches_the_signal() -> None:
     squid = FakeSquid(first=frozenset())
     squid.execute(101, ALL)
     waiting = pending(squid, Workers(1).processes)
@@ -81,7 +81,7 @@ def test_the_first_process_is_waited_for_as_well() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1])
-def test_a_kid_that_squid_gave_up_is_not_waited_for_without_end(number: signal.Signals) -> None:
+def test_signal_does_not_wait_forever_for_a_missing_kid(number: signal.Signals) -> None:
     squid = FakeSquid()
     for pid in (101, 102):
         squid.execute(pid, ALL)
@@ -95,7 +95,7 @@ def test_a_kid_that_squid_gave_up_is_not_waited_for_without_end(number: signal.S
     assert list(waiting.due(FIRST, KIDS_PATIENCE + 1)) == []
 
 
-def test_a_reload_waits_until_all_workers_listen() -> None:
+def test_reload_waits_until_all_workers_listen() -> None:
     """Defect: a worker that handled the signal before its main loop had begun died of it."""
     squid = FakeSquid(listens=False)
     squid.execute(101, ALL)
@@ -108,7 +108,7 @@ def test_a_reload_waits_until_all_workers_listen() -> None:
     assert not waiting
 
 
-def test_a_reload_does_not_wait_without_end_for_a_port_that_squid_cannot_open() -> None:
+def test_reload_does_not_wait_forever_for_a_port_that_stays_closed() -> None:
     squid = FakeSquid(listens=False)
     squid.execute(101, ALL)
     waiting = pending(squid, 1)
@@ -120,7 +120,7 @@ def test_a_reload_does_not_wait_without_end_for_a_port_that_squid_cannot_open() 
         assert list(waiting.due(FIRST, begun + LISTENERS_PATIENCE + 1)) == []
 
 
-def test_a_stop_takes_the_place_of_a_reload_that_waits() -> None:
+def test_stop_replaces_a_pending_reload() -> None:
     """Defect: Squid got the stop 10 s later, which shortened the time in which it lets transfers finish."""
     squid = FakeSquid(listens=False)
     squid.execute(101, ALL)
@@ -131,7 +131,7 @@ def test_a_stop_takes_the_place_of_a_reload_that_waits() -> None:
     assert not waiting
 
 
-def test_a_stop_comes_late_rather_than_never_and_again_to_who_lost_it() -> None:
+def test_stop_is_sent_late_and_repeated_if_it_was_lost() -> None:
     squid = FakeSquid()
     squid.execute(101)
     waiting = pending(squid, 1)
@@ -145,7 +145,7 @@ def test_a_stop_comes_late_rather_than_never_and_again_to_who_lost_it() -> None:
     assert not waiting
 
 
-def test_a_stop_that_comes_late_between_fork_and_execve_is_not_taken_as_caught() -> None:
+def test_late_stop_between_fork_and_execve_counts_as_lost() -> None:
     """Defect: a kid with its parent's handlers lost the stop at execve(2), and Squid ran on forever."""
     squid = FakeSquid()
     squid.fork(101)
@@ -159,7 +159,7 @@ def test_a_stop_that_comes_late_between_fork_and_execve_is_not_taken_as_caught()
     assert not waiting
 
 
-def test_a_stop_that_one_kid_caught_and_another_lost_comes_again_when_the_first_has_ended() -> None:
+def test_stop_that_one_kid_lost_is_repeated_after_the_other_ended() -> None:
     squid = FakeSquid()
     squid.execute(101, ALL)
     squid.fork(102)
@@ -176,7 +176,7 @@ def test_a_stop_that_one_kid_caught_and_another_lost_comes_again_when_the_first_
     assert not waiting
 
 
-def test_a_stop_that_does_not_wait_takes_the_place_of_one_that_does() -> None:
+def test_immediate_stop_replaces_a_gentle_one() -> None:
     squid = FakeSquid()
     squid.execute(101, ALL)
     waiting = pending(squid, 1)

@@ -13,18 +13,18 @@ SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
 
 
 @pytest.mark.parametrize("name", [*(role.service_name for role in Role), "a", "A1", "x" * 32])
-def test_service_names(name: str) -> None:
+def test_valid_service_name_is_accepted(name: str) -> None:
     assert service_name_problem(name) is None
 
 
 @pytest.mark.parametrize("name", ["", "a-b", "a_b", "a b", "../x", "x" * 33, "squid", "é"])
-def test_names_that_squid_or_the_distribution_cannot_share(name: str) -> None:
+def test_invalid_or_foreign_service_name_is_refused(name: str) -> None:
     problem = service_name_problem(name)
     assert problem is not None
     assert problem.allowed
 
 
-def test_the_shipped_configuration_uses_the_places_of_the_service() -> None:
+def test_shipped_configuration_uses_the_paths_of_the_service() -> None:
     text = SHIPPED.read_text()
     places = Places("${service_name}")
     assert f"deny_info 503:../../../../../../../..{places.check_page_missing} " in text

@@ -15,8 +15,8 @@ from mptcp_proxy.problem import Problem
 
 
 def port_problems(*texts: str) -> list[Problem]:
-    said = parse(*texts)
-    return list(listener_problems(listeners(said), "squid.conf", states_a_port(said)))
+    configuration = parse(*texts)
+    return list(listener_problems(listeners(configuration), "squid.conf", states_a_port(configuration)))
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,13 @@ def port_problems(*texts: str) -> list[Problem]:
         ("ascii_port 3128 tproxy", "", 3128, ("tproxy",)),
     ],
 )
-def test_listeners(text: str, host: str, port: int, options: tuple[str, ...]) -> None:
+def test_listener_is_read_from_a_port_statement(text: str, host: str, port: int, options: tuple[str, ...]) -> None:
     (listener,) = listeners(parse(text))
     assert (listener.host, listener.port, listener.options) == (host, port, options)
 
 
 @pytest.mark.parametrize("text", ["http_port", "http_port 0", "http_port 65536", "http_port abc", "http_port fd00::1:80", "icp_port 3130", "http_portx 1"])  # fmt: skip  # noqa: E501
-def test_what_is_no_listener(text: str) -> None:
+def test_statement_without_a_valid_port_is_no_listener(text: str) -> None:
     assert list(listeners(parse(text))) == []
 
 
@@ -63,7 +63,7 @@ def test_what_is_no_listener(text: str) -> None:
         ("[::ffff:10.0.0.1]:3128", "10.0.0.1:3128", True),
     ],
 )
-def test_ports_that_overlap(one: str, other: str, overlap: bool) -> None:
+def test_overlapping_ports_are_refused(one: str, other: str, overlap: bool) -> None:
     problems = port_problems(f"http_port {one}", f"http_port {other}")
     assert len(problems) == overlap
     if overlap:
@@ -82,7 +82,7 @@ def test_ports_that_overlap(one: str, other: str, overlap: bool) -> None:
         ("[::]:3128", "[fd00::1]:3128", 2, False),
     ],
 )
-def test_several_workers_bind_all_addresses_and_one_beside_them(
+def test_overlapping_addresses_are_only_a_warning_with_several_workers(
     tmp_path: Path, one: str, other: str, workers: int, warning: bool
 ) -> None:
     """They can because of SO_REUSEPORT, so a working configuration must not be refused."""
@@ -93,12 +93,12 @@ def test_several_workers_bind_all_addresses_and_one_beside_them(
     assert problem.text.endswith("several workers get both, one would not") == warning
 
 
-def test_the_same_port_in_branches_of_an_if_is_no_problem() -> None:
+def test_same_port_in_two_branches_is_accepted() -> None:
     branches = ("if ${process_number} = 1", "http_port 3128", "else", "http_port 3128", "endif")
     assert port_problems(*branches) == []
 
 
-def test_a_listener_by_its_other_name_is_judged_and_there() -> None:
+def test_listener_by_the_name_ascii_port_is_checked() -> None:
     """Defect: Squid listened by plain TCP on a port that the check did not see."""
     assert port_problems("ascii_port 3128") == []
     (problem,) = port_problems("http_port 3128", "ascii_port 3128 name=other")
@@ -108,20 +108,20 @@ def test_a_listener_by_its_other_name_is_judged_and_there() -> None:
 
 
 @pytest.mark.parametrize("mode", ["intercept", "transparent"])
-def test_intercept_is_refused(mode: str) -> None:
+def test_intercepting_listener_is_refused(mode: str) -> None:
     (problem,) = port_problems(f"http_port 3128 {mode}")
     assert problem.line == 1
     assert "MPTCP" in problem.text
     assert "tproxy" in problem.allowed
 
 
-def test_a_transparent_listener_has_the_port_that_clients_ask_for() -> None:
+def test_tproxy_listener_on_another_port_is_a_warning() -> None:
     assert port_problems("http_port 80 tproxy", "http_port 443 tproxy") == []
     (problem,) = port_problems("http_port 80", "http_port 3129 tproxy")
     assert (problem.line, problem.warning) == (2, True)
 
 
-def test_no_port() -> None:
+def test_configuration_without_a_port_is_refused() -> None:
     (problem,) = port_problems("via on")
     assert str(problem).startswith("squid.conf: no http_port: nothing would listen")
     # A malformed port statement is another mistake, which Squid reports.

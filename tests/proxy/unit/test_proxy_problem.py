@@ -8,7 +8,7 @@ import pytest
 from mptcp_proxy.problem import Problem, errors
 
 
-def test_problems_as_people_read_them() -> None:
+def test_text_of_a_problem() -> None:
     assert str(Problem("wrong", "f", 3, "right")) == "f:3: wrong (allowed: right)"
     assert str(Problem("odd", "f", warning=True)) == "f: warning: odd"
     assert str(Problem("caf\xe9 \x1b[2J\n\x07", "f")) == r"f: caf\xe9 \x1b[2J\n\x07".replace(r"\xe9", "\xe9")
@@ -17,7 +17,7 @@ def test_problems_as_people_read_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("text", "shown"),
     [
         ("cache_peer p parent 1 0 login=joe:hunter2 x: odd", "cache_peer p parent 1 0 login=… x: odd"),
         ("cache_peer p sslpassword=hunter2", "cache_peer p sslpassword=…"),
@@ -25,5 +25,5 @@ def test_problems_as_people_read_them() -> None:
         ("http_port 3128 name=joe", "http_port 3128 name=joe"),
     ],
 )
-def test_passwords_are_not_repeated(said: str, shown: str) -> None:
-    assert str(Problem(said, "f", 3)) == f"f:3: {shown}"
+def test_text_of_a_problem_omits_passwords(text: str, shown: str) -> None:
+    assert str(Problem(text, "f", 3)) == f"f:3: {shown}"

@@ -16,7 +16,7 @@ from mptcp_proxy.process import catches, children, pid_in
 from mptcp_proxy.reported import Reported
 
 
-def test_processes(tmp_path: Path) -> None:
+def test_pid_file_counts_only_for_a_running_process_of_the_program(tmp_path: Path) -> None:
     pid_file = tmp_path / "squid.pid"
     own_name = Path("/proc/self/comm").read_text().strip()
     assert pid_in(pid_file, own_name) is None
@@ -30,7 +30,7 @@ def test_processes(tmp_path: Path) -> None:
     assert children(2**22 + 1) == ()
 
 
-def test_signals_that_a_process_catches() -> None:
+def test_caught_signals_of_a_process_are_found() -> None:
     before = signal.signal(signal.SIGUSR2, lambda *_: None)
     try:
         assert catches(os.getpid(), signal.SIGUSR2)
@@ -41,7 +41,7 @@ def test_signals_that_a_process_catches() -> None:
         signal.signal(signal.SIGUSR2, before)
 
 
-def test_the_processes_of_an_instance_are_known_without_its_pid_file(
+def test_processes_of_an_instance_are_found_without_its_pid_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: with another pid_filename the doctor took the running proxy for a foreign process to be killed."""

@@ -46,7 +46,7 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
         yield listener
 
 
-def told(manager: socket.socket) -> list[str]:
+def notified(manager: socket.socket) -> list[str]:
     lines: list[str] = []
     while True:
         try:
@@ -55,70 +55,70 @@ def told(manager: socket.socket) -> list[str]:
             return lines
 
 
-def test_which_parents_answer_is_in_the_status(places: Places, manager: socket.socket) -> None:
+def test_status_names_the_parents_that_do_not_answer(places: Places, manager: socket.socket) -> None:
     reported = Reported(places)
     reported.parents("all parents answer")
-    assert told(manager) == []
+    assert notified(manager) == []
     reported.listeners(Picture((3128,)))
-    assert told(manager)[-1] == "STATUS=serving: port 3128 by Multipath TCP; all parents answer"
+    assert notified(manager)[-1] == "STATUS=serving: port 3128 by Multipath TCP; all parents answer"
     reported.parents("all parents answer")
-    assert told(manager) == []
+    assert notified(manager) == []
     reported.parents("DOES NOT ANSWER: one")
-    assert told(manager) == ["STATUS=serving: port 3128 by Multipath TCP; DOES NOT ANSWER: one"]
+    assert notified(manager) == ["STATUS=serving: port 3128 by Multipath TCP; DOES NOT ANSWER: one"]
 
 
-def test_it_is_ready_once_squid_listens(places: Places, manager: socket.socket) -> None:
+def test_service_is_ready_once_squid_listens(places: Places, manager: socket.socket) -> None:
     reported = Reported(places)
     reported.listeners(Picture((3128,), missing=(3128,)))
-    assert told(manager) == ["STATUS=serving: port 3128 NOT AT ALL"]
+    assert notified(manager) == ["STATUS=serving: port 3128 NOT AT ALL"]
     reported.listeners(Picture((3128, 3129), plain=(3129,)))
-    assert told(manager) == [
+    assert notified(manager) == [
         "READY=1",
         "STATUS=serving: port 3128 by Multipath TCP; "
         "port 3129 by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
     ]
     reported.listeners(Picture((3128, 3129)))
-    assert told(manager) == ["STATUS=serving: ports 3128, 3129 by Multipath TCP"]
+    assert notified(manager) == ["STATUS=serving: ports 3128, 3129 by Multipath TCP"]
     reported.listeners(Picture((3128, 3129), fewer=((3128, 1, 2),), missing=(3129,)))
     served = "port 3128 (1 of 2 workers) by Multipath TCP; port 3129 NOT AT ALL"
-    assert told(manager) == [f"STATUS=serving: {served}"]
+    assert notified(manager) == [f"STATUS=serving: {served}"]
 
 
-def test_what_else_is_wrong_is_in_the_status_until_it_is_over(places: Places, manager: socket.socket) -> None:
+def test_trouble_is_in_the_status_until_it_is_over(places: Places, manager: socket.socket) -> None:
     reported = Reported(places)
     reported.listeners(Picture((3128,)))
-    told(manager)
+    notified(manager)
     serving = "STATUS=serving: port 3128 by Multipath TCP"
     assert reported.trouble("logs", "the disk is full")
     assert not reported.trouble("logs", "the disk is full")
-    assert told(manager) == [f"{serving}; the disk is full"]
+    assert notified(manager) == [f"{serving}; the disk is full"]
     outcome = read_outcome(places.reloads)
     assert outcome is not None
     assert (outcome.serving, outcome.troubles) == ("serving: port 3128 by Multipath TCP", ("the disk is full",))
     assert reported.trouble("logs", "")
     assert not reported.trouble("logs", "")
-    assert told(manager) == [serving]
+    assert notified(manager) == [serving]
     outcome = read_outcome(places.reloads)
     assert outcome is not None
     assert outcome.troubles == ()
 
 
-def test_a_refused_reload_stays_in_the_status_until_one_succeeds(places: Places, manager: socket.socket) -> None:
+def test_refused_reload_is_in_the_status_until_one_succeeds(places: Places, manager: socket.socket) -> None:
     reported = Reported(places)
     reported.listeners(Picture((3128,)))
-    told(manager)
+    notified(manager)
     reported.reload_begins()
-    assert told(manager)[0] == "RELOADING=1"
+    assert notified(manager)[0] == "RELOADING=1"
     reported.reload_ends("squid.conf:3: wrong")
     serving = "STATUS=serving: port 3128 by Multipath TCP"
-    assert told(manager) == ["READY=1", f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
+    assert notified(manager) == ["READY=1", f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
     reported.listeners(Picture((3128,)))
-    assert told(manager) == [f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
+    assert notified(manager) == [f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
     reported.reload_ends()
-    assert told(manager) == ["READY=1", serving]
+    assert notified(manager) == ["READY=1", serving]
 
 
-def test_signs_of_life_come_when_they_are_due(
+def test_watchdog_message_is_sent_when_it_is_due(
     places: Places, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "100000000")
@@ -129,18 +129,18 @@ def test_signs_of_life_come_when_they_are_due(
     for moment, expected in ((1000.0, ["WATCHDOG=1"]), (1049.0, []), (1050.0, ["WATCHDOG=1"]), (1051.0, [])):
         clock[0] = moment
         reported.give_sign_of_life()
-        assert told(manager) == expected
+        assert notified(manager) == expected
     assert reported.due == 1100.0
 
 
-def test_without_a_watchdog_nothing_is_due(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_watchdog_message_is_due_without_a_watchdog(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
     reported = Reported(places)
     reported.give_sign_of_life()
     assert reported.due is None
 
 
-def test_what_a_supervisor_that_is_gone_has_left_is_not_believed(places: Places) -> None:
+def test_outcome_of_an_ended_supervisor_is_ignored(places: Places) -> None:
     Reported(places)
     assert read_outcome(places.reloads) is not None
     for outcome in (Outcome(os.getpid(), started(os.getpid()) + 1, 0), Outcome(2**22 + 1, 0, 0)):
@@ -152,7 +152,7 @@ def test_what_a_supervisor_that_is_gone_has_left_is_not_believed(places: Places)
 
 
 @pytest.mark.parametrize(
-    ("refused", "in_doubt", "told"),
+    ("refused", "in_doubt", "printed"),
     [
         ("", "", ""),
         ("squid.conf:3: wrong", "", "reload refused, the old settings stay in force: squid.conf:3: wrong"),
@@ -160,20 +160,20 @@ def test_what_a_supervisor_that_is_gone_has_left_is_not_believed(places: Places)
         ("", "cannot see who listens", "the new settings are in force, but cannot see who listens"),
     ],
 )
-def test_who_reloads_is_told_how_it_ended(places: Places, refused: str, in_doubt: str, told: str) -> None:
+def test_reload_command_prints_the_outcome(places: Places, refused: str, in_doubt: str, printed: str) -> None:
     reported = Reported(places)
-    asked = threading.Event()
-    before = signal.signal(signal.SIGHUP, lambda *_: asked.set())
+    signalled = threading.Event()
+    before = signal.signal(signal.SIGHUP, lambda *_: signalled.set())
 
     def supervisor() -> None:
-        assert asked.wait(60)
+        assert signalled.wait(60)
         reported.reload_ends(refused, in_doubt)
 
     thread = threading.Thread(target=supervisor)
     thread.start()
     try:
-        if told:
-            with pytest.raises(ReloadError, match=f"^{told}$"):
+        if printed:
+            with pytest.raises(ReloadError, match=f"^{printed}$"):
                 reload(places)
         else:
             reload(places)
@@ -182,30 +182,30 @@ def test_who_reloads_is_told_how_it_ended(places: Places, refused: str, in_doubt
         signal.signal(signal.SIGHUP, before)
 
 
-def test_each_of_two_who_reload_at_a_time_is_told_of_its_own(places: Places) -> None:
+def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> None:
     """Defect: the second reload was reported as refused, like the first one, although its settings were in force."""
     reported = Reported(places)
-    asked = threading.Semaphore(0)
-    before = signal.signal(signal.SIGHUP, lambda *_: asked.release())
-    told: dict[str, str] = {}
+    signalled = threading.Semaphore(0)
+    before = signal.signal(signal.SIGHUP, lambda *_: signalled.release())
+    outcomes: dict[str, str] = {}
     waits = threading.Event()
 
     def first() -> None:
         with pytest.raises(ReloadError) as refused:
             reload(places)
-        told["first"] = str(refused.value)
+        outcomes["first"] = str(refused.value)
 
     def second() -> None:
         waits.set()
         reload(places)
-        told["second"] = "in force"
+        outcomes["second"] = "in force"
 
     def supervisor() -> None:
-        assert asked.acquire(timeout=60)
+        assert signalled.acquire(timeout=60)
         others[1].start()
         assert waits.wait(60)
         reported.reload_ends("squid.conf:3: wrong")
-        assert asked.acquire(timeout=60)
+        assert signalled.acquire(timeout=60)
         reported.reload_ends()
 
     others = [threading.Thread(target=each) for each in (first, second)]
@@ -217,21 +217,23 @@ def test_each_of_two_who_reload_at_a_time_is_told_of_its_own(places: Places) -> 
         for each in others:
             each.join(60)
         signal.signal(signal.SIGHUP, before)
-    assert stat.S_IMODE(places.reload_lock.stat().st_mode) == 0o600, "who could open it could keep all from reloading"
-    assert told == {
+    assert stat.S_IMODE(places.reload_lock.stat().st_mode) == 0o600, (
+        "a process that can open the file could block all reloads"
+    )
+    assert outcomes == {
         "first": "reload refused, the old settings stay in force: squid.conf:3: wrong",
         "second": "in force",
     }
 
 
-def test_a_reload_without_a_proxy_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reload_without_a_running_proxy_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reload", "--service-name", "nosuchproxy"]) == 1
     assert capsys.readouterr().err == "mptcp-proxy: no proxy of the name nosuchproxy runs\n"
 
 
-def test_who_may_not_reload_is_told_so(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reload_without_permission_is_an_error(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     Reported(places)
-    assert stat.S_IMODE(places.reloads.stat().st_mode) == 0o600, "what was refused is nobody else's business"
+    assert stat.S_IMODE(places.reloads.stat().st_mode) == 0o600, "other users must not read the reason of a refusal"
 
     def refused(path: Path) -> str:
         raise PermissionError(13, "Permission denied", str(path))
@@ -241,7 +243,7 @@ def test_who_may_not_reload_is_told_so(places: Places, monkeypatch: pytest.Monke
         reload(places)
 
 
-def test_its_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
     from mptcp_common import __version__
 
     with pytest.raises(SystemExit):

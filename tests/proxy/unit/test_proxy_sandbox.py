@@ -34,7 +34,7 @@ TO_WRITE = "below /run/mptcpproxy, /var/log, /run/squid"
 NO_HOMES = ("does not see what is in", f"{TO_READ} ProtectHome=read-only {EDIT}")
 OWN_PLACES = ("of its own, without the host's files", f"{TO_READ} BindReadOnlyPaths= {EDIT}")
 READ_ONLY = ("may not write there", f"{TO_WRITE}; or ReadWritePaths= {EDIT}")
-LOST = ("of its own, which nobody else sees and which goes with it", TO_WRITE)
+LOST = ("of its own, which no other program sees and which ends with it", TO_WRITE)
 UNSEEN = ("does not see what is in", TO_WRITE)
 
 
@@ -49,8 +49,8 @@ class Service:
         """Let systemctl report these properties of the unit; *changed* are those of drop-ins."""
         # The tests' directories are hidden from the unit, so bind them.
         bound = f"{self.directory} {changed.pop('BindReadOnlyPaths', '')}"
-        said = SHOWN | {"BindReadOnlyPaths": bound} | changed
-        lines = "\n".join(f"{name}={value}" for name, value in said.items())
+        properties = SHOWN | {"BindReadOnlyPaths": bound} | changed
+        lines = "\n".join(f"{name}={value}" for name, value in properties.items())
         case = f'[ "$1" = show ] && case "$3" in {OF_THE_UNIT}|{Role.RELAY.unit})'
         self._program.write_text(f"#!/bin/sh\n{case} cat <<'end'\n{lines}\nend\nesac\n")
         self._program.chmod(0o755)
@@ -104,7 +104,9 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
         ("cache_log /root/cache.log", "", UNSEEN),
     ],
 )
-def test_what_the_unit_cannot_open(service: Service, line: str, what: str, why: tuple[str, str]) -> None:
+def test_file_that_the_unit_cannot_use_is_a_warning(
+    service: Service, line: str, what: str, why: tuple[str, str]
+) -> None:
     """Defect: check accepted all of these, but after a restart the service ended with status 78 and stayed down."""
     (problem,) = service.warned("http_port 3128", line)
     assert problem.text.startswith(f"{what or line}: {OF_THE_UNIT} ")
@@ -138,15 +140,15 @@ def test_what_the_unit_cannot_open(service: Service, line: str, what: str, why: 
         "cache_dir rock /var/log/cache 100",
     ],
 )
-def test_what_it_can(service: Service, line: str) -> None:
+def test_file_that_the_unit_can_use_has_no_warning(service: Service, line: str) -> None:
     assert service.warned("http_port 3128", line) == []
 
 
-def test_what_is_never_read_is_not_looked_at(service: Service) -> None:
+def test_file_in_a_false_condition_has_no_warning(service: Service) -> None:
     assert service.warned("if false", 'acl a src "/root/a"', "include /root/b", "endif") == []
 
 
-def test_where_symbolic_links_lead_to_counts(service: Service) -> None:
+def test_symbolic_link_is_judged_by_its_target(service: Service) -> None:
     link = service.directory / "clients"
     link.symlink_to("/root/clients.txt")
     log = service.directory / "cache.log"
@@ -164,12 +166,12 @@ def test_where_symbolic_links_lead_to_counts(service: Service) -> None:
     assert "without the host's files" in problem.text
 
 
-def test_a_relative_name_is_in_the_root_directory_for_the_unit(service: Service) -> None:
+def test_relative_name_is_resolved_in_the_root_directory(service: Service) -> None:
     (problem,) = service.warned('acl clients src "root/clients"')
     assert problem.text.endswith("does not see what is in /root (root/clients is /root/clients)")
 
 
-def test_the_configuration_itself_may_be_elsewhere(service: Service, tmp_path: Path) -> None:
+def test_configuration_that_the_unit_cannot_see_is_a_warning(service: Service, tmp_path: Path) -> None:
     installed, elsewhere = service.directory / "squid.conf", tmp_path / "hidden"
     elsewhere.mkdir()
     service.has(TemporaryFileSystem=str(elsewhere))
@@ -181,7 +183,7 @@ def test_the_configuration_itself_may_be_elsewhere(service: Service, tmp_path: P
     assert len(check(elsewhere / "squid.conf", "mptcpproxy", None).of_unit) == 1
 
 
-def test_each_include_is_named_where_it_stands(service: Service, tmp_path: Path) -> None:
+def test_included_file_is_reported_with_the_line_of_the_include(service: Service, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     service.has(TemporaryFileSystem=str(hidden))
@@ -198,7 +200,7 @@ def test_each_include_is_named_where_it_stands(service: Service, tmp_path: Path)
     ]
 
 
-def test_it_stays_a_warning_where_root_can_read_it(service: Service, tmp_path: Path) -> None:
+def test_file_that_only_a_shell_can_read_stays_a_warning(service: Service, tmp_path: Path) -> None:
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden/clients").write_text("10.0.0.0/8\n")
     service.has(TemporaryFileSystem=f"{tmp_path}/hidden")
@@ -220,7 +222,7 @@ def test_it_stays_a_warning_where_root_can_read_it(service: Service, tmp_path: P
         ({"PrivateTmp": "no"}, 'acl clients src "/tmp/clients.txt"'),
     ],
 )
-def test_a_drop_in_that_allows_it_counts(service: Service, drop_in: dict[str, str], line: str) -> None:
+def test_drop_in_that_gives_access_prevents_the_warning(service: Service, drop_in: dict[str, str], line: str) -> None:
     assert len(service.warned(line)) == 1
     service.has(**drop_in)
     assert service.warned(line) == []
@@ -237,12 +239,14 @@ def test_a_drop_in_that_allows_it_counts(service: Service, drop_in: dict[str, st
         ({"PrivateTmp": "no"}, "cache_log /tmp/cache.log"),
     ],
 )
-def test_one_that_does_not_does_not(service: Service, drop_in: dict[str, str], line: str) -> None:
+def test_drop_in_that_gives_no_access_does_not_prevent_the_warning(
+    service: Service, drop_in: dict[str, str], line: str
+) -> None:
     service.has(**drop_in)
     assert len(service.warned(line)) == 1
 
 
-def test_another_file_or_instance_is_none_of_the_units(service: Service) -> None:
+def test_file_of_another_instance_has_no_warning(service: Service) -> None:
     """Trials, tests and the demo run Squid by hand, with lists and logs in /tmp."""
     line = 'acl clients src "/root/clients.txt"'
     assert service.warned(line, name="trial.conf") == []
@@ -250,21 +254,21 @@ def test_another_file_or_instance_is_none_of_the_units(service: Service) -> None
     assert service.warned(line, role=Role.RELAY) == []
 
 
-def test_a_relays_file_is_its_units(service: Service) -> None:
+def test_file_of_the_relay_is_judged_for_its_unit(service: Service) -> None:
     (problem,) = service.warned('acl clients src "/root/a"', name="relay-squid.conf", role=Role.RELAY)
     assert f": {Role.RELAY.unit} does not see" in problem.text
     assert "systemctl edit mptcp-relay" in problem.allowed
 
 
 @pytest.mark.parametrize("missing", [Path.unlink, lambda program: program.write_text("#!/bin/sh\nexit 1\n")])
-def test_a_host_without_systemd_or_the_unit_has_no_sandbox(
+def test_no_warning_without_systemd_or_the_unit(
     service: Service, tmp_path: Path, missing: Callable[[Path], object]
 ) -> None:
     missing(tmp_path / "systemctl")
     assert service.warned('acl clients src "/root/clients.txt"', "cache_log /srv/cache.log") == []
 
 
-def test_a_unit_that_systemd_does_not_know_has_none(service: Service) -> None:
+def test_no_warning_if_systemd_does_not_know_the_unit(service: Service) -> None:
     """systemctl prints defaults for any unit name."""
     nothing = dict.fromkeys(SHOWN, "") | {"ProtectSystem": "no", "ProtectHome": "no", "PrivateTmp": "no"}
     service.has(**nothing)

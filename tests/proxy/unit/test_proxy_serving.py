@@ -12,14 +12,14 @@ from mptcp_proxy.serving import CHANGING, DESERTED, INTERVAL, PASSING, SOON, UNO
 
 GOOD = Picture((3128,))
 FEWER = Picture((3128,), fewer=((3128, 1, 2),))
-NOBODY = Picture((3128,), missing=(3128,))
+NONE = Picture((3128,), missing=(3128,))
 
 
 def mine(port: int, pid: int = 5, *, mptcp: bool = True) -> Listening:
     return Listening("*", port, "squid", (pid,), mptcp=mptcp)
 
 
-def test_a_picture_of_ports_that_take_plain_tcp_or_nothing_or_too_little() -> None:
+def test_picture_lists_plain_missing_and_incomplete_ports() -> None:
     sockets = [mine(3128), mine(3128, 6), mine(3129, mptcp=False), mine(3129, 6), mine(3130), mine(3131, 7)]
     seen = serving.picture(dict.fromkeys(range(3128, 3133), 2), {5, 6}, sockets, {})
     assert seen == Picture((3128, 3129, 3130, 3131, 3132), (3129,), (3131, 3132), ((3130, 1, 2),))
@@ -32,16 +32,16 @@ def test_a_picture_of_ports_that_take_plain_tcp_or_nothing_or_too_little() -> No
     )
 
 
-def test_how_many_listeners_there_are_to_be() -> None:
+def test_number_of_expected_listeners() -> None:
     ports = ("http_port 3128", "http_port 10.0.0.1:3129", "http_port 10.0.0.2:3129")
-    said = (*ports, "if ${process_number} = 1", "http_port 3130", "endif")
-    lines = [PhysicalLine("f", number, line) for number, line in enumerate(said, 1)]
+    configuration = (*ports, "if ${process_number} = 1", "http_port 3130", "endif")
+    lines = [PhysicalLine("f", number, line) for number, line in enumerate(configuration, 1)]
     assert wanted(listeners(statements(lines, "n")), 2) == {3128: 2, 3129: 4, 3130: 1}
 
 
-def test_a_start_is_told_when_it_is_over_and_what_it_lacks_after_a_while() -> None:
+def test_end_of_a_start_is_reported_at_once_and_its_lack_later() -> None:
     judge = Judge(100.0)
-    assert not judge.looked(NOBODY, True, 100.0)
+    assert not judge.looked(NONE, True, 100.0)
     assert judge.due == 100.0 + SOON
     assert not judge.looked(FEWER, True, 101.0)
     assert judge.looked(GOOD, True, 102.0)
@@ -53,22 +53,22 @@ def test_a_start_is_told_when_it_is_over_and_what_it_lacks_after_a_while() -> No
     assert judge.looked(FEWER, True, 100.0 + CHANGING)
 
 
-def test_listeners_that_went_are_found_at_any_time_and_told_once() -> None:
+def test_lost_listeners_are_reported_once_at_any_time() -> None:
     """Defect: the listeners were checked only at the start, and a proxy without listeners was reported as serving."""
     judge = Judge(0.0)
     judge.looked(GOOD, True, 0.0)
-    told = []
+    times = []
     now, due = 3600.0, 3600.0
     while now < 3600.0 + 60:
         if now >= due:
-            if judge.looked(NOBODY if now < 3640 else GOOD, True, now):
-                told.append(now)
+            if judge.looked(NONE if now < 3640 else GOOD, True, now):
+                times.append(now)
             due = judge.due
         now += 0.5
-    assert told == [3600.0 + PASSING, 3640.0]
+    assert times == [3600.0 + PASSING, 3640.0]
 
 
-def test_a_worker_that_ends_and_is_started_again_is_not_told() -> None:
+def test_restart_of_a_worker_is_not_reported() -> None:
     judge = Judge(0.0)
     judge.looked(GOOD, True, 0.0)
     assert not judge.looked(FEWER, True, 1000.0)
@@ -80,36 +80,36 @@ def test_a_worker_that_ends_and_is_started_again_is_not_told() -> None:
     assert judge.looked(FEWER, True, 1010.0 + PASSING)
 
 
-def test_a_reload_is_told_when_it_is_over_though_nothing_has_changed() -> None:
+def test_end_of_a_reload_is_reported_even_without_a_change() -> None:
     judge = Judge(0.0)
     judge.looked(GOOD, True, 0.0)
     judge.expect_change(50.0)
-    assert not judge.looked(NOBODY, True, 51.0)
+    assert not judge.looked(NONE, True, 51.0)
     assert judge.looked(GOOD, True, 52.0)
     judge.expect_change(100.0)
-    assert judge.looked(NOBODY, True, 100.0 + CHANGING)
+    assert judge.looked(NONE, True, 100.0 + CHANGING)
 
 
-def test_a_reload_that_begins_late_has_its_time_all_the_same() -> None:
+def test_reload_that_begins_late_has_its_full_time() -> None:
     judge = Judge(0.0)
     judge.looked(GOOD, True, 0.0)
     judge.expect_change(50.0)
-    assert judge.looked(GOOD, True, 51.0), "these were the old ones"
-    assert not judge.looked(NOBODY, True, 61.0)
-    assert not judge.looked(NOBODY, True, 50.0 + CHANGING - 1)
-    assert judge.looked(NOBODY, True, 50.0 + CHANGING)
+    assert judge.looked(GOOD, True, 51.0), "these were the old listeners"
+    assert not judge.looked(NONE, True, 61.0)
+    assert not judge.looked(NONE, True, 50.0 + CHANGING - 1)
+    assert judge.looked(NONE, True, 50.0 + CHANGING)
     # Without some of its processes Squid is not reading a file.
     judge.expect_change(200.0)
     assert judge.looked(GOOD, True, 201.0)
-    assert not judge.looked(NOBODY, False, 202.0)
-    assert judge.looked(NOBODY, False, 202.0 + PASSING)
+    assert not judge.looked(NONE, False, 202.0)
+    assert judge.looked(NONE, False, 202.0 + PASSING)
 
 
-def test_it_is_deserted_when_nobody_listened_for_long() -> None:
+def test_squid_counts_as_deserted_after_long_without_listeners() -> None:
     judge = Judge(0.0)
     judge.looked(GOOD, True, 0.0)
     for second in range(10, 10 + int(DESERTED)):
-        judge.looked(NOBODY, True, float(second))
+        judge.looked(NONE, True, float(second))
         assert not judge.deserted(False, float(second))
     assert judge.deserted(False, 10 + DESERTED)
     # All processes of Squid run: it may be reading a long file.
@@ -119,29 +119,29 @@ def test_it_is_deserted_when_nobody_listened_for_long() -> None:
     assert not judge.deserted(False, 10 + DESERTED)
 
 
-def test_a_reload_of_a_long_file_is_waited_for_though_a_worker_is_missing() -> None:
+def test_long_reload_is_awaited_even_without_a_worker() -> None:
     """Defect: the supervisor ended the worker that read the file 15 seconds after it had closed its listeners."""
     judge = Judge(0.0)
     judge.looked(GOOD, True, 0.0)
     judge.expect_change(100.0)
     judge.looked(GOOD, True, 101.0)
     for second in range(102, 102 + int(UNOPENED)):
-        judge.looked(NOBODY, False, float(second))
+        judge.looked(NONE, False, float(second))
         assert not judge.deserted(False, float(second))
     assert judge.deserted(False, 102.0 + UNOPENED)
     judge.looked(GOOD, True, 300.0)
-    judge.looked(NOBODY, False, 400.0)
+    judge.looked(NONE, False, 400.0)
     assert judge.deserted(False, 400.0 + DESERTED)
 
 
-def test_a_start_has_as_long_as_a_long_file_takes() -> None:
+def test_start_has_time_to_read_a_long_file() -> None:
     judge = Judge(0.0)
-    judge.looked(NOBODY, True, 1.0)
+    judge.looked(NONE, True, 1.0)
     assert not judge.deserted(False, UNOPENED - 1)
     assert judge.deserted(False, UNOPENED)
 
 
-def test_what_nobody_could_see_does_not_count_as_deserted() -> None:
+def test_time_without_a_look_does_not_count_as_deserted() -> None:
     """Defect: if ss was missing or failed, a healthy Squid was ended two minutes after its start."""
     judge = Judge(0.0)
     assert not judge.blind(0.0)
@@ -151,17 +151,17 @@ def test_what_nobody_could_see_does_not_count_as_deserted() -> None:
     # The last successful look was during a reload.
     judge.looked(GOOD, True, 200.0)
     judge.expect_change(300.0)
-    judge.looked(NOBODY, True, 301.0)
+    judge.looked(NONE, True, 301.0)
     judge.blind(302.0)
     assert not judge.deserted(True, 301.0 + UNOPENED)
     assert not judge.deserted(False, 301.0 + UNOPENED)
     # The time counts from the first look that succeeds again.
-    judge.looked(NOBODY, True, 500.0)
+    judge.looked(NONE, True, 500.0)
     assert not judge.deserted(True, 500.0 + UNOPENED - 1)
     assert judge.deserted(True, 500.0 + UNOPENED)
 
 
-def test_a_change_that_nobody_can_see_is_over_when_it_has_had_its_time() -> None:
+def test_unseen_change_is_over_after_its_time() -> None:
     judge = Judge(0.0)
     assert not judge.blind(CHANGING - 1)
     assert judge.blind(CHANGING)
@@ -170,14 +170,14 @@ def test_a_change_that_nobody_can_see_is_over_when_it_has_had_its_time() -> None
     assert judge.blind(100.0 + CHANGING)
 
 
-def test_workers_given_up_come_back_before_it_is_deserted() -> None:
+def test_hopeless_workers_are_revived_before_squid_is_deserted() -> None:
     from mptcp_proxy.configuration.workers import with_workers
 
     (revival,) = [line.text for line in with_workers((), 2) if "hopeless" in line.text]
     assert PASSING < int(revival.split()[1]) < DESERTED
 
 
-def test_processes_that_do_not_run_at_all() -> None:
+def test_processes_without_any_cpu_time_are_found() -> None:
     standstill = Standstill()
     for look in range(Standstill.LOOKS):
         assert standstill.looked({5: 100, 6: look}) == frozenset()
@@ -188,7 +188,7 @@ def test_processes_that_do_not_run_at_all() -> None:
     assert standstill.looked({5: 101, 7: 0}) == frozenset()
 
 
-def test_a_listener_of_nobody_known_is_ours_only_at_an_address_of_ours() -> None:
+def test_listener_of_unknown_owner_counts_only_at_our_address() -> None:
     """Defect: without root, another program's listener on the same port at another address counted as Squid's."""
     foreign = Listening("127.0.0.1", 3128, "", ())
     ours = Listening("192.168.7.1", 3128, "", (), mptcp=True)

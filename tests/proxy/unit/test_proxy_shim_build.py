@@ -11,7 +11,7 @@ import pytest
 from mptcp_proxy import shim
 
 
-def test_the_library_is_built_when_its_source_is_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_is_built_if_its_source_is_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stub replaces the compiler and records its calls; the kernel tests use the real one."""
     compiler = tmp_path / "cc"
     compiler.write_text('#!/bin/sh\necho called >> "$0.log"\nwhile [ "$1" != -o ]; do shift; done\necho built > "$2"\n')
@@ -29,7 +29,7 @@ def test_the_library_is_built_when_its_source_is_newer(tmp_path: Path, monkeypat
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_what_can_go_wrong_with_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_build_of_the_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = tmp_path / "cc"
     failing.write_text("#!/bin/sh\necho 'no stdio.h' >&2; exit 1\n")
     failing.chmod(0o755)
@@ -53,7 +53,7 @@ def test_what_can_go_wrong_with_the_library(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("what", ["library", "compiler"])
-def test_what_others_could_have_put_there_is_not_run(
+def test_library_or_compiler_that_others_can_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Defect: root loaded any library that the environment named into Squid, and ran any compiler."""
@@ -107,7 +107,7 @@ def test_what_others_could_have_put_there_is_not_run(
         ("kernel", {"zero-read"}, [shim.LISTEN]),
     ],
 )
-def test_the_library_of_the_event_loop_is_left_out_where_nothing_of_it_is_on(
+def test_event_loop_library_is_left_out_if_all_its_features_are_off(
     turns: str, without: set[str], names: list[str]
 ) -> None:
     assert list(shim.needed(shim.left_out(turns, without))) == names

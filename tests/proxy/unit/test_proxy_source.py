@@ -15,7 +15,7 @@ from mptcp_proxy.configuration.source import MAX_DEPTH, PhysicalLine, put, read,
 from mptcp_proxy.pending_signals import STOP_PATIENCE
 
 
-def said(text: str, name: str = "one") -> list[tuple[str, int]]:
+def statements_in(text: str, name: str = "one") -> list[tuple[str, int]]:
     lines = [PhysicalLine("f", number, line) for number, line in enumerate(text.split("\n"), 1)]
     return [(statement.text, statement.number) for statement in statements(lines, name)]
 
@@ -33,11 +33,11 @@ def said(text: str, name: str = "one") -> list[tuple[str, int]]:
         ("\\\n", []),
     ],
 )
-def test_statements(text: str, expected: list[tuple[str, int]]) -> None:
-    assert said(text) == expected
+def test_lines_are_joined_into_statements(text: str, expected: list[tuple[str, int]]) -> None:
+    assert statements_in(text) == expected
 
 
-def test_a_comment_at_the_end_is_not_words() -> None:
+def test_comment_at_the_end_is_not_part_of_the_words() -> None:
     (statement,) = statements([PhysicalLine("f", 1, "http_port 3128 # the usual #one")], "n")
     assert statement.words == ("http_port", "3128")
     assert statement.directive == "http_port"
@@ -64,16 +64,16 @@ def test_a_comment_at_the_end_is_not_words() -> None:
         ("1 = 1 # one", None, None),
     ],
 )
-def test_what_an_if_says_of_its_branches(condition: str, then: bool | None, otherwise: bool | None) -> None:
+def test_condition_decides_which_branch_applies(condition: str, then: bool | None, otherwise: bool | None) -> None:
     texts = ["via on", f"if {condition}", "via off", "else", "via on", "endif", "workers 2"]
     lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
-    said = [s for s in written(lines, "n") if s.directive in ("via", "workers")]
+    found = [s for s in written(lines, "n") if s.directive in ("via", "workers")]
     assert list(statements(lines, "n")) == [s for s in written(lines, "n") if s.applies is not False]
-    assert [statement.applies for statement in said] == [True, then, otherwise, True]
-    assert [statement.conditional for statement in said] == [False, then is not True, otherwise is not True, False]
+    assert [statement.applies for statement in found] == [True, then, otherwise, True]
+    assert [statement.conditional for statement in found] == [False, then is not True, otherwise is not True, False]
 
 
-def test_of_two_ifs_within_each_other_squid_looks_at_the_inner_one_alone() -> None:
+def test_nested_condition_overrides_the_outer_one() -> None:
     texts = [
         "if 1 = 1",
         "if ${process_number} = 1",
@@ -107,7 +107,7 @@ endif
 @pytest.mark.parametrize(
     ("condition", "ports", "user"), [("false", (3128,), "proxy"), ("true", (3128, 3129), "nobody-at-all")]
 )
-def test_what_squid_never_acts_on_is_neither_waited_for_nor_wrong(
+def test_statements_in_a_false_condition_are_ignored(
     tmp_path: Path, condition: str, ports: tuple[int, ...], user: str
 ) -> None:
     checked = check(write(tmp_path, main=NEVER.replace("if false", f"if {condition}")), "n", None)
@@ -122,7 +122,7 @@ def write(directory: Path, **files: str) -> Path:
     return directory / "main.conf"
 
 
-def test_includes_stand_for_their_lines(tmp_path: Path) -> None:
+def test_include_is_replaced_by_the_lines_of_its_files(tmp_path: Path) -> None:
     main = write(
         tmp_path,
         main="via on\ninclude DIR/part*.conf\nworkers 2",
@@ -141,7 +141,7 @@ def test_includes_stand_for_their_lines(tmp_path: Path) -> None:
     ]
 
 
-def test_the_rendered_file_has_each_line_where_it_is_in_the_sequence(tmp_path: Path) -> None:
+def test_rendered_file_has_the_lines_in_their_order(tmp_path: Path) -> None:
     main = write(tmp_path, main="a\ninclude DIR/part.conf\nb \\\n c", part="x\n\ny")
     lines, _ = read(main, "n")
     assert render(lines).decode().split("\n")[:-1] == [line.text for line in lines]
@@ -149,7 +149,7 @@ def test_the_rendered_file_has_each_line_where_it_is_in_the_sequence(tmp_path: P
     assert [s.text for s in statements(again, "n")] == ["a", "x", "y", "b c"]
 
 
-def test_bytes_that_are_not_utf_8_survive(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
     main = tmp_path / "main.conf"
     main.write_bytes(b"visible_hostname caf\xe9\r\n")
     lines, problems = read(main, "n")
@@ -182,7 +182,7 @@ def test_bytes_that_are_not_utf_8_survive(tmp_path: Path) -> None:
         ("via on \\\n", ("main.conf", 1), "ends in the middle of a continued line"),
     ],
 )
-def test_problems_name_the_place(tmp_path: Path, text: str, place: tuple[str, int], words: str) -> None:
+def test_problem_names_its_file_and_line(tmp_path: Path, text: str, place: tuple[str, int], words: str) -> None:
     branches = {"if": "if 1 = 1\nvia on\nendif\n", "else": "via on\nelse\n", "open": "if 1 = 2\nvia on\n"}
     _, problems = read(write(tmp_path, main=text, nul="# \0", **branches), "n")
     (problem,) = problems
@@ -190,7 +190,7 @@ def test_problems_name_the_place(tmp_path: Path, text: str, place: tuple[str, in
     assert words in str(problem)
 
 
-def test_sixteen_deep_is_not_too_deep(tmp_path: Path) -> None:
+def test_includes_of_sixteen_levels_are_accepted(tmp_path: Path) -> None:
     files = {f"f{depth}": f"include DIR/f{depth + 1}.conf\n" for depth in range(1, MAX_DEPTH)}
     main = write(tmp_path, main="include DIR/f1.conf\n", **files, **{f"f{MAX_DEPTH}": "via on"})
     lines, problems = read(main, "n")
@@ -198,14 +198,14 @@ def test_sixteen_deep_is_not_too_deep(tmp_path: Path) -> None:
     assert "via on" in [line.text for line in lines]
 
 
-def test_seventeen_deep_is_too_deep(tmp_path: Path) -> None:
+def test_includes_of_seventeen_levels_are_refused(tmp_path: Path) -> None:
     files = {f"f{depth}": f"include DIR/f{depth + 1}.conf\n" for depth in range(1, MAX_DEPTH + 1)}
     main = write(tmp_path, main="include DIR/f1.conf\n", **files, **{f"f{MAX_DEPTH + 1}": "via on"})
     _, problems = read(main, "n")
     assert [(Path(each.file).name, each.text) for each in problems] == [("f16.conf", "includes more than 16 deep")]
 
 
-def test_a_file_that_includes_itself_several_times_is_read_once(tmp_path: Path) -> None:
+def test_file_that_includes_itself_is_read_once(tmp_path: Path) -> None:
     """Otherwise, through several names of the same file, the three lines would be read 3 to the 16th time."""
     (tmp_path / "link.conf").symlink_to("main.conf")
     main = write(tmp_path, main="include DIR/main.conf\ninclude DIR/./ma*.conf\ninclude DIR/link.conf\n")
@@ -214,14 +214,14 @@ def test_a_file_that_includes_itself_several_times_is_read_once(tmp_path: Path) 
     assert [each.line for each in problems] == [1, 2, 3]
 
 
-def test_an_include_that_squid_does_not_need_is_left_to_squid(tmp_path: Path) -> None:
+def test_include_that_is_a_command_or_never_applies_is_kept(tmp_path: Path) -> None:
     main = write(tmp_path, main="if false\ninclude /nonexistent/x.conf\nendif\ninclude |/bin/generate\n")
     lines, problems = read(main, "n")
     assert problems == ()
     assert [line.text for line in lines if "include" in line.text] == ["include /nonexistent/x.conf", "include |/bin/generate"]  # fmt: skip  # noqa: E501
 
 
-def test_a_line_has_8190_bytes_and_an_end(tmp_path: Path) -> None:
+def test_line_of_more_than_8190_bytes_is_refused(tmp_path: Path) -> None:
     main = tmp_path / "main.conf"
     main.write_bytes(b"#" + b"x" * 8189 + b"\r\nvia on\r\n")
     lines, problems = read(main, "n")
@@ -232,7 +232,7 @@ def test_a_line_has_8190_bytes_and_an_end(tmp_path: Path) -> None:
     assert [statement.text for statement in written(lines, "n")] == ["via on"]
 
 
-def test_an_include_in_an_if_that_holds_in_some_processes_stands_for_its_lines(tmp_path: Path) -> None:
+def test_include_in_a_condition_on_processes_is_replaced_too(tmp_path: Path) -> None:
     main = write(
         tmp_path, main="if ${process_number} = 1\ninclude DIR/one.conf\nendif\n", one="http_access allow all\n"
     )
@@ -243,7 +243,7 @@ def test_an_include_in_an_if_that_holds_in_some_processes_stands_for_its_lines(t
     ]
 
 
-def test_words_are_apart_by_blanks_and_tabs_alone() -> None:
+def test_only_blanks_and_tabs_separate_words() -> None:
     lines = [PhysicalLine("f", 1, "\v\facl \ta\u00a0b\x1cc\vd  src\t all \f")]
     (statement,) = written(lines, "n")
     assert statement.words == ("acl", "a\u00a0b\x1cc\vd", "src", "all")
@@ -253,7 +253,7 @@ def test_words_are_apart_by_blanks_and_tabs_alone() -> None:
     assert [s.applies for s in written(lines, "n")] == [True, False, False, True]
 
 
-def test_a_missing_file() -> None:
+def test_missing_file_is_a_problem() -> None:
     lines, (problem,) = read(Path("/nonexistent/squid.conf"), "n")
     assert lines == ()
     assert str(problem) == "/nonexistent/squid.conf: cannot read the configuration: No such file or directory"
@@ -268,7 +268,7 @@ def test_a_missing_file() -> None:
         ('request_header_add X-Client "%>a %>p" check_page', False),
     ],
 )
-def test_the_check_pages_header_of_an_earlier_version_is_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
+def test_check_page_header_of_an_earlier_version_is_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
     """The old header names only the client's end, which another connection may share."""
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     found = [each for each in checked.problems if "of an earlier version" in each.text]
@@ -277,7 +277,7 @@ def test_the_check_pages_header_of_an_earlier_version_is_warned_of(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("text", "warned"), [("half_closed_clients on", True), ("half_closed_clients off", False)])
-def test_half_closed_clients_are_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
+def test_half_closed_clients_are_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
     """With this setting a client can crash Squid 5.7 and 6.13."""
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [(each.line, each.warning) for each in checked.problems if "half_closed" in each.text] == [
@@ -300,7 +300,7 @@ def test_half_closed_clients_are_warned_of(tmp_path: Path, text: str, warned: bo
         ("access_log syslog:daemon.info", False),
     ],
 )
-def test_logs_whose_full_disk_would_end_squid_are_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
+def test_log_whose_full_disk_would_end_squid_is_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [(each.line, each.warning) for each in checked.problems if "disk is full" in each.text] == [
         (2, True)
@@ -317,18 +317,20 @@ def test_logs_whose_full_disk_would_end_squid_are_warned_of(tmp_path: Path, text
         ("access_log daemon:/var/log/a.log squid", "access_log stdio:PATH on-error=drop"),
     ],
 )
-def test_the_advice_on_a_full_disk_drops_no_format_and_no_acl(tmp_path: Path, text: str, advised: str) -> None:
+def test_advice_on_a_full_disk_keeps_the_format_and_the_acls(tmp_path: Path, text: str, advised: str) -> None:
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [each.allowed for each in checked.problems if "disk is full" in each.text] == [advised]
 
 
-def test_a_port_statement_leaves_room_for_what_is_added(tmp_path: Path) -> None:
+def test_port_statement_without_room_for_added_options_is_refused(tmp_path: Path) -> None:
     """The proxy adds options to the statement."""
     for length, problems in ((8150, 0), (8170, 1)):
         checked = check(write(tmp_path, main=f"http_port 3128 {'x' * length}\n"), "n", None)
         assert len([each for each in checked.problems if "two for Squid" in each.text]) == problems
     checked = check(write(tmp_path, main=f"http_port \\\n3128 {'x' * 8000} \\\n{'y' * 8170}\n"), "n", None)
-    assert not [each for each in checked.problems if "two for Squid" in each.text], "one on several lines has room"
+    assert not [each for each in checked.problems if "two for Squid" in each.text], (
+        "a statement on several lines has room"
+    )
 
 
 WORDS = st.lists(st.sampled_from(["a", "10.0.0.0/8", "#", "#b", "\\", "x" * 3000, "ü" * 900]), min_size=1, max_size=30)
@@ -337,7 +339,7 @@ WORDS = st.lists(st.sampled_from(["a", "10.0.0.0/8", "#", "#b", "\\", "x" * 3000
 @given(
     words=WORDS, end=st.sampled_from(["end", "\\"]), blanks=st.sampled_from([" ", "  ", "\t"]), spare=st.integers(0, 3)
 )
-def test_a_statement_that_is_changed_stands_on_lines_that_squid_joins_to_it(
+def test_changed_statement_is_split_into_lines_that_squid_joins(
     words: list[str], end: str, blanks: str, spare: int
 ) -> None:
     text = blanks.join(["acl", "a", "src", *words, end])
@@ -355,7 +357,7 @@ def test_a_statement_that_is_changed_stands_on_lines_that_squid_joins_to_it(
 
 
 @pytest.mark.parametrize("port", ["http_port 3128 name=C:\\ ", "http_port 3128 # C:\\ ", "http_port \\\n3128 name=\\ "])
-def test_a_port_that_gets_an_option_takes_no_rule_behind_it_into_its_line(tmp_path: Path, port: str) -> None:
+def test_added_option_does_not_join_the_next_line(tmp_path: Path, port: str) -> None:
     """Defect: the blank behind the backslash was lost, so that the next line, a denying rule, joined the statement."""
     rules = "acl here src 10.0.0.0/8\nhttp_access deny !here\nhttp_access allow all\n"
     main = write(tmp_path, main=f"{port}\n{rules}")
@@ -379,7 +381,7 @@ def test_a_port_that_gets_an_option_takes_no_rule_behind_it_into_its_line(tmp_pa
         ("via on", False),
     ],
 )
-def test_a_longer_end_than_systemd_waits_for_is_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
+def test_shutdown_longer_than_systemd_waits_is_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
     """Defect: no warning said that systemd kills Squid earlier, with the transfers that were to be finished."""
     configuration = tmp_path / "squid.conf"
     configuration.write_text(f"http_port 3128\n{text}\n")
@@ -390,7 +392,7 @@ def test_a_longer_end_than_systemd_waits_for_is_warned_of(tmp_path: Path, text: 
 
 
 @pytest.mark.parametrize("unit", ["mptcp-proxy", "mptcp-relay"])
-def test_systemd_waits_as_long_as_the_check_says(unit: str) -> None:
+def test_stop_timeout_of_the_unit_is_the_one_in_the_check(unit: str) -> None:
     text = (Path(__file__).parents[3] / "systemd" / f"{unit}.service").read_text()
     assert f"\nTimeoutStopSec={SERVICE_STOP}\n" in text
     assert LONGEST_SHUTDOWN + STOP_PATIENCE < SERVICE_STOP

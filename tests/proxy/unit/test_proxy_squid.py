@@ -26,7 +26,7 @@ print(ascii(Squid(sys.argv[1], "5.7", "proxy").parse(Path("squid.conf"), "one"))
 """
 
 
-def test_what_it_repeats_is_read_as_the_file_is_whatever_the_locale(tmp_path: Path) -> None:
+def test_output_of_squid_is_decoded_alike_in_any_locale(tmp_path: Path) -> None:
     """Defect: with a locale of another encoding "Müller" did not match the file, and the start was refused."""
     program = tmp_path / "squid"
     program.write_text(f"#!{sys.executable}\nimport sys\nsys.stderr.buffer.write({STATEMENT!r})\n")
@@ -35,30 +35,30 @@ def test_what_it_repeats_is_read_as_the_file_is_whatever_the_locale(tmp_path: Pa
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     argv = [sys.executable, "-c", ASK, str(program)]
     answer = subprocess.run(argv, env=environment, capture_output=True, encoding="ascii", check=True)
-    encoding, said = answer.stdout.splitlines()
+    encoding, parsed = answer.stdout.splitlines()
     assert encoding not in ("UTF-8", "utf-8")
-    assert said == ascii(STATEMENT.decode("utf-8", "surrogateescape"))
+    assert parsed == ascii(STATEMENT.decode("utf-8", "surrogateescape"))
 
 
-def test_a_check_has_an_end_where_squid_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, asked, file = tmp_path / "squid", tmp_path / "asked", tmp_path / "squid.conf"
+def test_check_ends_after_its_time_if_squid_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, calls, file = tmp_path / "squid", tmp_path / "calls", tmp_path / "squid.conf"
     program.write_text(
-        f'#!/bin/sh\necho >> {asked}\nline=$(grep -m1 ^acl "$4")\n'
+        f'#!/bin/sh\necho >> {calls}\nline=$(grep -m1 ^acl "$4")\n'
         'printf "Processing: %s\\nFATAL: Bungled x\\n" "$line" >&2\n'
     )
     program.chmod(0o755)
     file.write_text("http_port 3128\nacl one src one.example\nacl two src two.example\nhttp_access deny all\n")
     monkeypatch.setattr("mptcp_proxy.configuration.check.PATIENCE", 0.0)
-    told = check(file, "one", Squid(str(program), "5.7", "nobody")).problems
-    assert [each.text for each in told if each.line == 2] == ["acl one src one.example: not well formed", NO_TIME]
-    assert len(asked.read_text().splitlines()) == 1
+    problems = check(file, "one", Squid(str(program), "5.7", "nobody")).problems
+    assert [each.text for each in problems if each.line == 2] == ["acl one src one.example: not well formed", NO_TIME]
+    assert len(calls.read_text().splitlines()) == 1
 
 
-def test_a_reload_is_checked_while_somebody_waits_for_it() -> None:
+def test_reload_command_waits_longer_than_the_check_takes() -> None:
     assert reloads.SECONDS > PATIENCE + PARSE_SECONDS
 
 
-def test_a_squid_that_does_not_end_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_squid_that_does_not_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "squid"
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
@@ -67,7 +67,7 @@ def test_a_squid_that_does_not_end_is_told_of(tmp_path: Path, monkeypatch: pytes
         Squid(str(program), "5.7", "nobody").parse(tmp_path / "squid.conf", "one")
 
 
-def test_a_squid_whose_answer_nobody_wants_any_more_is_ended(tmp_path: Path) -> None:
+def test_squid_is_ended_if_its_answer_is_unwanted(tmp_path: Path) -> None:
     program = tmp_path / "squid"
     program.write_text("#!/bin/sh\nexec sleep 3600\n")
     program.chmod(0o755)

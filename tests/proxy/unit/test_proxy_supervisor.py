@@ -29,7 +29,7 @@ from mptcp_proxy.supervisor import _environment, _Supervisor, load_congestion_co
 @pytest.mark.parametrize(
     ("came", "expected"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGHUP, FAILED), (None, FAILED)]
 )
-def test_a_stop_while_the_end_waits_is_no_failure(
+def test_stop_during_the_delayed_end_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, came: signal.Signals | None, expected: int
 ) -> None:
     """Defect: a supervisor that was stopped within the 15 s after Squid's failure ended with a failure status."""
@@ -49,7 +49,7 @@ def test_a_stop_while_the_end_waits_is_no_failure(
         assert supervisor._epilogue(FAILED, ours) == expected
 
 
-def test_a_reload_while_the_end_waits_does_not_end_it_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: a reload ended the wait at once, and the unit soon reached its start limit and failed."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.05)
@@ -76,7 +76,7 @@ def test_a_reload_while_the_end_waits_does_not_end_it_early(tmp_path: Path, monk
         ([signal.SIGHUP, signal.SIGTERM], 0),
     ],
 )
-def test_reloads_that_wait_are_one_and_a_stop_waits_for_none(
+def test_pending_reloads_are_merged_and_a_stop_skips_them(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     running: subprocess.Popen[bytes],
@@ -86,10 +86,10 @@ def test_reloads_that_wait_are_one_and_a_stop_waits_for_none(
     """Defect: each pending reload was checked before the next watchdog message, which exceeded the watchdog time."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     checked = Checked((), (), "proxy", Workers(), (NO_NAME,))
-    asked: list[Checked] = []
+    checks_made: list[Checked] = []
 
     def look(_is_unwanted: Callable[[], bool]) -> Checked:
-        asked.append(checked)
+        checks_made.append(checked)
         signals._add(signal.SIGHUP, None)  # this signal is for the next round
         return checked
 
@@ -101,7 +101,7 @@ def test_reloads_that_wait_are_one_and_a_stop_waits_for_none(
     for number in came:
         signals._add(number, None)
     supervisor._act_on_signals(running)
-    assert len(asked) == checks
+    assert len(checks_made) == checks
     assert supervisor._pending.stopping == (signal.SIGTERM in came)
 
 
@@ -123,7 +123,7 @@ def running() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.usefixtures("actions")
 @pytest.mark.parametrize("why", ["a stop", "the end of Squid"])
-def test_a_reload_is_broken_off_for_a_stop_and_for_the_end_of_squid(
+def test_reload_is_broken_off_by_a_stop_or_the_end_of_squid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: subprocess.Popen[bytes], why: str
 ) -> None:
     """Defect: the supervisor noticed a stop or Squid's end only when Squid had parsed the file.
@@ -154,7 +154,7 @@ def test_a_reload_is_broken_off_for_a_stop_and_for_the_end_of_squid(
 
 
 @pytest.mark.usefixtures("actions")
-def test_a_stop_is_heard_while_a_start_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_during_the_check_of_a_start_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: SIGTERM ended the command at once, and the temporary files of the check stayed in /tmp."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
@@ -172,10 +172,10 @@ NO_NAME = Problem("acl pc src pc.invalid: Bad host/IP: 'pc.invalid' (-2) Name or
 def actions() -> Iterator[None]:
     """Fail if a stop signal comes before the supervisor has installed its handlers; restore the handlers after."""
 
-    def unnoted(number: int, _frame: FrameType | None) -> None:
-        raise AssertionError(f"nobody notes signal {number}")
+    def unexpected(number: int, _frame: FrameType | None) -> None:
+        raise AssertionError(f"signal {number} came before its handler was installed")
 
-    before = {number: signal.signal(number, unnoted) for number in STOP}
+    before = {number: signal.signal(number, unexpected) for number in STOP}
     yield
     for number, action in before.items():
         signal.signal(number, action)
@@ -191,7 +191,7 @@ def actions() -> Iterator[None]:
         ([NO_NAME], None, CONFIGURATION),
     ],
 )
-def test_a_start_for_which_only_a_name_server_is_missing_is_tried_again(
+def test_start_that_lacks_only_a_name_server_is_a_retryable_failure(
     monkeypatch: pytest.MonkeyPatch, problems: list[Problem], came: signal.Signals | None, expected: int
 ) -> None:
     """Defect: the start ended as if the file had a mistake, after which systemd does not restart the unit."""
@@ -215,7 +215,7 @@ def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("actions", "unnamed")
 @pytest.mark.parametrize("number", STOP)
-def test_a_stop_that_comes_while_a_refused_start_waits_is_noted(
+def test_stop_during_the_delay_of_a_refused_start_is_obeyed(
     monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     """Defect: Ctrl-C during these 15 seconds gave a traceback."""
@@ -230,7 +230,7 @@ def test_a_stop_that_comes_while_a_refused_start_waits_is_noted(
 
 
 @pytest.mark.usefixtures("actions", "unnamed")
-def test_a_reload_while_a_refused_start_waits_does_not_end_it_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reload_during_the_delay_of_a_refused_start_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: a reload ended the wait at once, so that failing starts came too fast for systemd's start limit."""
     monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.05)
     signals = NotedSignals([])
@@ -240,7 +240,7 @@ def test_a_reload_while_a_refused_start_waits_does_not_end_it_early(monkeypatch:
     assert time.monotonic() >= began + 0.05
 
 
-def test_a_refused_reload_stays_refused_when_the_listeners_of_an_earlier_one_are_seen(
+def test_refused_reload_stays_refused_if_an_earlier_one_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: subprocess.Popen[bytes]
 ) -> None:
     """Defect: the refusal was overwritten, and "mptcp-proxy reload" reported that the configuration was reloaded."""
@@ -264,42 +264,39 @@ def test_a_refused_reload_stays_refused_when_the_listeners_of_an_earlier_one_are
     assert str(NO_NAME) in outcome.refused
 
 
-def test_the_congestion_control_is_asked_for_by_root_before_squid_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_congestion_control_is_loaded_before_squid_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: a relay connects as a user for whom the kernel loads no module, so it used cubic instead."""
-    asked: list[str] = []
+    loaded: list[str] = []
     good = Checked((), (), "proxy", Workers(), ())
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: good)
-    for each in ("make_directories", "install", "remove_what_workers_shared"):
+    for each in ("make_directories", "install", "remove_shared_files"):
         monkeypatch.setattr(f"mptcp_proxy.supervisor.{each}", lambda *_: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.install_library", lambda *_: tmp_path / "library.so")
     monkeypatch.setattr("mptcp_proxy.supervisor.shim.library", lambda name: tmp_path / "library.so")
-    monkeypatch.setattr("mptcp_proxy.supervisor.load_congestion_control", asked.append)
-    monkeypatch.setattr("mptcp_proxy.supervisor._Supervisor.serve", lambda *_: len(asked))
+    monkeypatch.setattr("mptcp_proxy.supervisor.load_congestion_control", loaded.append)
+    monkeypatch.setattr("mptcp_proxy.supervisor._Supervisor.serve", lambda *_: len(loaded))
     for name in ("bbr", None):
-        asked.clear()
-        assert run(tmp_path / "squid.conf", Places("one"), NotedSignals([]), name, role=Role.RELAY) == len(asked)
-        assert asked == ([name] if name else [])
+        loaded.clear()
+        assert run(tmp_path / "squid.conf", Places("one"), NotedSignals([]), name, role=Role.RELAY) == len(loaded)
+        assert loaded == ([name] if name else [])
 
 
-def test_a_congestion_control_that_this_kernel_has_not_is_no_error() -> None:
+def test_congestion_control_unknown_to_the_kernel_is_no_error() -> None:
     load_congestion_control("reno")
     load_congestion_control("none_of_ours")
 
 
 @pytest.mark.parametrize("role", Role)
-def test_the_library_is_told_of_turns_and_of_nothing_that_was_there_before(
-    role: Role, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_for_the_library_replaces_earlier_values(role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPTCP_TURNS", "old")
-    asked = ("fair", "kernel")
-    told = [
-        _environment([Path("a.so"), Path("b.so")], Places("one"), role, None, turns)["MPTCP_TURNS"] for turns in asked
+    settings = ("fair", "kernel")
+    passed = [
+        _environment([Path("a.so"), Path("b.so")], Places("one"), role, None, turns)["MPTCP_TURNS"]
+        for turns in settings
     ]
-    assert told == ["fair", "kernel"]
+    assert passed == ["fair", "kernel"]
     monkeypatch.setenv("MPTCP_WITHOUT", "old")
     left_out = [
         _environment([Path("a.so"), Path("b.so")], Places("one"), role, None, "fair", each) for each in ((), ("a", "b"))
@@ -312,5 +309,5 @@ def test_the_library_is_told_of_turns_and_of_nothing_that_was_there_before(
 
 
 @pytest.mark.parametrize(("version", "whole"), [("5.7", False), ("6.13", True), ("10.1", True), ("unknown", False)])
-def test_which_squid_needs_no_cure_of_uploads(version: str, whole: bool) -> None:
+def test_squid_versions_with_working_uploads_are_known(version: str, whole: bool) -> None:
     assert Squid("squid", version, "proxy").has_whole_uploads is whole

@@ -39,11 +39,11 @@ def line(remote: str = GOALS[0], inner: str = "", users: str = SQUID, local: str
         ([line(remote="[fd77:8::2%eth0]:3128"), line(inner=INITIAL), line(inner=JOINED)], Towards(several=1, plain=1)),
     ],
 )
-def test_connections_are_counted_by_what_carries_them(lines: list[str], expected: Towards) -> None:
+def test_connections_are_counted_by_protocol_and_subflows(lines: list[str], expected: Towards) -> None:
     assert read_towards("\n".join(lines) + "\n", GOALS, "squid") == expected
 
 
-def test_subflows_of_one_connection_are_told_from_those_of_others() -> None:
+def test_subflows_are_counted_for_one_connection() -> None:
     others = [line(inner=INITIAL.replace("ffb60628", "1")), line(remote="10.77.8.2:80", inner=JOINED), line()]
     printed = "\n".join([*others, line(inner=INITIAL), line(inner=JOINED, users="")])
     assert read_subflows(printed, GOALS[0], 0xFFB60628) == 2
@@ -52,7 +52,9 @@ def test_subflows_of_one_connection_are_told_from_those_of_others() -> None:
 
 
 @pytest.mark.parametrize("name", [b"\xff", "fünfzehn Zeichen".encode()[:2]])
-def test_a_process_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
+def test_process_with_an_undecodable_name_does_not_disturb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes
+) -> None:
     """Defect: a process name that is not UTF-8, for example cut within a character, made the doctor print nothing."""
     other = line(remote="192.0.2.7:443", users=' users:(("NAME",pid=9,fd=3))')
     printed = f"{other}\n{line(inner=INITIAL)}\n".encode().replace(b"NAME", name)
@@ -64,7 +66,7 @@ def test_a_process_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), subprocess.TimeoutExpired("ss", 30)])
-def test_without_an_answer_nothing_is_counted(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_nothing_is_counted_if_ss_fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def answer(*_: object, **__: object) -> None:
         raise error
 

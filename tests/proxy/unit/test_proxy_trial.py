@@ -35,7 +35,7 @@ def nothing_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("says", "expected"),
+    ("printed", "expected"),
     [
         ("2026/11/24 10:00:00| Processing: via off", ""),
         (
@@ -44,14 +44,14 @@ def nothing_left() -> Iterator[None]:
         ),
     ],
 )
-def test_its_outcome_is_what_squid_says(says: str, expected: str) -> None:
-    trial = Trial(["sh", "-c", 'printf "%s\\n" "$0" >&2', says])
+def test_outcome_is_the_fatal_error_of_squid(printed: str, expected: str) -> None:
+    trial = Trial(["sh", "-c", 'printf "%s\\n" "$0" >&2', printed])
     trial.begin()
     assert outcome(trial) == expected
     assert not trial.under_way
 
 
-def test_it_has_an_outcome_whoever_collects_the_process() -> None:
+def test_outcome_is_known_if_another_caller_reaps_the_process() -> None:
     trial = Trial(["sh", "-c", "echo FATAL: Bungled >&2; exit 1"])
     before = set(children(os.getpid()))
     trial.begin()
@@ -60,18 +60,18 @@ def test_it_has_an_outcome_whoever_collects_the_process() -> None:
         reap(squid=0)
         return before.issuperset(children(os.getpid()))
 
-    wait_until(collected, "another one has collected it")
+    wait_until(collected, "another caller has reaped the process")
     assert outcome(trial) == "Squid would end at Bungled"
 
 
-def test_one_that_takes_too_long_is_ended() -> None:
+def test_trial_that_takes_too_long_is_ended() -> None:
     trial = Trial(["sleep", "3600"], seconds=0.05)
     trial.begin()
     assert outcome(trial).startswith("Squid does not read it within 0.05 s; it waits for name servers")
     assert not trial.under_way
 
 
-def test_nobody_waits_for_one_and_it_may_be_broken_off() -> None:
+def test_trial_runs_in_the_background_and_can_be_broken_off() -> None:
     trial = Trial(["sleep", "3600"])
     trial.begin()
     assert trial.outcome() is None
@@ -80,7 +80,7 @@ def test_nobody_waits_for_one_and_it_may_be_broken_off() -> None:
     assert not trial.under_way
 
 
-def test_one_that_cannot_be_begun_is_an_obstacle(tmp_path: Path) -> None:
+def test_trial_that_cannot_start_has_an_error_as_outcome(tmp_path: Path) -> None:
     trial = Trial([str(tmp_path / "squid")])
     trial.begin()
     assert trial.under_way

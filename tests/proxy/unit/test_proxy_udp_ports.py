@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check of who may query Squid by SNMP, ICP and HTCP."""
+"""Tests for the check of which clients may query Squid by SNMP, ICP and HTCP."""
 
 from __future__ import annotations
 
@@ -20,55 +20,55 @@ PORTS = {
 }
 
 
-def said(*texts: str) -> list[str]:
+def warnings(*texts: str) -> list[str]:
     statements = parse(*OWN, *texts)
-    assert list(open_proxy_problems(statements)) == [], "nobody fetches by it"
+    assert list(open_proxy_problems(statements)) == [], "no client fetches pages by these protocols"
     problems = list(port_problems(statements))
     assert all(problem.warning for problem in problems)
     return [str(problem) for problem in problems]
 
 
 @pytest.mark.parametrize("directive", PORTS)
-def test_who_lets_everybody_ask_is_warned(directive: str) -> None:
+def test_rule_that_lets_all_clients_query_is_a_warning(directive: str) -> None:
     """Defect: the check gave no warning."""
     port, words = PORTS[directive]
-    (line,) = said(port, f"{directive} allow all")
+    (line,) = warnings(port, f"{directive} allow all")
     assert line.startswith(f"squid.conf:5: warning: {directive} allow all: 100 % of the Internet's IPv4 addresses may ")
     assert words in line
-    # Here all rules together allow everybody; or the implicit opposite of the last rule does.
-    assert len(said(port, *HALVES, f"{directive} allow a", f"{directive} allow b", f"{directive} deny all")) == 1
-    assert len(said(port, f"{directive} deny own")) == 1
+    # Here all rules together allow all clients, or the implicit opposite of the last rule does.
+    assert len(warnings(port, *HALVES, f"{directive} allow a", f"{directive} allow b", f"{directive} deny all")) == 1
+    assert len(warnings(port, f"{directive} deny own")) == 1
 
 
 @pytest.mark.parametrize("directive", PORTS)
-def test_own_clients_and_nobody_bring_no_warning(directive: str) -> None:
+def test_rule_for_own_clients_or_none_has_no_warning(directive: str) -> None:
     port, _ = PORTS[directive]
-    assert said(port) == []
-    assert said(port, f"{directive} allow own", f"{directive} deny all") == []
-    assert said(port, f"{directive} allow own localhost") == []
-    assert said(port, f"{directive} deny all", f"{directive} allow all") == []
+    assert warnings(port) == []
+    assert warnings(port, f"{directive} allow own", f"{directive} deny all") == []
+    assert warnings(port, f"{directive} allow own localhost") == []
+    assert warnings(port, f"{directive} deny all", f"{directive} allow all") == []
 
 
 @pytest.mark.parametrize("directive", PORTS)
-def test_a_port_that_is_off_or_on_loopback_concerns_nobody(directive: str) -> None:
+def test_port_that_is_off_or_on_loopback_has_no_warning(directive: str) -> None:
     port, _ = PORTS[directive]
     name, rule = port.split()[0], f"{directive} allow all"
-    assert said(rule) == said(f"{name} 0", rule) == said(port, f"{name} 0", rule) == []
-    assert len(said(f"{name} 0", port, rule)) == 1
-    assert len(said("if ${process_number} = 1", port, "endif", rule)) == 1
-    assert len(said(port, "if ${process_number} = 1", f"{name} 0", "endif", rule)) == 1
+    assert warnings(rule) == warnings(f"{name} 0", rule) == warnings(port, f"{name} 0", rule) == []
+    assert len(warnings(f"{name} 0", port, rule)) == 1
+    assert len(warnings("if ${process_number} = 1", port, "endif", rule)) == 1
+    assert len(warnings(port, "if ${process_number} = 1", f"{name} 0", "endif", rule)) == 1
     address = "snmp_incoming_address" if name == "snmp_port" else "udp_incoming_address"
-    assert said(port, f"{address} 127.0.0.1", rule) == []
-    assert len(said(port, f"{address} 192.0.2.1", rule)) == 1
+    assert warnings(port, f"{address} 127.0.0.1", rule) == []
+    assert len(warnings(port, f"{address} 192.0.2.1", rule)) == 1
 
 
-def test_icp_has_another_name() -> None:
-    assert len(said("udp_port 3130", "icp_access allow all")) == 1
+def test_icp_port_by_the_name_udp_port_is_checked() -> None:
+    assert len(warnings("udp_port 3130", "icp_access allow all")) == 1
 
 
-def test_an_snmp_community_keeps_strangers_out_unless_everybody_knows_it() -> None:
+def test_snmp_community_protects_unless_it_is_a_default() -> None:
     port = "snmp_port 3401"
-    assert said(port, SECRET, "snmp_access allow secret", "snmp_access deny all") == []
-    assert said(port, SECRET, "snmp_access deny !secret", "snmp_access allow all") == []
-    assert len(said(port, KNOWN, "snmp_access allow known", "snmp_access deny all")) == 1
-    assert said(port, KNOWN, "snmp_access allow known own", "snmp_access deny all") == []
+    assert warnings(port, SECRET, "snmp_access allow secret", "snmp_access deny all") == []
+    assert warnings(port, SECRET, "snmp_access deny !secret", "snmp_access allow all") == []
+    assert len(warnings(port, KNOWN, "snmp_access allow known", "snmp_access deny all")) == 1
+    assert warnings(port, KNOWN, "snmp_access allow known own", "snmp_access deny all") == []

@@ -39,22 +39,22 @@ def texts(of: Sequence[PhysicalLine]) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_one_for_each_processor_unless_told_otherwise(count: int) -> None:
+def test_default_is_one_worker_for_each_processor(count: int) -> None:
     found = wanted(list(statements(lines("via on", "# workers 3"), "n")), Role.PROXY, count, ROOM)
     assert (found.count, found.reason) == (count, "one for each processor")
 
 
-def test_never_more_than_squid_is_given_by_hand() -> None:
+def test_default_is_limited_to_the_maximum() -> None:
     assert wanted([], Role.PROXY, 1000, ROOM).count == MOST
 
 
-def test_a_stated_number_holds_the_last_one_that_applies() -> None:
-    said = statements(lines("workers 3", "workers 5", "if false", "workers 7", "endif"), "n")
-    assert wanted(list(said), Role.PROXY, 2, ROOM).count == 5
+def test_last_stated_number_that_applies_is_used() -> None:
+    configuration = statements(lines("workers 3", "workers 5", "if false", "workers 7", "endif"), "n")
+    assert wanted(list(configuration), Role.PROXY, 2, ROOM).count == 5
     assert wanted(list(statements(lines("workers 3"), "n")), Role.RELAY, 2, ROOM).count == 3
 
 
-def test_a_relay_at_home_has_one() -> None:
+def test_default_of_a_relay_is_one_worker() -> None:
     assert wanted([], Role.RELAY, 4, ROOM).count == 1
 
 
@@ -70,7 +70,7 @@ def test_a_relay_at_home_has_one() -> None:
         ("client_delay_pools 1", 1),
     ],
 )
-def test_one_stays_where_several_would_mean_something_else(text: str, count: int) -> None:
+def test_default_is_one_worker_if_a_setting_needs_it(text: str, count: int) -> None:
     found = wanted(list(statements(lines("via on", text), "n")), Role.PROXY, 4, ROOM)
     assert found.count == count
     assert (" ".join(text.split()[:2]) in found.reason) == (count == 1)
@@ -78,9 +78,11 @@ def test_one_stays_where_several_would_mean_something_else(text: str, count: int
     assert wanted(list(statements(lines(text, "workers 4"), "n")), Role.PROXY, 4, ROOM).count == 4
 
 
-def test_numbers_that_make_no_sense_are_told_by_line() -> None:
-    said = list(statements(lines("workers 0", "workers -1", f"workers {MOST + 1}", "workers 2", "workers two"), "n"))
-    found = list(worker_problems(said, 2))
+def test_invalid_number_is_reported_with_its_line() -> None:
+    configuration = list(
+        statements(lines("workers 0", "workers -1", f"workers {MOST + 1}", "workers 2", "workers two"), "n")
+    )
+    found = list(worker_problems(configuration, 2))
     assert [(p.line, p.warning) for p in found] == [(1, False), (2, False), (3, False)]
     assert str(found[0]) == (
         "squid.conf:1: workers 0: no number of workers"
@@ -88,7 +90,7 @@ def test_numbers_that_make_no_sense_are_told_by_line() -> None:
     )
 
 
-def test_more_than_there_are_processors_is_worth_a_warning() -> None:
+def test_more_workers_than_processors_are_a_warning() -> None:
     (found,) = worker_problems(list(statements(lines("workers 3"), "n")), 2)
     assert found.warning
     assert str(found) == (
@@ -98,7 +100,7 @@ def test_more_than_there_are_processors_is_worth_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "told"),
+    ("texts", "refused"),
     [
         (["cache_dir ufs /c 100 16 256", "workers 2"], True),
         (["workers 2", "cache_dir aufs /c 100 16 256"], True),
@@ -111,12 +113,12 @@ def test_more_than_there_are_processors_is_worth_a_warning() -> None:
         (["if false", "cache_dir ufs /c 100 16 256", "endif", "workers 2"], False),
     ],
 )
-def test_a_cache_that_several_would_write_over_is_an_error(texts: list[str], told: bool) -> None:
+def test_cache_that_several_workers_would_overwrite_is_refused(texts: list[str], refused: bool) -> None:
     """Squid 5.7 starts: one worker ends with "Failed to rename log file", the other continues in its files."""
     found = list(worker_problems(list(statements(lines(*texts), "n")), 2))
     assert [(each.warning, "2 workers would write over each other's files" in each.text) for each in found] == [
         (False, True)
-    ] * told
+    ] * refused
 
 
 @pytest.mark.parametrize(
@@ -129,9 +131,11 @@ def test_a_cache_that_several_would_write_over_is_an_error(texts: list[str], tol
     ],
 )
 @pytest.mark.parametrize("stated", ["# nothing", "workers 1"])
-def test_what_one_worker_alone_can_have_comes_by_no_reload(text: str, running: int, refused: bool, stated: str) -> None:
-    asked = wanted(list(statements(lines("via on", text, stated), "n")), Role.PROXY, 4, ROOM)
-    problem = not_by_reload(asked, running)
+def test_setting_for_one_worker_is_refused_at_a_reload_of_several(
+    text: str, running: int, refused: bool, stated: str
+) -> None:
+    requested = wanted(list(statements(lines("via on", text, stated), "n")), Role.PROXY, 4, ROOM)
+    problem = not_by_reload(requested, running)
     if refused:
         words = f"{' '.join(text.split()[:2])}: each of the 2 workers would have it for itself; restart the proxy"
         assert str(problem) == f"squid.conf:2: {words}"
@@ -139,13 +143,13 @@ def test_what_one_worker_alone_can_have_comes_by_no_reload(text: str, running: i
         assert problem is None
 
 
-def test_who_states_several_has_them_by_a_reload_too() -> None:
-    said = list(statements(lines("delay_pools 1", "workers 2"), "n"))
-    assert not_by_reload(wanted(said, Role.PROXY, 4, ROOM), 3) is None
+def test_reload_accepts_the_setting_if_several_are_stated() -> None:
+    configuration = list(statements(lines("delay_pools 1", "workers 2"), "n"))
+    assert not_by_reload(wanted(configuration, Role.PROXY, 4, ROOM), 3) is None
     assert not_by_reload(Workers(4), 2) is None
 
 
-def test_what_is_stated_is_taken_out_and_the_number_put_first() -> None:
+def test_stated_number_is_replaced_by_one_in_the_first_line() -> None:
     given = lines("via on", "workers \\", "  2", "http_port 3128 \\")
     bare = without_workers(given, list(statements(given, "n")))
     assert texts(bare) == ["via on", "", "", "http_port 3128 \\"]
@@ -163,7 +167,7 @@ def test_what_is_stated_is_taken_out_and_the_number_put_first() -> None:
         (["#http_port 1", "icp_port 0"], ["#http_port 1", "icp_port 0"]),
     ],
 )
-def test_each_of_several_workers_has_a_listener_of_its_own(given: list[str], wanted_lines: list[str]) -> None:
+def test_ports_of_several_workers_get_the_option_worker_queues(given: list[str], wanted_lines: list[str]) -> None:
     # Squid's own default for restarting a worker that it has given up is an hour.
     assert texts(with_workers(lines(*given), 2)) == [
         "workers 2",
@@ -173,7 +177,7 @@ def test_each_of_several_workers_has_a_listener_of_its_own(given: list[str], wan
     assert texts(with_workers(lines(*given), 1)) == ["workers 1", *given]
 
 
-def test_a_reload_keeps_the_number_that_squid_was_started_with(tmp_path: Path) -> None:
+def test_reload_keeps_the_number_of_running_workers(tmp_path: Path) -> None:
     file = tmp_path / "squid.conf"
     file.write_text("workers 1\nhttp_port 3128\n")
     checked = check(file, "n", None)
@@ -182,7 +186,7 @@ def test_a_reload_keeps_the_number_that_squid_was_started_with(tmp_path: Path) -
     assert checked.rendered(3).decode() == f"{first}\nhttp_port 3128 worker-queues\n"
 
 
-def test_the_processors_are_those_that_it_may_use() -> None:
+def test_only_usable_processors_are_counted() -> None:
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
@@ -192,21 +196,21 @@ def test_the_processors_are_those_that_it_may_use() -> None:
     assert processors() == len(before)
 
 
-def test_one_where_nothing_can_be_shared() -> None:
+def test_default_is_one_worker_without_room_for_shared_memory() -> None:
     found = wanted([], Role.PROXY, 4, LEAST_SHARED - 1)
     assert (found.count, found.reason) == (1, "/dev/shm has no room for what several share")
     assert wanted(list(statements(lines("workers 4"), "n")), Role.PROXY, 4, 0).count == 4
 
 
-def test_room_for_what_is_shared(tmp_path: Path) -> None:
+def test_free_shared_memory_is_measured(tmp_path: Path) -> None:
     assert shared_memory("n", tmp_path / "nowhere") == 0
-    assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system that states no limit has none"
+    assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system without a stated limit has none"
     free = os.statvfs(tmp_path)
     assert shared_memory("n", tmp_path) == pytest.approx(free.f_bavail * free.f_frsize, rel=0.1)
     assert shared_memory("n") > LEAST_SHARED
 
 
-def test_what_an_instance_has_already_is_room_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_own_segments_of_an_instance_count_as_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     there = os.statvfs(tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda _: there)
     free = shared_memory("n", tmp_path)
@@ -216,7 +220,7 @@ def test_what_an_instance_has_already_is_room_for_it(monkeypatch: pytest.MonkeyP
     assert shared_memory("other", tmp_path) == free
 
 
-def test_what_others_made_by_its_names_is_no_room_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_files_of_others_with_its_names_do_not_count_as_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Defect: a link to a large file, or any user's file, counted as free space, and workers ended when it was full."""
     there = os.statvfs(tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda _: there)
@@ -234,9 +238,7 @@ def test_what_others_made_by_its_names_is_no_room_for_it(monkeypatch: pytest.Mon
     assert shared_memory("n", tmp_path) == free
 
 
-def test_an_instance_that_runs_as_a_service_is_looked_at_where_it_has_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_shared_memory_of_a_running_service_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("mptcp_proxy.configuration.check.pid_in", lambda *_: os.getpid())
     assert shared_directory(Places("n")) == Path(f"/proc/{os.getpid()}/root/dev/shm")
     monkeypatch.setattr("mptcp_proxy.configuration.check.pid_in", lambda *_: None)
@@ -262,37 +264,35 @@ def test_an_instance_that_runs_as_a_service_is_looked_at_where_it_has_its_own(
         (["cache deny all", "shared_memory_locking on"], CACHE_MEM),
     ],
 )
-def test_the_cache_is_shared_where_anything_is_cached(texts: list[str], size: int) -> None:
+def test_size_of_the_shared_cache(texts: list[str], size: int) -> None:
     """Defect: the space was computed as if nothing were cached, and workers ended by SIGBUS when it was full."""
-    said = list(statements(lines(*texts), "n"))
-    assert shared_cache(said) == size
-    found = wanted(said, Role.PROXY, 4, LEAST_SHARED + size)
+    configuration = list(statements(lines(*texts), "n"))
+    assert shared_cache(configuration) == size
+    found = wanted(configuration, Role.PROXY, 4, LEAST_SHARED + size)
     assert found.count == 4
     if size:
-        found = wanted(said, Role.PROXY, 4, LEAST_SHARED + size - 1)
+        found = wanted(configuration, Role.PROXY, 4, LEAST_SHARED + size - 1)
         assert (found.count, found.reason) == (1, "/dev/shm has no room for cache_mem, which several share")
 
 
 @pytest.mark.parametrize("file", ["squid.conf", "relay-squid.conf"])
-def test_the_shipped_files_cache_nothing_and_with_caching_take_what_they_say(file: str) -> None:
+def test_shipped_files_cache_nothing_by_default(file: str) -> None:
     shipped = (Path(__file__).parents[3] / "conf" / file).read_text()
     assert shared_cache(list(statements(lines(*shipped.splitlines()), "n"))) == 0
     cached = shipped.replace("\ncache deny all", "\n#cache deny all")
     assert shared_cache(list(statements(lines(*cached.splitlines()), "n"))) == 64 << 20
 
 
-def test_too_little_room_for_a_stated_number_is_worth_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = list(statements(lines("cache_mem 64 MB", "workers 2"), "n"))
-    (found,) = room_problems(said, 64_000_000)
+def test_too_little_shared_memory_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = list(statements(lines("cache_mem 64 MB", "workers 2"), "n"))
+    (found,) = room_problems(configuration, 64_000_000)
     assert found.warning
     assert str(found) == (
         "squid.conf:2: warning: workers 2: what they share and cache_mem may take 75 MB of /dev/shm, which has 64 MB:"
         " Squid ends when that is full"
         " (allowed: memory_cache_shared off, less cache_mem, workers 1, or more room there)"
     )
-    assert list(room_problems(said, 76_000_000)) == []
+    assert list(room_problems(configuration, 76_000_000)) == []
     bare = list(statements(lines("cache deny all", "workers 2"), "n"))
     assert [str(each) for each in room_problems(bare, 1_000_000)] == [
         "squid.conf:2: warning: workers 2: what they share may take 8 MB of /dev/shm, which has 1 MB:"
@@ -308,7 +308,7 @@ def test_too_little_room_for_a_stated_number_is_worth_a_warning(
     assert any("what they share and cache_mem" in each.text for each in check(file, "n", None).problems)
 
 
-def test_nothing_is_shared_where_nobody_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_shared_memory_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     there = os.statvfs("/dev/shm")
     read_only = os.statvfs_result((*there[:8], there.f_flag | os.ST_RDONLY, there.f_namemax))
     monkeypatch.setattr(os, "statvfs", lambda _: read_only)

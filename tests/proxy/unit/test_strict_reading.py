@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the judge of the corpora: what it calls ambiguous, what it accepts, and how it splits its input."""
+"""Tests for the strict parser of the corpora: which input it refuses as ambiguous, and how it splits the rest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AMBIGUOUS = {
     "the same length twice": _post(b"Content-Length: 2", b"Content-Length: 2", body=b"ab"),
     "two lengths in one field": _post(b"Content-Length: 2, 2", body=b"ab"),
     "two codings": _post(b"Transfer-Encoding: chunked", b"Transfer-Encoding: x", body=b"0\r\n\r\n"),
-    "a coding that nobody knows": _post(b"Transfer-Encoding: xchunked", body=_INNER),
+    "an unknown coding": _post(b"Transfer-Encoding: xchunked", body=_INNER),
     "a coding before the chunks": _post(b"Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n"),
     "a vertical tab before the coding": _post(b"Transfer-Encoding: \x0bchunked", body=b"0\r\n\r\n"),
     "a length with a sign": _post(b"Content-Length: +2", body=b"ab"),
@@ -93,26 +93,26 @@ SOUND: dict[str, tuple[bytes, list[tuple[bytes, bytes]]]] = {
 
 
 @pytest.mark.parametrize("name", AMBIGUOUS)
-def test_what_two_servers_may_read_differently_is_called_so(name: str) -> None:
+def test_ambiguous_request_is_recognized(name: str) -> None:
     with pytest.raises(Ambiguous):
         requests(AMBIGUOUS[name])
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_what_all_read_alike_is_parted_as_they_do(name: str) -> None:
+def test_unambiguous_requests_are_split(name: str) -> None:
     data, parts = SOUND[name]
     found = requests(data)
     assert [(each.target, each.body) for each in found] == parts
     assert b"".join(each.raw for each in found) == data
 
 
-def test_a_fields_values_are_found_by_its_name_in_any_case() -> None:
+def test_values_of_a_field_are_found_by_name_in_any_case() -> None:
     (request,) = requests(_get(b"X: a", b"x:b"))
     assert request.all(b"x") == [b"a", b"b"]
     assert request.all(b"host") == [b"a"]
 
 
-def test_most_of_the_corpus_is_ambiguous_as_it_is_sent() -> None:
+def test_most_requests_of_the_corpus_are_ambiguous() -> None:
     """Otherwise even a proxy that passes on all bytes unchanged would pass the tests."""
     found = []
     for row in malformed.ROWS:

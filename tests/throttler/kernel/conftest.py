@@ -8,13 +8,14 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from throttler_site import Site, make_site, untouched_afterwards
+from throttler_site import Site, check_untouched, make_site
 
+from mptcp_common.throttler_needs import BACKENDS
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import wait_until
 
 
-@pytest.fixture(scope="module", params=["iptables", "nftables"])
+@pytest.fixture(scope="module", params=BACKENDS)
 def site(
     request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Callable[..., None]
 ) -> Site:
@@ -56,5 +57,5 @@ def ordinary() -> Iterator[None]:
 @pytest.fixture
 def untouched(site: Site) -> Iterator[None]:
     """Check after the test that its throttler has left the kernel unchanged."""
-    with untouched_afterwards(site):
+    with check_untouched(site):
         yield

@@ -47,7 +47,7 @@ class Flood:
             with suppress(TimeoutError):
                 self.received += len(client.recv(1 << 20))
 
-    def goes_on(self) -> None:
+    def wait_for_data(self) -> None:
         before = self.received
         until(lambda: self.received > before + PIECE, timeout=GENEROUS)
 

@@ -14,20 +14,20 @@ KEEPERS = (PROCESSES, FILES)
 """The parts of the state that show the keeper process. It ends with the last connection, not with the throttler."""
 
 
-def nothing_left(before: State, state: Callable[[], State], *, keeper: bool = False) -> None:
+def assert_nothing_left(before: State, state: Callable[[], State], *, keeper: bool = False) -> None:
     """Compare *state* with *before*: the kernel and BPF at once, the rest when the keeper has ended.
 
     With *keeper*, remaining connections still need the keeper, and the test does not wait for its end.
     """
-    the_same(without(before, *KEEPERS), without(state(), *KEEPERS))
+    assert_same(without(before, *KEEPERS), without(state(), *KEEPERS))
     if keeper:
         return
     with suppress(TestbedError):
         wait_until(lambda: not differences(before, state()), "the keeper has gone")
-    the_same(before, state())
+    assert_same(before, state())
 
 
-def the_same(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+def assert_same(before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raise AssertionError with the differences, if there are any."""
     found = differences(before, after)
     assert not found, "\n".join(found)

@@ -39,8 +39,8 @@ def subflows(status: Path) -> dict[int, list[dict[str, Any]]]:
 
 
 @pytest.mark.nightly(besides=("nftables",))
-def test_a_join_at_an_announced_port_is_capped(site: Site) -> None:
-    """Defect: unless its port was in listen_ports, the join had no cap, and carried what the cap kept from its path."""
+def test_join_at_announced_port_is_capped(site: Site) -> None:
+    """Defect: a join at an announced port that is not in listen_ports had no cap."""
     with running(site) as throttler, listening(site) as listener, connected(site, listener):
 
         def capped() -> dict[str, str | None]:

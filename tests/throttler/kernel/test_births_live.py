@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that a socket sends into the class of its cap from its first segment on, before the throttler knows it."""
+"""Tests that a new socket sends into the class of its cap from its first segment on."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def classes_of_sockets(site: Site) -> list[str]:
     return re.findall(r"class_id:(0x4d50\w{4})", shown)
 
 
-def bounds(site: Site) -> set[int]:
-    """Return the TCP_NOTSENT_LOWAT that was set on sockets. MPTCP itself sets the maximum on its subflows."""
+def unsent_limits(site: Site) -> set[int]:
+    """Return the TCP_NOTSENT_LOWAT values that were set on sockets. MPTCP itself sets the maximum on its subflows."""
     with site.proxy.entered():
         return set(not_sent_of_all().values()) - {0, 0xFFFFFFFF}
 
@@ -65,7 +65,7 @@ def capped_bytes(site: Site) -> int:
 
 @pytest.mark.nightly(besides=("iptables-4", "nftables-6"))
 @pytest.mark.parametrize("family", [4, 6])
-def test_the_first_segments_go_through_the_class_before_there_is_an_entry(site: Site, family: int) -> None:
+def test_first_segments_use_the_class_before_an_entry_exists(site: Site, family: int) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
         with suspended(throttler), site.client.link_down("wlan0"), connection(site, family) as (client, proxy):
@@ -79,7 +79,7 @@ def test_the_first_segments_go_through_the_class_before_there_is_an_entry(site: 
 
 
 @pytest.mark.nightly(besides=("nftables",))
-def test_a_socket_that_nobody_decides_about_is_not_capped_for_good(site: Site) -> None:
+def test_undecided_socket_leaves_the_class_after_a_while(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
         with suspended(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
@@ -89,28 +89,28 @@ def test_a_socket_that_nobody_decides_about_is_not_capped_for_good(site: Site) -
                 while left:
                     left -= len(client.recv(left))
             before = capped_bytes(site)
-            assert before < 60 * SEGMENT * 0.9, "the class was taken off the socket on the way"
+            assert before < 60 * SEGMENT * 0.9, "the socket left the class during the transfer"
             proxy.sendall(bytes(SEGMENT))
             assert client.recv(SEGMENT)
             assert capped_bytes(site) == before
 
 
 @pytest.mark.nightly(besides=("iptables",))
-def test_a_socket_that_nobody_decides_about_does_not_keep_its_small_bound(site: Site) -> None:
+def test_undecided_socket_gets_a_larger_limit_of_unsent_bytes(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
         with suspended(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
-            assert bounds(site) == {625}, "a millisecond at the rate of the cap"
+            assert unsent_limits(site) == {625}, "the bytes of one millisecond at the rate of the cap"
             for _ in range(400):
                 proxy.sendall(bytes(SEGMENT))
                 left = SEGMENT
                 while left:
                     left -= len(client.recv(left))
-            assert bounds(site) == {65_536}
+            assert unsent_limits(site) == {65_536}
 
 
 @pytest.mark.nightly(besides=("nftables",))
-def test_a_client_with_one_path_leaves_the_class_as_soon_as_that_is_known(site: Site) -> None:
+def test_client_with_one_path_leaves_the_class_once_known(site: Site) -> None:
     with running(site):
         with site.client.link_down("wlan0"), connection(site) as (client, proxy):
             until(lambda: bool(site.uncapped()))
@@ -123,7 +123,7 @@ def test_a_client_with_one_path_leaves_the_class_as_soon_as_that_is_known(site: 
 
 
 @pytest.mark.nightly(besides=("iptables",))
-def test_a_class_that_a_killed_throttler_left_on_a_socket_is_taken_off(site: Site) -> None:
+def test_cleanup_takes_sockets_out_of_a_killed_throttlers_class(site: Site) -> None:
     with ExitStack() as stack:
         with running_until_killed(site):
             stack.enter_context(site.client.link_down("wlan0"))

@@ -36,7 +36,7 @@ def update(bpf: Bpf, table: Map, what: dict[bytes, bytes]) -> None:
     bpf.update_batch(table, b"".join(what), b"".join(what.values()))
 
 
-def test_what_was_set_is_taken_out_once(bpf: Bpf, table: Map) -> None:
+def test_drain_returns_each_entry_once(bpf: Bpf, table: Map) -> None:
     assert list(bpf.drain(table)) == []
     update(bpf, table, {})
     update(bpf, table, entries(ROOM))
@@ -45,18 +45,18 @@ def test_what_was_set_is_taken_out_once(bpf: Bpf, table: Map) -> None:
     assert list(bpf.drain(table)) == []
 
 
-def test_what_is_forgotten_is_gone_and_unknown_keys_are_fine(bpf: Bpf, table: Map) -> None:
+def test_delete_removes_entries_and_ignores_unknown_keys(bpf: Bpf, table: Map) -> None:
     update(bpf, table, entries(100))
     bpf.delete_batch(table, b"".join(entries(200, first=50)))
     assert dict(bpf.drain(table)) == entries(50)
 
 
-def test_a_full_map_is_an_error_in_words_and_keeps_what_it_has(bpf: Bpf, table: Map) -> None:
+def test_update_of_full_map_is_an_error_and_keeps_entries(bpf: Bpf, table: Map) -> None:
     update(bpf, table, entries(ROOM - 10))
     with pytest.raises(KernelError, match=f"the BPF map mptcp_test is full: it has room for {ROOM} entries"):
         update(bpf, table, entries(20, first=ROOM))
     bpf.delete_batch(table, b"".join(entries(20)))
     update(bpf, table, entries(20, first=2 * ROOM))
-    left = dict(bpf.drain(table))
-    assert entries(ROOM - 30, first=20).items() <= left.items()
-    assert entries(20, first=2 * ROOM).items() <= left.items()
+    remaining = dict(bpf.drain(table))
+    assert entries(ROOM - 30, first=20).items() <= remaining.items()
+    assert entries(20, first=2 * ROOM).items() <= remaining.items()

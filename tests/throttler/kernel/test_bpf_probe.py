@@ -30,6 +30,6 @@ def works(rights: str, *argv: str) -> bool:
 
 
 @pytest.mark.parametrize("rights", ["+all", "-bpf,-sys_admin", "-net_admin,-sys_admin", "-all"])
-def test_the_probe_and_the_throttler_agree(rights: str, require: Callable[..., None]) -> None:
+def test_probe_predicts_whether_throttler_can_load_its_programs(rights: str, require: Callable[..., None]) -> None:
     require("namespaces")
     assert works(rights, *PROBE) is works(rights, "-c", DAEMON)

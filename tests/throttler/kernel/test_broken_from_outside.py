@@ -120,23 +120,23 @@ IPTABLES = pytest.mark.parametrize("scene", ["iptables"], indirect=True)
 NFTABLES = pytest.mark.parametrize("scene", ["nftables"], indirect=True)
 
 
-def each(damage: dict[str, str]) -> pytest.MarkDecorator:
+def for_each(damage: dict[str, str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("command", damage.values(), ids=damage)
 
 
 @IPTABLES
-@each(EITHER_BACKEND | OF_IPTABLES)
-def test_what_is_in_the_kernel_comes_back(scene: Scene, command: str) -> None:
-    comes_back(scene, command)
+@for_each(EITHER_BACKEND | OF_IPTABLES)
+def test_damage_is_repaired(scene: Scene, command: str) -> None:
+    check_repair(scene, command)
 
 
 @NFTABLES
-@each(OF_NFTABLES)
-def test_what_is_in_nftables_comes_back(scene: Scene, command: str) -> None:
-    comes_back(scene, command)
+@for_each(OF_NFTABLES)
+def test_damage_to_nftables_is_repaired(scene: Scene, command: str) -> None:
+    check_repair(scene, command)
 
 
-def comes_back(scene: Scene, command: str) -> None:
+def check_repair(scene: Scene, command: str) -> None:
     before, warnings = scene.kernel(), scene.warnings()
     scene.run(command)
     try:
@@ -148,7 +148,7 @@ def comes_back(scene: Scene, command: str) -> None:
 
 @IPTABLES
 @pytest.mark.parametrize("note", ["replaced.json", "sysctls.json"])
-def test_a_note_of_what_to_put_back_comes_back(scene: Scene, note: str) -> None:
+def test_deleted_state_file_is_written_again(scene: Scene, note: str) -> None:
     path = Path(f"/proc/{scene.pid}/root/run/mptcp-throttler", note)
     before = path.read_text()
     path.unlink()
@@ -157,7 +157,7 @@ def test_a_note_of_what_to_put_back_comes_back(scene: Scene, note: str) -> None:
 
 
 @IPTABLES
-def test_the_status_socket_comes_back(scene: Scene) -> None:
+def test_deleted_status_socket_is_made_again(scene: Scene) -> None:
     scene.throttler.socket.unlink()
     until(scene.throttler.socket.exists, timeout=BACK_WITHIN)
     until(lambda: bool(ask(scene.throttler.socket)["connections"]), timeout=BACK_WITHIN)
@@ -165,7 +165,7 @@ def test_the_status_socket_comes_back(scene: Scene) -> None:
 
 @IPTABLES
 @pytest.mark.parametrize("name", [LIMITS, BIRTHS])
-def test_the_entries_of_bpf_maps_come_back(scene: Scene, name: str) -> None:
+def test_changed_entries_of_bpf_maps_are_restored(scene: Scene, name: str) -> None:
     with opened_map(scene.pid, name) as (bpf, table):
         before = dict(bpf.entries(table))
         assert before or name == LIMITS
@@ -177,7 +177,7 @@ def test_the_entries_of_bpf_maps_come_back(scene: Scene, name: str) -> None:
 
 
 @IPTABLES
-def test_a_program_that_was_detached_is_attached_again(scene: Scene) -> None:
+def test_detached_bpf_program_is_attached_again(scene: Scene) -> None:
     before = numbers(scene.pid, "link")
     detach(before[0])
     until(lambda: "was detached" in scene.throttler.process.output(), timeout=BACK_WITHIN)

@@ -75,45 +75,45 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return Site.on(testbed, origin, settings={"ledger": str(testbed.directory / "ledger.sqlite")})
 
 
-def near(used: int, brought: int) -> bool:
-    return abs(used - brought) <= max(0.01 * brought, 65_536)
+def is_near(used: int, downloaded: int) -> bool:
+    return abs(used - downloaded) <= max(0.01 * downloaded, 65_536)
 
 
 @pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_every_byte_counts_of_one_download_and_of_many_short_ones(site: Site, family: int) -> None:
+def test_long_and_short_downloads_are_counted_completely(site: Site, family: int) -> None:
     throttler = site.begin("5 GB")
-    brought = site.download("big", family)
-    brought += sum(site.download("small", family) for _ in range(30))
-    wait_until(lambda: near(site.used(), brought), f"{brought} bytes are counted")
-    site.stopped(throttler)
-    assert near(site.used(), brought)
+    downloaded = site.download("big", family)
+    downloaded += sum(site.download("small", family) for _ in range(30))
+    wait_until(lambda: is_near(site.used(), downloaded), f"{downloaded} bytes are counted")
+    site.stop_cleanly(throttler)
+    assert is_near(site.used(), downloaded)
 
 
 @pytest.mark.nightly
-def test_a_kill_in_mid_transfer_neither_loses_nor_doubles(site: Site) -> None:
+def test_kills_during_a_transfer_neither_lose_nor_double_count_bytes(site: Site) -> None:
     throttler = site.begin("5 GB")
     before = site.received()
     # Bytes of a socket that ends while no throttler runs are not counted, so the download must last (200 seconds).
     client = site.testbed["client"].popen([*site.command("endless"), "--limit-rate", "2M"])
     for megabytes in (2, 6, 10):
-        wait_until(lambda least=megabytes: site.used() > least * 1e6, "it is counted")  # type: ignore[misc]
+        wait_until(lambda least=megabytes: site.used() > least * 1e6, "the ledger counts the download")  # type: ignore[misc]
         throttler.process.kill()
         throttler = site.begin("5 GB", anew=False)
-    assert client.running, "it outlasts the kills"
+    assert client.running, "the download lasts longer than the kills"
     site.abort(client)
     wait_until(lambda: not throttler.status()["connections"], "the connection is gone")
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)
     received = site.received() - before
     assert 0.9 * received < site.used() < received, "headers are not counted"
 
 
-def lifted(throttler: Throttler) -> bool:
+def was_lifted(throttler: Throttler) -> bool:
     """Return whether a cap was ever lifted."""
     return "lifted" in {each["kind"] for each in ask(throttler.socket, {"query": "events"}, ANSWER)["events"]}
 
 
-def test_the_cap_begins_after_the_volume_and_goes_with_a_reset(site: Site) -> None:
+def test_cap_begins_after_the_volume_and_ends_with_a_reset(site: Site) -> None:
     throttler = site.begin("8 MB")
     client = site.testbed["client"].popen(site.command("endless"))
     try:
@@ -125,14 +125,14 @@ def test_the_cap_begins_after_the_volume_and_goes_with_a_reset(site: Site) -> No
         shown = site.quota("show").stdout
         assert "volume" in shown
         assert "8.00 MB" in shown
-        assert not lifted(throttler)
+        assert not was_lifted(throttler)
         reset = site.quota("reset", "--rule", "volume")
         assert reset.stdout == "reset: 1 volume\n"
         # The cap returns after the next 8 MB, which take less than a second.
-        wait_until(lambda: lifted(throttler), "the cap goes")
+        wait_until(lambda: was_lifted(throttler), "the cap is lifted")
     finally:
         site.abort(client)
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)
 
 
 COMPOSED = """\
@@ -145,7 +145,7 @@ rules:
 """
 
 
-def test_a_cap_hides_no_budget_and_the_tightest_holds(site: Site) -> None:
+def test_rule_and_budget_apply_together_and_the_lower_cap_holds(site: Site) -> None:
     site.policy.write_text(COMPOSED)
     site.quota("reset")
     throttler = site.start(COMPOSED)
@@ -157,7 +157,7 @@ def test_a_cap_hides_no_budget_and_the_tightest_holds(site: Site) -> None:
     try:
         wait_until(lambda: rates() == {10_000_000}, "the rule's cap holds")
         wait_until(lambda: rates() == {2_000_000}, "the budget's cap holds")
-        wait_until(lambda: site.used() >= 30_000_000, "the ledger has it")
+        wait_until(lambda: site.used() >= 30_000_000, "the ledger has counted the volume")
         (reason,) = {s["reason"] for c in throttler.status()["connections"] for s in c["subflows"] if s["path"]}
         assert reason.startswith("budget month caps what exceeds 30.0 MB until ")
         assert reason.endswith("; tighter than the 10 Mbit/s of rule cap")
@@ -165,10 +165,10 @@ def test_a_cap_hides_no_budget_and_the_tightest_holds(site: Site) -> None:
         wait_until(lambda: rates() == {10_000_000}, "the rule's cap holds again")
     finally:
         site.abort(client)
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)
 
 
-def test_mistakes_are_one_line(site: Site) -> None:
+def test_each_mistake_is_reported_in_one_line(site: Site) -> None:
     site.policy.write_text(POLICY % "1 GB")
     wrong = site.quota("show", "--rule", "volum")
     assert (wrong.returncode, wrong.stderr) == (

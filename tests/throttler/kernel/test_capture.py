@@ -29,7 +29,7 @@ while time.monotonic() < until:
 """
 
 
-def test_what_was_there_before_the_filter_is_neither_counted_nor_read(testbed: Testbed) -> None:
+def test_capture_neither_counts_nor_reads_traffic_from_before_its_filter(testbed: Testbed) -> None:
     proxy, client = testbed["proxy"], testbed["client"]
     blast = client.popen([sys.executable, "-c", BLAST, proxy.address("wan0"), "15"], name="blast")
     try:
@@ -46,7 +46,7 @@ def test_what_was_there_before_the_filter_is_neither_counted_nor_read(testbed: T
         blast.kill()
 
 
-def test_it_tells_what_this_host_sent(testbed: Testbed) -> None:
+def test_capture_marks_the_segments_that_this_host_sent(testbed: Testbed) -> None:
     proxy, client = testbed["proxy"], testbed["client"]
     with proxy.entered():
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -63,7 +63,7 @@ def test_it_tells_what_this_host_sent(testbed: Testbed) -> None:
     assert (syn_ack.flags & TcpFlag.ACK, syn_ack.outgoing) == (TcpFlag.ACK, True)
 
 
-def test_the_loopback_interface_gives_each_frame_once(testbed: Testbed) -> None:
+def test_capture_on_loopback_reads_each_frame_once(testbed: Testbed) -> None:
     with testbed["proxy"].entered():
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         caller = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

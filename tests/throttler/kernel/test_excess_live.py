@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a client that joins with more subflows than the throttler tracks: it evades no cap."""
+"""Tests with a client that joins with more subflows than the throttler tracks: no subflow evades a cap."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Site(ThrottledSite):
         kind = socket.AF_INET if v4 else socket.AF_INET6
         return attribute(FAMILY, struct.pack("=H", kind)) + attribute(ADDRESS_4 if v4 else ADDRESS_6, packed)
 
-    def ends(self) -> set[tuple[bytes, int]]:
+    def client_ends(self) -> set[tuple[bytes, int]]:
         """Return the client's address and port of each subflow in the proxy's kernel.
 
         Two subflows may have the same port.
@@ -94,7 +94,7 @@ class Site(ThrottledSite):
             diagnostics.close()
         return found
 
-    def is_served(self, connected: socket.socket) -> bool:
+    def answers_request(self, connected: socket.socket) -> bool:
         connected.sendall(f"GET {self.origin.url('small')} HTTP/1.1\r\nHost: origin\r\n\r\n".encode())
         answer = b""
         while len(answer.partition(b"\r\n\r\n")[2]) < self.origin.sizes["small"]:
@@ -114,16 +114,16 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 @pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_of_more_subflows_than_are_tracked_those_beyond_are_closed_and_the_others_capped(
-    site: Site, family: int
-) -> None:
+def test_subflows_beyond_the_tracked_number_are_closed_and_others_capped(site: Site, family: int) -> None:
     throttler = site.start(CAPPED_BY_ORDER)
     accepted = site.node.mib()["MPTcpExtMPJoinAckRx"]
     with site.connection(family) as connected:
-        assert site.is_served(connected)
+        assert site.answers_request(connected)
         site.join(connected, family, WANTED - 1)
-        wait_until(lambda: site.node.mib()["MPTcpExtMPJoinAckRx"] == accepted + WANTED - 1, "the kernel took them all")
-        wait_until(lambda: len(site.ends()) == MOST, "those beyond are closed")
+        wait_until(
+            lambda: site.node.mib()["MPTcpExtMPJoinAckRx"] == accepted + WANTED - 1, "the kernel has accepted all joins"
+        )
+        wait_until(lambda: len(site.client_ends()) == MOST, "the excess subflows are closed")
 
         def capped() -> dict[tuple[bytes, int], Any]:
             (connection,) = throttler.status()["connections"]
@@ -134,14 +134,14 @@ def test_of_more_subflows_than_are_tracked_those_beyond_are_closed_and_the_other
                 for end, rate in zip(ends, rates, strict=True)
             }
 
-        wait_until(lambda: capped().keys() == site.ends(), "all that is left is known")
+        wait_until(lambda: capped().keys() == site.client_ends(), "the throttler knows all remaining subflows")
         assert set(capped().values()) == {5_000_000}
         assert throttler.process.output().count("too many subflows") == WANTED - MOST
-        assert site.is_served(connected), "the connection lives on"
-    site.stopped(throttler)
+        assert site.answers_request(connected), "the connection still works"
+    site.stop_cleanly(throttler)
 
 
-def test_so_it_is_where_the_listener_is_of_ipv4_alone(site: Site) -> None:
+def test_excess_subflows_are_closed_if_the_listener_is_ipv4_only(site: Site) -> None:
     """To the kernel, the addresses of an IPv4 listener's sockets differ from those of a dual-stack listener."""
     site.proxy.process.stop(60)
     with site.node.entered():
@@ -161,8 +161,9 @@ def test_so_it_is_where_the_listener_is_of_ipv4_alone(site: Site) -> None:
                 assert connected.recv(1) == b"!"
                 site.join(connected, 4, WANTED - 1)
                 wait_until(
-                    lambda: throttler.process.output().count("too many subflows") == WANTED - MOST, "they are closed"
+                    lambda: throttler.process.output().count("too many subflows") == WANTED - MOST,
+                    "the throttler has closed them",
                 )
-                wait_until(lambda: len(site.ends()) == MOST, "those beyond are closed")
+                wait_until(lambda: len(site.client_ends()) == MOST, "the excess subflows are closed")
                 assert "nothing caps it" not in throttler.process.output()
         throttler.process.stop(60)

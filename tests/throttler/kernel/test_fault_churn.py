@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which subflows join and leave a connection at a high rate: the throttler misses none and forgets all."""
+"""Tests in which subflows join and leave a connection at a high rate: the throttler caps each and keeps no state."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bpf_objects import opened_map
 from faults import GENEROUS
 from throttler_site import Site, ask, clients, connected, listening, make_site, running, until
 
+from mptcp_common.throttler_needs import BACKENDS
 from mptcp_lab.testbed import Testbed
 from mptcp_throttler.kernel.bpf import LIMITS, METER
 
@@ -32,7 +33,7 @@ SECONDS = 15.0
 ADDRESSES = [f"10.77.2.{last}" for last in range(100, 104)]
 """Addresses that are added as endpoints of the client's path manager, and deleted, all together. The path manager has
 at most 8 endpoints, four of which stay."""
-THEIRS = "10.77.2.100/30"
+ENDPOINT_NETWORK = "10.77.2.100/30"
 """These four addresses as one network."""
 PAUSE = 0.02
 """Seconds for the handshakes of the joins."""
@@ -58,8 +59,8 @@ class Endpoints:
         self._ip.stdin.flush()
 
     def end(self) -> None:
-        _, said = self._ip.communicate(timeout=60)
-        assert not said, said
+        _, output = self._ip.communicate(timeout=60)
+        assert not output, output
 
 
 def joins(site: Site) -> int:
@@ -74,18 +75,18 @@ def subflows(site: Site) -> set[str]:
     return {f"{address.strip('[]').removeprefix('::ffff:')} {port}" for address, _, port in ends}
 
 
-def has_left(site: Site) -> bool:
+def changing_subflows_are_gone(site: Site) -> bool:
     """End the client's sockets at the changing addresses. Return whether the proxy has no subflow from them.
 
     If a join and the deletion of its endpoint happen at the same time in the client's kernel, the subflow might stay at
     both ends. This was never seen, and the throttler could not prevent it.
     """
-    site.client.run(["ss", "-KtnH", "src", THEIRS, "dport", "=", ":3128"])
+    site.client.run(["ss", "-KtnH", "src", ENDPOINT_NETWORK, "dport", "=", ":3128"])
     return not any(end.split()[0] in ADDRESSES for end in subflows(site))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("backend", ["iptables", "nftables"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_none_is_missed_and_nothing_is_kept(
     backend: str, make_module_testbed: Callable[..., Testbed], require: Any
 ) -> None:
@@ -135,7 +136,7 @@ def test_none_is_missed_and_nothing_is_kept(
                 time.sleep(PAUSE)
             endpoints.end()
             try:
-                until(lambda: has_left(site), timeout=GENEROUS)
+                until(lambda: changing_subflows_are_gone(site), timeout=GENEROUS)
                 until(lambda: site.entries() == classes and settled(), timeout=GENEROUS)
             except AssertionError as late:
                 # Show the sockets of both kernels, so that the log tells which end is at fault.
@@ -146,11 +147,11 @@ def test_none_is_missed_and_nothing_is_kept(
                 status = ask(throttler.socket)
                 known = f"{site.entries()}, was {classes}; maps {maps()}; {status['in_step']=}; {status['connections']}"
                 raise AssertionError("\n".join([known, str(subflows(site)), *listings])) from late
-            taken = joins(site) - before
+            accepted = joins(site) - before
             last = ask(throttler.socket)["counters"]["tracker"]
             activated = last["subflows_activated"] - first["subflows_activated"]
-            print(f"{taken} joins in {SECONDS:g} s or more, {activated} counted")
-            assert activated == taken
+            print(f"{accepted} joins in {SECONDS:g} s or more, {activated} counted")
+            assert activated == accepted
             assert last["subflows_closed"] - first["subflows_closed"] == activated
             assert (last["overflows"], last["disagreements"]) == (first["overflows"], first["disagreements"])
             until(lambda: maps() == held, timeout=GENEROUS)

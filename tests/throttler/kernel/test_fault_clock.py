@@ -110,10 +110,10 @@ def library(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., Non
     """The library that shifts the clock by the seconds in the file named by CLOCK_SHIFT."""
     require("gcc")
     directory = tmp_path_factory.mktemp("clock")
-    source, made = directory / "shift.c", directory / "shift.so"
+    source, library = directory / "shift.c", directory / "shift.so"
     source.write_text(_SHIFT)
-    run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(made), str(source), "-ldl"])
-    return made
+    run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"])
+    return library
 
 
 @dataclass
@@ -145,7 +145,7 @@ def throttling(site: Site, library: Path, clock: Clock, local_time: Path) -> Ite
         mounts={**throttler_mounts(site.proxy), "/etc/localtime": str(local_time)},
         env={"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(clock.file)},
     )
-    wait_until(lambda: "throttling on" in process.output(), "it throttles", timeout=GENEROUS, process=process)
+    wait_until(lambda: "throttling on" in process.output(), "the throttler works", timeout=GENEROUS, process=process)
     try:
         yield process
     except BaseException:
@@ -164,8 +164,8 @@ def local_time(site: Site) -> Path:
     return file
 
 
-def always_capped(site: Site, *more: str) -> bool:
-    """Return whether exactly *more* are capped besides `ALWAYS`. Raises AssertionError if `ALWAYS` is not capped."""
+def only_these_are_capped(site: Site, *more: str) -> bool:
+    """Return whether only `ALWAYS` and *more* are capped. Raises AssertionError if `ALWAYS` is not capped."""
     found = clients(site.entries())
     assert ALWAYS in found, found
     return found == sorted((ALWAYS, *more))
@@ -173,7 +173,7 @@ def always_capped(site: Site, *more: str) -> bool:
 
 @pytest.mark.nightly(besides=("iptables--1",))
 @pytest.mark.parametrize("days", [1, -1])
-def test_a_clock_that_is_set_by_a_day_and_back(
+def test_caps_follow_a_clock_that_is_set_by_a_day_and_back(
     site: Site, library: Path, clock: Clock, local_time: Path, days: int
 ) -> None:
     with throttling(site, library, clock, local_time), connection(site) as ends, traffic(ends) as pulse:
@@ -181,14 +181,14 @@ def test_a_clock_that_is_set_by_a_day_and_back(
         for _ in range(2):
             rounds = pulse.count
             clock.set(datetime.fromtimestamp(NOON.timestamp() + days * DAY, UTC))
-            until(lambda: always_capped(site), timeout=GENEROUS)
+            until(lambda: only_these_are_capped(site), timeout=GENEROUS)
             clock.set(NOON)
-            until(lambda: always_capped(site, IN_THE_WINDOW), timeout=GENEROUS)
+            until(lambda: only_these_are_capped(site, IN_THE_WINDOW), timeout=GENEROUS)
             until(lambda before=rounds: pulse.count > before, timeout=GENEROUS)  # type: ignore[misc]
 
 
 @pytest.mark.nightly
-def test_another_local_time_zone_moves_no_window(site: Site, library: Path, clock: Clock, local_time: Path) -> None:
+def test_new_local_time_zone_moves_no_window(site: Site, library: Path, clock: Clock, local_time: Path) -> None:
     """The windows of a policy use the policy's own time zone."""
     if not FAR_AWAY.exists():
         pytest.skip(f"NOT TESTED: there is no {FAR_AWAY}")
@@ -202,7 +202,7 @@ def test_another_local_time_zone_moves_no_window(site: Site, library: Path, cloc
             # The clock moves, too, within the window, so that the throttler decides everything anew.
             clock.set(datetime.fromtimestamp(NOON.timestamp() + seconds, UTC))
             deadline = time.monotonic() + 2
-            until(lambda: always_capped(site, IN_THE_WINDOW) and time.monotonic() > deadline, timeout=GENEROUS)  # noqa: B023
+            until(lambda: only_these_are_capped(site, IN_THE_WINDOW) and time.monotonic() > deadline, timeout=GENEROUS)  # noqa: B023
         # The policy's zone still counts: it is Tuesday, 23:00, in Berlin, and Wednesday, 11:00, in Auckland.
         clock.set(datetime(2026, 11, 17, 22, 0, tzinfo=UTC))
-        until(lambda: always_capped(site), timeout=GENEROUS)
+        until(lambda: only_these_are_capped(site), timeout=GENEROUS)

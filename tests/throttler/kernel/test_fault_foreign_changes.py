@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests in which another program changes the throttler's kernel objects.
 
-The throttler learns of the change by a notice of the kernel and logs the program's name, or finds it at the next
-periodic comparison.
+A notice from the kernel reports the change to the throttler, which logs the name of the program that made the change.
+If the kernel sends no notice, the next periodic comparison finds the change.
 """
 
 from __future__ import annotations
@@ -129,41 +129,41 @@ OF_NFTABLES = {
 }
 
 
-def each(damage: dict[str, tuple[str, str]]) -> pytest.MarkDecorator:
+def for_each(damage: dict[str, tuple[str, str]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("command", "who"), damage.values(), ids=damage)
 
 
-def told_of(backend: str) -> pytest.MarkDecorator:
+def with_notices(backend: str) -> pytest.MarkDecorator:
     """Use a throttler that compares its state with the kernel only after a notice."""
     return pytest.mark.parametrize("scene", [(backend, NEVER)], indirect=True, ids=[f"{backend}-notices"])
 
 
-def by_the_clock(backend: str) -> pytest.MarkDecorator:
+def with_comparisons(backend: str) -> pytest.MarkDecorator:
     """Use a throttler that compares every second instead of every ten. Ten seconds is the longest delay by default."""
     return pytest.mark.parametrize("scene", [(backend, 1)], indirect=True, ids=[f"{backend}-clock"])
 
 
-@told_of("iptables")
-@each(EITHER)
-def test_it_is_noticed_and_put_right(scene: Scene, command: str, who: str) -> None:
-    noticed(scene, command, who)
+@with_notices("iptables")
+@for_each(EITHER)
+def test_noticed_change_is_repaired(scene: Scene, command: str, who: str) -> None:
+    check_repair(scene, command, who)
 
 
-@by_the_clock("iptables")
-@each(OF_IPTABLES)
-def test_what_the_kernel_tells_nobody_of_iptables(scene: Scene, command: str, who: str) -> None:
-    noticed(scene, command, who)
+@with_comparisons("iptables")
+@for_each(OF_IPTABLES)
+def test_change_to_iptables_is_found_by_comparison(scene: Scene, command: str, who: str) -> None:
+    check_repair(scene, command, who)
 
 
-@told_of("nftables")
-@each({"all of nftables": EITHER["all of nftables"]} | OF_NFTABLES)
-def test_with_nftables_too(scene: Scene, command: str, who: str) -> None:
-    noticed(scene, command, who)
+@with_notices("nftables")
+@for_each({"all of nftables": EITHER["all of nftables"]} | OF_NFTABLES)
+def test_noticed_change_to_nftables_is_repaired(scene: Scene, command: str, who: str) -> None:
+    check_repair(scene, command, who)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("scene", [("iptables", NEVER), ("nftables", NEVER)], indirect=True)
-def test_what_we_change_ourselves_is_not_taken_for_anothers(scene: Scene) -> None:
+def test_own_changes_are_not_taken_for_foreign_ones(scene: Scene) -> None:
     before = scene.count()["noticed"]
     for rate in ("6 Mbit/s", "5 Mbit/s"):
         with connected(scene.site, scene.listener):
@@ -176,8 +176,8 @@ def test_what_we_change_ourselves_is_not_taken_for_anothers(scene: Scene) -> Non
     assert scene.count()["noticed"] == before
 
 
-def attached_again(scene: Scene, place: int) -> tuple[Damage, Right]:
-    """Detach the throttler's program at *place* in the order of its links. It must be attached again."""
+def detach_program(scene: Scene, place: int) -> tuple[Damage, Right]:
+    """Return two functions: one detaches the BPF program at *place*, the other checks that it is attached again."""
     pid, detached = scene.throttler.process.pid, [0]
 
     def damage() -> None:
@@ -187,8 +187,8 @@ def attached_again(scene: Scene, place: int) -> tuple[Damage, Right]:
     return damage, lambda: detached[0] not in (found := numbers(pid, "link")) and len(found) == PROGRAMS
 
 
-def entries_again(scene: Scene, damaged: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]) -> tuple[Damage, Right]:
-    """Change the entries of the map of births to what *damaged* returns for them. The old entries must come back."""
+def change_entries(scene: Scene, damaged: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]) -> tuple[Damage, Right]:
+    """Return two functions: one changes the map of births as *damaged* says, the other checks that it is restored."""
     pid = scene.throttler.process.pid
     with opened_map(pid, BIRTHS) as (bpf, table):
         before = dict(bpf.entries(table))
@@ -207,7 +207,7 @@ def entries_again(scene: Scene, damaged: Callable[[dict[bytes, bytes]], dict[byt
     return damage, right
 
 
-def file_again(path: Path) -> tuple[Damage, Right]:
+def remove_file(path: Path) -> tuple[Damage, Right]:
     before = path.stat()
     return path.unlink, lambda: path.exists() and stat.S_IFMT(path.stat().st_mode) == stat.S_IFMT(before.st_mode)
 
@@ -216,42 +216,44 @@ def state_file(scene: Scene, name: str) -> Path:
     return Path(f"/proc/{scene.throttler.process.pid}/root/run/mptcp-throttler", name)
 
 
-OF_NOBODY_TOLD: dict[str, Callable[[Scene], tuple[Damage, Right]]] = {
-    "a BPF program is detached": lambda scene: attached_again(scene, 0),
-    "the other BPF program is detached": lambda scene: attached_again(scene, 1),
-    "entries of a BPF map are gone": lambda scene: entries_again(scene, lambda _: {}),
-    "entries of a BPF map are not ours": lambda scene: entries_again(
+WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Damage, Right]]] = {
+    "a BPF program is detached": lambda scene: detach_program(scene, 0),
+    "the other BPF program is detached": lambda scene: detach_program(scene, 1),
+    "a BPF map has lost its entries": lambda scene: change_entries(scene, lambda _: {}),
+    "a BPF map has a foreign entry": lambda scene: change_entries(
         scene, lambda before: before | dict([FOREIGN[BIRTHS]])
     ),
-    "entries of a BPF map have other values": lambda scene: entries_again(
+    "entries of a BPF map have wrong values": lambda scene: change_entries(
         scene, lambda before: dict.fromkeys(before, bytes(12))
     ),
-    "the status socket": lambda scene: file_again(scene.throttler.socket),
-    "the note of what to put back": lambda scene: file_again(state_file(scene, "replaced.json")),
-    "the note of sysctls": lambda scene: file_again(state_file(scene, "sysctls.json")),
+    "the status socket": lambda scene: remove_file(scene.throttler.socket),
+    "the file of replaced qdiscs": lambda scene: remove_file(state_file(scene, "replaced.json")),
+    "the file of sysctls": lambda scene: remove_file(state_file(scene, "sysctls.json")),
 }
 
 
-@by_the_clock("nftables")
-@pytest.mark.parametrize("what", OF_NOBODY_TOLD)
-def test_what_the_kernel_tells_nobody_of(scene: Scene, what: str) -> None:
-    put_right(scene, *OF_NOBODY_TOLD[what](scene), "does not tell")
+@with_comparisons("nftables")
+@pytest.mark.parametrize("what", WITHOUT_NOTICE)
+def test_change_without_a_notice_is_found_by_comparison(scene: Scene, what: str) -> None:
+    put_right(scene, *WITHOUT_NOTICE[what](scene), "does not tell")
 
 
-def noticed(scene: Scene, command: str, who: str) -> None:
+def check_repair(scene: Scene, command: str, who: str) -> None:
     put_right(scene, lambda: scene.site.proxy.run(["sh", "-c", command]), scene.shaped, who)
 
 
 def put_right(scene: Scene, damage: Damage, right: Right, who: str) -> None:
-    before, said, rounds = scene.count(), len(scene.throttler.process.output()), scene.pulse.count
+    before, known_length, rounds = scene.count(), len(scene.throttler.process.output()), scene.pulse.count
 
-    def told() -> list[str]:
-        return [each for each in scene.throttler.process.output()[said:].splitlines() if "it was changed by" in each]
+    def change_lines() -> list[str]:
+        return [
+            each for each in scene.throttler.process.output()[known_length:].splitlines() if "it was changed by" in each
+        ]
 
     took = soon_right_again(damage, right)
-    print(f"as it was after {took:.2f} s; longest pause so far {scene.pulse.longest:.2f} s")
-    until(lambda: bool(told()), timeout=GENEROUS)
-    assert all(who in line for line in told()), told()
+    print(f"repaired after {took:.2f} s; longest pause so far {scene.pulse.longest:.2f} s")
+    until(lambda: bool(change_lines()), timeout=GENEROUS)
+    assert all(who in line for line in change_lines()), change_lines()
     assert scene.count()["repaired"] > before["repaired"]
     assert scene.shaped()
     until(lambda: scene.pulse.count > rounds, timeout=GENEROUS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for interfaces that go down, are renamed, or are removed and made anew.
+"""Tests for interfaces that go down, are renamed, or are removed and created again.
 
-The throttler reports it once, and shapes them again when they are back.
+The throttler reports each such event once, and shapes the interface again when it is back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 def throttler(host: Site) -> Iterator[Throttler]:
     """A throttler with extra0 and with traffic on wan0. After the test, nothing of it is left on any interface."""
     host.policy.write_text(POLICY)
-    made(host)
+    create_extra0(host)
     try:
         with running(host) as throttler, connection(host) as ends, traffic(ends):
             until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=GENEROUS)
@@ -56,22 +56,22 @@ def run(host: Site, command: str) -> str:
     return host.proxy.run(["sh", "-c", command], check=False).stdout
 
 
-def made(host: Site, peer: str = "extra1") -> None:
+def create_extra0(host: Site, peer: str = "extra1") -> None:
     run(host, f"ip link add extra0 type veth peer {peer}; ip link set {peer} up; ip link set extra0 up")
     # The interface comes up later than the command returns, and the tests compare its initial state.
     until(lambda: "state UP" in run(host, "ip link show extra0"), timeout=GENEROUS)
 
 
-def made_anew(host: Site, throttler: Throttler) -> None:
-    """Make extra0. If it exists, first remove it and wait until the throttler has noticed."""
+def recreate_extra0(host: Site, throttler: Throttler) -> None:
+    """Create extra0. If it exists, first remove it and wait until the throttler has noticed."""
     if "extra0" in run(host, "ip link show extra0"):
-        said = throttler.process.output().count(GONE)
+        reports = throttler.process.output().count(GONE)
         run(host, "ip link del extra0")
-        until(lambda: throttler.process.output().count(GONE) > said, timeout=GENEROUS)
-    made(host)
+        until(lambda: throttler.process.output().count(GONE) > reports, timeout=GENEROUS)
+    create_extra0(host)
 
 
-def opened_in_vain(throttler: Throttler) -> None:
+def wait_for_failed_attempts(throttler: Throttler) -> None:
     """Wait until opening the capture on extra0 has failed twice more."""
 
     def attempts() -> int:
@@ -85,10 +85,10 @@ def is_shaped(host: Site, name: str) -> bool:
     return "class htb 4d50:10 " in run(host, f"tc class show dev {name}")
 
 
-def test_an_interface_that_is_down_for_long_is_said_once(host: Site, throttler: Throttler) -> None:
+def test_interface_that_stays_down_is_reported_once(host: Site, throttler: Throttler) -> None:
     run(host, "ip link set extra0 down")
     until(lambda: "Network is down" in throttler.process.output(), timeout=GENEROUS)
-    opened_in_vain(throttler)
+    wait_for_failed_attempts(throttler)
     assert throttler.process.output().count("Network is down") == 1
     assert "capturing again" not in throttler.process.output().split("Network is down")[1].replace(
         "capturing again when", ""
@@ -98,9 +98,9 @@ def test_an_interface_that_is_down_for_long_is_said_once(host: Site, throttler: 
     assert ask(throttler.socket)["counters"]["observers"]["reopened"] == 1
 
 
-def test_the_start_with_an_interface_that_is_down(host: Site) -> None:
+def test_throttler_starts_with_an_interface_that_is_down(host: Site) -> None:
     host.policy.write_text(POLICY)
-    made(host)
+    create_extra0(host)
     run(host, "ip link set extra0 down")
     try:
         with running(host) as throttler:
@@ -112,33 +112,33 @@ def test_the_start_with_an_interface_that_is_down(host: Site) -> None:
         run(host, "ip link del extra0")
 
 
-def test_an_interface_that_is_removed_and_made_anew_is_shaped_again(host: Site, throttler: Throttler) -> None:
+def test_recreated_interface_is_shaped_again(host: Site, throttler: Throttler) -> None:
     until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
     run(host, "ip link del extra0")
     until(lambda: GONE in throttler.process.output(), timeout=GENEROUS)
-    opened_in_vain(throttler)
-    said = throttler.process.output()
-    assert (said.count(GONE), said.count("ERROR"), said.count("differ")) == (1, 0, 0), said
-    took = soon_right_again(lambda: made_anew(host, throttler), lambda: is_shaped(host, "extra0"))
+    wait_for_failed_attempts(throttler)
+    output = throttler.process.output()
+    assert (output.count(GONE), output.count("ERROR"), output.count("differ")) == (1, 0, 0), output
+    took = soon_right_again(lambda: recreate_extra0(host, throttler), lambda: is_shaped(host, "extra0"))
     print(f"shaped again after {took:.2f} s")
     until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=GENEROUS)
 
 
-def test_what_an_interface_had_is_put_back_though_another_has_its_name(host: Site, throttler: Throttler) -> None:
+def test_renamed_interface_stays_shaped_and_a_new_one_is_shaped_too(host: Site, throttler: Throttler) -> None:
     until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
     run(host, "ip link set extra0 down; ip link set extra0 name extra9; ip link set extra9 up")
     until(lambda: f"{GONE}, which is called extra9 now" in throttler.process.output(), timeout=GENEROUS)
-    assert is_shaped(host, "extra9"), "what is capped stays capped"
-    made(host, "other0")
+    assert is_shaped(host, "extra9"), "the renamed interface keeps its caps"
+    create_extra0(host, "other0")
     until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
     assert is_shaped(host, "extra9")
 
 
-def test_an_interface_that_the_settings_name_no_more_after_a_kill_is_as_before(host: Site, require: Any) -> None:
-    """Defect: it kept its shaping, small segments and upload rules until the next throttler was stopped."""
+def test_interface_dropped_from_the_settings_after_a_kill_is_restored(host: Site, require: Any) -> None:
+    """Defect: the interface kept its shaping, small segments and upload rules until the next throttler was stopped."""
     require("ifb", "nft-ingress")
     host.policy.write_text(POLICY.replace("throttle:", "direction: both\n    throttle:"))
-    made(host)
+    create_extra0(host)
     settings = host.config.read_text()
     before = run(host, "ip -d link show extra0")
     try:

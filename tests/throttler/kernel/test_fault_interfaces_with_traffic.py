@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which the interface of a capped subflow with traffic goes down, is renamed, or is removed and made anew.
+"""Tests in which the interface of a capped subflow goes down, is renamed, or is removed and created again.
 
 The proxy has one interface per path: wan0 for Ethernet, which stays as it is, and wan1 for Wi-Fi, whose subflow has the
 cap. Traffic over Ethernet must never stop, and when wan1 is back, the cap must be correct there.
@@ -59,7 +59,7 @@ class Scene:
     def is_shaped(self, name: str = "wan1") -> bool:
         return "class htb 4d50:10 " in self.site.proxy.run(["tc", "class", "show", "dev", name], check=False).stdout
 
-    def is_capped_right(self) -> bool:
+    def keeps_to_the_cap(self) -> bool:
         """Return whether Wi-Fi carries data, and not more than the cap allows."""
         rate = incoming_rate(self.site, WIFI, 1.0)
         print(f"Wi-Fi carries {rate / 1e6:.1f} Mbit/s")
@@ -69,9 +69,9 @@ class Scene:
         captures: dict[str, bool] = status_client.ask(self.throttler.socket, {"query": "summary"}, ANSWER)["captures"]
         return captures
 
-    def ethernet_goes_on(self) -> None:
+    def check_ethernet_traffic(self) -> None:
         rounds = self.pulse.count
-        self.data.goes_on()
+        self.data.wait_for_data()
         until(lambda: self.pulse.count > rounds + 10, timeout=GENEROUS)
 
 
@@ -87,52 +87,54 @@ def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]
     with ExitStack() as stack:
         throttler = stack.enter_context(running(site))
         listener = stack.enter_context(listening(site))
-        beside = stack.enter_context(connected(site, listener, protocol=IPPROTO_TCP))
-        scene = Scene(site, throttler, stack.enter_context(flood(site, listener)), stack.enter_context(traffic(beside)))
-        until(scene.is_capped_right, timeout=GENEROUS)
+        plain_tcp = stack.enter_context(connected(site, listener, protocol=IPPROTO_TCP))
+        scene = Scene(
+            site, throttler, stack.enter_context(flood(site, listener)), stack.enter_context(traffic(plain_tcp))
+        )
+        until(scene.keeps_to_the_cap, timeout=GENEROUS)
         assert scene.is_shaped()
         yield scene
         assert scene.is_shaped("wan0")
-    left = site.proxy.run(["tc", "qdisc", "show"]).stdout
-    assert "4d50" not in left, left
+    qdiscs = site.proxy.run(["tc", "qdisc", "show"]).stdout
+    assert "4d50" not in qdiscs, qdiscs
 
 
-def test_it_goes_down_and_up(scene: Scene) -> None:
+def test_cap_holds_after_the_interface_was_down(scene: Scene) -> None:
     scene.run("ip link set wan1 down")
     until(lambda: "capture on wan1" in scene.throttler.process.output(), timeout=GENEROUS)
     assert scene.captures() == {"wan0": True, "wan1": False}
-    scene.ethernet_goes_on()
+    scene.check_ethernet_traffic()
     scene.run(f"ip link set wan1 up; {ROUTES}")
     until(lambda: "capturing again on wan1" in scene.throttler.process.output(), timeout=GENEROUS)
     assert scene.captures() == {"wan0": True, "wan1": True}
-    until(scene.is_capped_right, timeout=GENEROUS)
-    scene.ethernet_goes_on()
+    until(scene.keeps_to_the_cap, timeout=GENEROUS)
+    scene.check_ethernet_traffic()
 
 
-def test_it_is_renamed_and_gets_its_name_back(scene: Scene) -> None:
+def test_cap_holds_while_the_interface_is_renamed_and_after(scene: Scene) -> None:
     scene.run(
         f"ip link set wan1 down; ip link set wan1 name wan9; ip link set wan9 up; {ROUTES.replace('wan1', 'wan9')}"
     )
     until(lambda: "which is called wan9 now" in scene.throttler.process.output(), timeout=GENEROUS)
-    scene.ethernet_goes_on()
-    assert scene.is_shaped("wan9"), "what is capped stays capped"
-    until(scene.is_capped_right, timeout=GENEROUS)
+    scene.check_ethernet_traffic()
+    assert scene.is_shaped("wan9"), "the renamed interface keeps its caps"
+    until(scene.keeps_to_the_cap, timeout=GENEROUS)
     scene.run(f"ip link set wan9 down; ip link set wan9 name wan1; ip link set wan1 up; {ROUTES}")
     until(lambda: "capturing again on wan1" in scene.throttler.process.output(), timeout=GENEROUS)
-    until(scene.is_capped_right, timeout=GENEROUS)
-    scene.ethernet_goes_on()
+    until(scene.keeps_to_the_cap, timeout=GENEROUS)
+    scene.check_ethernet_traffic()
 
 
-def test_it_is_removed_and_made_anew(scene: Scene) -> None:
+def test_cap_holds_after_the_interface_was_removed_and_created_again(scene: Scene) -> None:
     core = scene.site.testbed["core"]
     route = core.run(["ip", "route", "show", "table", "102"]).stdout.strip()
     assert "dev to-proxy1" in route
     scene.run("ip link del wan1")
     until(lambda: "there is no interface wan1" in scene.throttler.process.output(), timeout=GENEROUS)
-    scene.ethernet_goes_on()
+    scene.check_ethernet_traffic()
     scene.run(f"ip link add wan1 type veth peer name to-proxy1 netns {core.namespace}; ip link set wan1 up; {ROUTES}")
-    again = f"ip address add 10.77.18.1/24 dev to-proxy1; ip link set to-proxy1 up; ip route add {route} table 102"
-    core.run(["sh", "-c", again])
+    restore = f"ip address add 10.77.18.1/24 dev to-proxy1; ip link set to-proxy1 up; ip route add {route} table 102"
+    core.run(["sh", "-c", restore])
     until(scene.is_shaped, timeout=GENEROUS)
-    until(scene.is_capped_right, timeout=GENEROUS)
-    scene.ethernet_goes_on()
+    until(scene.keeps_to_the_cap, timeout=GENEROUS)
+    scene.check_ethernet_traffic()

@@ -27,26 +27,26 @@ pytestmark = pytest.mark.kernel
 CAPPED = POLICY.replace("{rate: 5 Mbit/s}", "{rate: 5 Mbit/s, share: connection}")
 """With ``share: connection``, the class is made together with the entry, not when the policy is loaded."""
 ETHERNET = "10.77.1.0/24"
-WITHOUT = "version: 1\nrules: []\n"
+UNCAPPED = "version: 1\nrules: []\n"
 RATE, TOLERANCE = 5_000_000, 1.5
 """Rate of the cap in bit/s, and tolerance, because a busy machine forwards in bursts."""
 KILLING = Path(__file__).with_name("killing_throttler.py")
 MOMENTS = {
-    "a class without its queue and entry": (WITHOUT, CAPPED, "set class", 1),
-    "amid a soft transition": (WITHOUT, CAPPED, "update the map mptcp_throttler", 1),
-    "an entry": (WITHOUT, CAPPED, "add 1 ", 1),
-    "a class whose entry is gone": (CAPPED, WITHOUT, "remove 1 ", 1),
+    "a class without its queue and entry": (UNCAPPED, CAPPED, "set class", 1),
+    "amid a soft transition": (UNCAPPED, CAPPED, "update the map mptcp_throttler", 1),
+    "an entry": (UNCAPPED, CAPPED, "add 1 ", 1),
+    "a class whose entry is gone": (CAPPED, UNCAPPED, "remove 1 ", 1),
 }
 """For each test: the policy before and after the reload, and the change after which the throttler is killed."""
 
 
-def consistent(site: Site) -> bool:
+def entries_have_classes(site: Site) -> bool:
     """Return whether each class that an entry names exists."""
     classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     return all(re.search(rf"class htb {classid} ", classes) for classid in site.entries().values())
 
 
-def killed(site: Site, policies: tuple[str, str], words: str, number: int) -> str:
+def kill_throttler(site: Site, policies: tuple[str, str], words: str, number: int) -> str:
     """Run a throttler until it kills itself. Return the change after which it did."""
     before, after = policies
     site.policy.write_text(before)
@@ -67,12 +67,12 @@ def killed(site: Site, policies: tuple[str, str], words: str, number: int) -> st
     return process.output().rsplit("killed after: ", 1)[1].strip()
 
 
-def adopted(site: Site, listener: socket.socket, former: dict[str, str]) -> Throttler:
+def start_successor(site: Site, listener: socket.socket, former: dict[str, str]) -> Throttler:
     """Start the next throttler, which must cap as the policy says."""
     site.policy.write_text(CAPPED)
     throttler = site.start()
     until(lambda: ask(throttler.socket)["in_step"] and clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
-    assert consistent(site)
+    assert entries_have_classes(site)
     # A class that an entry names is used again, so that the cap is never lifted.
     assert not former or site.entries() == former
     classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
@@ -82,17 +82,19 @@ def adopted(site: Site, listener: socket.socket, former: dict[str, str]) -> Thro
 
 @pytest.mark.nightly(besides=("iptables-an entry",))
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_right_after_a_change(site: Site, moment: str, require: Callable[..., None]) -> None:
+def test_successor_adopts_the_state_of_a_throttler_killed_after_a_change(
+    site: Site, moment: str, require: Callable[..., None]
+) -> None:
     require("bpf-pacing")
     *policies, words, number = MOMENTS[moment]
     state = site.state()
     with listening(site) as listener, flood(site, listener) as data:
-        after = killed(site, (policies[0], policies[1]), words, number)
-        assert consistent(site), f"killed after: {after}"
-        data.goes_on()
+        after = kill_throttler(site, (policies[0], policies[1]), words, number)
+        assert entries_have_classes(site), f"killed after: {after}"
+        data.wait_for_data()
         former = site.entries()
         assert bool(former) == (moment == "an entry")
-        throttler = adopted(site, listener, former)
+        throttler = start_successor(site, listener, former)
         rate = 0.0
 
         def is_capped() -> bool:
@@ -103,7 +105,7 @@ def test_killed_right_after_a_change(site: Site, moment: str, require: Callable[
         until(is_capped, timeout=GENEROUS)
         throttler.process.kill()
         assert site.throttler("cleanup").returncode == 0
-        data.goes_on()
+        data.wait_for_data()
         until(lambda: incoming_rate(site, ETHERNET, 0.5) > 2 * TOLERANCE * RATE, timeout=GENEROUS)
         print(f"{moment}: killed after: {after}; then {rate / 1e6:.1f} Mbit/s")
-    site.nothing_left(state)
+    site.assert_nothing_left(state)

@@ -17,21 +17,21 @@ from mptcp_lab.testbed.services import program, throttler_mounts
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 
 KILLS = 4
-WITHOUT = "version: 1\nrules: []\n"
+UNCAPPED = "version: 1\nrules: []\n"
 
 
-def named_classes_are_there(site: Site) -> bool:
+def entries_have_classes(site: Site) -> bool:
     classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     return all(re.search(rf"class htb {classid} ", classes) for classid in site.entries().values())
 
 
 @pytest.mark.nightly(besides=("iptables",))
-def test_no_kill_leaves_an_entry_without_its_class(site: Site) -> None:
+def test_kills_leave_no_entry_without_its_class(site: Site) -> None:
     # From the first steps of the start to the middle of a reload.
     moments = random.Random(11).sample([0.3 + 0.35 * step for step in range(12)], KILLS)
     with listening(site) as listener, connected(site, listener) as ends, traffic(ends) as pulse:
         for number, moment in enumerate(moments):
-            site.policy.write_text((POLICY, WITHOUT)[number % 2])
+            site.policy.write_text((POLICY, UNCAPPED)[number % 2])
             process = site.proxy.popen(
                 [program("mptcp-throttler"), "run", "--config", str(site.config)],
                 name=f"killed-{number}",
@@ -41,15 +41,15 @@ def test_no_kill_leaves_an_entry_without_its_class(site: Site) -> None:
             with connected(site, listener):
                 while time.monotonic() < deadline:
                     if "throttling on" in process.output():
-                        site.policy.write_text(random.Random(number).choice((POLICY, WITHOUT)))
+                        site.policy.write_text(random.Random(number).choice((POLICY, UNCAPPED)))
                         process.signal(signal.SIGHUP)
                     time.sleep(0.05)
                 process.kill()
-                assert named_classes_are_there(site), f"killed after {moment:.2f} s"
+                assert entries_have_classes(site), f"killed after {moment:.2f} s"
             assert "Traceback" not in process.output()
         rounds = pulse.count
         site.policy.write_text(POLICY)
         with running(site):
             until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
             until(lambda: pulse.count > rounds, timeout=GENEROUS)
-            assert named_classes_are_there(site)
+            assert entries_have_classes(site)

@@ -81,7 +81,7 @@ except LedgerError as error:
 """
 
 
-def test_a_disk_that_is_full_or_read_only(
+def test_ledger_reports_a_full_and_a_read_only_disk(
     tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]
 ) -> None:
     require("root")
@@ -102,16 +102,16 @@ def test_a_disk_that_is_full_or_read_only(
 
 
 @pytest.fixture
-def disk(site: Site, require: Callable[..., None]) -> Iterator[Path]:
+def ledger_disk(site: Site, require: Callable[..., None]) -> Iterator[Path]:
     """A disk that contains only the ledger. The policies of these tests are elsewhere."""
     require("bpf-pacing")
-    with small_disk(site.testbed.directory / "ledger-disk", 0o700) as disk:
-        settings = {"netfilter": site.backend, "ledger": str(disk / "ledger.sqlite")}
+    with small_disk(site.testbed.directory / "ledger-disk", 0o700) as ledger_disk:
+        settings = {"netfilter": site.backend, "ledger": str(ledger_disk / "ledger.sqlite")}
         write_throttler_config(site.proxy, site.policy, settings=settings)
-        yield disk
+        yield ledger_disk
 
 
-def carry(site: Site, listener: socket.socket) -> None:
+def download(site: Site, listener: socket.socket) -> None:
     """Download `AMOUNT` bytes over a new connection."""
     with connected(site, listener) as (client, proxy):
         for _ in range(AMOUNT // PIECE):
@@ -130,51 +130,51 @@ def used(site: Site) -> int:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
-def test_a_full_disk_beside_traffic(site: Site, disk: Path) -> None:
+def test_full_disk_keeps_caps_and_usage_is_written_later(site: Site, ledger_disk: Path) -> None:
     site.policy.write_text(COUNTED)
     with running(site) as throttler, listening(site) as listener, connected(site, listener) as ends, traffic(ends):
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
         until(lambda: used(site) > 0, timeout=GENEROUS)
-        filling = fill(disk)
+        filling = fill(ledger_disk)
         until(lambda: ask(throttler.socket)["ledger_error"] is not None, timeout=GENEROUS)
         status = ask(throttler.socket)
-        assert status["ledger_error"] == f"ledger {disk}/ledger.sqlite: database or disk is full"
+        assert status["ledger_error"] == f"ledger {ledger_disk}/ledger.sqlite: database or disk is full"
         assert "BUDGETS NOT WRITTEN: ledger " in site.throttler("status").stdout
-        written = used(site)
-        carry(site, listener)
+        last_written = used(site)
+        download(site, listener)
         assert "10.77.1.2" in clients(site.entries())
-        assert used(site) == written
+        assert used(site) == last_written
         # A reload of a policy with budgets needs the counts that could not be written.
         throttler.process.signal(signal.SIGHUP)
         until(lambda: "policy not reloaded" in throttler.process.output(), timeout=GENEROUS)
         assert "10.77.1.2" in clients(site.entries())
         filling.unlink()
-        until(lambda: used(site) >= written + AMOUNT, timeout=GENEROUS)
+        until(lambda: used(site) >= last_written + AMOUNT, timeout=GENEROUS)
         until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=GENEROUS)
         # The messages appear once, however often writing was tried in between.
-        said = throttler.process.output()
-        assert said.count("what budgets count is written later") == 1, said
-        assert said.count("what budgets count is written again") == 1, said
+        output = throttler.process.output()
+        assert output.count("what budgets count is written later") == 1, output
+        assert output.count("what budgets count is written again") == 1, output
         # The entry of the connection that has ended is removed later.
         assert "10.77.1.2" in clients(site.entries())
-        assert used(site) < written + 3 * AMOUNT, "nothing counts twice"
+        assert used(site) < last_written + 3 * AMOUNT, "nothing counts twice"
 
 
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
-def test_a_budget_on_a_read_only_disk_is_refused_beside_traffic(site: Site, disk: Path) -> None:
+def test_budget_on_a_read_only_disk_is_refused_and_caps_stay(site: Site, ledger_disk: Path) -> None:
     site.policy.write_text(CAPPED)
     with running(site) as throttler, connection(site) as ends, traffic(ends):
         until(lambda: both_known(throttler.socket), timeout=GENEROUS)
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
         # Each mount has its own read-only flag, and the throttler has its own mount.
         remount = ["nsenter", "--target", str(throttler.process.pid), "--mount", "mount", "-o"]
-        subprocess.run([*remount, "remount,ro", disk], check=True)
+        subprocess.run([*remount, "remount,ro", ledger_disk], check=True)
         site.policy.write_text(COUNTED)
         throttler.process.signal(signal.SIGHUP)
         until(lambda: "policy not reloaded" in throttler.process.output(), timeout=GENEROUS)
-        assert f"ledger {disk}/ledger.sqlite: Read-only file system" in throttler.process.output()
+        assert f"ledger {ledger_disk}/ledger.sqlite: Read-only file system" in throttler.process.output()
         assert clients(site.entries()) == ["10.77.1.2"]
-        subprocess.run([*remount, "remount,rw", disk], check=True)
+        subprocess.run([*remount, "remount,rw", ledger_disk], check=True)
         throttler.process.signal(signal.SIGHUP)
         until(lambda: ask(throttler.socket)["reloads"]["accepted"] == 1, timeout=GENEROUS)
         until(lambda: used(site) > 0, timeout=GENEROUS)
@@ -191,28 +191,32 @@ def failing_disk(site: Site, require: Callable[..., None]) -> Iterator[Callable[
     mkfs = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if mkfs is None:
         pytest.skip("no mkfs.ext4 (Debian: e2fsprogs)")
-    image, disk = site.testbed.directory / "ledger-image", site.testbed.directory / "ledger-ext4"
-    disk.mkdir()
+    image, ledger_disk = site.testbed.directory / "ledger-image", site.testbed.directory / "ledger-ext4"
+    ledger_disk.mkdir()
     with image.open("wb") as file:
         file.truncate(4 << 20)
     subprocess.run([mkfs, "-q", "-O", "^has_journal", image], check=True)
-    mounted = subprocess.run(["mount", "-o", "loop,errors=remount-ro", image, disk], check=False, capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-o", "loop,errors=remount-ro", image, ledger_disk], check=False, capture_output=True
+    )
     if mounted.returncode:
         pytest.skip(f"this host mounts no ext4 from a file: {mounted.stderr.decode().strip()}")
     try:
-        disk.chmod(0o700)
-        settings = {"netfilter": site.backend, "ledger": str(disk / "ledger.sqlite")}
+        ledger_disk.chmod(0o700)
+        settings = {"netfilter": site.backend, "ledger": str(ledger_disk / "ledger.sqlite")}
         write_throttler_config(site.proxy, site.policy, settings=settings)
-        device = subprocess.run(["findmnt", "-no", "SOURCE", disk], check=True, capture_output=True, text=True).stdout
+        device = subprocess.run(
+            ["findmnt", "-no", "SOURCE", ledger_disk], check=True, capture_output=True, text=True
+        ).stdout
         error = Path("/sys/fs/ext4", Path(device.strip()).name, "trigger_fs_error")
         yield lambda: error.write_text("a test", "ascii")
     finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)
+        subprocess.run(["umount", "--lazy", ledger_disk], check=True)
 
 
 @contextmanager
-def ended(throttler: Throttler) -> Iterator[Throttler]:
-    """End the throttler after the test, also if the test fails."""
+def killed_afterwards(throttler: Throttler) -> Iterator[Throttler]:
+    """Kill the throttler after the test, also if the test fails."""
     try:
         yield throttler
     finally:
@@ -220,14 +224,12 @@ def ended(throttler: Throttler) -> Iterator[Throttler]:
 
 
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
-def test_a_disk_that_becomes_read_only_while_budgets_are_written(
-    site: Site, failing_disk: Callable[[], object]
-) -> None:
+def test_usage_is_reported_lost_if_the_disk_becomes_read_only(site: Site, failing_disk: Callable[[], object]) -> None:
     site.policy.write_text(COUNTED)
     with ExitStack() as stack:
         listener = stack.enter_context(listening(site))
         stack.enter_context(traffic(stack.enter_context(connected(site, listener))))
-        throttler = stack.enter_context(ended(site.start()))
+        throttler = stack.enter_context(killed_afterwards(site.start()))
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
         until(lambda: used(site) > 0, timeout=GENEROUS)
         failing_disk()
@@ -235,27 +237,25 @@ def test_a_disk_that_becomes_read_only_while_budgets_are_written(
         assert ask(throttler.socket)["ledger_error"].endswith(
             ("disk I/O error", "attempt to write a readonly database")
         )
-        carry(site, listener)
+        download(site, listener)
         throttler.process.signal(signal.SIGHUP)
         until(lambda: "policy not reloaded" in throttler.process.output(), timeout=GENEROUS)
         assert "10.77.1.2" in clients(site.entries())
-        said = throttler.process.output()
-        assert said.count("what budgets count is written later") == 1, said
+        output = throttler.process.output()
+        assert output.count("what budgets count is written later") == 1, output
         throttler.process.signal(signal.SIGTERM)
         assert throttler.process.wait(60) == 1
-        said = throttler.process.output()
-        assert "what budgets counted last is lost" in said, said
-        assert "Traceback" not in said, said
-    assert "4d50" not in site.proxy.run(["tc", "qdisc", "show"]).stdout, (
-        "what is in the kernel is taken back all the same"
-    )
+        output = throttler.process.output()
+        assert "what budgets counted last is lost" in output, output
+        assert "Traceback" not in output, output
+    assert "4d50" not in site.proxy.run(["tc", "qdisc", "show"]).stdout, "the throttler still removes its qdiscs"
 
 
-def damage(ledger: Path) -> bytes:
+def overwrite_pages(ledger: Path) -> bytes:
     """Overwrite all pages of the database except the first. Return their previous content."""
     with closing(sqlite3.connect(ledger, timeout=10, isolation_level=None)) as database:
         ((page,),) = database.execute("PRAGMA page_size").fetchall()
-        until(lambda: all_pages_in_the_file(database, ledger), timeout=GENEROUS)
+        until(lambda: moved_log_into_ledger(database, ledger), timeout=GENEROUS)
         before = ledger.read_bytes()[page:]
         assert before
         with ledger.open("r+b") as file:
@@ -263,14 +263,14 @@ def damage(ledger: Path) -> bytes:
             file.write(b"\xa5" * len(before))
             file.flush()
         database.execute("ROLLBACK")
-    forget_pages(ledger)
+    make_others_read_again(ledger)
     return before
 
 
-def all_pages_in_the_file(database: sqlite3.Connection, ledger: Path) -> bool:
+def moved_log_into_ledger(database: sqlite3.Connection, ledger: Path) -> bool:
     """Move all pages from the write-ahead log into *ledger*. Return whether that succeeded.
 
-    If so, nobody else can write before the ROLLBACK.
+    If so, no other process can write before the ROLLBACK.
     """
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     database.execute("BEGIN IMMEDIATE")
@@ -284,10 +284,10 @@ def repair(ledger: Path, pages: bytes) -> None:
     with ledger.open("r+b") as file:
         file.seek(-len(pages), os.SEEK_END)
         file.write(pages)
-    forget_pages(ledger)
+    make_others_read_again(ledger)
 
 
-def forget_pages(ledger: Path) -> None:
+def make_others_read_again(ledger: Path) -> None:
     """Change the first page, so that every process that has the database open reads all pages again."""
     with closing(sqlite3.connect(ledger, timeout=10, isolation_level=None)) as database:
         ((version,),) = database.execute("PRAGMA user_version").fetchall()
@@ -296,36 +296,36 @@ def forget_pages(ledger: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
-def test_damaged_pages_while_budgets_are_written(site: Site, disk: Path) -> None:
-    ledger = disk / "ledger.sqlite"
+def test_damaged_pages_keep_caps_and_usage_is_written_after_repair(site: Site, ledger_disk: Path) -> None:
+    ledger = ledger_disk / "ledger.sqlite"
     site.policy.write_text(COUNTED)
     with running(site) as throttler, listening(site) as listener, connected(site, listener) as ends, traffic(ends):
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
-        carry(site, listener)
+        download(site, listener)
         until(lambda: used(site) > AMOUNT, timeout=GENEROUS)
-        written, pages = used(site), damage(ledger)
+        last_written, pages = used(site), overwrite_pages(ledger)
         until(lambda: ask(throttler.socket)["ledger_error"] is not None, timeout=GENEROUS)
         assert ask(throttler.socket)["ledger_error"] == f"ledger {ledger}: database disk image is malformed"
         assert site.throttler("quota", "show").returncode == 1
-        carry(site, listener)
+        download(site, listener)
         assert "10.77.1.2" in clients(site.entries())
         repair(ledger, pages)
         until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=GENEROUS)
-        until(lambda: used(site) >= written + AMOUNT, timeout=GENEROUS)
-        said = throttler.process.output()
-        assert said.count("what budgets count is written later") == 1, said
-        assert used(site) < written + 2 * AMOUNT, "nothing counts twice"
+        until(lambda: used(site) >= last_written + AMOUNT, timeout=GENEROUS)
+        output = throttler.process.output()
+        assert output.count("what budgets count is written later") == 1, output
+        assert used(site) < last_written + 2 * AMOUNT, "nothing counts twice"
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
-def test_damaged_pages_at_the_start(site: Site, disk: Path) -> None:
-    ledger = disk / "ledger.sqlite"
+def test_throttler_does_not_start_with_damaged_pages(site: Site, ledger_disk: Path) -> None:
+    ledger = ledger_disk / "ledger.sqlite"
     site.policy.write_text(COUNTED)
     with running(site), listening(site) as listener:
-        carry(site, listener)
+        download(site, listener)
         until(lambda: used(site) >= AMOUNT, timeout=GENEROUS)
-    written, before, pages = used(site), site.kernel_dump(), damage(ledger)
+    last_written, before, pages = used(site), site.kernel_dump(), overwrite_pages(ledger)
     argv = [program("mptcp-throttler"), "run", "--config", str(site.config)]
     process = site.proxy.popen(argv, name="damaged", mounts=throttler_mounts(site.proxy))
     assert process.wait(60) == 1
@@ -334,4 +334,4 @@ def test_damaged_pages_at_the_start(site: Site, disk: Path) -> None:
     assert site.kernel_dump() == before
     repair(ledger, pages)
     with running(site):
-        assert used(site) == written
+        assert used(site) == last_written

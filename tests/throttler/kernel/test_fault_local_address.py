@@ -68,7 +68,7 @@ class Scene:
         local, remote = line.split()[2:4]
         return self.site.proxy.run(["ss", "-HOtni", "src", local, "dst", remote]).stdout
 
-    def is_right(self, subflows: int) -> bool:
+    def are_right(self, subflows: int) -> bool:
         """Return whether Ethernet has *subflows* subflows, all capped in kernel and status, and keeps to the cap."""
         found = self.subflows()
         if len(found) != subflows or found != self.sockets() or found.keys() != self.site.entries().keys():
@@ -79,13 +79,13 @@ class Scene:
 
     def received(self) -> int:
         """Return the number of bytes that the client received from the second address."""
-        said = self.site.client.run(["ss", "-HOtni", "dst", SECOND]).stdout
-        return sum(int(each) for each in re.findall(r"bytes_received:(\d+)", said))
+        output = self.site.client.run(["ss", "-HOtni", "dst", SECOND]).stdout
+        return sum(int(each) for each in re.findall(r"bytes_received:(\d+)", output))
 
-    def goes_on(self) -> None:
+    def check_other_traffic(self) -> None:
         """Check that traffic over the other path and the plain TCP traffic continue."""
         rounds = self.pulse.count
-        self.data.goes_on()
+        self.data.wait_for_data()
         until(lambda: incoming_rate(self.site, WIFI, 1.0) > LEAST, timeout=GENEROUS)
         until(lambda: self.pulse.count > rounds + 10, timeout=GENEROUS)
 
@@ -105,39 +105,41 @@ def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]
     with ExitStack() as stack:
         throttler = stack.enter_context(running(site))
         listener = stack.enter_context(listening(site))
-        beside = stack.enter_context(connected(site, listener, protocol=IPPROTO_TCP))
-        scene = Scene(site, throttler, stack.enter_context(flood(site, listener)), stack.enter_context(traffic(beside)))
-        until(lambda: scene.is_right(2), timeout=GENEROUS)
+        plain_tcp = stack.enter_context(connected(site, listener, protocol=IPPROTO_TCP))
+        scene = Scene(
+            site, throttler, stack.enter_context(flood(site, listener)), stack.enter_context(traffic(plain_tcp))
+        )
+        until(lambda: scene.are_right(2), timeout=GENEROUS)
         assert set(scene.subflows().values()) == {site.proxy.address("wan0"), SECOND}
         yield scene
         assert "ERROR" not in throttler.process.output()
-    site.nothing_left(before)
+    site.assert_nothing_left(before)
 
 
-def test_it_goes_alone_and_its_subflow_waits(scene: Scene) -> None:
+def test_subflow_waits_if_only_its_address_is_removed(scene: Scene) -> None:
     scene.run(ADDRESS.format("del"))
-    scene.goes_on()
+    scene.check_other_traffic()
     # The kernel keeps the subflow, which may continue at any time. The throttler must therefore keep its cap.
-    until(lambda: scene.is_right(2), timeout=GENEROUS)
+    until(lambda: scene.are_right(2), timeout=GENEROUS)
     stopped = scene.received()
-    scene.goes_on()
+    scene.check_other_traffic()
     assert scene.received() == stopped
     scene.run(ADDRESS.format("add"))
     until(lambda: scene.received() > stopped + 100_000, timeout=2 * GENEROUS)
-    until(lambda: scene.is_right(2), timeout=GENEROUS)
-    scene.goes_on()
+    until(lambda: scene.are_right(2), timeout=GENEROUS)
+    scene.check_other_traffic()
 
 
 @pytest.mark.nightly
-def test_it_goes_with_its_announcement_and_its_subflow_with_it(scene: Scene) -> None:
+def test_subflow_closes_if_its_address_and_endpoint_are_removed(scene: Scene) -> None:
     joined = {end for end, local in scene.subflows().items() if local == SECOND}
     scene.run(f"{ENDPOINT['del']}; {ADDRESS.format('del')}")
-    scene.goes_on()
-    until(lambda: scene.is_right(1), timeout=GENEROUS)
+    scene.check_other_traffic()
+    until(lambda: scene.are_right(1), timeout=GENEROUS)
     assert set(scene.subflows().values()) == {scene.site.proxy.address("wan0")}
     scene.run(f"{ADDRESS.format('add')}; {ENDPOINT['add']}")
-    until(lambda: scene.is_right(2), timeout=GENEROUS)
+    until(lambda: scene.are_right(2), timeout=GENEROUS)
     # The client joined with a new subflow, which has a cap like the one before.
     assert joined.isdisjoint(end for end, local in scene.subflows().items() if local == SECOND)
     until(lambda: scene.received() > 100_000, timeout=GENEROUS)
-    scene.goes_on()
+    scene.check_other_traffic()

@@ -27,19 +27,19 @@ from time_limit import BUSY
         ([(1.0, 4.0)], [(4.0, 9.0)], 3.0),
     ],
 )
-def test_what_stood_still_with_the_machine_is_no_gap(
+def test_gap_excludes_time_in_which_the_machine_stalled(
     slow: list[tuple[float, float]], stalls: list[tuple[float, float]], gap: float
 ) -> None:
     assert longest_gap(slow, stalls) == gap
 
 
-def test_an_idle_machine_has_the_aim_and_a_busy_one_a_bound() -> None:
+def test_allowed_time_grows_with_load_up_to_a_limit() -> None:
     assert allowed(0.0) == AIM
     assert allowed(0.5) == AIM * (1 + (BUSY - 1) / 2)
     assert allowed(1.0) == allowed(1.1) == allowed(None) == AIM * BUSY
 
 
-def test_what_is_never_right_again_soon_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The damage is repaired after 0.3 s, by a clock that advances with each check, but the aim is 0.1 s.
 
     The load of the machine is ignored.

@@ -156,7 +156,7 @@ def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return make_site("iptables", make_module_testbed, require)
 
 
-def on_a_host_with(lack: Lack, directory: Path, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def with_lack(lack: Lack, directory: Path, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return *argv* changed so that it runs on a host with that *lack*, and the environment for it."""
     argv, env = list(argv), {}
     if lack.name is not None:
@@ -172,7 +172,7 @@ def start(host: Site, lack: Lack, directory: Path) -> Process:
     """Start a throttler on a host with that *lack*, and wait until it works or has ended."""
     write_throttler_config(host.proxy, host.policy, settings={"netfilter": lack.netfilter, **lack.settings})
     host.policy.write_text(lack.policy)
-    argv, env = on_a_host_with(lack, directory, [program("mptcp-throttler"), "run", "--config", str(host.config)])
+    argv, env = with_lack(lack, directory, [program("mptcp-throttler"), "run", "--config", str(host.config)])
     mounts = dict(throttler_mounts(host.proxy))
     if lack.empty is not None:
         mounts[lack.empty] = str(directory)
@@ -183,22 +183,22 @@ def start(host: Site, lack: Lack, directory: Path) -> Process:
 
 @pytest.mark.nightly(besides=("[HTB]", "any backend", "[BPF]"))
 @pytest.mark.parametrize("lack", LACKS.values(), ids=LACKS)
-def test_one_line_says_what_is_missing(host: Site, tmp_path: Path, lack: Lack) -> None:
+def test_throttler_reports_a_missing_feature_in_one_line(host: Site, tmp_path: Path, lack: Lack) -> None:
     before = host.state()
     process = start(host, lack, tmp_path)
     if lack.runs is not None:
         assert AT_WORK + lack.runs in process.output()
         process.signal(15)
     assert process.wait(60) == (0 if lack.runs is not None else 1), process.output()
-    said = process.output()
-    assert sum(lack.line in line for line in said.splitlines()) == 1 or not lack.line, said
-    assert "Traceback" not in said
-    host.nothing_left(before)
+    output = process.output()
+    assert sum(lack.line in line for line in output.splitlines()) == 1 or not lack.line, output
+    assert "Traceback" not in output
+    host.assert_nothing_left(before)
 
 
-BEFORE_THE_START = {**LACKS, "forwarding at ingress": Lack("", "fwd", policy=UPLOADS)}
+ALL_LACKS = {**LACKS, "forwarding at ingress": Lack("", "fwd", policy=UPLOADS)}
 """Without a check, the daemon would notice the last one only at the first upload that it caps."""
-MISSED_BY_CHECK = {
+REPORTED_BY_CHECK = {
     "libpcap": "libpcap cannot be loaded: ",
     "libnftables": "libnftables cannot be loaded: ",
     "libbpf": "warning: libbpf.so.1 cannot be loaded: ",
@@ -216,7 +216,7 @@ MISSED_BY_CHECK = {
     "process rule: No such file or directory), kernel option CONFIG_NF_TABLES",
     "forwarding at ingress": "policy: nftables at ingress does not work (",
 }
-MISSED_BY_DOCTOR = {
+REPORTED_BY_DOCTOR = {
     "HTB": {"tc HTB": "fail"},
     "IFB": {"IFB": "warn"},
     "TBF": {"tc TBF": "warn"},
@@ -232,51 +232,51 @@ MISSED_BY_DOCTOR = {
 
 
 @pytest.mark.nightly(besides=("HTB", "libpcap"))
-@pytest.mark.parametrize("name", MISSED_BY_CHECK)
-def test_check_says_it_before_the_start(host: Site, tmp_path: Path, name: str) -> None:
-    """Defect: it found no errors on a kernel that lacked HTB, the configured backend, or IFB for uploads."""
-    lack, words = BEFORE_THE_START[name], MISSED_BY_CHECK[name]
+@pytest.mark.parametrize("name", REPORTED_BY_CHECK)
+def test_check_reports_a_missing_feature(host: Site, tmp_path: Path, name: str) -> None:
+    """Defect: the check found no errors on a kernel that lacked HTB, the configured backend, or IFB for uploads."""
+    lack, words = ALL_LACKS[name], REPORTED_BY_CHECK[name]
     write_throttler_config(host.proxy, host.policy, settings={"netfilter": lack.netfilter})
     host.policy.write_text(lack.policy)
     check = [program("mptcp-throttler"), "check", "--config", str(host.config)]
     for lacking in (False, True):
-        argv, env = on_a_host_with(lack, tmp_path, check) if lacking else (check, {})
+        argv, env = with_lack(lack, tmp_path, check) if lacking else (check, {})
         process = host.proxy.popen(argv, name="check", env=env)
-        status, said = process.wait(60), process.output()
-        assert status == (1 if lacking and lack.runs is None else 0), said
+        status, output = process.wait(60), process.output()
+        assert status == (1 if lacking and lack.runs is None else 0), output
         # Ignore the messages that no proxy listens here, and that no client's network is near.
-        besides = " errors", "nobody listens", "note: paths: "
-        told = [line for line in said.splitlines() if not any(each in line for each in besides)]
-        assert [words in each for each in told] == [True] * (lacking and bool(words)), said
+        ignored = " errors", "nobody listens", "note: paths: "
+        reported = [line for line in output.splitlines() if not any(each in line for each in ignored)]
+        assert [words in each for each in reported] == [True] * (lacking and bool(words)), output
 
 
-def test_a_kernel_without_ifb_is_good_for_a_policy_without_uploads(host: Site, tmp_path: Path) -> None:
+def test_check_passes_without_ifb_if_the_policy_caps_no_uploads(host: Site, tmp_path: Path) -> None:
     write_throttler_config(host.proxy, host.policy, settings={"netfilter": "nftables"})
     host.policy.write_text(POLICY)
     check = [program("mptcp-throttler"), "check", "--config", str(host.config)]
-    argv, env = on_a_host_with(LACKS["IFB"], tmp_path, check)
+    argv, env = with_lack(LACKS["IFB"], tmp_path, check)
     process = host.proxy.popen(argv, name="check", env=env)
     assert process.wait(60) == 0, process.output()
 
 
 @pytest.mark.nightly(besides=("HTB",))
-@pytest.mark.parametrize("name", MISSED_BY_DOCTOR)
-def test_the_doctor_of_the_proxy_says_it_too(host: Site, tmp_path: Path, name: str) -> None:
-    """Defect: it did not mention IFB, socket diagnostics, packet sockets and nftables at ingress.
+@pytest.mark.parametrize("name", REPORTED_BY_DOCTOR)
+def test_doctor_reports_a_missing_feature(host: Site, tmp_path: Path, name: str) -> None:
+    """Defect: the doctor did not mention IFB, socket diagnostics, packet sockets and nftables at ingress.
 
     Without nfnetlink, libnftables ended the doctor's process, and nothing was reported.
     """
-    expected = MISSED_BY_DOCTOR[name]
-    argv, env = on_a_host_with(BEFORE_THE_START[name], tmp_path, [program("mptcp-proxy"), "doctor", "--json"])
+    expected = REPORTED_BY_DOCTOR[name]
+    argv, env = with_lack(ALL_LACKS[name], tmp_path, [program("mptcp-proxy"), "doctor", "--json"])
     process = host.proxy.popen(argv, name="doctor", env=env)
     process.wait(120)
-    said = process.output()
-    findings = {each["check"]: each for each in json.loads(said[said.index("[") : said.rindex("]") + 1])}
-    lines = {line for each in MISSED_BY_DOCTOR.values() for line in each}
+    output = process.output()
+    findings = {each["check"]: each for each in json.loads(output[output.index("[") : output.rindex("]") + 1])}
+    lines = {line for each in REPORTED_BY_DOCTOR.values() for line in each}
     assert {line: findings[line]["status"] for line in lines} == {**dict.fromkeys(lines, "ok"), **expected}
 
 
-def test_without_multipath_tcp_it_says_so_and_waits(host: Site, tmp_path: Path) -> None:
+def test_throttler_reports_disabled_mptcp_and_caps_once_it_is_enabled(host: Site, tmp_path: Path) -> None:
     off = ["sysctl", "-w", "net.mptcp.enabled=0"]
     with host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
         process = start(host, Lack("", runs="iptables"), tmp_path)
@@ -287,10 +287,8 @@ def test_without_multipath_tcp_it_says_so_and_waits(host: Site, tmp_path: Path) 
     assert process.wait(60) == 0
 
 
-def test_switched_off_a_listener_from_before_goes_on_with_multipath_tcp_and_caps_and_a_new_one_cannot_be(
-    host: Site, tmp_path: Path
-) -> None:
-    """Defect: the log said that no connection has a second subflow, and that min_subflows 1 caps those with one."""
+def test_listener_from_before_mptcp_was_disabled_keeps_it_and_is_capped(host: Site, tmp_path: Path) -> None:
+    """Defect: the log said that connections then have one subflow, and that rules with min_subflows 1 cap them."""
     off = ["sysctl", "-w", "net.mptcp.enabled=0"]
     with listening(host) as listener, host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
         process = start(host, Lack("", runs="iptables"), tmp_path)
@@ -303,13 +301,11 @@ def test_switched_off_a_listener_from_before_goes_on_with_multipath_tcp_and_caps
     assert process.wait(60) == 0
 
 
-def test_of_a_kernel_without_multipath_tcp_plain_connections_pass_and_are_capped_by_no_rule(
-    host: Site, tmp_path: Path
-) -> None:
+def test_plain_connections_pass_uncapped_on_a_kernel_without_mptcp(host: Site, tmp_path: Path) -> None:
     before = host.state()
     process = start(host, replace(LACKS["Multipath TCP"], policy=ONE_IS_ENOUGH), tmp_path)
-    said = process.output()
-    assert "no path-manager events; the sockets are listed every second instead" in said
+    output = process.output()
+    assert "no path-manager events; the sockets are listed every second instead" in output
     with connection(host, protocol=IPPROTO_TCP) as (client, proxy):
         proxy.sendall(bytes(100_000))
         received = 0
@@ -324,10 +320,10 @@ def test_of_a_kernel_without_multipath_tcp_plain_connections_pass_and_are_capped
     assert process.wait(60) == 0
     assert "ERROR" not in process.output()
     assert "Traceback" not in process.output()
-    host.nothing_left(before)
+    host.assert_nothing_left(before)
 
 
-def test_without_path_manager_events_the_sockets_say_what_is_capped(host: Site, tmp_path: Path) -> None:
+def test_caps_follow_socket_lists_if_there_are_no_path_manager_events(host: Site, tmp_path: Path) -> None:
     process = start(host, replace(LACKS["path-manager events"], settings={"verify_interval": 600}), tmp_path)
     with connection(host):
         until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=GENEROUS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which bursts of connections overflow every buffer that the throttler reads: its state is soon correct again.
+"""Tests in which bursts of connections overflow the throttler's buffers: its state is soon correct again.
 
 The buffers have the kernel's minimum size, and the throttler is stopped (SIGSTOP) while connections open and close. The
 events are therefore lost, and no periodic comparison repairs the state.
@@ -76,18 +76,21 @@ class Storm:
         self._pipe = site.testbed.directory / "storm"
         self._pipe.write_text("")
         server = site.proxy.popen(python_command(SERVER, str(PORT)), name="server")
-        wait_until(lambda: f":{PORT} " in site.proxy.run(["ss", "-HMtln"]).stdout, "it listens", process=server)
+        wait_until(lambda: f":{PORT} " in site.proxy.run(["ss", "-HMtln"]).stdout, "the server listens", process=server)
         command = ["sh", "-c", f'tail -f {self._pipe} | "$@"', "sh", *python_command(CLIENT, site.proxy.service_address(), str(PORT), "/dev/stdin")]  # fmt: skip  # noqa: E501
         self._client: Process = site.client.popen(command, name="client")
         self._rounds = 0
 
-    def blow(self, count: int) -> None:
+    def open_connections(self, count: int) -> None:
         """Open *count* connections, and then close the previous ones."""
         self._rounds += 1
         with self._pipe.open("a") as pipe:
             pipe.write(f"{count}\n")
         wait_until(
-            lambda: self._client.output().count("done") == self._rounds, "the storm", timeout=90, process=self._client
+            lambda: self._client.output().count("done") == self._rounds,
+            "the client has opened its connections",
+            timeout=90,
+            process=self._client,
         )
 
 
@@ -114,7 +117,7 @@ def throttler(site: Site) -> Iterator[Throttler]:
     site.policy.write_text(POLICY)
     mounts = throttler_mounts(site.proxy)
     process = site.proxy.popen(python_command(DAEMON, "run", "--config", str(config)), name="throttler", mounts=mounts)
-    wait_until(lambda: "throttling on" in process.output(), "it throttles", timeout=GENEROUS, process=process)
+    wait_until(lambda: "throttling on" in process.output(), "the throttler works", timeout=GENEROUS, process=process)
     started = next(path for target, path in mounts.items() if target == "/run/mptcp-throttler")
     yield Throttler(site.proxy, process, type(site.policy)(started), config)
     process.signal(signal.SIGTERM)
@@ -123,7 +126,7 @@ def throttler(site: Site) -> Iterator[Throttler]:
 
 
 @contextmanager
-def beside_the_storm(site: Site) -> Iterator[None]:
+def traffic_during_the_storm(site: Site) -> Iterator[None]:
     """Exchange data with the storm's server over a separate connection with two subflows."""
     with site.client.entered():
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
@@ -135,13 +138,13 @@ def beside_the_storm(site: Site) -> Iterator[None]:
             yield
 
 
-def test_what_was_lost_is_made_good(site: Site, throttler: Throttler) -> None:
+def test_state_is_correct_soon_after_events_were_lost(site: Site, throttler: Throttler) -> None:
     storm = Storm(site)
-    with beside_the_storm(site):
-        blow(storm, site, throttler)
+    with traffic_during_the_storm(site):
+        check_recovery(storm, site, throttler)
 
 
-def blow(storm: Storm, site: Site, throttler: Throttler) -> None:
+def check_recovery(storm: Storm, site: Site, throttler: Throttler) -> None:
     process = throttler.process
     tried = []
 
@@ -152,7 +155,7 @@ def blow(storm: Storm, site: Site, throttler: Throttler) -> None:
         count = COUNT if number < ROUNDS - 1 else 3
         process.signal(signal.SIGSTOP)
         try:
-            storm.blow(count)
+            storm.open_connections(count)
             # The joins arrive a moment later.
             wait_until(partial(has, 2 + 2 * count), "both subflows", timeout=GENEROUS)
             site.proxy.run(["tc", "qdisc", "del", "dev", "wan0", "root"])
@@ -161,20 +164,20 @@ def blow(storm: Storm, site: Site, throttler: Throttler) -> None:
         wanted = in_the_kernel(site)
         capped = {end.replace(":", " ") for end in wanted if end.startswith("10.77.1.")}
 
-        def made_good(wanted: set[str] = wanted, capped: set[str] = capped) -> bool:
+        def is_correct(wanted: set[str] = wanted, capped: set[str] = capped) -> bool:
             # Entries of ended subflows stay for a while, in case data are still in flight.
             return in_the_status(throttler) == wanted and site.entries().keys() >= capped and is_shaped(site)
 
-        tried.append(timed(made_good))
+        tried.append(timed(is_correct))
         print(f"{len(wanted)} subflows: {tried[-1].seconds:.2f} s later")
     assert any(each.within_aim for each in tried), tried
     counters = ask(throttler.socket)["counters"]["observers"]
-    said = process.output()
+    output = process.output()
     # Events really were lost, and the test does not merely assume it.
     assert counters["kernel_events_lost"] >= ROUNDS - 1
     assert counters["segments_dropped"] > COUNT
-    assert "path-manager events lost" in said
-    assert re.search(r"\d+ segments dropped by the capture buffer", said)
+    assert "path-manager events lost" in output
+    assert re.search(r"\d+ segments dropped by the capture buffer", output)
     assert in_the_kernel(site) == in_the_status(throttler)
 
 

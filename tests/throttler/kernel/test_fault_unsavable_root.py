@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which one of two interfaces gets a root qdisc that could not be restored: caps on the other one go on.
+"""Tests in which one of two interfaces gets a root qdisc that could not be restored: caps on the other still work.
 
 The proxy has one interface per path. Capped traffic leaves by wan0; the root qdisc is put on wan1.
 """
@@ -30,7 +30,7 @@ rules:
     paths: [ethernet]
     throttle: {rate: 5 Mbit/s, share: connection}
 """
-THEIRS = "qdisc pfifo_head_drop 7: root"
+FOREIGN_QDISC = "qdisc pfifo_head_drop 7: root"
 """A kind of qdisc that the throttler does not replace. A single command makes it, so that there is no moment without
 it."""
 REFUSED = "interface wan1 has a qdisc of kind pfifo_head_drop, which could not be put back exactly"
@@ -48,13 +48,13 @@ class Scene:
     def said(self, words: str) -> int:
         return self.throttler.process.output().count(words)
 
-    def refuses(self) -> None:
+    def put_foreign_root(self) -> None:
         """Put a foreign root qdisc on wan1, and wait until the throttler has noticed it."""
         before = self.said(REFUSED)
         tc(self.site, "qdisc replace dev wan1 root handle 7: pfifo_head_drop limit 100")
         until(lambda: self.said(REFUSED) > before, timeout=GENEROUS)
 
-    def capped(self, count: int) -> bool:
+    def has_caps(self, count: int) -> bool:
         """Return whether *count* connections have a cap, each with a class of its own."""
         entries = self.site.entries()
         return clients(entries) == ["10.77.1.2"] * count and set(entries.values()) == caps(self.site, "wan0")
@@ -82,7 +82,7 @@ def site(make_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 
 @contextmanager
-def at_work(site: Site) -> Iterator[Scene]:
+def running_with_traffic(site: Site) -> Iterator[Scene]:
     """Run a throttler on both interfaces, with a capped connection that carries traffic."""
     with ExitStack() as stack:
         throttler = stack.enter_context(running(site))
@@ -93,41 +93,41 @@ def at_work(site: Site) -> Iterator[Scene]:
             stack.enter_context(connected(site, listener))
 
         scene = Scene(site, throttler, connect)
-        until(lambda: scene.capped(1) and caps(site, "wan1") == caps(site, "wan0"), timeout=GENEROUS)
+        until(lambda: scene.has_caps(1) and caps(site, "wan1") == caps(site, "wan0"), timeout=GENEROUS)
         yield scene
 
 
-def test_new_caps_come_on_the_other_and_it_is_shaped_again(site: Site) -> None:
-    """Defect: while one interface refused, new caps that needed a class of their own were set on no interface."""
+def test_new_caps_work_on_the_other_interface_until_both_are_shaped_again(site: Site) -> None:
+    """Defect: while one interface had such a qdisc, new caps that needed their own class were set on no interface."""
     before = site.state()
-    with at_work(site) as scene:
-        scene.refuses()
+    with running_with_traffic(site) as scene:
+        scene.put_foreign_root()
         for count in (2, 3):
             scene.connect()
-            until(lambda count=count: scene.capped(count), timeout=GENEROUS)  # type: ignore[misc]
-        assert THEIRS in tc(site, "qdisc show dev wan1")
+            until(lambda count=count: scene.has_caps(count), timeout=GENEROUS)  # type: ignore[misc]
+        assert FOREIGN_QDISC in tc(site, "qdisc show dev wan1")
         assert (scene.said(LEFT_OUT), scene.said(BACK)) == (1, 0)
 
-        def removed() -> None:
-            if THEIRS not in tc(site, "qdisc show dev wan1"):  # This is another attempt.
-                scene.refuses()
+        def remove_foreign_root() -> None:
+            if FOREIGN_QDISC not in tc(site, "qdisc show dev wan1"):  # This is another attempt.
+                scene.put_foreign_root()
             tc(site, "qdisc del dev wan1 root")
 
-        took = soon_right_again(removed, lambda: caps(site, "wan1") == caps(site, "wan0"))
+        took = soon_right_again(remove_foreign_root, lambda: caps(site, "wan1") == caps(site, "wan0"))
         print(f"shaped again after {took:.2f} s")
-        assert scene.capped(3)
+        assert scene.has_caps(3)
         assert scene.said(LEFT_OUT) == scene.said(BACK)
         scene.connect()
-        until(lambda: scene.capped(4) and caps(site, "wan1") == caps(site, "wan0"), timeout=GENEROUS)
-    site.nothing_left(before)
+        until(lambda: scene.has_caps(4) and caps(site, "wan1") == caps(site, "wan0"), timeout=GENEROUS)
+    site.assert_nothing_left(before)
 
 
-def test_a_stop_leaves_what_somebody_put_there(site: Site) -> None:
+def test_stop_leaves_the_foreign_root_qdisc(site: Site) -> None:
     before = site.state()
-    with at_work(site) as scene:
-        scene.refuses()
+    with running_with_traffic(site) as scene:
+        scene.put_foreign_root()
         scene.connect()
-        until(lambda: scene.capped(2), timeout=GENEROUS)
-    assert THEIRS in tc(site, "qdisc show dev wan1")
+        until(lambda: scene.has_caps(2), timeout=GENEROUS)
+    assert FOREIGN_QDISC in tc(site, "qdisc show dev wan1")
     tc(site, "qdisc del dev wan1 root")
-    site.nothing_left(before)
+    site.assert_nothing_left(before)

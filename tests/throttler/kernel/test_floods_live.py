@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with thousands of forged segments a second beside an honest client: caps stay, and the cost is bounded."""
+"""Tests with thousands of forged segments a second: the caps of a real client stay, and the cost is bounded."""
 
 from __future__ import annotations
 
@@ -55,18 +55,20 @@ MOST_COST = 15.0
 parsing a segment takes. The ratio does not depend on the speed of the machine. Beside busy loops, when the daemon reads
 fewer segments at once, it was 9.6."""
 MOST_RESYNCS = 0.5
-"""Maximum number of comparisons with the kernel per second. One every three ``verify_interval`` (6 s here) is normal;
-dropped segments need none."""
+"""Maximum number of comparisons with the kernel per second. One every three ``verify_interval`` (6 s here) is normal.
+
+Dropped segments cause none.
+"""
 AT_ONCE, MOST_SHARE = 0.5, 0.85
 """CPU seconds of the daemon at the beginning, and then its maximum share of one processor: 0.5 for reading segments,
 about 0.15 for everything else, and more beside other work. Without the limit on reading, the share would be 0.92 if all
 guesses were sent (each consists of four segments)."""
 MOST_GROWTH = 60_000
 """Growth of resident memory in kB. The tracker's tables are bounded."""
-RIGHT = [("ethernet", 5_000_000), ("wifi", None)]
+EXPECTED = [("ethernet", 5_000_000), ("wifi", None)]
 """Path and cap of the subflows of each real connection of the client."""
-SPOOFED, NOBODY = "10.77.1.{}", "10.77.1.128/25"
-"""Addresses on the capped path that no host has."""
+SPOOFED, UNUSED_NETWORK = "10.77.1.{}", "10.77.1.128/25"
+"""Addresses on the capped path that belong to no host."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("gcc")
     site = make_site("nftables", make_module_testbed, require)
     # Without this route, the router would try ARP for each of these addresses and report them unreachable to the proxy.
-    site.testbed["core"].run(["ip", "route", "add", "blackhole", NOBODY])
+    site.testbed["core"].run(["ip", "route", "add", "blackhole", UNUSED_NETWORK])
     return site
 
 
@@ -140,65 +142,65 @@ def resident(pid: int) -> int:
 
 def seconds_to_read(frames: list[bytes]) -> float:
     """Return the CPU seconds for parsing one of *frames*, on this machine at this time."""
-    taken = []
+    durations = []
     for _ in range(5):
         begin = time.thread_time()
         for frame in frames:
             parse_frame(frame, 0.0, "wan0")
-        taken.append((time.thread_time() - begin) / len(frames))
-    return median(taken)
+        durations.append((time.thread_time() - begin) / len(frames))
+    return median(durations)
 
 
-def known(throttler: Throttler) -> list[list[tuple[str, int | None]]]:
+def paths_and_caps(throttler: Throttler) -> list[list[tuple[str, int | None]]]:
     """Return path and cap of each subflow of each connection."""
     connections = ask(throttler.socket)["connections"]
     return [sorted((each["path"], each["rate"]) for each in connection["subflows"]) for connection in connections]
 
 
-def both_capped(site: Site) -> bool:
+def both_are_in_the_kernel(site: Site) -> bool:
     """Return whether the kernel has the caps of the client's two connections. It gets them after they are decided."""
     return clients(site.entries()).count("10.77.1.2") == 2
 
 
 @pytest.mark.nightly(besides=("guessed tokens",))
 @pytest.mark.parametrize("kind", ["MP_CAPABLE", "guessed tokens", "guessed HMACs", "options"])
-def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -> None:
+def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> None:
     with running(site) as throttler, listening(site) as listener, link(site) as wire, connected(site, listener):
-        until(lambda: known(throttler) == [RIGHT])
+        until(lambda: paths_and_caps(throttler) == [EXPECTED])
         forged, pid = frames(wire, kind), throttler.process.pid
         read = observed(throttler)
         memory, used, begin = resident(pid), process_seconds(pid), time.monotonic()
         with Flood(wire, forged) as flood:
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
-                until(lambda: known(throttler) == [RIGHT, RIGHT] and both_capped(site))
+                until(lambda: paths_and_caps(throttler) == [EXPECTED, EXPECTED] and both_are_in_the_kernel(site))
                 while flood.goes_on():
-                    assert known(throttler) == [RIGHT, RIGHT]
-                    assert both_capped(site)
+                    assert paths_and_caps(throttler) == [EXPECTED, EXPECTED]
+                    assert both_are_in_the_kernel(site)
                     time.sleep(0.3)
-            alone = seconds_to_read(forged)
+            seconds_per_frame = seconds_to_read(forged)
             spent, seconds = process_seconds(pid) - used, time.monotonic() - begin
-            sent, came = flood.count, observed(throttler) - read
-        cost = spent / came / alone
+            sent, got = flood.count, observed(throttler) - read
+        cost = spent / got / seconds_per_frame
         print(
-            f"{kind}: {sent / seconds:.0f}/s, {came / sent:.2f} read for each, {spent / seconds:.0%} of a processor, "
+            f"{kind}: {sent / seconds:.0f}/s, {got / sent:.2f} read for each, {spent / seconds:.0%} of a processor, "
             f"{cost:.1f} times what reading takes"
         )
-        assert came > LEAST_READ
+        assert got > LEAST_READ
         assert cost < MOST_COST
         assert resident(pid) - memory < MOST_GROWTH
-        until(lambda: known(throttler) == [RIGHT])
+        until(lambda: paths_and_caps(throttler) == [EXPECTED])
 
 
 @pytest.mark.nightly
-def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> None:
-    """The token is right, as an attacker on the path of a join can read it. Only the HMAC is wrong."""
+def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
+    """The forged joins have the right token, which an attacker on the path could read, but a wrong HMAC."""
     with running(site) as throttler, listening(site) as listener, link(site) as wire, connected(site, listener):
         listener.listen(BACKLOG)
-        until(lambda: known(throttler) == [RIGHT])
+        until(lambda: paths_and_caps(throttler) == [EXPECTED])
         (token,) = (int(each["token"], 16) for each in ask(throttler.socket)["connections"])
         core, pid, forged = site.testbed["core"], throttler.process.pid, frames(wire, "right token", token)
-        file, program = core.directory / "joins", built(core)
+        file, program = core.directory / "joins", compile_guessing(core)
         file.write_bytes(b"".join(len(each).to_bytes(2, "big") + each for each in forged))
         before, kernel, memory = counters(throttler), site.proxy.mib().get(WRONG_HMAC, 0), resident(pid)
 
@@ -211,22 +213,22 @@ def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> Non
         try:
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
-                until(lambda: known(throttler) == [RIGHT, RIGHT] and both_capped(site))
+                until(lambda: paths_and_caps(throttler) == [EXPECTED, EXPECTED] and both_are_in_the_kernel(site))
                 while time.monotonic() < begin + SECONDS or wrong() < LEAST_GUESSES * (time.monotonic() - begin):
                     assert attacker.running, attacker.output()
                     assert time.monotonic() < begin + PATIENCE, attacker.output()
-                    assert known(throttler) == [RIGHT, RIGHT]
-                    assert both_capped(site)
+                    assert paths_and_caps(throttler) == [EXPECTED, EXPECTED]
+                    assert both_are_in_the_kernel(site)
                     time.sleep(0.3)
-            alone = seconds_to_read(forged)
+            seconds_per_frame = seconds_to_read(forged)
             spent, after, guessed = process_seconds(pid) - used, counters(throttler), wrong()
             seconds = time.monotonic() - begin
         finally:
             attacker.kill()
         refused = after["tracker"]["joins_refused"] - before["tracker"]["joins_refused"]
-        seen = {name: count - before["observers"][name] for name, count in after["observers"].items()}
-        read, dropped, resyncs = (seen[name] for name in ("segments", "segments_dropped", "resyncs"))
-        cost, more = spent / read / alone, resident(pid) - memory
+        increase = {name: count - before["observers"][name] for name, count in after["observers"].items()}
+        read, dropped, resyncs = (increase[name] for name in ("segments", "segments_dropped", "resyncs"))
+        cost, more = spent / read / seconds_per_frame, resident(pid) - memory
         print(
             f"refused by kernel and throttler: {guessed / seconds:.0f}/s, {refused / seconds:.0f}/s; segments read and "
             f"dropped: {read / seconds:.0f}/s, {dropped / seconds:.0f}/s; {resyncs} resyncs in {seconds:.1f} s; "
@@ -238,10 +240,10 @@ def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> Non
         assert cost < MOST_COST
         assert spent < AT_ONCE + MOST_SHARE * seconds
         assert more < MOST_GROWTH
-        until(lambda: known(throttler) == [RIGHT])
+        until(lambda: paths_and_caps(throttler) == [EXPECTED])
 
 
-def built(node: LiveNode) -> Path:
+def compile_guessing(node: LiveNode) -> Path:
     """Return the program compiled from ``guessing.c``, in the directory of *node*."""
     program, source = node.directory / "guessing", Path(__file__).with_name("guessing.c")
     run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(program), str(source)])
@@ -267,12 +269,12 @@ def served(make_module_testbed: Callable[..., Testbed], require: Any) -> tuple[S
 
 
 @pytest.mark.nightly
-def test_a_flood_of_the_proxy_itself_keeps_no_client_from_it(served: tuple[Site, Origin, Proxy]) -> None:
+def test_flood_does_not_keep_clients_from_the_proxy(served: tuple[Site, Origin, Proxy]) -> None:
     site, origin, proxy = served
     command = mptcp_command(["curl", "-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code} %{size_download}"])
     (squid,) = (pid for parent in children(proxy.process.pid) for pid in children(parent))
-    with running(site) as throttler, link(site) as wire, kept(site, origin):
-        until(lambda: known(throttler) == [RIGHT])
+    with running(site) as throttler, link(site) as wire, idle_connection(site, origin):
+        until(lambda: paths_and_caps(throttler) == [EXPECTED])
         forged, memory = frames(wire, "MP_CAPABLE"), resident(squid)
         with Flood(wire, forged) as flood:
             downloads = 0
@@ -280,15 +282,15 @@ def test_a_flood_of_the_proxy_itself_keeps_no_client_from_it(served: tuple[Site,
                 got = site.client.run([*command, "-x", proxy.url(), origin.url("file")], timeout=90).stdout
                 assert got == "200 100000"
                 downloads += 1
-                assert RIGHT in known(throttler)
+                assert EXPECTED in paths_and_caps(throttler)
                 assert clients(site.entries()).count("10.77.1.2") >= 1
         print(f"{flood.count / flood.seconds:.0f}/s beside {downloads} downloads; {resident(squid) - memory} kB more")
         assert resident(squid) - memory < MOST_GROWTH
-        until(lambda: known(throttler) == [RIGHT])
+        until(lambda: paths_and_caps(throttler) == [EXPECTED])
 
 
 @contextmanager
-def kept(site: Site, origin: Origin) -> Iterator[None]:
+def idle_connection(site: Site, origin: Origin) -> Iterator[None]:
     """Open a connection from the client to the proxy that has received its answer and stays open."""
     with site.client.entered():
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)

@@ -39,7 +39,7 @@ MP_PRIO, MP_PRIO_OF_RFC_6824 = (30, b"\x51"), (30, b"\x51\x01")
 ADDRESS_IDS = range(1, 9)
 REMOVE_ADDR = (30, bytes([0x40, *ADDRESS_IDS]))
 SHORT_CONNECTIONS = 5
-NOBODY = "10.77.1.99"
+UNUSED_ADDRESS = "10.77.1.99"
 """An address on the capped path that belongs to no host and has no connections."""
 SUBTYPES, LENGTHS = range(16), range(3, 40)
 FLAGS = ("A", "S", "SA", "FA", "R")
@@ -53,7 +53,7 @@ def site(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Test
     return make_site(request.param, make_module_testbed, require)
 
 
-def capped(throttler: Throttler) -> dict[str, Any]:
+def check_capped(throttler: Throttler) -> dict[str, Any]:
     """Return the only connection, after checking that it has its two subflows and its cap."""
     (shown,) = ask(throttler.socket)["connections"]
     found = {each["path"]: (each["backup"], each["rate"]) for each in shown["subflows"]}
@@ -68,7 +68,7 @@ def ends(shown: dict[str, Any]) -> dict[str, tuple[str, int]]:
     return {path: (address.strip("[]"), int(port)) for path, (address, port) in remotes.items()}
 
 
-def take_in(throttler: Throttler, wire: Link, frames: list[bytes], port: int = 20_000) -> None:
+def send_and_wait(throttler: Throttler, wire: Link, frames: list[bytes], port: int = 20_000) -> None:
     """Send *frames* and wait until the daemon has read them.
 
     As a marker, a join that the proxy refuses is sent last.
@@ -81,17 +81,17 @@ def take_in(throttler: Throttler, wire: Link, frames: list[bytes], port: int = 2
     before = refused()
     for frame in frames:
         wire.send(frame)
-    wire.send(wire.frame((NOBODY, port), flags="S", ack=0, options=[tcp_option(MpJoinSyn(token=0))]))
+    wire.send(wire.frame((UNUSED_ADDRESS, port), flags="S", ack=0, options=[tcp_option(MpJoinSyn(token=0))]))
     until(lambda: refused() > before)
 
 
-def looked_up(throttler: Throttler) -> bool:
+def questions_are_answered(throttler: Throttler) -> bool:
     """Return whether the daemon has asked the kernel about everything that was in doubt."""
-    asked = ask(throttler.socket)["counters"]
-    return bool(asked["observers"]["questions"] > 0 and asked["tables"]["questions"] == 0)
+    status = ask(throttler.socket)["counters"]
+    return bool(status["observers"]["questions"] > 0 and status["tables"]["questions"] == 0)
 
 
-def read(throttler: Throttler) -> int:
+def segments_read(throttler: Throttler) -> int:
     """Return the number of segments that the daemon has read."""
     return int(ask(throttler.socket)["counters"]["observers"]["segments"])
 
@@ -139,17 +139,17 @@ def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> tuple[list[bytes]
 
 @pytest.mark.nightly(besides=("nftables",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_no_frame_lifts_a_cap(site: Site, family: int) -> None:
+def test_forged_frames_lift_no_cap(site: Site, family: int) -> None:
     with running(site) as throttler, connection(site, family) as (client, proxy), link(site) as wire:
         capped_client = [site.client.address("eth0", family)]
         until(lambda: both_known(throttler.socket))
         until(lambda: clients(site.entries()) == capped_client)
-        shown = capped(throttler)
+        shown = check_capped(throttler)
         for frames in forgeries(wire, ends(shown)):
-            take_in(throttler, wire, frames)
-            assert capped(throttler)["token"] == shown["token"]
-        until(lambda: looked_up(throttler))
-        assert capped(throttler)["token"] == shown["token"]
+            send_and_wait(throttler, wire, frames)
+            assert check_capped(throttler)["token"] == shown["token"]
+        until(lambda: questions_are_answered(throttler))
+        assert check_capped(throttler)["token"] == shown["token"]
         assert clients(site.entries()) == capped_client
         # The kernel has not accepted any of them as the client's either.
         proxy.sendall(b"?")
@@ -157,7 +157,7 @@ def test_no_frame_lifts_a_cap(site: Site, family: int) -> None:
 
 
 @pytest.mark.nightly(besides=("nftables",))
-def test_no_option_of_any_subtype_and_length_lifts_a_cap(site: Site) -> None:
+def test_options_of_any_subtype_and_length_lift_no_cap(site: Site) -> None:
     """Most of these options are malformed, or have an undefined subtype."""
     rest = random.Random(1)
     options = [
@@ -168,44 +168,48 @@ def test_no_option_of_any_subtype_and_length_lifts_a_cap(site: Site) -> None:
     with running(site) as throttler, connection(site), link(site) as wire:
         until(lambda: both_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
-        shown, entries, before = capped(throttler), site.entries(), read(throttler)
+        shown, entries, before = check_capped(throttler), site.entries(), segments_read(throttler)
         kinds = list(itertools.product(ends(shown).values(), FLAGS, (False, True)))
         for number, (end, flags, from_proxy) in enumerate(kinds):
             frames = wire.with_each(end, options, flags=flags, from_proxy=from_proxy)
-            take_in(throttler, wire, frames, 20_000 + number)
+            send_and_wait(throttler, wire, frames, 20_000 + number)
         sent = len(options) * len(kinds)
-        assert read(throttler) > before + sent // 4, "those that came in, but for most of subtypes of data"
+        assert segments_read(throttler) > before + sent // 4, (
+            "the throttler read incoming options, except most of the subtypes of data"
+        )
         assert ask(throttler.socket)["counters"]["observers"]["segments_dropped"] == 0
-        assert capped(throttler)["token"] == shown["token"]
+        assert check_capped(throttler)["token"] == shown["token"]
         assert site.entries() == entries
 
 
 @pytest.mark.nightly(besides=("nftables",))
-def test_what_came_in_with_the_proxys_address_is_not_read(site: Site) -> None:
+def test_incoming_segments_with_the_proxys_address_are_ignored(site: Site) -> None:
     with running(site) as throttler, connection(site), link(site) as wire:
         until(lambda: both_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
-        end = ends(capped(throttler))["wifi"]
-        before = read(throttler)
-        take_in(throttler, wire, [wire.frame(end, from_proxy=True, flags=flags) for flags in ("SA", "R", "FA")] * 100)
-        assert before < read(throttler) < before + 100
+        end = ends(check_capped(throttler))["wifi"]
+        before = segments_read(throttler)
+        send_and_wait(
+            throttler, wire, [wire.frame(end, from_proxy=True, flags=flags) for flags in ("SA", "R", "FA")] * 100
+        )
+        assert before < segments_read(throttler) < before + 100
 
 
 @pytest.mark.nightly(besides=("iptables",))
-def test_a_handshake_that_the_kernel_drops_opens_no_connection(site: Site) -> None:
+def test_handshake_that_the_kernel_drops_opens_no_connection(site: Site) -> None:
     """The third ACK of the handshake has the keys of both sides."""
     with running(site) as throttler, connection(site), link(site) as wire:
         until(lambda: both_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
-        shown = capped(throttler)
-        wire.handshake((NOBODY, 10_000))
-        take_in(throttler, wire, [])
-        assert capped(throttler)["token"] == shown["token"]
+        shown = check_capped(throttler)
+        wire.handshake((UNUSED_ADDRESS, 10_000))
+        send_and_wait(throttler, wire, [])
+        assert check_capped(throttler)["token"] == shown["token"]
         assert clients(site.entries()) == ["10.77.1.2"]
 
 
 @pytest.mark.nightly(besides=("iptables",))
-def test_what_the_kernel_says_of_priority_counts(site: Site) -> None:
+def test_priority_change_by_the_clients_kernel_changes_caps(site: Site) -> None:
     """The client's kernel asks for backup priority. The proxy then uses the other path only, as long as that works."""
     with running(site) as throttler, connection(site):
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
@@ -223,7 +227,7 @@ def test_what_the_kernel_says_of_priority_counts(site: Site) -> None:
 
 
 @contextmanager
-def flood(wire: Link, frame: bytes) -> Iterator[None]:
+def flooded(wire: Link, frame: bytes) -> Iterator[None]:
     """Send *frame* many thousand times a second."""
     over = threading.Event()
 
@@ -256,7 +260,7 @@ def two_interfaces(make_module_testbed: Callable[..., Testbed], site: Site) -> S
 
 
 @pytest.mark.nightly(besides=("nftables",))
-def test_a_join_keeps_its_interface_under_a_flood_of_remove_addr(two_interfaces: Site) -> None:
+def test_join_keeps_its_interface_during_a_flood_of_remove_addr(two_interfaces: Site) -> None:
     site = two_interfaces
     address, service = site.client.address("eth0"), (site.proxy.address("wan0"), PORT)
     # The forged frames use the same link as the joins, so that the daemon reads both in the order of their arrival.
@@ -271,7 +275,7 @@ def test_a_join_keeps_its_interface_under_a_flood_of_remove_addr(two_interfaces:
             for port in range(45_000, 45_000 + SHORT_CONNECTIONS):
                 with site.client.entered():
                     client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
-                with client, flood(wire, wire.frame((address, port), flags="A", options=[REMOVE_ADDR])):
+                with client, flooded(wire, wire.frame((address, port), flags="A", options=[REMOVE_ADDR])):
                     client.settimeout(60)
                     client.bind((address, port))
                     client.connect(service)
@@ -283,7 +287,7 @@ def test_a_join_keeps_its_interface_under_a_flood_of_remove_addr(two_interfaces:
 
 
 @pytest.mark.nightly(besides=("nftables",))
-def test_connections_older_than_the_daemon_leave_by_their_routes(two_interfaces: Site) -> None:
+def test_older_connections_are_capped_by_the_interface_of_their_route(two_interfaces: Site) -> None:
     with connection(two_interfaces), running(two_interfaces) as throttler:
         until(lambda: capped_by_interface(throttler) == {"wan0": False, "wan1": True})
 
@@ -297,7 +301,7 @@ def capped_by_interface(throttler: Throttler, port: int | None = None) -> dict[s
         each["interface"]: each["classid"] is not None
         for connection in ask(throttler.socket)["connections"]
         for each in connection["subflows"]
-        if port is None or begins_at(connection, port)
+        if port is None or began_at(connection, port)
     }
 
 
@@ -305,5 +309,5 @@ def has_its_cap(throttler: Throttler, port: int) -> bool:
     return capped_by_interface(throttler, port) == {"wan0": False, "wan1": True}
 
 
-def begins_at(connection: dict[str, Any], port: int) -> bool:
+def began_at(connection: dict[str, Any], port: int) -> bool:
     return any(each["initial"] and each["remote"].endswith(f":{port}") for each in connection["subflows"])

@@ -42,7 +42,7 @@ rules:
 DROP = 'table inet fault { chain forward { type filter hook forward priority 0; oifname "wlan0" drop; }; }'
 
 
-def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any) -> None:
+def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "nftables")
     testbed = make_testbed()
     policy = testbed.directory / "policy.yaml"
@@ -61,7 +61,7 @@ def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any) -
     def received() -> int:
         return int(testbed["client"].counters()["wlan0"].received)
 
-    def given() -> int:
+    def highest_rate() -> int:
         """Return the rate of the relaxed cap."""
         (connection,) = seen()["connections"]
         return max(each["rate"] or 0 for each in connection["subflows"])
@@ -77,13 +77,13 @@ def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any) -
         return why in (connection["relaxed"] or "") and "cap of rule cap relaxed" in reason
 
     wait_until(lambda: capped() == 1, "the cap is in force")
-    wait_until(lambda: received() > 5_000_000, "Wi-Fi has shown what it gives")
+    wait_until(lambda: received() > 5_000_000, "Wi-Fi has carried enough to measure its rate")
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
     drop = DROP.replace("wlan0", device)
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
         wait_until(relaxed, "the cap is relaxed")
         # Defect: Ethernet's cap was lifted completely. It must be relaxed to the rate of Wi-Fi, which has 30 Mbit/s.
-        assert 10_000_000 < given() < 36_000_000
+        assert 10_000_000 < highest_rate() < 36_000_000
     wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
     throttler.process.signal(signal.SIGTERM)
     assert throttler.process.wait(60) == 0
@@ -91,7 +91,7 @@ def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any) -
 
 
 @pytest.mark.nightly
-def test_a_cap_without_a_guard_holds_while_another_is_relaxed(
+def test_cap_without_guard_stays_while_another_cap_is_relaxed(
     make_testbed: Callable[..., Testbed], require: Any
 ) -> None:
     require("htb", "nftables")
@@ -125,7 +125,7 @@ def test_a_cap_without_a_guard_holds_while_another_is_relaxed(
         return len(found) == 2
 
     wait_until(both, "both caps are in force")
-    wait_until(lambda: received("wlan0") > 10_000_000, "Wi-Fi has shown what it gives")
+    wait_until(lambda: received("wlan0") > 10_000_000, "Wi-Fi has carried enough to measure its rate")
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
     drop = DROP.replace("wlan0", device)
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
@@ -133,7 +133,7 @@ def test_a_cap_without_a_guard_holds_while_another_is_relaxed(
         # The guard checks all connections together. Without a cap, this transfer takes longer than relaxing another cap
         # would.
         before = received("eth0")
-        wait_until(lambda: received("eth0") > before + 20_000_000, "the one that is relaxed goes on without its cap")
+        wait_until(lambda: received("eth0") > before + 20_000_000, "the connection with the relaxed cap downloads more")
         assert capped()["by-ipv6"]["relaxed"] is None
     wait_until(lambda: counted("resumptions") > 0, "the cap is tried again")
     throttler.process.signal(signal.SIGTERM)
@@ -144,7 +144,7 @@ def test_a_cap_without_a_guard_holds_while_another_is_relaxed(
 
 
 @pytest.mark.nightly
-def test_a_path_that_fails_under_an_upload(make_testbed: Callable[..., Testbed], require: Any) -> None:
+def test_failing_path_relaxes_the_cap_of_an_upload(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "nftables", "ifb", "nft-ingress")
     testbed = make_testbed()
     policy = testbed.directory / "policy.yaml"
@@ -184,7 +184,7 @@ def test_a_path_that_fails_under_an_upload(make_testbed: Callable[..., Testbed],
 
     wait_until(in_force, "the cap is in force")
     before = sent()
-    wait_until(lambda: sent() > before + 5_000_000, "Wi-Fi has shown what it takes")
+    wait_until(lambda: sent() > before + 5_000_000, "Wi-Fi has carried enough to measure its rate")
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
     drop = DROP.replace('oifname "wlan0"', f'meta iifname "{device}" drop; oifname "{device}"')
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that no iptables table is registered that the throttler does not need.
+"""Tests that the throttler registers only those iptables tables that it needs.
 
-A table that was once asked for stays registered, and slows every packet.
+Once a program has asked for a table, the kernel keeps it registered, and it slows every packet.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def registered(site: ThrottledSite) -> str:
 
 
 @pytest.mark.nightly
-def test_the_nftables_backend_registers_no_table_of_iptables(
-    make_testbed: Callable[..., Testbed], require: Any
-) -> None:
+def test_nftables_backend_registers_no_table_of_iptables(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "nftables")
     site = ThrottledSite.on(make_testbed(), settings={"netfilter": "nftables", "verify_interval": 1})
     assert registered(site) == ""
@@ -49,7 +47,7 @@ def test_the_nftables_backend_registers_no_table_of_iptables(
     command("status")
     command("check")
     command("plan", "--live")
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)
     assert registered(site) == "", "after the stop"
     throttler = site.start(CAPPED)
     throttler.process.signal(signal.SIGKILL)
@@ -58,15 +56,13 @@ def test_the_nftables_backend_registers_no_table_of_iptables(
     command("cleanup")
     throttler = site.start(CAPPED)
     assert registered(site) == ""
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)
     doctor = site.node.popen([site.node.program("mptcp-proxy"), "doctor"], name="doctor")
     doctor.wait(60)
     assert registered(site) == "", "after doctor"
 
 
-def test_the_iptables_backend_registers_the_table_that_it_uses_alone(
-    make_testbed: Callable[..., Testbed], require: Any
-) -> None:
+def test_iptables_backend_registers_only_the_mangle_table(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "ipset", "iptables-legacy")
     site = ThrottledSite.on(make_testbed(), settings={"netfilter": "iptables", "verify_interval": 1})
     throttler = site.start(PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n")

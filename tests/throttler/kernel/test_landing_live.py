@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from throttling import PATHS, UNCAPPED, ThrottledSite, goes_on
+from throttling import PATHS, UNCAPPED, ThrottledSite, wait_for_comparisons
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
@@ -88,79 +88,81 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 @pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_a_cap_lands_on_the_socket_and_then_in_the_set_and_goes_again(site: Site, family: int) -> None:
+def test_cap_paces_its_socket_and_class_and_is_lifted_again(site: Site, family: int) -> None:
     throttler = site.start(UNCAPPED)
     with site.transfer(family):
-        goes_on(throttler)
+        wait_for_comparisons(throttler)
         assert site.limits() == {True: None, False: None}
         site.reload(throttler, capped("rate: 5 Mbit/s"))
         wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap has landed")
-        wait_until(lambda: site.limits() == {True: 5_000_000, False: None}, "the capped subflow alone is paced")
+        wait_until(lambda: site.limits() == {True: 5_000_000, False: None}, "only the capped subflow is paced")
         site.reload(throttler, capped("rate: 8 Mbit/s"))
-        wait_until(lambda: site.limits()[True] == 8_000_000, "a cap that rises is told to the socket")
+        wait_until(lambda: site.limits()[True] == 8_000_000, "the higher cap reaches the socket")
         site.reload(throttler, capped("rate: 2 Mbit/s"))
-        wait_until(lambda: site.limits()[True] == 2_000_000, "so is one that falls")
-        wait_until(lambda: throttler.status()["classes"][0]["rate"] == 2_000_000, "and then to its class")
+        wait_until(lambda: site.limits()[True] == 2_000_000, "the lower cap reaches the socket")
+        wait_until(lambda: throttler.status()["classes"][0]["rate"] == 2_000_000, "the lower cap reaches the class")
         site.reload(throttler, UNCAPPED)
-        wait_until(lambda: site.limits() == {True: None, False: None}, "the limit goes with the cap")
-        site.stopped(throttler)
+        wait_until(lambda: site.limits() == {True: None, False: None}, "the limit is removed with the cap")
+        site.stop_cleanly(throttler)
 
 
-def test_at_once_leaves_sockets_alone(site: Site) -> None:
+def test_landing_at_once_does_not_pace_sockets(site: Site) -> None:
     throttler = site.start(UNCAPPED)
     with site.transfer(4):
         site.reload(throttler, capped("rate: 5 Mbit/s, landing: at-once"))
         wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap has fallen")
-        goes_on(throttler)
+        wait_for_comparisons(throttler)
         assert site.limits() == {True: None, False: None}
-        site.stopped(throttler)
+        site.stop_cleanly(throttler)
 
 
-def test_a_stop_takes_the_limit_back(site: Site) -> None:
+def test_stop_removes_the_pacing_limit(site: Site) -> None:
     throttler = site.start(UNCAPPED)
     with site.transfer(4):
         site.reload(throttler, capped("rate: 5 Mbit/s"))
         wait_until(lambda: site.limits()[True] == 5_000_000, "the capped subflow is paced")
-        site.stopped(throttler)
+        site.stop_cleanly(throttler)
         assert site.limits() == {True: None, False: None}
 
 
-def test_the_limit_of_a_killed_daemon_is_taken_back_by_its_successor(site: Site) -> None:
+def test_successor_removes_the_pacing_limit_of_a_killed_throttler(site: Site) -> None:
     throttler = site.start(UNCAPPED)
     with site.transfer(4):
         site.reload(throttler, capped("rate: 5 Mbit/s"))
         wait_until(lambda: site.limits()[True] == 5_000_000, "the capped subflow is paced")
         throttler.process.kill()
-        assert site.limits()[True] in (2_500_000, 5_000_000), "half of it where the cap was repaying what passed it by"
+        assert site.limits()[True] in (2_500_000, 5_000_000), (
+            "half of the rate if the cap compensates for bytes above it"
+        )
         successor = site.start(UNCAPPED)
         wait_until(lambda: site.limits() == {True: None, False: None}, "the successor takes the limit back")
-        site.stopped(successor)
+        site.stop_cleanly(successor)
 
 
 @pytest.mark.nightly(besides=("[4]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_a_low_cap_gives_its_subflow_a_larger_send_buffer_and_no_other(site: Site, family: int) -> None:
+def test_low_cap_enlarges_the_send_buffer_of_its_subflow_only(site: Site, family: int) -> None:
     if largest_send_buffer() < MAX_BYTES:
         pytest.skip("net.core.wmem_max is below 2 MiB")
     throttler = site.start(UNCAPPED)
     with site.transfer(family):
         site.reload(throttler, capped("rate: 6 Mbit/s"))
-        wait_until(lambda: site.capped_subflows(throttler) == 1, "a higher cap has landed")
+        wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap of 6 Mbit/s has landed")
         assert max(site.send_buffers().values()) < send_buffer(2_000_000)
         site.reload(throttler, capped("rate: 2 Mbit/s"))
         wait_until(lambda: site.send_buffers()[True] == send_buffer(2_000_000), "the capped subflow has its buffer")
-        wait_until(lambda: site.connection_buffer() > send_buffer(2_000_000), "so has the connection")
+        wait_until(lambda: site.connection_buffer() > send_buffer(2_000_000), "the connection has its buffer")
         assert site.send_buffers()[False] < send_buffer(2_000_000)
         site.reload(throttler, UNCAPPED)
-        wait_until(lambda: site.send_buffers()[True] == MAX_BYTES, "without a cap it has what the kernel may give")
-        site.stopped(throttler)
+        wait_until(lambda: site.send_buffers()[True] == MAX_BYTES, "without a cap the subflow has the kernel's maximum")
+        site.stop_cleanly(throttler)
 
 
 @pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_a_connection_without_a_cap_keeps_its_send_buffer(site: Site, family: int) -> None:
+def test_connection_without_a_cap_keeps_its_send_buffer(site: Site, family: int) -> None:
     throttler = site.start(UNCAPPED)
     with site.transfer(family):
-        goes_on(throttler)
+        wait_for_comparisons(throttler)
         assert max(site.send_buffers().values()) < send_buffer(2_000_000)
-        site.stopped(throttler)
+        site.stop_cleanly(throttler)

@@ -25,12 +25,12 @@ CAPPED = PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 2 Mbit
 AT_ONCE = CAPPED.replace("2 Mbit/s", "2 Mbit/s, landing: at-once") + "anticipate: false\n"
 """There is no pacing limit, only the limit on unsent bytes that subflows begin with. Anticipation is off, as it would
 set only the class."""
-ONE_PATH = 100.0
+PATH_RATE = 100.0
 """Rate of the capped path in Mbit/s."""
 SUBFLOW = re.compile(r"10\.77\.1\.")
 
 
-def searched(pattern: str, text: str) -> str:
+def search_group(pattern: str, text: str) -> str:
     """Return the group of *pattern* in *text*, which must match."""
     found = re.search(pattern, text)
     assert found is not None, text
@@ -65,7 +65,7 @@ class Site(ThrottledSite):
         """Return the rate of the Ethernet subflow over *seconds*, in Mbit/s."""
 
         def acked() -> int:
-            return int(searched(r"bytes_acked:(\d+)", self.subflows()[True]))
+            return int(search_group(r"bytes_acked:(\d+)", self.subflows()[True]))
 
         began = time.monotonic()
         before = acked()
@@ -73,9 +73,9 @@ class Site(ThrottledSite):
         # Divide by the actual time, because ss itself may take long.
         return (acked() - before) * 8e-6 / (time.monotonic() - began)
 
-    def waiting(self) -> dict[bool, int]:
+    def unsent_limits(self) -> dict[bool, int]:
         """Return TCP_NOTSENT_LOWAT of both subflows' sockets, which ss(8) does not show. 0 is the kernel's default."""
-        cookies = {each: int(searched(r"\bsk:([0-9a-f]+)", line), 16) for each, line in self.subflows().items()}
+        cookies = {each: int(search_group(r"\bsk:([0-9a-f]+)", line), 16) for each, line in self.subflows().items()}
         with self.node.entered():
             found = not_sent_of_all()
         return {each: found[cookie] for each, cookie in cookies.items()}
@@ -89,71 +89,71 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 
 @pytest.mark.nightly
-def test_a_download_that_a_killed_throttler_capped_is_as_fast_as_its_path_after_cleanup(site: Site) -> None:
+def test_cleanup_restores_the_speed_of_a_download(site: Site) -> None:
     throttler = site.start(CAPPED)
     with site.download():
         wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
-        killed(throttler)
+        kill(throttler)
         assert site.megabits_per_second(1) < 4
         assert throttler.socket.exists()
-        said = site.cleanup()
-        assert "the pacing limit of 1 subflow lifted" in said
+        output = site.cleanup()
+        assert "the pacing limit of 1 subflow lifted" in output
         assert not throttler.socket.exists()
         assert site.limits() == {True: None, False: None}
-        wait_until(lambda: site.megabits_per_second(1) > ONE_PATH / 5, "the download has its path again")
+        wait_until(lambda: site.megabits_per_second(1) > PATH_RATE / 5, "the download has its path again")
 
 
-def killed(throttler: Throttler) -> None:
+def kill(throttler: Throttler) -> None:
     throttler.process.signal(signal.SIGKILL)
     throttler.process.wait(60)
 
 
 @contextmanager
-def paused_under_a_killed_throttler(site: Site) -> Iterator[None]:
-    """Capped download whose client has stopped reading, so that no round trip ends. Its throttler was killed."""
+def paused_download_of_killed_throttler(site: Site) -> Iterator[None]:
+    """Start a capped download whose client then stops reading, so that no round trip ends. Kill its throttler."""
     throttler = site.start(CAPPED)
     with site.download() as client:
         wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
         client.signal(signal.SIGSTOP)
         wait_until(lambda: site.megabits_per_second(1) == 0, "the client's buffers are full")
-        killed(throttler)
+        kill(throttler)
         yield
 
 
-def test_cleanup_takes_everything_back_from_a_download_that_is_paused(site: Site) -> None:
-    with paused_under_a_killed_throttler(site):
+def test_cleanup_removes_all_limits_of_a_paused_download(site: Site) -> None:
+    with paused_download_of_killed_throttler(site):
         assert site.limits()[True] is not None
         site.cleanup()
         assert site.limits() == {True: None, False: None}
-        assert site.waiting() == {True: 0, False: 0}
+        assert site.unsent_limits() == {True: 0, False: 0}
 
 
-def test_a_successor_takes_back_what_no_policy_explains(site: Site) -> None:
-    with paused_under_a_killed_throttler(site):
+def test_successor_without_caps_removes_all_limits_of_a_paused_download(site: Site) -> None:
+    with paused_download_of_killed_throttler(site):
         successor = site.start(UNCAPPED)
         wait_until(lambda: site.limits() == {True: None, False: None}, "the limit is lifted")
-        assert site.waiting() == {True: 0, False: 0}
-        site.stopped(successor)
+        assert site.unsent_limits() == {True: 0, False: 0}
+        site.stop_cleanly(successor)
 
 
 @pytest.mark.nightly
-def test_what_a_subflow_began_with_is_taken_back_by_a_successor_and_by_a_stop(site: Site) -> None:
+def test_successor_and_stop_remove_the_first_limits_of_a_subflow(site: Site) -> None:
     throttler = site.start(AT_ONCE)
     with site.download():
         assert site.limits() == {True: None, False: None}
-        assert site.waiting()[True] > 0
-        killed(throttler)
+        assert site.unsent_limits()[True] > 0
+        kill(throttler)
         successor = site.start(UNCAPPED)
-        assert site.waiting() == {True: 0, False: 0}
-        site.stopped(successor)
+        assert site.unsent_limits() == {True: 0, False: 0}
+        site.stop_cleanly(successor)
     throttler = site.start(CAPPED)
     with site.download():
         wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
-        site.stopped(throttler)
+        site.stop_cleanly(throttler)
         assert site.limits() == {True: None, False: None}
-        assert site.waiting() == {True: 0, False: 0}
+        assert site.unsent_limits() == {True: 0, False: 0}
 
 
-def test_cleanup_has_nothing_to_say_of_sockets_where_nothing_was_set(site: Site) -> None:
+def test_cleanup_reports_nothing_if_no_socket_was_changed(site: Site) -> None:
     with site.download():
         assert "sockets" not in site.cleanup()

@@ -71,31 +71,31 @@ class Site:
 
 
 @pytest.mark.parametrize("control", ["bbr", "cubic"])
-def test_it_rests_and_is_there_when_the_other_path_has_gone(
+def test_low_cap_subflow_rests_and_works_when_the_other_path_is_down(
     make_testbed: Callable[..., Testbed], require: Any, control: str
 ) -> None:
-    """A subflow that sends nothing gets no acknowledgement, which would give it a pacing rate again."""
+    """A resting subflow sends nothing, so it gets no acknowledgement that would give it a pacing rate again."""
     require("htb", "bpf-pacing")
     site = Site.on(make_testbed(), control)
     with site.connect() as connection:
         site.get(connection)
-        wait_until(lambda: site.wifi().get("pacing_limit") == 0, "it rests")
+        wait_until(lambda: site.wifi().get("pacing_limit") == 0, "the capped subflow rests")
         carried = site.wifi()["bytes_sent"]
         for _ in range(5):
             site.get(connection)
         assert site.wifi()["bytes_sent"] < carried + SIZE // 20
         assert "rests" in site.wifi()["reason"]
         with site.without_ethernet():
-            wait_until(lambda: site.wifi().get("pacing_limit", 0) is None, "it rests no longer")
+            wait_until(lambda: site.wifi().get("pacing_limit", 0) is None, "the capped subflow no longer rests")
             site.get(connection)
 
 
-def test_it_rests_no_longer_when_the_throttler_stops(make_testbed: Callable[..., Testbed], require: Any) -> None:
+def test_stop_ends_the_rest_of_a_low_cap_subflow(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "bpf-pacing")
     site = Site.on(make_testbed(), "bbr")
     with site.connect() as connection:
         site.get(connection)
-        wait_until(lambda: not site.has_pacing_rate(), "it rests")
+        wait_until(lambda: not site.has_pacing_rate(), "the capped subflow rests")
         site.throttler.process.signal(signal.SIGTERM)
         site.throttler.process.wait(60)
         assert site.has_pacing_rate()
@@ -103,8 +103,11 @@ def test_it_rests_no_longer_when_the_throttler_stops(make_testbed: Callable[...,
             site.get(connection)
 
 
-def test_a_join_rests_from_its_acceptance_on(make_testbed: Callable[..., Testbed], require: Any) -> None:
-    """The join rests before the throttler decides about it. Otherwise, the scheduler would give it 32 kB at a time."""
+def test_join_rests_as_soon_as_it_is_accepted(make_testbed: Callable[..., Testbed], require: Any) -> None:
+    """The join rests before the throttler decides about it.
+
+    Without this, the scheduler would give it 32 kB at a time.
+    """
     require("htb", "bpf-pacing")
     site = Site.on(make_testbed(), "bbr")
     with site.connect() as connection:
@@ -123,12 +126,12 @@ def test_a_join_rests_from_its_acceptance_on(make_testbed: Callable[..., Testbed
         site.throttler.process.signal(signal.SIGCONT)
 
 
-def test_a_join_without_a_cap_is_woken(make_testbed: Callable[..., Testbed], require: Any) -> None:
-    """Both subflows are on one path, so that none is capped. The join was resting when it was accepted."""
+def test_join_that_gets_no_cap_stops_resting(make_testbed: Callable[..., Testbed], require: Any) -> None:
+    """Both subflows are on one path, so that neither is capped. The join rested when it was accepted."""
     require("htb", "bpf-pacing")
     site = Site.on(make_testbed(), "bbr", POLICY.replace("10.77.2.0/24", "10.77.0.0/16"))
     with site.connect() as connection:
         site.get(connection)
-        wait_until(lambda: site.wifi().get("pacing_limit", 0) is None, "it is awake")
+        wait_until(lambda: site.wifi().get("pacing_limit", 0) is None, "the join no longer rests")
         with site.without_ethernet():
             site.get(connection)

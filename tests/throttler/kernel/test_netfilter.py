@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import pytest
 from fakes import FakeNetfilter
 from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
+from throttler_site import needed_by
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_common.throttler_needs import BACKENDS
 from mptcp_lab.testbed import LiveNode
 from mptcp_throttler.kernel.netfilter import iptables
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
@@ -21,12 +23,12 @@ from mptcp_throttler.shaping.model import Target
 pytestmark = pytest.mark.kernel
 
 
-@pytest.fixture(params=["fake", "iptables", "nftables"])
+@pytest.fixture(params=["fake", *BACKENDS])
 def netfilter(request: pytest.FixtureRequest, host: LiveNode, require: object) -> Iterator[Netfilter]:
     if request.param == "fake":
         yield FakeNetfilter()
         return
-    require("ipset", "iptables-legacy") if request.param == "iptables" else require("nftables")  # type: ignore[operator]
+    require(*needed_by(request.param))  # type: ignore[operator]
     with host.entered():
         _, port = open_netfilter(request.param, OWNERSHIP)
         yield port
@@ -44,7 +46,7 @@ def test_entries_are_read_back_as_written(netfilter: Netfilter) -> None:
     assert asyncio.run(scenario()) == ENTRIES
 
 
-def test_an_upsert_replaces_and_may_be_repeated(netfilter: Netfilter) -> None:
+def test_upsert_replaces_an_entry_and_may_be_repeated(netfilter: Netfilter) -> None:
     async def scenario() -> dict[FourTuple, Target]:
         await netfilter.prepare()
         await netfilter.upsert_entries(ENTRIES)
@@ -55,7 +57,7 @@ def test_an_upsert_replaces_and_may_be_repeated(netfilter: Netfilter) -> None:
     assert asyncio.run(scenario()) == ENTRIES | {four_tuple(1): TWO}
 
 
-def test_a_delete_may_be_repeated_and_may_name_what_never_was(netfilter: Netfilter) -> None:
+def test_delete_may_be_repeated_and_ignores_unknown_entries(netfilter: Netfilter) -> None:
     async def scenario() -> dict[FourTuple, Target]:
         await netfilter.prepare()
         await netfilter.upsert_entries(ENTRIES)
@@ -66,22 +68,24 @@ def test_a_delete_may_be_repeated_and_may_name_what_never_was(netfilter: Netfilt
     assert asyncio.run(scenario()) == {key: value for key, value in ENTRIES.items() if key != four_tuple(1)}
 
 
-def test_many_entries_in_one_call(netfilter: Netfilter) -> None:
-    many = {four_tuple(number, is_ipv6=number % 2 == 0): Target(0x10 + number % 7, ONE.mark) for number in range(5000)}
+def test_five_thousand_entries_in_one_call(netfilter: Netfilter) -> None:
+    entries = {
+        four_tuple(number, is_ipv6=number % 2 == 0): Target(0x10 + number % 7, ONE.mark) for number in range(5000)
+    }
 
     async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
         await netfilter.prepare()
-        await netfilter.upsert_entries(many)
+        await netfilter.upsert_entries(entries)
         full = await netfilter.read_entries()
-        await netfilter.delete_entries(many)
+        await netfilter.delete_entries(entries)
         return full, await netfilter.read_entries()
 
     full, empty = asyncio.run(scenario())
-    assert full == many
+    assert full == entries
     assert not empty
 
 
-def test_removing_leaves_nothing_and_may_be_repeated(netfilter: Netfilter, host: LiveNode) -> None:
+def test_remove_leaves_nothing_and_may_be_repeated(netfilter: Netfilter, host: LiveNode) -> None:
     dump = "iptables-legacy-save -t mangle; ip6tables-legacy-save -t mangle; ipset save; nft list ruleset"
     strip = f"({dump}) | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'"
     host.run(["iptables-legacy", "-t", "mangle", "-A", "POSTROUTING", "-p", "tcp", "-j", "MARK", "--set-mark", "7"])
@@ -103,11 +107,11 @@ def test_removing_leaves_nothing_and_may_be_repeated(netfilter: Netfilter, host:
     assert isinstance(netfilter, FakeNetfilter) or during != before
 
 
-def test_sets_of_others_whose_names_begin_as_ours_stay(host: LiveNode, require: object) -> None:
+def test_foreign_sets_with_a_similar_name_stay(host: LiveNode, require: object) -> None:
     """Defect: such sets were destroyed. If a rule referred to one, cleanup and a start with nftables failed."""
     require("ipset", "iptables-legacy")  # type: ignore[operator]
-    theirs = ("mptcp-throttler-guests", "mptcp-throttler-4-3128-old")
-    for name in theirs:
+    foreign_sets = ("mptcp-throttler-guests", "mptcp-throttler-4-3128-old")
+    for name in foreign_sets:
         host.run(["ipset", "create", name, "hash:ip"])
     try:
         with host.entered():
@@ -117,13 +121,13 @@ def test_sets_of_others_whose_names_begin_as_ours_stay(host: LiveNode, require: 
             assert iptables._has_our_sets()
             asyncio.run(port.remove())
             port.close()
-        assert set(host.run(["ipset", "list", "-n"]).stdout.split()) == set(theirs)
+        assert set(host.run(["ipset", "list", "-n"]).stdout.split()) == set(foreign_sets)
     finally:
-        for name in theirs:
+        for name in foreign_sets:
             host.run(["ipset", "destroy", name])
 
 
-def test_a_second_adapter_adopts_what_the_first_left(host: LiveNode, require: object) -> None:
+def test_second_adapter_adopts_the_entries_of_the_first(host: LiveNode, require: object) -> None:
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
 
     async def scenario(backend: str) -> None:
@@ -144,7 +148,7 @@ def test_a_second_adapter_adopts_what_the_first_left(host: LiveNode, require: ob
             asyncio.run(scenario(backend))
 
 
-def test_rules_of_others_that_change_meanwhile_are_kept(host: LiveNode, require: object) -> None:
+def test_concurrent_changes_to_foreign_rules_are_kept(host: LiveNode, require: object) -> None:
     """python-iptables ignores the xtables lock. Another program's concurrent change must be neither lost nor fatal."""
     require("ipset", "iptables-legacy")  # type: ignore[operator]
 
@@ -170,7 +174,7 @@ def test_rules_of_others_that_change_meanwhile_are_kept(host: LiveNode, require:
     assert saved.count("-A INPUT") == 81
 
 
-def test_a_rule_of_others_that_cannot_be_read_is_an_error_of_the_kernel(
+def test_foreign_rule_that_cannot_be_read_is_a_kernel_error(
     host: LiveNode, require: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the daemon ended when a container's rule used an iptables extension that this host does not have."""
@@ -199,7 +203,7 @@ def test_a_rule_of_others_that_cannot_be_read_is_an_error_of_the_kernel(
     host.run(["iptables-legacy", "-t", "mangle", "-F", "POSTROUTING"])
 
 
-def test_a_set_of_another_type_is_reported_in_words(host: LiveNode, require: object) -> None:
+def test_set_of_another_type_is_reported_with_the_cure(host: LiveNode, require: object) -> None:
     require("ipset", "iptables-legacy")  # type: ignore[operator]
 
     async def scenario() -> None:
@@ -227,7 +231,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_what_somebody_did_to_the_rules_is_found_and_undone(host: LiveNode, require: object, damage: str) -> None:
+def test_damaged_rules_are_found_and_repaired(host: LiveNode, require: object, damage: str) -> None:
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
 
     async def scenario() -> None:
@@ -248,10 +252,10 @@ def test_what_somebody_did_to_the_rules_is_found_and_undone(host: LiveNode, requ
         asyncio.run(scenario())
 
 
-def test_the_loop_goes_on_while_ten_thousand_entries_are_changed_and_read(host: LiveNode, require: object) -> None:
+def test_event_loop_runs_while_ten_thousand_entries_change(host: LiveNode, require: object) -> None:
     """Durations are measured in experiments. This test counts how often other tasks of the loop ran."""
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
-    many = {four_tuple(number): Target(0x10 + number % 7, ONE.mark) for number in range(10_000)}
+    entries = {four_tuple(number): Target(0x10 + number % 7, ONE.mark) for number in range(10_000)}
     turns = 0
 
     async def count() -> None:
@@ -266,7 +270,7 @@ def test_the_loop_goes_on_while_ten_thousand_entries_are_changed_and_read(host: 
         others = asyncio.create_task(count())
         try:
             await port.prepare()
-            for work in (port.upsert_entries(many), port.read_entries(), port.delete_entries(many)):
+            for work in (port.upsert_entries(entries), port.read_entries(), port.delete_entries(entries)):
                 turns = 0
                 await work
                 assert turns > 10
@@ -280,13 +284,13 @@ def test_the_loop_goes_on_while_ten_thousand_entries_are_changed_and_read(host: 
             asyncio.run(scenario(backend))
 
 
-def test_what_another_backend_left_is_removed(host: LiveNode, require: object) -> None:
+def test_remove_other_backends_removes_sets_and_rules(host: LiveNode, require: object) -> None:
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
 
     async def scenario() -> None:
-        _, left = open_netfilter("iptables", OWNERSHIP)
-        await left.prepare()
-        left.close()
+        _, leftover = open_netfilter("iptables", OWNERSHIP)
+        await leftover.prepare()
+        leftover.close()
         await remove_other_backends("nftables", OWNERSHIP)
 
     with host.entered():

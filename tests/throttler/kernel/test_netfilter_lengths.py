@@ -36,7 +36,7 @@ def send(four_tuple: FourTuple, octets: int) -> None:
         raw.sendto(header + bytes(octets), (str(ip_address(four_tuple.remote)), 0))
 
 
-def classified(host: LiveNode, octets: int) -> int:
+def marked_segments(host: LiveNode, octets: int) -> int:
     """Return how many of two segments, one of each IP version, got the throttler's mark."""
     host.run(["nft", SEEN])
     for each in SENT.values():
@@ -51,7 +51,7 @@ def classified(host: LiveNode, octets: int) -> int:
 
 
 @pytest.mark.parametrize("backend", ["iptables", "nftables"])
-def test_what_has_no_data_stays_out_of_the_class_of_its_subflow(host: LiveNode, require: object, backend: str) -> None:
+def test_segments_without_data_get_no_mark(host: LiveNode, require: object, backend: str) -> None:
     require("nftables", *(("ipset", "iptables-legacy") if backend == "iptables" else ()))  # type: ignore[operator]
 
     async def scenario() -> None:
@@ -60,7 +60,7 @@ def test_what_has_no_data_stays_out_of_the_class_of_its_subflow(host: LiveNode, 
             await port.prepare()
             await port.upsert_entries(dict.fromkeys(SENT.values(), ONE))
             # The longest TCP header has 60 bytes, so that one more byte can only be data.
-            assert [classified(host, octets) for octets in (0, 40, 41, 1400)] == [0, 0, 2, 2]
+            assert [marked_segments(host, octets) for octets in (0, 40, 41, 1400)] == [0, 0, 2, 2]
         finally:
             await port.remove()
             port.close()
@@ -69,7 +69,7 @@ def test_what_has_no_data_stays_out_of_the_class_of_its_subflow(host: LiveNode, 
         asyncio.run(scenario())
 
 
-def test_rules_of_before_there_was_a_length_in_them_are_replaced(host: LiveNode, require: object) -> None:
+def test_rules_of_versions_without_a_length_are_replaced(host: LiveNode, require: object) -> None:
     require("nftables")  # type: ignore[operator]
 
     async def scenario() -> None:
@@ -78,13 +78,13 @@ def test_rules_of_before_there_was_a_length_in_them_are_replaced(host: LiveNode,
         for line in NftTable(OWNERSHIP).table():
             host.run(["nft", line.replace("meta length > 80", "").replace("meta length > 100", "")])
         await first.upsert_entries(dict.fromkeys(SENT.values(), ONE))
-        assert classified(host, 0) == 2
+        assert marked_segments(host, 0) == 2
         first.close()
         _, second = open_netfilter("nftables", OWNERSHIP)
         try:
             await second.prepare()
             assert await second.check() == []
-            assert [classified(host, octets) for octets in (0, 41)] == [0, 2]
+            assert [marked_segments(host, octets) for octets in (0, 41)] == [0, 2]
         finally:
             await second.remove()
             second.close()

@@ -34,68 +34,68 @@ def nftables(host: LiveNode, require: Any) -> Iterator[Netfilter]:
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_what_a_dump_leaves_out_while_the_table_grows_is_not_forgotten(
+def test_entries_missing_from_a_dump_are_not_forgotten(
     nftables: Netfilter, monkeypatch: pytest.MonkeyPatch, always: bool
 ) -> None:
     """Defect: an entry that a dump had left out could not be removed from the map, and neither could its chain."""
-    many = {four_tuple(number): ONE for number in range(20)}
-    whole, dumps = nftables_adapter._entries, 0
+    entries = {four_tuple(number): ONE for number in range(20)}
+    original, dumps = nftables_adapter._entries, 0
 
-    def grows(*asked: Any) -> Iterator[tuple[FourTuple, Target]]:
+    def incomplete(*arguments: Any) -> Iterator[tuple[FourTuple, Target]]:
         nonlocal dumps
         dumps += 1
         # Sort, so that all attempts leave out the same entries, whatever the kernel does with its hash table meanwhile.
-        listed = sorted(whole(*asked), key=lambda entry: entry[0].remote_port)
+        listed = sorted(original(*arguments), key=lambda entry: entry[0].remote_port)
         return iter([*listed[:8], *listed[:4], *listed[12:]] if listed and (always or dumps == 1) else listed)
 
     async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
         await nftables.prepare()
-        await nftables.upsert_entries(many)
+        await nftables.upsert_entries(entries)
         with monkeypatch.context() as patched:
-            patched.setattr(nftables_adapter, "_entries", grows)
+            patched.setattr(nftables_adapter, "_entries", incomplete)
             read = await nftables.read_entries()
-        await nftables.delete_entries(many)
+        await nftables.delete_entries(entries)
         return read, await nftables.read_entries()
 
     read, empty = asyncio.run(scenario())
-    assert (read == many) is not always, "no attempt gave all of it where each was cut"
+    assert (read == entries) is not always, "the result is complete unless every dump was incomplete"
     assert not empty
 
 
-def test_a_start_on_a_map_that_is_never_read_whole_takes_over_what_was_seen(
+def test_start_takes_over_entries_of_a_map_that_changes_all_the_time(
     nftables: Netfilter, host: LiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other programs may change the ruleset all the time. Chains in use must stay, and entries must be removable."""
-    many = {four_tuple(number): ONE for number in range(20)}
-    entries = nftables_adapter._entries
+    """Other programs may change the ruleset continuously. Chains in use must stay, and entries must be removable."""
+    entries = {four_tuple(number): ONE for number in range(20)}
+    original = nftables_adapter._entries
 
-    def interrupted(netlink: NetlinkSocket, *asked: Any) -> Iterator[tuple[FourTuple, Target]]:
-        yield from entries(netlink, *asked)
+    def interrupted(netlink: NetlinkSocket, *arguments: Any) -> Iterator[tuple[FourTuple, Target]]:
+        yield from original(netlink, *arguments)
         netlink.interrupted = True
 
     async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
         await nftables.prepare()
-        await nftables.upsert_entries(many)
+        await nftables.upsert_entries(entries)
         with host.entered():
-            _, later = open_netfilter("nftables", OWNERSHIP)
+            _, successor = open_netfilter("nftables", OWNERSHIP)
         with monkeypatch.context() as patched:
             patched.setattr(nftables_adapter, "_entries", interrupted)
-            await later.prepare()
-            seen = await later.read_entries()
-        await later.delete_entries(many)
-        left = await later.read_entries()
-        later.close()
-        return seen, left
+            await successor.prepare()
+            adopted = await successor.read_entries()
+        await successor.delete_entries(entries)
+        remaining = await successor.read_entries()
+        successor.close()
+        return adopted, remaining
 
-    seen, left = asyncio.run(scenario())
-    assert seen == many
-    assert not left
+    adopted, remaining = asyncio.run(scenario())
+    assert adopted == entries
+    assert not remaining
 
 
 NFT = "add element inet mptcp_throttler"
 
 
-def test_entries_of_others_in_our_map_are_replaced_and_removed(host: LiveNode, require: object) -> None:
+def test_foreign_entries_in_our_map_are_replaced_and_removed(host: LiveNode, require: object) -> None:
     require("nftables")  # type: ignore[operator]
     key = "{} . {} . 10.77.8.2 . 3128"
     foreign = [four_tuple(number) for number in (5, 6, 7)]
@@ -124,7 +124,7 @@ def test_entries_of_others_in_our_map_are_replaced_and_removed(host: LiveNode, r
         asyncio.run(scenario())
 
 
-def test_a_successor_starts_where_others_put_entries_into_our_map(host: LiveNode, require: object) -> None:
+def test_start_accepts_foreign_entries_in_the_map(host: LiveNode, require: object) -> None:
     require("nftables")  # type: ignore[operator]
 
     async def scenario() -> None:
@@ -145,7 +145,7 @@ def test_a_successor_starts_where_others_put_entries_into_our_map(host: LiveNode
         asyncio.run(scenario())
 
 
-def test_nftables_alone_does_not_make_the_tables_of_iptables(require: object) -> None:
+def test_nftables_backend_makes_no_iptables_tables(require: object) -> None:
     require("nftables")  # type: ignore[operator]
 
     async def scenario() -> None:
@@ -157,7 +157,7 @@ def test_nftables_alone_does_not_make_the_tables_of_iptables(require: object) ->
             await port.remove()
             port.close()
 
-    with Testbed(TWO_PATHS) as fresh, fresh["proxy"].entered():
+    with Testbed(TWO_PATHS) as testbed, testbed["proxy"].entered():
         asyncio.run(scenario())
         for names in ("ip_tables_names", "ip6_tables_names"):
             path = Path("/proc/thread-self/net", names)

@@ -74,12 +74,12 @@ class Site(ThrottledSite):
         number = Counter(each.token for each in found)
         return {each.four_tuple.remote_port: number[each.token] for each in found if each.initial}
 
-    def joined(self, ports: list[int]) -> bool:
+    def have_joined(self, ports: list[int]) -> bool:
         found = self.subflows()
         return all(found.get(port) == 2 for port in ports)
 
     @contextmanager
-    def one_path(self) -> Iterator[Callable[[], None]]:
+    def with_one_path(self) -> Iterator[Callable[[], None]]:
         """Remove the client's second endpoint. Yields a function that adds it again, so that all connections join."""
         client = self.testbed["client"]
         shown = [line.split() for line in client.run([*ENDPOINT, "show"]).stdout.splitlines()]
@@ -105,7 +105,7 @@ class Site(ThrottledSite):
     def refused(self) -> int:
         return self.node.mib().get(REJECTED, 0)
 
-    def listening(self) -> set[int]:
+    def listening_sockets(self) -> set[int]:
         """Return the inodes of the sockets in the proxy's namespace that listen to the path manager's events."""
         with self.node.entered():
             return subscribed(Path("/proc/thread-self/net/netlink"))
@@ -117,7 +117,7 @@ class Site(ThrottledSite):
             # The process may close a descriptor meanwhile.
             with suppress(OSError):
                 held.append(os.readlink(each))
-        return any(f"socket:[{inode}]" in held for inode in self.listening())
+        return any(f"socket:[{inode}]" in held for inode in self.listening_sockets())
 
 
 def subscribed(listing: Path) -> set[int]:
@@ -127,7 +127,7 @@ def subscribed(listing: Path) -> set[int]:
     return {int(row[9]) for row in rows if int(row[1]) == NETLINK_GENERIC and int(row[3], 16) & bit}
 
 
-def listened_to_elsewhere() -> bool:
+def any_process_listens() -> bool:
     """Return whether any process on this host listens to the path manager's events, in any network namespace."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -167,7 +167,7 @@ def site(shared_site: Site) -> Iterator[Site]:
     shared_site.cleanup()
 
 
-def looks_again(keeper: int) -> None:
+def wait_for_two_checks(keeper: int) -> None:
     """Wait until the keeper has checked twice which connections are left. It sleeps before each check."""
 
     def slept() -> int:
@@ -175,24 +175,24 @@ def looks_again(keeper: int) -> None:
         return int(count)
 
     before = slept()
-    wait_until(lambda: slept() >= before + 4, "the keeper goes on")
+    wait_until(lambda: slept() >= before + 4, "the keeper has checked twice")
 
 
-def killed_together(throttler: Throttler, keeper: int) -> None:
+def kill_together(throttler: Throttler, keeper: int) -> None:
     """Kill both, without giving the throttler time to start another keeper."""
     os.kill(throttler.process.pid, signal.SIGSTOP)
     os.kill(keeper, signal.SIGKILL)
     throttler.process.kill()
 
 
-def test_a_killed_throttler_costs_no_connection_its_second_path(site: Site) -> None:
-    assert not site.listening()
+def test_connections_can_join_after_the_throttler_was_killed(site: Site) -> None:
+    assert not site.listening_sockets()
     before = site.sysctls()
     throttler = site.start(STANDBY)
     assert site.sysctls() == ["1", "3"]
     (keeper,) = site.keepers()
     with ExitStack() as old, ExitStack() as new:
-        with site.one_path() as join:
+        with site.with_one_path() as join:
             ports = [site.open_connection(old) for _ in range(5)]
             refused = site.refused()
             throttler.process.kill()
@@ -202,54 +202,54 @@ def test_a_killed_throttler_costs_no_connection_its_second_path(site: Site) -> N
             wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
             late = [site.open_connection(new) for _ in range(5)]
             join()
-            wait_until(lambda: site.joined(ports + late), "every connection has its second path")
+            wait_until(lambda: site.have_joined(ports + late), "every connection has its second path")
             assert site.refused() == refused
         # The old connections need the keeper. It ends with them, whatever newer connections exist.
-        looks_again(keeper)
+        wait_for_two_checks(keeper)
         assert site.keepers() == [keeper]
         assert site.listens(keeper)
         old.close()
         wait_until(lambda: not site.keepers(), "the keeper ends")
-        assert site.joined(late)
+        assert site.have_joined(late)
         assert not (throttler.state / "path-manager.sock").exists()
         assert not (throttler.state / "sysctls.json").exists()
-        assert not site.listening()
+        assert not site.listening_sockets()
     site.cleanup()
 
 
 @pytest.mark.nightly
-def test_without_a_keeper_the_same_kill_costs_the_second_path(site: Site) -> None:
+def test_joins_are_refused_if_the_keeper_is_killed_too(site: Site) -> None:
     """Counter-test: without a keeper, the failure that the test above excludes does happen."""
     before = site.sysctls()
     throttler = site.start(STANDBY)
     refused = site.refused()
-    killed_together(throttler, site.keepers()[0])
+    kill_together(throttler, site.keepers()[0])
     # The keeper's sockets are closed when its process next gets a processor.
-    wait_until(lambda: not site.listening(), "the keeper is gone")
-    elsewhere = listened_to_elsewhere()
+    wait_until(lambda: not site.listening_sockets(), "the keeper is gone")
+    elsewhere = any_process_listens()
     with site.connections() as (port,):
-        wait_until(lambda: site.refused() > refused or site.joined([port]), "the join is decided")
-        assert not site.joined([port]) or elsewhere or listened_to_elsewhere()
+        wait_until(lambda: site.refused() > refused or site.have_joined([port]), "the join is decided")
+        assert not site.have_joined([port]) or elsewhere or any_process_listens()
     assert site.sysctls() == ["1", "3"]
     site.cleanup()
     assert site.sysctls() == before
 
 
-def test_a_connection_from_before_may_join_after_an_orderly_stop(site: Site) -> None:
+def test_older_connection_can_join_after_a_stop(site: Site) -> None:
     before = site.sysctls()
     throttler = site.start(STANDBY)
-    with site.one_path() as join, site.connections() as ports:
+    with site.with_one_path() as join, site.connections() as ports:
         throttler.process.signal(signal.SIGTERM)
         assert throttler.process.wait(60) == 0
         assert site.sysctls() == before
         join()
-        wait_until(lambda: site.joined(ports), "it has its second path")
+        wait_until(lambda: site.have_joined(ports), "the connection has its second path")
         assert len(site.keepers()) == 1
     wait_until(lambda: not site.keepers(), "the keeper ends")
 
 
 @pytest.mark.nightly
-def test_a_successor_takes_the_keeper_over_and_starts_a_new_one_for_one_that_was_killed(site: Site) -> None:
+def test_successor_uses_the_keeper_and_replaces_a_killed_one(site: Site) -> None:
     before = site.sysctls()
     throttler = site.start(STANDBY)
     with site.connections():
@@ -259,7 +259,7 @@ def test_a_successor_takes_the_keeper_over_and_starts_a_new_one_for_one_that_was
         assert site.keepers() == [keeper]
         assert site.sysctls() == ["1", "3"]
         os.kill(keeper, signal.SIGKILL)
-        wait_until(lambda: site.keepers() not in ([], [keeper]), "a new one is started")
+        wait_until(lambda: site.keepers() not in ([], [keeper]), "a new keeper is started")
         assert site.sysctls() == ["1", "3"]
         throttler.process.signal(signal.SIGTERM)
         assert throttler.process.wait(60) == 0
@@ -290,7 +290,7 @@ asyncio.run(main())
 
 
 @pytest.mark.nightly
-def test_twenty_kills_leave_one_keeper_at_most_and_it_ends(site: Site, tmp_path: Path) -> None:
+def test_twenty_kills_leave_at_most_one_keeper_which_ends(site: Site, tmp_path: Path) -> None:
     before = site.sysctls()
     with site.connections():
         for number in range(20):
@@ -303,7 +303,7 @@ def test_twenty_kills_leave_one_keeper_at_most_and_it_ends(site: Site, tmp_path:
     assert [left.name for left in tmp_path.iterdir()] == [FLAGS_NOTE]
 
 
-def test_signals_to_all_processes_of_the_service_do_not_end_the_keeper(site: Site) -> None:
+def test_keeper_ignores_signals_to_the_whole_service(site: Site) -> None:
     before = site.sysctls()
     throttler = site.start(STANDBY)
     (keeper,) = site.keepers()
@@ -315,7 +315,7 @@ def test_signals_to_all_processes_of_the_service_do_not_end_the_keeper(site: Sit
         throttler.process.kill()
         os.kill(keeper, signal.SIGTERM)
         os.kill(keeper, signal.SIGCONT)
-        looks_again(keeper)
+        wait_for_two_checks(keeper)
         assert site.keepers() == [keeper]
         wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
 
@@ -330,7 +330,7 @@ def test_signals_to_all_processes_of_the_service_do_not_end_the_keeper(site: Sit
     site.cleanup()
 
 
-def test_the_keeper_is_small(site: Site) -> None:
+def test_keeper_uses_little_memory(site: Site) -> None:
     throttler = site.start(STANDBY)
     status = Path(f"/proc/{site.keepers()[0]}/status").read_text()
     (resident,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))

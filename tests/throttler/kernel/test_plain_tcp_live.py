@@ -30,7 +30,7 @@ class Site(ThrottledSite):
 
     origin: Origin
 
-    def plain(self) -> float:
+    def plain_download_seconds(self) -> float:
         """Return the seconds that a plain TCP client takes to download :data:`OCTETS` bytes."""
         argv = self.curl(self.origin.url("small"), "-w", "%{time_total}")
         argv = argv[argv.index("curl") :]
@@ -48,26 +48,27 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return Site.on(testbed, origin, settings={"verify_interval": 1})
 
 
-def test_plain_tcp_and_multipath_tcp_share_the_cap(site: Site) -> None:
+def test_plain_and_multipath_tcp_share_one_cap(site: Site) -> None:
     least = 8 * OCTETS / 1e6 / MEGABITS
-    assert site.plain() < least, "no cap holds it"
+    assert site.plain_download_seconds() < least, "plain TCP has no cap before the throttler starts"
     throttler = site.start(CAPPED)
-    assert site.plain() > 0.9 * least
-    with_others = site.testbed["client"].popen(site.curl(site.origin.url("big")))
+    assert site.plain_download_seconds() > 0.9 * least
+    multipath = site.testbed["client"].popen(site.curl(site.origin.url("big")))
     wait_until(lambda: len(throttler.status()["connections"]) == 1, "a download by Multipath TCP")
     wait_until(
-        lambda: len(throttler.status()["connections"][0]["subflows"]) == 2, "it has a subflow on the other path, too"
+        lambda: len(throttler.status()["connections"][0]["subflows"]) == 2,
+        "the download has a subflow on the other path, too",
     )
-    assert site.plain() > 1.2 * least, "it has a part of the cap"
-    site.abort(with_others)
+    assert site.plain_download_seconds() > 1.2 * least, "plain TCP gets only a part of the cap"
+    site.abort(multipath)
     site.node.run(["nft", "delete", "table", "inet", PLAIN_TCP_TABLE])
     wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is put back")
     site.reload(throttler, UNCAPPED)
-    wait_until(lambda: PLAIN_TCP_TABLE not in site.tables(), "the table goes with the rule")
-    assert site.plain() < least
+    wait_until(lambda: PLAIN_TCP_TABLE not in site.tables(), "the table is removed with the rule")
+    assert site.plain_download_seconds() < least
     site.reload(throttler, CAPPED)
-    wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "it comes with it")
+    wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is made with the rule")
     throttler.process.kill()
     throttler.process.wait(10)
     assert "plain TCP" in site.cleanup()
-    site.stopped(site.start(CAPPED))
+    site.stop_cleanly(site.start(CAPPED))

@@ -7,7 +7,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from throttler_site import needed_by
 
+from mptcp_common.throttler_needs import BACKENDS
 from mptcp_lab.testbed import Testbed
 from mptcp_throttler.config.files import read_connections
 from mptcp_throttler.config.settings import load_settings
@@ -25,11 +27,11 @@ ROOT = Path(__file__).parents[3]
 NOW = 1_795_000_000.0
 
 
-@pytest.mark.parametrize("backend", ["iptables", "nftables"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_the_printed_commands_make_the_desired_state(
     testbed: Testbed, tmp_path: Path, require: object, backend: str
 ) -> None:
-    require("htb", *(["ipset", "iptables-legacy"] if backend == "iptables" else ["nftables"]))  # type: ignore[operator]
+    require("htb", *needed_by(backend))  # type: ignore[operator]
     proxy = testbed["proxy"]
     commands = (ROOT / f"tests/throttler/golden/plan-{backend}.txt").read_text()
     proxy.run(["sh", "-e"], input=commands)

@@ -20,7 +20,7 @@ LIMITS = {"20 Mbit/s": "12500", "1 Mbit/s": "3028"}
 """Maximum segment size in bytes by the tightest cap: the bytes that it sends in 5 ms, but at least two MTUs."""
 
 
-def test_the_limit_on_segments_follows_each_reload(make_module_testbed: Callable[..., Testbed], require: Any) -> None:
+def test_gso_limit_follows_each_reload(make_module_testbed: Callable[..., Testbed], require: Any) -> None:
     site = make_site("iptables", make_module_testbed, require)
 
     def limits() -> set[str]:

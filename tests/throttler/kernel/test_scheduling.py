@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def test_the_event_loop_runs_in_real_time_and_its_workers_do_not(site: Site) -> None:
+def test_event_loop_runs_in_real_time_and_workers_do_not(site: Site) -> None:
     throttler = site.start()
     loop = throttler.process.pid
     assert Path(f"/proc/{loop}/comm").read_text().strip() == "mptcp-throttler"
@@ -42,7 +42,7 @@ def test_the_event_loop_runs_in_real_time_and_its_workers_do_not(site: Site) -> 
     assert throttler.process.wait(60) == 0
 
 
-def test_who_starts_it_under_another_policy_keeps_that(site: Site) -> None:
+def test_throttler_keeps_the_scheduling_policy_it_was_started_with(site: Site) -> None:
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     throttler = site.start()
     assert os.sched_getscheduler(throttler.process.pid) == os.SCHED_BATCH

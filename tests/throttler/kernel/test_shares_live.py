@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a client that holds more connections than the throttler tracks. It evades no cap and displaces nobody."""
+"""Tests with a client that holds more connections than the throttler tracks: no cap is evaded, no client displaced."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def site(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Test
 
 
 @contextmanager
-def idle(site: Site, listener: socket.socket, count: int, device: str, family: int = 4) -> Iterator[list[int]]:
+def idle_connections(
+    site: Site, listener: socket.socket, count: int, device: str, family: int = 4
+) -> Iterator[list[int]]:
     """Open *count* connections from the client's address on *device*, and send one byte. Yields their client ports.
 
     A connection beyond the client's share may be closed during or right after its handshake.
@@ -65,7 +67,7 @@ def idle(site: Site, listener: socket.socket, count: int, device: str, family: i
         yield ports
 
 
-def there(site: Site) -> set[int]:
+def kernel_ports(site: Site) -> set[int]:
     """Return the client's ports of the initial subflows that the proxy's kernel has."""
     with site.proxy.entered():
         diagnostics = SocketDiagnostics((PORT,))
@@ -77,19 +79,19 @@ def there(site: Site) -> set[int]:
 @pytest.mark.nightly(besides=("iptables-4-the throttler comes", "nftables-6-the throttler is"))
 @pytest.mark.parametrize("older", [False, True], ids=["the throttler is there", "the throttler comes later"])
 @pytest.mark.parametrize("family", [4, 6])
-def test_what_a_client_opens_beyond_its_share_is_closed_and_another_client_is_capped(
+def test_connections_beyond_a_clients_share_are_closed_and_others_are_capped(
     site: Site, family: int, older: bool
 ) -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(listening(site))
         if not older:
             throttler = stack.enter_context(running(site))
-        many = stack.enter_context(idle(site, listener, WANTED, "eth0", family))
+        connections = stack.enter_context(idle_connections(site, listener, WANTED, "eth0", family))
         if older:
             throttler = stack.enter_context(running(site))
-        until(lambda: len(there(site)) == SHARE)
-        kept = there(site)
-        assert kept <= set(many)
+        until(lambda: len(kernel_ports(site)) == SHARE)
+        kept = kernel_ports(site)
+        assert kept <= set(connections)
 
         def capped() -> set[int]:
             """Return the client's ports of the initial subflows that the status shows as capped."""
@@ -98,9 +100,9 @@ def test_what_a_client_opens_beyond_its_share_is_closed_and_another_client_is_ca
             return {int(each["remote"].rpartition(":")[2]) for each in first if each["rate"] == 5_000_000}
 
         until(lambda: capped() == kept)
-        (another,) = stack.enter_context(idle(site, listener, 1, "wlan0", family))
+        (another,) = stack.enter_context(idle_connections(site, listener, 1, "wlan0", family))
         until(lambda: capped() == {*kept, another})
-        assert there(site) == {*kept, another}, "those that were there stay"
+        assert kernel_ports(site) == {*kept, another}, "the connections within the share stay"
         counted = ask(throttler.socket)["counters"]["tracker"]["connections_refused"]
         assert counted >= WANTED - SHARE
         assert throttler.process.output().count("too many connections of its client") >= WANTED - SHARE

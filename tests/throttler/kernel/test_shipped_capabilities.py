@@ -35,7 +35,7 @@ print(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR)
 """
 
 
-def confined(testbed: Testbed, code: str, without: str | None) -> str:
+def output_with_capabilities(testbed: Testbed, code: str, without: str | None) -> str:
     """Return the output of *code* when it has the capabilities of the unit, except *without*."""
     shipped = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)[-1].split()
     left = [each.lower().removeprefix("cap_") for each in shipped if each != without]
@@ -46,16 +46,14 @@ def confined(testbed: Testbed, code: str, without: str | None) -> str:
 
 
 @pytest.mark.parametrize(("without", "possible"), [(None, "True"), ("CAP_PERFMON", "False")])
-def test_limits_of_idle_sockets_are_lifted_under_the_shipped_unit(
-    testbed: Testbed, without: str | None, possible: str
-) -> None:
+def test_unit_allows_lifting_limits_of_idle_sockets(testbed: Testbed, without: str | None, possible: str) -> None:
     """A stop removes the limits of idle sockets. Without CAP_PERFMON it cannot, and the log counts them."""
-    assert confined(testbed, AT_ONCE, without) == possible
+    assert output_with_capabilities(testbed, AT_ONCE, without) == possible
 
 
 @pytest.mark.parametrize(("without", "possible"), [(None, "True"), ("CAP_SYS_NICE", "False")])
-def test_the_event_loop_runs_in_real_time_under_the_shipped_unit(
+def test_unit_allows_real_time_scheduling_of_the_event_loop(
     testbed: Testbed, ordinary: None, without: str | None, possible: str
 ) -> None:
     """Without CAP_SYS_NICE the event loop remains an ordinary process."""
-    assert confined(testbed, SCHEDULED, without) == possible
+    assert output_with_capabilities(testbed, SCHEDULED, without) == possible

@@ -22,13 +22,13 @@ IPPROTO_MPTCP = 262
 PORT = 3128
 
 
-def listed(node: LiveNode) -> str:
+def ss_output(node: LiveNode) -> str:
     """Return the output of ss(8), without values that change with time."""
     text = node.run(["ss", "-tinH", "state", "established", "sport", "=", f":{PORT}"]).stdout
     return re.sub(r" last(snd|rcv|ack):\d+", "", text)
 
 
-def test_it_reads_what_ss_shows(testbed: Testbed, require: Any) -> None:
+def test_socket_values_are_those_of_ss(testbed: Testbed, require: Any) -> None:
     require("mptcp")
     proxy, client = testbed["proxy"], testbed["client"]
     with proxy.entered():
@@ -47,19 +47,19 @@ def test_it_reads_what_ss_shows(testbed: Testbed, require: Any) -> None:
             got = 0
             while got < 100_000:
                 got += len(caller.recv(65_536))
-            before, listing = "", listed(proxy)
+            before, listing = "", ss_output(proxy)
             deadline = time.monotonic() + 60
             # Wait until the last acknowledgements have arrived and nothing changes any longer.
             while listing != before:
                 assert time.monotonic() < deadline
                 time.sleep(0.5)
-                before = listed(proxy)
+                before = ss_output(proxy)
                 with proxy.entered():
                     found = {each.four_tuple.remote_port: each for each in diagnostics.subflows()}
-                asked = [each.four_tuple for each in found.values()]
-                gone = asked[0]._replace(remote_port=1)
-                details = {each.remote_port: more for each, more in diagnostics.details([*asked, gone]).items()}
-                listing = listed(proxy)
+                four_tuples = [each.four_tuple for each in found.values()]
+                absent = four_tuples[0]._replace(remote_port=1)
+                details = {each.remote_port: more for each, more in diagnostics.details([*four_tuples, absent]).items()}
+                listing = ss_output(proxy)
     diagnostics.close()
     lines = [line for line in listing.replace("\n\t", " ").splitlines() if "bytes_acked" in line]
     assert lines
@@ -114,7 +114,7 @@ def many_connections(testbed: Testbed) -> Iterator[SocketDiagnostics]:
         yield diagnostics
 
 
-def test_many_sockets_come_in_pieces_and_are_found_one_by_one(testbed: Testbed, require: Any) -> None:
+def test_many_sockets_are_dumped_in_pieces_and_found_one_by_one(testbed: Testbed, require: Any) -> None:
     require("mptcp")
     with many_connections(testbed) as diagnostics:
         for _ in range(2):  # The second pass uses what the first one learned
@@ -128,7 +128,7 @@ def test_many_sockets_come_in_pieces_and_are_found_one_by_one(testbed: Testbed, 
             assert sum(map(len, pieces)) == len(found)
             assert max(map(len, pieces)) < 100
             times = [each.read for piece in pieces for each in piece]
-            assert times == sorted(times), "each when the kernel read it, not when the dump ended"
+            assert times == sorted(times), "each time is when the kernel read the socket, not when the dump ended"
             assert began <= times[0] < times[-1] <= time.monotonic()
         listing = testbed["proxy"].run(["ss", "-tniH", "state", "established", "sport", "=", f":{PORT}"]).stdout
         tokens = {int(each, 16) for each in re.findall(r"token:\w+\(id:\d+\)/(\w+)\(id", listing)}
@@ -140,16 +140,16 @@ def test_many_sockets_come_in_pieces_and_are_found_one_by_one(testbed: Testbed, 
             key: (each.token, each.cookie) for key, each in found.items()
         }
         some = next(iter(found))
-        again = diagnostics.look_up([some]).get(some)
-        assert again is not None
-        assert again._replace(read=0.0) == looked_up[some]._replace(read=0.0)
+        repeated = diagnostics.look_up([some]).get(some)
+        assert repeated is not None
+        assert repeated._replace(read=0.0) == looked_up[some]._replace(read=0.0)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_socket_is_closed_at_both_ends_and_the_listener_stays(
+def test_closing_sockets_at_both_ends_keeps_the_listener(
     testbed: Testbed, require: Any, family: socket.AddressFamily
 ) -> None:
-    """Defect guarded against: for a socket that is gone, the kernel would close the listening socket."""
+    """If the kernel were asked to close a socket that no longer exists, it could close the listening socket instead."""
     require("mptcp")
     with ExitStack() as stack:
         with testbed["proxy"].entered():
@@ -183,14 +183,16 @@ def test_a_socket_is_closed_at_both_ends_and_the_listener_stays(
 
 
 @pytest.mark.parametrize("ports", [(PORT,), (PORT, PORT + 1), (PORT + 2, PORT + 1, PORT)])
-def test_one_dump_has_both_families_of_our_ports_alone(testbed: Testbed, require: Any, ports: tuple[int, ...]) -> None:
+def test_one_dump_has_both_families_and_only_the_given_ports(
+    testbed: Testbed, require: Any, ports: tuple[int, ...]
+) -> None:
     require("mptcp")
-    there = (PORT, PORT + 1, PORT + 3)
+    listened = (PORT, PORT + 1, PORT + 3)
     with ExitStack() as stack, testbed["proxy"].entered():
         diagnostics = SocketDiagnostics(ports)
         stack.callback(diagnostics.close)
         for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-            for port in there:
+            for port in listened:
                 listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
                 listener.bind((address, port))
                 listener.listen()
@@ -198,21 +200,21 @@ def test_one_dump_has_both_families_of_our_ports_alone(testbed: Testbed, require
                 caller.connect((address, port))
                 stack.enter_context(listener.accept()[0])
         found = [(each.four_tuple.is_ipv6, each.four_tuple.local_port) for each in diagnostics.subflows()]
-    assert sorted(found) == sorted((v6, port) for v6 in (False, True) for port in there if port in ports)
+    assert sorted(found) == sorted((v6, port) for v6 in (False, True) for port in listened if port in ports)
 
 
-def test_a_dump_that_is_left_does_not_spoil_what_follows(testbed: Testbed, require: Any) -> None:
+def test_abandoned_dump_does_not_affect_later_requests(testbed: Testbed, require: Any) -> None:
     require("mptcp")
     with many_connections(testbed) as diagnostics:
         complete = {each.four_tuple for each in diagnostics.subflows()}
         for left_after in range(1, 6):
-            left = diagnostics.pieces()
+            unfinished = diagnostics.pieces()
             for _ in range(left_after):
-                next(left)
+                next(unfinished)
             some = next(iter(complete))
             assert some in diagnostics.look_up([some])
             found = [each.four_tuple for each in diagnostics.subflows()]
             assert len(found) == len(complete)
             assert set(found) == complete
-            list(left)  # The abandoned dump has a socket of its own
+            list(unfinished)  # The abandoned dump has a socket of its own
             assert {each.four_tuple for each in diagnostics.subflows()} == complete

@@ -25,33 +25,38 @@ def links(host: LiveNode) -> Iterator[LiveNode]:
     host.run(["sh", "-c", "ip link del s0; ip link del sbr0"])
 
 
-def on(host: LiveNode, *names: str) -> dict[str, set[str]]:
+def lower_interfaces(host: LiveNode, *names: str) -> dict[str, set[str]]:
     with host.entered():
         found = stands_on()
     return {name: found[name] for name in names}
 
 
-def test_a_bridge_stands_on_its_ports_and_a_veth_on_nothing(links: LiveNode) -> None:
+def test_bridge_stands_on_its_ports_and_veth_on_none(links: LiveNode) -> None:
     # The testbed's own interfaces are veths whose other ends are in other network namespaces.
-    assert on(links, "s0", "s1", "sbr0", "wan0") == {"s0": set(), "s1": set(), "sbr0": {"s1"}, "wan0": set()}
+    assert lower_interfaces(links, "s0", "s1", "sbr0", "wan0") == {
+        "s0": set(),
+        "s1": set(),
+        "sbr0": {"s1"},
+        "wan0": set(),
+    }
 
 
 @pytest.mark.parametrize("kind", ["macvlan", "vlan"])
-def test_what_shares_an_interface_stands_on_it(links: LiveNode, kind: str) -> None:
+def test_macvlan_and_vlan_stand_on_their_interface(links: LiveNode, kind: str) -> None:
     if (reason := missing(kind)) is not None:
         # Do not fail in CI either: the throttler does not need this kind, and kernels without it are tested with a
         # bridge.
         pytest.skip(f"NOT TESTED: {reason}")
     number = ["id", "10"] if kind == "vlan" else []
     links.run(["ip", "link", "add", "link", "s0", "name", "s0.10", "type", kind, *number])
-    assert on(links, "s0.10", "s0") == {"s0.10": {"s0"}, "s0": set()}
+    assert lower_interfaces(links, "s0.10", "s0") == {"s0.10": {"s0"}, "s0": set()}
     with links.entered():
         upper = find("s0.10")
     assert upper is not None
     assert (upper.name, upper.kind) == ("s0.10", kind)
 
 
-def test_check_and_start_name_a_bridge_and_its_port(links: LiveNode, require: object) -> None:
+def test_check_and_start_warn_of_a_bridge_and_its_port(links: LiveNode, require: object) -> None:
     require("htb", "nftables")  # type: ignore[operator]
     policy = links.directory / "policy.yaml"
     policy.write_text("version: 1\nrules: []\n")

@@ -27,8 +27,8 @@ SLOW = 60.0
 """Seconds, for a busy machine."""
 
 
-def asked(throttler: Throttler, query: str, **arguments: object) -> dict[str, Any]:
-    found = ask(throttler.socket, {"query": query} | arguments, ANSWER_SECONDS)
+def query(throttler: Throttler, name: str, **arguments: object) -> dict[str, Any]:
+    found = ask(throttler.socket, {"query": name} | arguments, ANSWER_SECONDS)
     assert "error" not in found
     return found
 
@@ -52,19 +52,19 @@ def totals(summary: dict[str, Any]) -> dict[str, int]:
     return found | {f"{each['rule']} {each['path']}": each["bytes"] for each in summary["rules"]}
 
 
-def test_bytes_are_those_that_were_carried_and_stay_when_connections_are_gone(site: Site) -> None:
+def test_byte_totals_are_right_and_stay_after_connections_end(site: Site) -> None:
     seen: list[dict[str, int]] = []
     with running(site) as throttler:
 
         def read() -> dict[str, Any]:
-            summary = asked(throttler, "summary")
+            summary = query(throttler, "summary")
             seen.append(totals(summary))
             return summary
 
         with ExitStack() as stack:
             listener = stack.enter_context(listening(site))
             client, proxy = stack.enter_context(connected(site, listener))
-            until(lambda: asked(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+            until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, SLOW)
             transfer(proxy, client, SENT)
             transfer(client, proxy, SENT // 10)
             until(lambda: sum(each["bytes_sent"] for each in read()["paths"]) >= SENT, SLOW)
@@ -76,18 +76,18 @@ def test_bytes_are_those_that_were_carried_and_stay_when_connections_are_gone(si
                 "spare-ethernet", "ethernet", 1, 5_000_000,
             )  # fmt: skip
 
-            def as_tc_says() -> bool:
+            def same_in_tc() -> bool:
                 """Return whether tc shows the same counters.
 
                 On a busy machine, packets may pass between the two readings.
                 """
-                (cap,) = asked(throttler, "summary")["classes"]
+                (cap,) = query(throttler, "summary")["classes"]
                 assert (cap["rule"], cap["classid"][:5]) == ("spare-ethernet", "4d50:")
                 listed = site.proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
                 shown = listed.split(f"class htb {cap['classid']} ")[1].split("Sent ")[1].split()
                 return (cap["bytes"], cap["packets"]) == (int(shown[0]), int(shown[2]))
 
-            until(as_tc_says, SLOW)
+            until(same_in_tc, SLOW)
         until(lambda: not read()["connections"], SLOW)
         after = read()
         sent = sum(each["bytes_sent"] for each in after["paths"])
@@ -95,34 +95,34 @@ def test_bytes_are_those_that_were_carried_and_stay_when_connections_are_gone(si
         assert SENT <= sent < 2 * SENT
         assert all(each["subflows"] == 0 for each in after["paths"])
     for before, later in itertools.pairwise(seen):
-        assert all(later[key] >= count for key, count in before.items()), "a total fell"
+        assert all(later[key] >= count for key, count in before.items()), "a total has decreased"
 
 
-def test_short_connections_count_whole_without_a_budget(site: Site) -> None:
+def test_short_connections_are_counted_completely_without_a_budget(site: Site) -> None:
     """Each connection ends before two sweeps of the throttler could have seen it."""
     short, count = 100_000, 20
     with running(site) as throttler, listening(site) as listener:
         for _ in range(count):
             with connected(site, listener) as (client, proxy):
-                until(lambda: asked(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+                until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, SLOW)
                 transfer(proxy, client, short)
-            until(lambda: not asked(throttler, "summary")["connections"], SLOW)
+            until(lambda: not query(throttler, "summary")["connections"], SLOW)
 
         def sent() -> int:
-            return sum(int(each["bytes_sent"]) for each in asked(throttler, "summary")["paths"])
+            return sum(int(each["bytes_sent"]) for each in query(throttler, "summary")["paths"])
 
         until(lambda: sent() >= short * count, SLOW)
         assert sent() < 1.5 * short * count
 
 
-def test_single_connections_events_and_explanations(site: Site) -> None:
+def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None:
     with running(site) as throttler, listening(site) as listener, connected(site, listener) as (client, proxy):
-        until(lambda: "applied" in {each["kind"] for each in asked(throttler, "events")["events"]}, SLOW)
+        until(lambda: "applied" in {each["kind"] for each in query(throttler, "events")["events"]}, SLOW)
         transfer(proxy, client, 300_000)
-        until(lambda: asked(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+        until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, SLOW)
 
         def listed() -> dict[str, Any]:
-            return asked(throttler, "connections", client="10.77.1.2", sort="bytes")
+            return query(throttler, "connections", client="10.77.1.2", sort="bytes")
 
         # Only acknowledged bytes count. The client may have read more.
         until(lambda: listed()["connections"][0]["bytes_sent"] >= 300_000, SLOW)
@@ -135,12 +135,12 @@ def test_single_connections_events_and_explanations(site: Site) -> None:
         assert ethernet["segments_out"] > 0
         assert ethernet["cwnd"] > 0
         assert ethernet["share"] + wifi["share"] == pytest.approx(1, abs=0.001)
-        assert asked(throttler, "connections", client="10.77.9.9")["total"] == 0
+        assert query(throttler, "connections", client="10.77.9.9")["total"] == 0
 
         endpoint = ethernet["remote"]
 
         def explained() -> list[dict[str, Any]]:
-            (found,) = asked(throttler, "explain", endpoint=endpoint)["connections"]
+            (found,) = query(throttler, "explain", endpoint=endpoint)["connections"]
             return list(found["subflows"])
 
         # If the second subflow joins late, the anticipated cap is lifted, and set again by a soft start.
@@ -149,28 +149,28 @@ def test_single_connections_events_and_explanations(site: Site) -> None:
         assert capped["verdict"] == "capped at 5 Mbit/s"
         assert free["tried"][0]["failed"] == "it is on path wifi, not on ethernet"
 
-        own = asked(throttler, "client", endpoint=wifi["remote"])
+        own = query(throttler, "client", endpoint=wifi["remote"])
         assert own["multipath"]
         assert {(each["path"], each["capped"]) for each in own["subflows"]} == {("ethernet", True), ("wifi", False)}
-        assert not asked(throttler, "client", endpoint="10.77.1.2:1")["multipath"]
+        assert not query(throttler, "client", endpoint="10.77.1.2:1")["multipath"]
 
-        other = asked(throttler, "what_if", policy=POLICY.replace("[ethernet]", "[wifi]"))
+        other = query(throttler, "what_if", policy=POLICY.replace("[ethernet]", "[wifi]"))
         assert {(each["remote"], each["then"]) for each in other["changes"]} == {
             (ethernet["remote"], "not capped"),
             (wifi["remote"], "capped at 5 Mbit/s by rule spare-ethernet"),
         }
-        kinds = [each["kind"] for each in asked(throttler, "events", token=connection["token"])["events"]]
+        kinds = [each["kind"] for each in query(throttler, "events", token=connection["token"])["events"]]
         assert kinds.count("subflow") >= 2
         assert kinds.index("connection") < kinds.index("decided") < kinds.index("applied")
 
 
-def test_the_reaction_to_joins_is_measured(site: Site) -> None:
+def test_reaction_time_to_joins_is_measured(site: Site) -> None:
     site.policy.write_text(POLICY.replace("[ethernet]", "[wifi]"))
     with running(site) as throttler, listening(site) as listener, ExitStack() as stack:
         for _ in range(5):
             stack.enter_context(connected(site, listener))
         until(lambda: len(site.entries()) == 5, SLOW)
-        until(lambda: asked(throttler, "summary")["reaction"]["total"] == 5, SLOW)
-        reaction = asked(throttler, "summary")["reaction"]
+        until(lambda: query(throttler, "summary")["reaction"]["total"] == 5, SLOW)
+        reaction = query(throttler, "summary")["reaction"]
         assert reaction["count"] == sorted(reaction["count"])
         assert 0 < reaction["sum"] < 5 * SLOW

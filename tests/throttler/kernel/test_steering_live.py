@@ -40,7 +40,7 @@ def capped(throttler: Throttler) -> list[dict[str, Any]]:
     return [s for each in throttler.status()["connections"] for s in each["subflows"] if s["classid"]]
 
 
-def is_its_share(subflow: dict[str, Any]) -> bool:
+def has_its_share(subflow: dict[str, Any]) -> bool:
     reason = "steered load-balancing by rule b: 20 % of the bytes"
     return (subflow["path"], subflow["reason"]) == ("ethernet", reason) and 1_000_000 < subflow["rate"] < 60_000_000
 
@@ -71,7 +71,7 @@ class Site(ThrottledSite):
     def sysctls(self) -> list[str]:
         return self.node.run(["sysctl", "-n", *SYSCTLS]).stdout.split()
 
-    def brought_by_the_standby(self) -> int:
+    def standby_bytes(self) -> int:
         """Return the bytes that arrive over Ethernet while 5 MB arrive over Wi-Fi."""
         ethernet, wifi = self.received("eth0"), self.received("wlan0")
         wait_until(lambda: self.received("wlan0") > wifi + 5_000_000, "Wi-Fi carries the download", timeout=60)
@@ -90,14 +90,14 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 @pytest.mark.nightly(besides=("[4]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: int) -> None:
+def test_standby_is_used_only_if_the_active_path_is_down(site: Site, family: int) -> None:
     before = site.sysctls()
     throttler = site.start(STANDBY)
     assert site.sysctls() == ["1", "3"]
     with site.download(family):
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
         # Data that were already queued for the standby still arrive over it.
-        wait_until(lambda: site.brought_by_the_standby() < 100_000, "the active path carries the download", timeout=60)
+        wait_until(lambda: site.standby_bytes() < 100_000, "the active path carries the download", timeout=60)
         reasons = {s["path"]: s["reason"] for s in throttler.status()["connections"][0]["subflows"]}
         assert reasons == {
             "ethernet": "steered active-standby by rule s: standby",
@@ -106,13 +106,13 @@ def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: 
         ethernet = site.received("eth0")
         with site.testbed["client"].link_down("wlan0"):
             wait_until(lambda: site.received("eth0") > ethernet + 5_000_000, "the standby takes over")
-            wait_until(lambda: site.backups() == [False, True], "the two change places")
-        wait_until(lambda: site.backups() == [True, False], "they are back in their order")
-    site.stopped(throttler)
+            wait_until(lambda: site.backups() == [False, True], "Wi-Fi is backup instead of Ethernet")
+        wait_until(lambda: site.backups() == [True, False], "Ethernet is backup again")
+    site.stop_cleanly(throttler)
     assert site.sysctls() == before
 
 
-def test_an_upload_has_the_first_path_alone(site: Site) -> None:
+def test_upload_uses_only_the_first_path(site: Site) -> None:
     """Defect: in one of four uploads, the client used both paths.
 
     The joined subflow was steered before the initial one, so that its path was opened for good.
@@ -126,21 +126,21 @@ def test_an_upload_has_the_first_path_alone(site: Site) -> None:
         with client.running(upload):
             wait_until(lambda: site.backups() == [False, True], "the second path is backup")
         wait_until(lambda: not site.backups(), "the upload is gone", timeout=90)
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)
 
 
-def test_flags_go_with_the_rule(site: Site) -> None:
+def test_backup_flags_are_removed_with_the_rule(site: Site) -> None:
     before = site.sysctls()
     throttler = site.start(STANDBY)
     with site.download():
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
         site.reload(throttler, UNCAPPED)
-        wait_until(lambda: site.backups() == [False, False], "it is regular again")
+        wait_until(lambda: site.backups() == [False, False], "the standby is regular again")
         wait_until(lambda: site.sysctls() == before, "the sysctls are put back")
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)
 
 
-def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
+def test_backup_flags_of_a_killed_throttler_are_removed(site: Site) -> None:
     before = site.sysctls()
     throttler = site.start(STANDBY)
     with site.download():
@@ -148,9 +148,9 @@ def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
         throttler.process.kill()
         wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
         throttler = site.start(BALANCE)
-        wait_until(lambda: site.backups() == [False, False], "it is regular again")
+        wait_until(lambda: site.backups() == [False, False], "the standby is regular again")
         wait_until(lambda: site.sysctls() == before, "the sysctls are put back")
-        site.stopped(throttler, keeper=True)
+        site.stop_cleanly(throttler, keeper=True)
     throttler = site.start(STANDBY)
     with site.download():
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
@@ -162,18 +162,18 @@ def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
 
 
 @pytest.mark.nightly
-def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
+def test_load_balancing_caps_the_path_above_its_share(site: Site) -> None:
     throttler = site.start(BALANCE)
     with site.download():
         # The caps follow the load of the paths. Beside other load, a cap may vanish, or both paths may have one for a
         # moment.
-        wait_until(lambda: [s["path"] for s in capped(throttler)] == ["ethernet"], "Ethernet alone is capped")
-        wait_until(lambda: any(is_its_share(s) for s in capped(throttler)), "the cap is Ethernet's share")
-    wait_until(lambda: not throttler.status()["classes"], "the class goes with the connection")
-    site.stopped(throttler)
+        wait_until(lambda: [s["path"] for s in capped(throttler)] == ["ethernet"], "only Ethernet is capped")
+        wait_until(lambda: any(has_its_share(s) for s in capped(throttler)), "the cap is Ethernet's share")
+    wait_until(lambda: not throttler.status()["classes"], "the class is removed with the connection")
+    site.stop_cleanly(throttler)
 
 
-def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
+def test_refused_reload_changes_no_sysctl_and_makes_no_device(site: Site) -> None:
     """The ledger cannot be opened, so the reload is refused. No sysctl or upload device of the new policy is left."""
     before = site.sysctls()
     (site.testbed.directory / "ledger").mkdir()
@@ -184,4 +184,4 @@ def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
     assert "ledger is no regular file; remove it" in throttler.process.output()
     assert site.sysctls() == before
     assert "mptcp-up" not in site.node.run(["ip", "-o", "link"]).stdout
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)

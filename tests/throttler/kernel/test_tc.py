@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kernel
 
 
 @pytest.mark.parametrize("root", ROOTS)
-def test_a_successor_adopts_the_classes_and_puts_the_root_back(link: LiveNode, tmp_path: Path, root: str) -> None:
+def test_successor_adopts_classes_and_restores_the_root_qdisc(link: LiveNode, tmp_path: Path, root: str) -> None:
     for command in ROOTS[root]:
         link.run(["tc", *command.split()])
     before = dump(link)
@@ -45,7 +45,7 @@ def test_a_successor_adopts_the_classes_and_puts_the_root_back(link: LiveNode, t
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_class_that_one_interface_lost_is_seen_and_repaired(link: LiveNode, tmp_path: Path) -> None:
+def test_class_missing_on_one_interface_is_found_and_repaired(link: LiveNode, tmp_path: Path) -> None:
     async def scenario() -> tuple[dict[int, ClassSpec], dict[int, ClassSpec]]:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         damaged = (await tc.read())[1]
@@ -66,7 +66,7 @@ def test_a_class_that_one_interface_lost_is_seen_and_repaired(link: LiveNode, tm
 
 
 @pytest.mark.parametrize("parent", ["1:", "1:1"])
-def test_a_root_that_could_not_be_put_back_is_not_replaced(link: LiveNode, tmp_path: Path, parent: str) -> None:
+def test_root_with_filters_is_not_replaced(link: LiveNode, tmp_path: Path, parent: str) -> None:
     for command in (
         "qdisc add dev t0 root handle 1: htb",
         "class add dev t0 parent 1: classid 1:1 htb rate 9mbit",
@@ -80,16 +80,14 @@ def test_a_root_that_could_not_be_put_back_is_not_replaced(link: LiveNode, tmp_p
     assert dump(link) == before
 
 
-def test_a_restoration_that_failed_half_way_is_taken_up_again(
-    link: LiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_restoration_is_completed_later(link: LiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for command in ROOTS["a tree of HTB"]:
         link.run(["tc", *command.split()])
     before = dump(link)
-    whole = root_qdisc.restore
+    original = root_qdisc.restore
 
     def fails_half_way(link: Link, tree: list[root_qdisc.Saved]) -> None:
-        whole(link, tree[:2])
+        original(link, tree[:2])
         raise KernelError("refused")
 
     async def restore() -> None:
@@ -107,7 +105,7 @@ def test_a_restoration_that_failed_half_way_is_taken_up_again(
     assert dump(link) == before
 
 
-def test_a_root_that_somebody_removed_does_not_make_our_gso_size_the_original(link: LiveNode, tmp_path: Path) -> None:
+def test_original_gso_size_is_kept_if_the_root_was_removed(link: LiveNode, tmp_path: Path) -> None:
     before = dump(link)
 
     async def again() -> None:
@@ -122,8 +120,8 @@ def test_a_root_that_somebody_removed_does_not_make_our_gso_size_the_original(li
     assert dump(link) == before
 
 
-def test_a_root_without_its_classes_is_completed(link: LiveNode, tmp_path: Path) -> None:
-    """A daemon may be killed after it made the root, but before it made the classes."""
+def test_root_without_classes_is_completed(link: LiveNode, tmp_path: Path) -> None:
+    """A daemon may be killed after it made the root qdisc, but before it made the classes."""
     link.run(["tc", "qdisc", "replace", "dev", "t0", "root", "handle", "4d50:", "htb", "default", "0xffff"])
     with link.entered():
         asyncio.run(with_classes(tmp_path))
@@ -133,7 +131,7 @@ def test_a_root_without_its_classes_is_completed(link: LiveNode, tmp_path: Path)
     assert "class htb 4d50:10 parent 4d50:fffe" in classes
 
 
-def test_a_root_that_the_operator_changed_meanwhile_is_left_alone(link: LiveNode, tmp_path: Path) -> None:
+def test_restoration_leaves_a_root_that_the_operator_changed(link: LiveNode, tmp_path: Path) -> None:
     async def restore() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         await tc.restore()
@@ -153,7 +151,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_what_somebody_did_to_an_interface_is_found_and_undone(link: LiveNode, tmp_path: Path, damage: str) -> None:
+def test_damage_to_an_interface_is_found_and_repaired(link: LiveNode, tmp_path: Path, damage: str) -> None:
     async def scenario() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         await tc.prepare()
@@ -169,11 +167,8 @@ def test_what_somebody_did_to_an_interface_is_found_and_undone(link: LiveNode, t
         asyncio.run(scenario())
 
 
-def test_many_tasks_may_use_it_at_once(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: two dumps on one netlink socket failed with EBUSY, and the GSO limit stayed.
-
-    It happened in busy reloads.
-    """
+def test_concurrent_tasks_may_use_traffic_control(link: LiveNode, tmp_path: Path) -> None:
+    """Defect: two dumps on one netlink socket failed with EBUSY during busy reloads, and the GSO limit stayed."""
 
     async def scenario() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
@@ -190,7 +185,7 @@ def test_many_tasks_may_use_it_at_once(link: LiveNode, tmp_path: Path) -> None:
         asyncio.run(scenario())
 
 
-def test_a_class_that_is_refused_does_not_keep_the_others(link: LiveNode, tmp_path: Path) -> None:
+def test_refused_class_does_not_prevent_the_others(link: LiveNode, tmp_path: Path) -> None:
     impossible = ClassSpec(0xFFFF + 0x10, 5_000_000, 5_000_000, 3028, 3028, 6250, 20)
 
     async def scenario() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the interfaces that a start takes over or gives back: fewer than before, renamed, or a refused one."""
+"""Tests for the interfaces that a start takes over or restores: fewer than before, renamed, or a refused one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.kernel
 FILTER = "dev t1 parent 1: protocol ip u32 match ip dst 192.0.2.1 flowid 1:2"
 
 
-def renamed(host: LiveNode, name: str, new: str) -> None:
+def rename(host: LiveNode, name: str, new: str) -> None:
     """Rename an interface. Before Linux 6.2, it must be down for this."""
     for words in (f"{name} down", f"{name} name {new}", f"{new} up"):
         host.run(["ip", "link", "set", *words.split()])
 
 
-async def started(state: Path, interfaces: list[str]) -> HtbTrafficControl:
+async def start_on(state: Path, interfaces: list[str]) -> HtbTrafficControl:
     """Return the traffic control that a start with *interfaces* has prepared, with smaller GSO segments."""
     tc = HtbTrafficControl(interfaces, Ownership(), state)
     await tc.prepare()
@@ -38,22 +38,22 @@ async def started(state: Path, interfaces: list[str]) -> HtbTrafficControl:
     return tc
 
 
-def test_a_start_with_fewer_interfaces_puts_the_others_back(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: after a kill, they kept their shaping and small segments until the successor was stopped."""
+def test_start_with_fewer_interfaces_restores_the_others(link: LiveNode, tmp_path: Path) -> None:
+    """Defect: after a kill, the others kept their shaping and small segments until the successor was stopped."""
     for command in ROOTS["a tree of HTB"]:
         link.run(["tc", *command.split()])
     before = dump(link)
     with link.entered():
         asyncio.run(with_classes(tmp_path))
         assert dump(link) != before
-        asyncio.run(started(tmp_path, ["t1"]))
+        asyncio.run(start_on(tmp_path, ["t1"]))
     assert dump(link) == before
     notes = json.loads((tmp_path / "replaced.json").read_text())
     assert [each["name"] for each in notes.values()] == ["t1"]
     assert "htb 4d50: root" in link.run(["tc", "qdisc", "show", "dev", "t1"]).stdout
 
 
-def test_what_cannot_be_put_back_at_the_start_is_said_and_tried_again_at_the_stop(
+def test_failed_restoration_at_the_start_is_logged_and_retried_at_the_stop(
     link: LiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = dump(link)
@@ -69,70 +69,68 @@ def test_what_cannot_be_put_back_at_the_start_is_said_and_tried_again_at_the_sto
         asyncio.run(with_classes(tmp_path))
         with monkeypatch.context() as patched:
             patched.setattr(root_qdisc, "restore", refuses)
-            assert asyncio.run(started(tmp_path, ["t1"])).prepared
+            assert asyncio.run(start_on(tmp_path, ["t1"])).prepared
         assert "t0, which is not among 'interfaces' any more: refused" in caplog.text
         assert dump(link) != before
         asyncio.run(stop())
     assert dump(link) == before
 
 
-def test_a_start_that_is_refused_leaves_the_others_capped(link: LiveNode, tmp_path: Path) -> None:
+def test_refused_start_leaves_other_interfaces_capped(link: LiveNode, tmp_path: Path) -> None:
     with link.entered():
         asyncio.run(with_classes(tmp_path))
-        left = dump(link)
+        before = dump(link)
         with pytest.raises(KernelError, match="no interface nowhere0"):
-            asyncio.run(started(tmp_path, ["nowhere0"]))
-    assert dump(link) == left
+            asyncio.run(start_on(tmp_path, ["nowhere0"]))
+    assert dump(link) == before
 
 
-def test_an_interface_that_was_renamed_before_the_start_keeps_what_it_had(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: its segments stayed small after the stop, because the note about it contained the old name."""
+def test_interface_renamed_before_the_start_is_restored(link: LiveNode, tmp_path: Path) -> None:
+    """Defect: the interface's segments stayed small after the stop, because the state file contained its old name."""
     for command in ROOTS["a tree of HTB"]:
         link.run(["tc", *command.split()])
     before = dump(link)
 
     async def successor() -> None:
-        tc = await started(tmp_path, ["t9", "t1"])
+        tc = await start_on(tmp_path, ["t9", "t1"])
         await tc.restore()
 
     with link.entered():
         asyncio.run(with_classes(tmp_path))
-        renamed(link, "t0", "t9")
+        rename(link, "t0", "t9")
         try:
             asyncio.run(successor())
         finally:
-            renamed(link, "t9", "t0")
+            rename(link, "t9", "t0")
     assert dump(link) == before
 
 
-def test_a_start_takes_no_root_off_an_interface_that_has_the_name_of_another_now(
-    link: LiveNode, tmp_path: Path
-) -> None:
-    """Defect: t1, now named t0, was taken for an interface that is no longer configured, and lost its root."""
+def test_start_leaves_the_root_of_an_interface_with_a_swapped_name(link: LiveNode, tmp_path: Path) -> None:
+    """Defect: t1, renamed to t0, was taken for an interface that is no longer configured, and lost its root qdisc."""
     before = dump(link)
 
     async def successor() -> tuple[str, str]:
-        tc = await started(tmp_path, ["t0"])
+        tc = await start_on(tmp_path, ["t0"])
         roots = [link.run(["tc", "qdisc", "show", "dev", name]).stdout for name in ("t0", "t9")]
         await tc.restore()
         return roots[0], roots[1]
 
     with link.entered():
         asyncio.run(with_classes(tmp_path))
-        renamed(link, "t0", "t9")
-        renamed(link, "t1", "t0")
+        rename(link, "t0", "t9")
+        rename(link, "t1", "t0")
         try:
             ours, left = asyncio.run(successor())
         finally:
-            renamed(link, "t0", "t1")
-            renamed(link, "t9", "t0")
+            rename(link, "t0", "t1")
+            rename(link, "t9", "t0")
     assert "htb 4d50: root" in ours
     assert "4d50:" not in left
     assert dump(link) == before
     assert "4d50:" not in link.run(["tc", "qdisc", "show", "dev", "t1"]).stdout
 
 
-def test_an_interface_that_is_not_there_is_named(link: LiveNode, tmp_path: Path) -> None:
+def test_missing_interface_is_named_in_the_error(link: LiveNode, tmp_path: Path) -> None:
     async def scenario() -> None:
         tc = HtbTrafficControl(["nowhere0"], Ownership(), tmp_path)
         await tc.prepare()
@@ -141,7 +139,7 @@ def test_an_interface_that_is_not_there_is_named(link: LiveNode, tmp_path: Path)
         asyncio.run(scenario())
 
 
-def test_where_the_second_interface_is_refused_the_first_is_put_back(link: LiveNode, tmp_path: Path) -> None:
+def test_first_interface_is_restored_if_the_second_is_refused(link: LiveNode, tmp_path: Path) -> None:
     for command in ROOTS["a tree of HTB"]:
         link.run(["tc", *command.split()])
     link.run(["tc", "qdisc", "add", "dev", "t1", "root", "handle", "1:", "htb"])
@@ -161,7 +159,7 @@ def test_where_the_second_interface_is_refused_the_first_is_put_back(link: LiveN
     assert not state.exists() or "t0" not in state.read_text()
 
 
-def test_an_interface_that_was_ours_before_is_kept_where_another_is_refused(link: LiveNode, tmp_path: Path) -> None:
+def test_adopted_interface_is_kept_if_another_is_refused(link: LiveNode, tmp_path: Path) -> None:
     async def start(interfaces: list[str]) -> None:
         tc = HtbTrafficControl(interfaces, Ownership(), tmp_path)
         await tc.prepare()
@@ -176,8 +174,8 @@ def test_an_interface_that_was_ours_before_is_kept_where_another_is_refused(link
 
 
 @pytest.mark.parametrize("note", ["{", '{"t0": {"index": 2, "tree": []}}'], ids=["cut off", "of an earlier version"])
-def test_a_note_that_cannot_be_read_refuses_the_start(link: LiveNode, tmp_path: Path, note: str) -> None:
-    """Defect: a note keyed by interface names, left by earlier versions that were killed, caused a traceback."""
+def test_start_is_refused_if_the_state_file_cannot_be_read(link: LiveNode, tmp_path: Path, note: str) -> None:
+    """Defect: a state file keyed by interface names, left by earlier versions that were killed, caused a traceback."""
     (tmp_path / "replaced.json").write_text(note)
     before = dump(link)
 
@@ -191,8 +189,8 @@ def test_a_note_that_cannot_be_read_refuses_the_start(link: LiveNode, tmp_path: 
     assert dump(link) == before
 
 
-def test_of_an_interface_that_is_made_anew_there_is_one_note(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: each index that the interface ever had got a note, until the file was too long to be read."""
+def test_recreated_interface_has_one_record_in_the_state_file(link: LiveNode, tmp_path: Path) -> None:
+    """Defect: each index that the interface ever had got a record, until the file was too long to be read."""
 
     async def start() -> None:
         tc = HtbTrafficControl(["u0"], Ownership(), tmp_path)
@@ -206,10 +204,10 @@ def test_of_an_interface_that_is_made_anew_there_is_one_note(link: LiveNode, tmp
         asyncio.run(start())
 
 
-def test_what_we_make_is_not_heard_as_a_change_by_others(link: LiveNode, tmp_path: Path) -> None:
-    """pyroute2 makes the root through a separate socket, which must count as the throttler's own."""
+def test_own_changes_are_not_reported_as_foreign(link: LiveNode, tmp_path: Path) -> None:
+    """pyroute2 makes the root qdisc through a separate socket, whose changes must count as the throttler's own."""
 
-    async def heard() -> tuple[list[KernelChange], list[KernelChange]]:
+    async def changes_noticed() -> tuple[list[KernelChange], list[KernelChange]]:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         with closing(LinkNotices(["t0", "t1"], Ownership().htb_major)) as notices:
             await tc.prepare()
@@ -219,6 +217,6 @@ def test_what_we_make_is_not_heard_as_a_change_by_others(link: LiveNode, tmp_pat
             return ours, list(notices.read())
 
     with link.entered():
-        ours, theirs = asyncio.run(heard())
+        ours, foreign = asyncio.run(changes_noticed())
     assert not ours
-    assert {each.what for each in theirs} == {"root qdisc of t0"}
+    assert {each.what for each in foreign} == {"root qdisc of t0"}

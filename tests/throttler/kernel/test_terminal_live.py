@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_status_live import SLOW, asked, transfer
+from test_status_live import SLOW, query, transfer
 from throttler_site import Site, connected, listening, running, until
 
 from mptcp_lab.testbed.services import Throttler
@@ -28,7 +28,7 @@ pytestmark = [
 WIDTH = 200
 
 
-def printed(throttler: Throttler, *arguments: str) -> str:
+def command_output(throttler: Throttler, *arguments: str) -> str:
     command = throttler.command(*arguments, "--socket", str(throttler.socket))
     return throttler.host.run(["env", f"COLUMNS={WIDTH}", *command]).stdout
 
@@ -48,7 +48,7 @@ def capturing(site: Site, capture: Path, interface: str) -> Iterator[None]:
         assert process.wait(60) == 0, process.output()
 
 
-def replayed(site: Site, capture: Path, *arguments: str) -> list[dict[str, Any]]:
+def replay(site: Site, capture: Path, *arguments: str) -> list[dict[str, Any]]:
     command = [site.proxy.program("mptcp-throttler"), "replay", str(capture), "--policy", str(site.policy), "--json"]
     found = [json.loads(line) for line in site.proxy.run([*command, *arguments]).stdout.splitlines()]
     assert found[-1]["kind"] == "summary"
@@ -56,42 +56,42 @@ def replayed(site: Site, capture: Path, *arguments: str) -> list[dict[str, Any]]
     return found
 
 
-def test_top_explain_and_events_tell_of_a_cap(site: Site) -> None:
+def test_top_explain_and_events_show_a_cap(site: Site) -> None:
     with running(site) as throttler, listening(site) as listener, connected(site, listener) as (client, proxy):
-        until(lambda: "applied" in {each["kind"] for each in asked(throttler, "events")["events"]}, SLOW)
-        until(lambda: asked(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+        until(lambda: "applied" in {each["kind"] for each in query(throttler, "events")["events"]}, SLOW)
+        until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, SLOW)
         transfer(proxy, client, 300_000)
         # If the second subflow joins late, the anticipated cap is lifted, and set again by a soft start.
-        until(lambda: "in force\n" in printed(throttler, "explain", "10.77.1.2"), SLOW)
-        (connection,) = asked(throttler, "connections")["connections"]
+        until(lambda: "in force\n" in command_output(throttler, "explain", "10.77.1.2"), SLOW)
+        (connection,) = query(throttler, "connections")["connections"]
         ethernet, wifi = connection["subflows"]
         token = connection["token"]
 
-        table = printed(throttler, "top", "--once").splitlines()
+        table = command_output(throttler, "top", "--once").splitlines()
         assert table[1].startswith(f"10.77.1.2  {token}  2 subflows")
         assert table[2].split()[:2] == [ethernet["remote"], "ethernet"]
         assert " 5M held " in table[2]
         assert "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active" in table[2]
         assert table[3].split()[:2] == [wifi["remote"], "wifi"]
         assert table[-1] == "1 connection, 1 shown"
-        assert "0 connections, 0 shown" in printed(throttler, "top", "--once", "--client", "10.9.9.9")
+        assert "0 connections, 0 shown" in command_output(throttler, "top", "--once", "--client", "10.9.9.9")
 
         for which in ("10.77.1.2", token, wifi["remote"]):
-            explained = printed(throttler, "explain", which)
+            explained = command_output(throttler, "explain", which)
             assert f"connection {token} from 10.77.1.2, 2 active subflows, since " in explained
             assert f"{ethernet['remote']}, path ethernet by wan0, download: capped at 5 Mbit/s" in explained
             assert "in force\n    rule spare-ethernet: matches" in explained
             assert "rule spare-ethernet: does not match: it is on path wifi, not on ethernet" in explained
 
-        lines = printed(throttler, "events", "--rule", "spare-ethernet").splitlines()
+        lines = command_output(throttler, "events", "--rule", "spare-ethernet").splitlines()
         assert any(" applied " in line and ethernet["remote"] in line and token in line for line in lines)
-        assert json.loads(printed(throttler, "events", "--json", "--limit", "1"))["kind"]
+        assert json.loads(command_output(throttler, "events", "--json", "--limit", "1"))["kind"]
 
 
 @pytest.mark.nightly(besides=("4-any",))
 @pytest.mark.parametrize("interface", ["any", "wan0"])
 @pytest.mark.parametrize("family", [4, 6])
-def test_a_capture_tells_offline_what_the_daemon_decided(
+def test_replay_of_a_capture_decides_as_the_daemon_did(
     site: Site, tmp_path: Path, require: Any, interface: str, family: int
 ) -> None:
     if shutil.which("tcpdump") is None:
@@ -99,12 +99,12 @@ def test_a_capture_tells_offline_what_the_daemon_decided(
     capture = tmp_path / "capture.pcap"
     with running(site) as throttler, listening(site) as listener, capturing(site, capture, interface):
         with connected(site, listener, family) as (client, proxy):
-            until(lambda: "applied" in {each["kind"] for each in asked(throttler, "events")["events"]}, SLOW)
-            until(lambda: asked(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+            until(lambda: "applied" in {each["kind"] for each in query(throttler, "events")["events"]}, SLOW)
+            until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, SLOW)
             transfer(proxy, client, 30_000)
-            (live,) = asked(throttler, "connections")["connections"]
-        until(lambda: not asked(throttler, "summary")["connections"], SLOW)
-    found = replayed(site, capture)
+            (live,) = query(throttler, "connections")["connections"]
+        until(lambda: not query(throttler, "summary")["connections"], SLOW)
+    found = replay(site, capture)
     assert {each["token"] for each in found if "token" in each} == {live["token"]}
     last = {each["remote"]: each for each in found if each["kind"] == "decided"}
     assert {remote: (each.get("path"), each.get("rate"), each.get("rule")) for remote, each in last.items()} == {

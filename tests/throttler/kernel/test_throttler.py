@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.mark.nightly(besides=("fd77",))
 @pytest.mark.parametrize(("family", "ethernet"), [(4, "10.77.1.2"), (6, "fd77:1::2")])
-def test_the_chosen_subflow_is_capped_and_the_other_is_not(site: Site, family: int, ethernet: str) -> None:
+def test_rule_caps_the_chosen_subflow_only(site: Site, family: int, ethernet: str) -> None:
     with running(site) as throttler:
         with connection(site, family):
             until(lambda: both_known(throttler.socket))
@@ -41,7 +41,7 @@ def test_the_chosen_subflow_is_capped_and_the_other_is_not(site: Site, family: i
         until(lambda: not ask(throttler.socket)["connections"])
 
 
-def test_one_subflow_and_plain_tcp_are_left_alone(site: Site) -> None:
+def test_single_subflow_and_plain_tcp_are_not_capped(site: Site) -> None:
     with running(site) as throttler:
         with connection(site, protocol=socket.IPPROTO_TCP):
             assert not ask(throttler.socket)["connections"]
@@ -54,14 +54,14 @@ def test_one_subflow_and_plain_tcp_are_left_alone(site: Site) -> None:
             assert "only 1 active subflow" in shown["subflows"][0]["reason"]
 
 
-def test_connections_older_than_the_daemon_are_known(site: Site) -> None:
+def test_connections_older_than_the_daemon_are_capped(site: Site) -> None:
     with connection(site), running(site) as throttler:
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         (shown,) = ask(throttler.socket)["connections"]
         assert [s["interface"] for s in shown["subflows"]] == ["wan0", "wan0"]
 
 
-def test_the_cap_is_lifted_from_the_last_usable_subflow(site: Site) -> None:
+def test_cap_is_lifted_if_its_subflow_is_the_only_one_left(site: Site) -> None:
     with running(site) as throttler, connection(site):
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         site.client.run(["ip", "mptcp", "endpoint", "delete", "id", "4"])
@@ -73,7 +73,7 @@ def test_the_cap_is_lifted_from_the_last_usable_subflow(site: Site) -> None:
             site.client.run(["ip", "mptcp", "endpoint", "add", "10.77.2.2", "dev", "wlan0", "id", "4", "subflow"])
 
 
-def test_dry_run_touches_no_subflow_and_says_what_it_would_do(site: Site) -> None:
+def test_dry_run_caps_nothing_and_says_what_it_would_cap(site: Site) -> None:
     site.policy.write_text(POLICY + "dry_run: true\n")
     with running(site) as throttler, connection(site):
         until(lambda: len(ask(throttler.socket)["connections"]) == 1)
@@ -86,7 +86,7 @@ def test_dry_run_touches_no_subflow_and_says_what_it_would_do(site: Site) -> Non
         assert not ask(throttler.socket)["classes"]
 
 
-def test_paths_told_apart_by_the_proxys_interface(make_testbed: Callable[..., Testbed], site: Site) -> None:
+def test_paths_defined_by_the_proxys_interface(make_testbed: Callable[..., Testbed], site: Site) -> None:
     testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
     policy = testbed.directory / "policy.yaml"
     policy.write_text(
@@ -108,31 +108,31 @@ def test_paths_told_apart_by_the_proxys_interface(make_testbed: Callable[..., Te
         (classid,) = other.entries().values()
         for interface in ("wan0", "wan1"):
             assert f"class htb {classid} " in other.proxy.run(["tc", "class", "show", "dev", interface]).stdout
-    other.nothing_left(before)
+    other.assert_nothing_left(before)
 
 
-def test_a_forged_join_never_counts(site: Site) -> None:
-    """A stranger who knows the token, but not the keys, joins from an address in the client's Wi-Fi network."""
+def test_forged_join_does_not_count_as_a_subflow(site: Site) -> None:
+    """An attacker who knows the token, but not the keys, joins from an address in the client's Wi-Fi network."""
     from mptcp_layers import MpJoinAck, MpJoinSyn, tcp_option
     from scapy.config import conf
     from scapy.layers.inet import IP, TCP
     from scapy.layers.l2 import Ether
 
-    stranger, core = "10.77.2.77", site.testbed["core"]
+    attacker, core = "10.77.2.77", site.testbed["core"]
     mac = site.client.run(["cat", "/sys/class/net/wlan0/address"]).stdout.strip()
     core_mac = core.run(["cat", "/sys/class/net/to-wlan0/address"]).stdout.strip()
-    core.run(["ip", "neigh", "replace", stranger, "lladdr", mac, "dev", "to-wlan0"])
+    core.run(["ip", "neigh", "replace", attacker, "lladdr", mac, "dev", "to-wlan0"])
     site.client.run(["ip", "mptcp", "endpoint", "delete", "id", "4"])
     try:
         with running(site) as throttler, connection(site):
             until(lambda: len(ask(throttler.socket)["connections"]) == 1)
             until(lambda: not site.entries())  # For a moment, the throttler anticipates a join
             token = int(ask(throttler.socket)["connections"][0]["token"], 16)
-            frame = Ether(src=mac, dst=core_mac) / IP(src=stranger, dst=site.proxy.address("wan0"))
+            frame = Ether(src=mac, dst=core_mac) / IP(src=attacker, dst=site.proxy.address("wan0"))
             syn = MpJoinSyn(address_id=9, token=token, nonce=1)
             with (
                 site.client.entered(),
-                conf.L2socket(iface="wlan0", filter=f"dst host {stranger}", promisc=False) as wire,
+                conf.L2socket(iface="wlan0", filter=f"dst host {attacker}", promisc=False) as wire,
             ):
                 opening = TCP(sport=4444, dport=PORT, flags="S", seq=1000, options=[tcp_option(syn)])
                 answer = wire.sr1(frame / opening, timeout=60, verbose=0)
@@ -147,10 +147,10 @@ def test_a_forged_join_never_counts(site: Site) -> None:
             assert not site.entries()
     finally:
         site.client.run(["ip", "mptcp", "endpoint", "add", "10.77.2.2", "dev", "wlan0", "id", "4", "subflow"])
-        core.run(["ip", "neigh", "del", stranger, "dev", "to-wlan0"])
+        core.run(["ip", "neigh", "del", attacker, "dev", "to-wlan0"])
 
 
-def test_only_our_bits_of_the_mark_are_changed(site: Site) -> None:
+def test_only_the_throttlers_bits_of_the_mark_change(site: Site) -> None:
     mangle = ["iptables-legacy", "-t", "mangle"]
     site.proxy.run(
         [*mangle, "-A", "OUTPUT", "-p", "tcp", "--sport", str(PORT), "-j", "MARK", "--set-mark", "0x12000034"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the throttler's life: start, reload, stop, kill, and changes by others. It leaves the kernel as it was."""
+"""Tests for the throttler's life: start, reload, stop, kill, and changes by other programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-def test_a_killed_daemons_successor_adopts_and_no_entry_is_ever_missing(site: Site) -> None:
+def test_successor_of_a_killed_throttler_keeps_all_entries(site: Site) -> None:
     first = site.start()
     with connection(site):
         until(lambda: both_known(first.socket))
@@ -51,7 +51,7 @@ def test_a_killed_daemons_successor_adopts_and_no_entry_is_ever_missing(site: Si
         assert second.wait(60) == 0
 
 
-def test_cleanup_after_a_kill_removes_all_and_refuses_while_a_daemon_runs(site: Site) -> None:
+def test_cleanup_after_a_kill_removes_all_and_is_refused_before(site: Site) -> None:
     before = site.state()
     throttler = site.start()
     with connection(site):
@@ -64,12 +64,12 @@ def test_cleanup_after_a_kill_removes_all_and_refuses_while_a_daemon_runs(site: 
         assert differences(before, site.state())
         done = site.throttler("cleanup")
         assert done.returncode == 0, done.stdout
-        site.nothing_left(before)
-    again = site.throttler("cleanup")
-    assert again.returncode == 0
+        site.assert_nothing_left(before)
+    repeated = site.throttler("cleanup")
+    assert repeated.returncode == 0
 
 
-def test_reload_takes_a_good_policy_and_refuses_a_bad_one(site: Site) -> None:
+def test_reload_accepts_a_valid_policy_and_refuses_an_invalid_one(site: Site) -> None:
     with running(site) as throttler, connection(site) as ends, traffic(ends):
         until(lambda: len(site.entries()) == 1)
 
@@ -90,17 +90,17 @@ def test_reload_takes_a_good_policy_and_refuses_a_bad_one(site: Site) -> None:
         until(lambda: clients(site.entries()) == ["10.77.2.2"])
 
 
-def test_the_log_says_which_caps_were_set_and_lifted(site: Site) -> None:
+def test_log_names_caps_that_were_set(site: Site) -> None:
     # Without anticipation, there is one decision. An anticipated cap could be lifted, and set again for a late subflow.
     site.policy.write_text(POLICY + "anticipate: false\n")
     with running(site) as throttler, connection(site):
-        begun = "rule spare-ethernet caps path ethernet at 5 Mbit/s"
-        until(lambda: f" (5 Mbit/s): {begun}" in throttler.process.output())
-        (line,) = (each for each in throttler.process.output().splitlines() if begun in each)
+        cap_text = "rule spare-ethernet caps path ethernet at 5 Mbit/s"
+        until(lambda: f" (5 Mbit/s): {cap_text}" in throttler.process.output())
+        (line,) = (each for each in throttler.process.output().splitlines() if cap_text in each)
         assert line.startswith("INFO: 10.77.8.2:3128-10.77.1.2:")
 
 
-def test_an_interface_that_goes_and_returns_is_captured_and_shaped_again(site: Site) -> None:
+def test_interface_that_was_down_is_captured_and_shaped_again(site: Site) -> None:
     with running(site) as throttler:
         with site.proxy.link_down("wan0"):
             until(lambda: "capturing again when it is there and up" in throttler.process.output())
@@ -109,7 +109,7 @@ def test_an_interface_that_goes_and_returns_is_captured_and_shaped_again(site: S
             until(lambda: clients(site.entries()) == ["10.77.1.2"])
 
 
-def test_what_somebody_removes_is_put_back(site: Site) -> None:
+def test_removed_rules_and_classes_are_restored(site: Site) -> None:
     with running(site) as throttler, connection(site):
         until(lambda: both_known(throttler.socket))
         until(lambda: len(site.entries()) == 1)
@@ -124,7 +124,7 @@ def test_what_somebody_removes_is_put_back(site: Site) -> None:
         until(lambda: f"class htb {classid} " in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
 
 
-def test_a_start_that_fails_says_why_and_changes_nothing(site: Site) -> None:
+def test_failed_start_gives_its_reason(site: Site) -> None:
     config = site.testbed.directory / "no-such-interface.yaml"
     config.write_text(site.config.read_text().replace('"wan0"', '"wan7"'))
     process = site.proxy.popen(
@@ -146,7 +146,7 @@ def test_a_start_that_fails_says_why_and_changes_nothing(site: Site) -> None:
 
 
 @pytest.mark.parametrize("moment", ["at once", "while starting"])
-def test_a_stop_during_the_start_leaves_the_kernel_as_it_was(site: Site, moment: str) -> None:
+def test_stop_during_the_start_leaves_the_kernel_unchanged(site: Site, moment: str) -> None:
     process = site.proxy.popen(
         [program("mptcp-throttler"), "run", "--config", str(site.config)],
         name="hasty",
@@ -160,7 +160,7 @@ def test_a_stop_during_the_start_leaves_the_kernel_as_it_was(site: Site, moment:
     assert "Traceback" not in process.output()
 
 
-def test_an_impatient_stop_leaves_the_kernel_as_it_was(site: Site) -> None:
+def test_repeated_stop_signals_leave_the_kernel_unchanged(site: Site) -> None:
     throttler = site.start()
     with connection(site):
         until(lambda: len(site.entries()) == 1)
@@ -170,9 +170,7 @@ def test_an_impatient_stop_leaves_the_kernel_as_it_was(site: Site) -> None:
     assert throttler.process.wait(60) == 0
 
 
-def test_an_interface_that_is_made_anew_does_not_stop_the_others(
-    make_testbed: Callable[..., Testbed], site: Site
-) -> None:
+def test_recreated_interface_does_not_affect_the_others(make_testbed: Callable[..., Testbed], site: Site) -> None:
     testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)
@@ -199,7 +197,7 @@ def test_an_interface_that_is_made_anew_does_not_stop_the_others(
     assert "4d50" not in other.proxy.run(["tc", "qdisc", "show"]).stdout
 
 
-def test_a_successor_with_the_other_backend_removes_what_the_first_left(site: Site) -> None:
+def test_successor_with_the_other_backend_removes_the_first_ones_objects(site: Site) -> None:
     first = site.start()
     with connection(site):
         until(lambda: len(site.entries()) == 1)

@@ -59,46 +59,48 @@ def start(site: Site) -> Iterator[Callable[..., Process]]:
     lock.unlink()
 
 
-def socket_of(site: Site) -> Path:
+def status_socket(site: Site) -> Path:
     return Path(throttler_mounts(site.proxy)["/run/mptcp-throttler"]) / "status.sock"
 
 
-def answers(site: Site, process: Process) -> Callable[[], bool]:
+def is_in_step(site: Site, process: Process) -> Callable[[], bool]:
     def asked() -> bool:
         assert process.running, process.output()
         try:
-            return bool(ask(socket_of(site))["in_step"])
+            return bool(ask(status_socket(site))["in_step"])
         except OSError:
             return False
 
     return asked
 
 
-def test_it_caps_adopts_and_takes_everything_back(site: Site, start: Callable[..., Process]) -> None:
+def test_unprivileged_throttler_caps_adopts_and_restores(site: Site, start: Callable[..., Process]) -> None:
     first = start()
-    until(answers(site, first), timeout=60)
+    until(is_in_step(site, first), timeout=60)
     with connection(site):
-        until(lambda: both_known(socket_of(site)))
+        until(lambda: both_known(status_socket(site)))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         entries = site.entries()
         first.kill()
         second = start()
-        until(answers(site, second), timeout=60)
+        until(is_in_step(site, second), timeout=60)
         assert site.entries() == entries
-        assert ask(socket_of(site))["paced"]
+        assert ask(status_socket(site))["paced"]
         second.signal(signal.SIGTERM)
         assert second.wait(60) == 0, second.output()
     assert "Traceback" not in first.output() + second.output()
     assert "WARNING" not in second.output()
 
 
-def test_it_steers_by_order_and_its_keeper_puts_the_sysctls_back(site: Site, start: Callable[..., Process]) -> None:
+def test_unprivileged_throttler_steers_and_its_keeper_restores_sysctls(
+    site: Site, start: Callable[..., Process]
+) -> None:
     def path_manager() -> str:
         return site.proxy.run(["cat", "/proc/sys/net/mptcp/pm_type"]).stdout.strip()
 
     site.policy.write_text(BY_ORDER)
     process = start()
-    until(answers(site, process), timeout=60)
+    until(is_in_step(site, process), timeout=60)
     assert path_manager() == "1"
     with connection(site):
         # Only a path manager in user space can make one subflow backup.
@@ -106,7 +108,7 @@ def test_it_steers_by_order_and_its_keeper_puts_the_sysctls_back(site: Site, sta
         process.kill()
         until(lambda: path_manager() == "0")
     process = start()
-    until(answers(site, process), timeout=60)
+    until(is_in_step(site, process), timeout=60)
     process.signal(signal.SIGTERM)
     assert process.wait(60) == 0, process.output()
     assert path_manager() == "0"
@@ -118,7 +120,7 @@ def backups(site: Site) -> list[bool]:
         return [each.made_backup for piece in sockets.pieces() for each in piece]
 
 
-def test_a_lock_of_iptables_that_it_may_not_read_is_told_in_one_line(site: Site, start: Callable[..., Process]) -> None:
+def test_unreadable_iptables_lock_is_reported_in_one_line(site: Site, start: Callable[..., Process]) -> None:
     if site.backend != "iptables":
         pytest.skip("nftables has no such lock")
     lock = site.testbed.directory / "xtables.lock"

@@ -54,12 +54,12 @@ class Site(ThrottledSite):
         finally:
             client.kill()
 
-    def traces(self) -> str:
+    def kernel_objects(self) -> str:
         """Return the throttler's upload device and tables that are in the kernel."""
         links = self.node.run(["sh", "-c", f"ip -o link show {DEVICE} 2>/dev/null || true"]).stdout
         return links + self.node.run(["nft", "list", "tables", "netdev"]).stdout
 
-    def passed(self) -> dict[str, int]:
+    def bytes_by_class(self) -> dict[str, int]:
         """Return the bytes that passed each class of a cap on the device."""
         listing = self.node.run(["tc", "-s", "class", "show", "dev", DEVICE]).stdout
         found = re.findall(r"class htb (4d50:[0-7]\w*) .*\n Sent (\d+) bytes", listing)
@@ -80,18 +80,18 @@ def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
     """Return the subflow on *path*, as soon as it exists. A path's cap is in force before its second subflow exists."""
     found: list[dict[str, Any]] = []
 
-    def is_there() -> bool:
+    def exists() -> bool:
         subflows = [each for connection in throttler.status()["connections"] for each in connection["subflows"]]
         found[:] = [each for each in subflows if each["path"] == path]
         return len(found) == 1
 
-    wait_until(is_there, f"there is a subflow by {path}", process=throttler.process)
+    wait_until(exists, f"there is a subflow by {path}", process=throttler.process)
     return found[0]
 
 
 @pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_a_cap_on_upload_shapes_the_chosen_subflow_alone(site: Site, family: int) -> None:
+def test_upload_cap_shapes_only_the_chosen_subflow(site: Site, family: int) -> None:
     throttler = site.start(UP)
     with site.upload(family):
         # Wait for this subflow first: until it exists, an anticipated cap may be lifted.
@@ -101,74 +101,78 @@ def test_a_cap_on_upload_shapes_the_chosen_subflow_alone(site: Site, family: int
         assert capped["upload"]["rule"] == "up"
         assert capped["upload"]["rate"] == 5_000_000
         assert capped["upload"]["reason"].startswith("upload: rule up caps path ethernet at 5 Mbit/s")
-        assert capped["classid"] is None, "nothing holds on download"
+        assert capped["classid"] is None, "the download has no cap"
         assert free["upload"]["classid"] is None
-        before = site.passed()[capped["upload"]["classid"]]
-        wait_until(lambda: site.passed()[capped["upload"]["classid"]] > before + 300_000, "packets pass the class")
+        before = site.bytes_by_class()[capped["upload"]["classid"]]
+        wait_until(
+            lambda: site.bytes_by_class()[capped["upload"]["classid"]] > before + 300_000, "packets pass the class"
+        )
         table = site.node.run(["nft", "list", "table", "netdev", "mptcp_throttler"]).stdout
         assert table.count(": jump class_") == 1
-    wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 0, "the entry goes with the connection")
-    site.stopped(throttler)
-    assert not site.traces()
+    wait_until(
+        lambda: throttler.status()["counters"]["upload_entries"] == 0, "the entry is removed with the connection"
+    )
+    site.stop_cleanly(throttler)
+    assert not site.kernel_objects()
 
 
-def test_a_reload_brings_it_and_takes_it_away(site: Site) -> None:
+def test_reload_adds_and_removes_upload_shaping(site: Site) -> None:
     throttler = site.start(DOWN_ONLY)
     with site.upload():
         subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["entries"] == 1, "the cap on download is in force")
-        assert not site.traces(), "a policy that says nothing of uploads costs nothing there"
+        assert not site.kernel_objects(), "a policy without upload rules makes no upload device"
         assert subflow(throttler, "ethernet")["upload"] is None
         site.reload(throttler, BOTH)
-        wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "that on upload is too")
+        wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap on upload is in force, too")
         assert subflow(throttler, "ethernet")["classid"] is not None
         assert {each["direction"] for each in throttler.status()["classes"]} == {"down", "up"}
         site.reload(throttler, DOWN_ONLY)
-        wait_until(lambda: not site.traces(), "device and table are gone")
+        wait_until(lambda: not site.kernel_objects(), "device and table are gone")
         assert subflow(throttler, "ethernet")["classid"] is not None
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)
 
 
-def test_what_a_killed_daemon_left_is_adopted_or_removed(site: Site) -> None:
+def test_successor_adopts_or_removes_the_upload_device(site: Site) -> None:
     throttler = site.start(UP)
     with site.upload():
-        wait_until(lambda: len(site.passed()) == 1, "the class is there")
+        wait_until(lambda: len(site.bytes_by_class()) == 1, "the class exists")
         subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
-        wait_until(lambda: throttler.status()["classes"][0]["rate"] == 5_000_000, "its ramp is over")
-        left = site.passed()
+        wait_until(lambda: throttler.status()["classes"][0]["rate"] == 5_000_000, "the class has the final rate")
+        before = site.bytes_by_class()
         throttler.process.kill()
         throttler = site.start(UP)
-        assert site.passed().keys() == left.keys()
+        assert site.bytes_by_class().keys() == before.keys()
         assert throttler.status()["counters"]["upload_reconciler"]["classes_upserted"] == 0
         throttler.process.kill()
         throttler = site.start(DOWN_ONLY)
-        assert not site.traces()
-    site.stopped(throttler)
+        assert not site.kernel_objects()
+    site.stop_cleanly(throttler)
 
 
-def test_cleanup_removes_what_a_killed_daemon_left(site: Site) -> None:
+def test_cleanup_removes_the_upload_device_of_a_killed_throttler(site: Site) -> None:
     site.start(UP).process.kill()
-    assert DEVICE in site.traces()
+    assert DEVICE in site.kernel_objects()
     site.cleanup()
-    assert not site.traces()
+    assert not site.kernel_objects()
 
 
-def test_a_device_that_somebody_removed_comes_back(site: Site) -> None:
+def test_removed_upload_device_is_made_again(site: Site) -> None:
     throttler = site.start(UP)
     with site.upload():
         subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
         site.node.run(["ip", "link", "del", DEVICE])
-        wait_until(lambda: DEVICE in site.traces(), "the device is back")
-        wait_until(lambda: len(site.passed()) == 1, "so is the class")
-        (classid,) = site.passed()
-        before = site.passed()[classid]
-        wait_until(lambda: site.passed()[classid] > before + 100_000, "packets pass it again")
-    site.stopped(throttler)
+        wait_until(lambda: DEVICE in site.kernel_objects(), "the device is back")
+        wait_until(lambda: len(site.bytes_by_class()) == 1, "the class is back")
+        (classid,) = site.bytes_by_class()
+        before = site.bytes_by_class()[classid]
+        wait_until(lambda: site.bytes_by_class()[classid] > before + 100_000, "packets pass the class again")
+    site.stop_cleanly(throttler)
 
 
-def test_something_else_of_that_name_refuses_the_reload(site: Site) -> None:
+def test_reload_is_refused_if_another_device_has_the_name(site: Site) -> None:
     throttler = site.start(DOWN_ONLY)
     site.node.run(["ip", "link", "add", DEVICE, "type", "veth", "peer", "name", "other"])
     try:
@@ -178,10 +182,10 @@ def test_something_else_of_that_name_refuses_the_reload(site: Site) -> None:
         assert throttler.status()["policy"]["rules"] == ["down"]
     finally:
         site.node.run(["ip", "link", "del", DEVICE])
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)
 
 
-def test_the_printed_commands_make_the_desired_state(testbed: Testbed, require: Any) -> None:
+def test_commands_printed_for_uploads_make_the_daemons_state(testbed: Testbed, require: Any) -> None:
     require("htb", "nftables", "ifb", "nft-ingress")
     classes = {0x10: class_spec(0x10, a_throttle(5_000_000, 5_000_000, None, Share.PATH), direction=Direction.UP)}
     entries = {

@@ -26,11 +26,11 @@ def links(host: LiveNode, require: object) -> Iterator[LiveNode]:
         host.run(["ip", "link", "add", name, "type", "veth", "peer", peer])
     yield host
     with host.entered():
-        asyncio.run(started(["u0"], stop=True))
+        asyncio.run(make_table(["u0"], stop=True))
     host.run(["sh", "-c", "for each in v0 v1 v2; do ip link del $each; done"])
 
 
-async def started(interfaces: Sequence[str], *, stop: bool = False) -> list[str]:
+async def make_table(interfaces: Sequence[str], *, stop: bool = False) -> list[str]:
     """Make the table as a start with *interfaces* does. Then leave it as a kill would or, with *stop*, remove it."""
     tc, netfilter = IfbTrafficControl(Ownership()), NftablesNetfilter(NftTable(Ownership(), interfaces))
     await tc.prepare()
@@ -43,7 +43,7 @@ async def started(interfaces: Sequence[str], *, stop: bool = False) -> list[str]
     return complaints
 
 
-def hooked(host: LiveNode) -> list[str]:
+def hooked_interfaces(host: LiveNode) -> list[str]:
     """Return the interface of each base chain."""
     listed = host.run(["nft", "list", "table", "netdev", "mptcp_throttler"]).stdout
     devices = re.findall(r"hook ingress devices? (?:= \{)?([^}]*?)\}? priority", listed)
@@ -52,31 +52,31 @@ def hooked(host: LiveNode) -> list[str]:
 
 @pytest.mark.nightly(besides=("interfaces0", "interfaces4"))
 @pytest.mark.parametrize("interfaces", [["u1", "u0"], ["u0"], ["u1"], ["u1", "u@2"], ["u@2", "u0", "u1"]])
-def test_other_interfaces_after_a_kill_have_one_chain_each(links: LiveNode, interfaces: list[str]) -> None:
+def test_start_with_other_interfaces_makes_one_chain_each(links: LiveNode, interfaces: list[str]) -> None:
     """Defect: u1's chain stayed, or the table was refused (before Linux 6.4), or u0 stayed hooked in u1's chain."""
     with links.entered():
-        asyncio.run(started(["u0", "u1"]))
-        assert hooked(links) == ["u0", "u1"]
-        assert asyncio.run(started(interfaces)) == []
-    assert hooked(links) == sorted(interfaces)
+        asyncio.run(make_table(["u0", "u1"]))
+        assert hooked_interfaces(links) == ["u0", "u1"]
+        assert asyncio.run(make_table(interfaces)) == []
+    assert hooked_interfaces(links) == sorted(interfaces)
 
 
-def test_what_has_the_name_of_another_has_its_own_chain(links: LiveNode) -> None:
+def test_swapped_interface_names_get_their_own_chains(links: LiveNode) -> None:
     with links.entered():
-        asyncio.run(started(["u0", "u1"]))
+        asyncio.run(make_table(["u0", "u1"]))
         for words in ("u0 name u9", "u1 name u0"):
             links.run(["ip", "link", "set", *words.split()])
-        assert asyncio.run(started(["u0"])) == []
-        assert hooked(links) == ["u0"]
-        assert asyncio.run(started(["u0", "u9"])) == []
-    assert hooked(links) == ["u0", "u9"]
+        assert asyncio.run(make_table(["u0"])) == []
+        assert hooked_interfaces(links) == ["u0"]
+        assert asyncio.run(make_table(["u0", "u9"])) == []
+    assert hooked_interfaces(links) == ["u0", "u9"]
 
 
-def test_the_chains_of_a_version_that_numbered_them_go(links: LiveNode) -> None:
+def test_chains_numbered_by_an_earlier_version_are_replaced(links: LiveNode) -> None:
     for number in (0, 1):
         hook = f'type filter hook ingress device "u{number}" priority filter'
         links.run(["nft", "add table netdev mptcp_throttler"])
         links.run(["nft", f"add chain netdev mptcp_throttler ingress_{number} {{ {hook}; policy accept; }}"])
     with links.entered():
-        assert asyncio.run(started(["u1", "u0"])) == []
-    assert hooked(links) == ["u0", "u1"]
+        assert asyncio.run(make_table(["u1", "u0"])) == []
+    assert hooked_interfaces(links) == ["u0", "u1"]

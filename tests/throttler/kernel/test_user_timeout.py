@@ -52,9 +52,7 @@ print("later", lasts(longest))
 
 
 @pytest.mark.parametrize(("what", "timeout"), [("data", 4.0), ("keepalive", LONGEST)])
-def test_what_a_subflow_to_a_client_that_vanished_waits_for(
-    require: Callable[..., None], what: str, timeout: float
-) -> None:
+def test_subflow_to_a_vanished_client_ends_in_time(require: Callable[..., None], what: str, timeout: float) -> None:
     """Defect: the timeout replaced the limit on unanswered probes, and an idle tunnel stayed five minutes, not two."""
     require("mptcp", "bpf-pacing", "nftables")
     script = 'ip link set lo up && exec "$@"'

@@ -77,7 +77,7 @@ class Site(ThrottledSite):
         """Return the bytes on the wire that the client has received by *device*."""
         return self.testbed["client"].interface_bytes(device).received
 
-    def both(self) -> int:
+    def received_by_both(self) -> int:
         return self.received("eth0") + self.received("wlan0")
 
     def used(self) -> int:
@@ -106,40 +106,40 @@ def subflows(throttler: Throttler) -> list[int]:
     return [len(each["subflows"]) for each in throttler.status()["connections"]]
 
 
-def test_the_tunnel_has_two_subflows_a_cap_holds_and_a_budget_counts_it(site: Site) -> None:
+def test_tunnel_has_two_subflows_and_is_capped_and_counted(site: Site) -> None:
     throttler = site.start(POLICY)
-    before, counted = site.both(), site.used()
+    before, counted = site.received_by_both(), site.used()
     with site.vpn() as vpn:
         wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")
-        with site.download(vpn) as ended:
+        with site.download(vpn) as finish:
             began, first, other = time.monotonic(), site.received("eth0"), site.received("wlan0")
-            ended()
+            finish()
             seconds = time.monotonic() - began
             carried = site.received("eth0") - first
             assert 8 * (carried - BURST) < 1.1 * CAP * seconds
             assert carried > BURST
             assert site.received("wlan0") - other > 2 * carried
-        received = site.both() - before
+        received = site.received_by_both() - before
         # Headers, and control messages of both ends, are not counted.
         wait_until(lambda: 0.9 * received < site.used() - counted < received, "the budget has counted the tunnel")
     wait_until(lambda: subflows(throttler) == [], "the tunnel is gone")
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)
 
 
 @pytest.mark.nightly(besides=("[by-connect-eth0]",))
 @pytest.mark.parametrize("device", ["eth0", "wlan0"])
-def test_a_path_is_pulled_and_comes_back_and_the_download_inside_is_whole(site: Site, device: str) -> None:
+def test_download_in_the_tunnel_survives_the_loss_of_a_path(site: Site, device: str) -> None:
     throttler = site.start(PATHS + "rules: [{name: cap, paths: [ethernet, wifi], throttle: {rate: 8 Mbit/s}}]\n")
     # *device* has the initial subflow or the joined one; *other* has the other one.
     other = {"eth0": "wlan0", "wlan0": "eth0"}[device]
     with site.vpn() as vpn:
         wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")
-        with site.download(vpn) as ended:
+        with site.download(vpn) as finish:
             with site.testbed["client"].link_down(device):
-                alone = site.received(other)
-                wait_until(lambda: site.received(other) > alone + 500_000, "the other path carries it")
+                before = site.received(other)
+                wait_until(lambda: site.received(other) > before + 500_000, "the other path carries the download")
             back = site.received(device)
             wait_until(lambda: site.received(device) > back + 100_000, "the path carries something again")
-            ended()
+            finish()
     wait_until(lambda: subflows(throttler) == [], "the tunnel is gone")
-    site.stopped(throttler)
+    site.stop_cleanly(throttler)

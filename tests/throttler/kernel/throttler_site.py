@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leftovers import nothing_left
+from leftovers import assert_nothing_left
 
 from mptcp_common import status_client
 from mptcp_lab.testbed import LiveNode, Testbed
@@ -128,13 +128,18 @@ class Site:
         """Return the whole state that a throttler could change: the kernel, processes, BPF, and files."""
         return whole_state(self.proxy, Path(throttler_mounts(self.proxy)["/run/mptcp-throttler"]), more=())
 
-    def nothing_left(self, before: State) -> None:
+    def assert_nothing_left(self, before: State) -> None:
         """Check that the state is the same as *before*, in everything that a throttler may change."""
-        nothing_left(before, self.state)
+        assert_nothing_left(before, self.state)
+
+
+def needed_by(backend: str) -> tuple[str, ...]:
+    """Return the features of the testbed that a netfilter backend needs."""
+    return {"iptables": ("ipset", "iptables-legacy")}.get(backend, (backend,))
 
 
 def make_site(backend: str, make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
-    require("htb", *(["ipset", "iptables-legacy"] if backend == "iptables" else ["nftables"]))
+    require("htb", *needed_by(backend))
     testbed = make_module_testbed()
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)
@@ -143,12 +148,12 @@ def make_site(backend: str, make_module_testbed: Callable[..., Testbed], require
 
 
 @contextmanager
-def untouched_afterwards(site: Site) -> Iterator[None]:
+def check_untouched(site: Site) -> Iterator[None]:
     """Check after the block that the throttler has left kernel, processes and files as they were."""
     site.policy.write_text(POLICY)
     before = site.state()
     yield
-    site.nothing_left(before)
+    site.assert_nothing_left(before)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from leftovers import nothing_left
+from leftovers import assert_nothing_left
 
 from mptcp_lab.testbed import LiveNode, Program, Testbed
 from mptcp_lab.testbed.services import (
@@ -32,17 +32,17 @@ paths:
 UNCAPPED = PATHS + "rules: []\n"
 
 
-def goes_on(throttler: Throttler, times: int = 2) -> None:
+def wait_for_comparisons(throttler: Throttler, times: int = 2) -> None:
     """Wait until *throttler* has compared its state with the kernel *times* times.
 
     It has then repaired all that it can.
     """
 
-    def compared() -> int:
+    def comparisons() -> int:
         return int(throttler.status()["counters"]["observers"]["resyncs"])
 
-    before = compared()
-    wait_until(lambda: compared() >= before + times, "the throttler goes on", process=throttler.process)
+    before = comparisons()
+    wait_until(lambda: comparisons() >= before + times, "the throttler has compared again", process=throttler.process)
 
 
 @dataclass
@@ -83,7 +83,7 @@ class ThrottledSite:
         """
         if self.latest is not None and self.latest.process.running:
             self.latest.process.kill()
-            self._cleaned()
+            self._run_cleanup()
         self.policy.write_text(policy)
         self.latest = start_throttler(self.node, self.config)
         return self.latest
@@ -107,7 +107,7 @@ class ThrottledSite:
         client.kill()
         self.testbed["client"].run(["ss", "-tK"])
 
-    def stopped(self, throttler: Throttler, *, keeper: bool = False) -> None:
+    def stop_cleanly(self, throttler: Throttler, *, keeper: bool = False) -> None:
         """Stop *throttler* as systemd would. It must exit with status 0 and leave nothing.
 
         *keeper*: remaining connections still need the keeper of the path manager, so the keeper may still run.
@@ -115,15 +115,15 @@ class ThrottledSite:
         throttler.process.signal(signal.SIGTERM)
         assert throttler.process.wait(60) == 0, throttler.process.output()
         assert "Traceback" not in throttler.process.output()
-        nothing_left(self.before, self.state, keeper=keeper)
+        assert_nothing_left(self.before, self.state, keeper=keeper)
 
     def cleanup(self) -> str:
         """Run ``mptcp-throttler cleanup``, which must succeed and leave nothing. Return its output."""
-        said = self._cleaned()
-        nothing_left(self.before, self.state)
-        return said
+        output = self._run_cleanup()
+        assert_nothing_left(self.before, self.state)
+        return output
 
-    def _cleaned(self) -> str:
+    def _run_cleanup(self) -> str:
         argv = [self.node.program("mptcp-throttler"), "cleanup", "--config", str(self.config)]
         cleaned = self.node.popen(argv, name="throttler-cleanup", mounts=throttler_mounts(self.node))
         assert cleaned.wait(60) == 0, cleaned.output()

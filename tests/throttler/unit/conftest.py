@@ -26,8 +26,8 @@ def host() -> Host:
 
 
 @pytest.fixture
-def collected_by_hand() -> Iterator[None]:
-    """Switch off the automatic garbage collector, as in the daemon.
+def manual_collection() -> Iterator[None]:
+    """Switch the automatic garbage collector off, as in the daemon.
 
     Objects from before the test are excluded from collection.
     """
@@ -48,7 +48,7 @@ def replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         (tmp_path / "policy.yaml").write_text(policy)
         (tmp_path / "capture").write_bytes(capture)
         code = main(["replay", str(tmp_path / "capture"), "--policy", str(tmp_path / "policy.yaml"), *arguments])
-        said = capsys.readouterr()
-        return code, said.out, said.err.replace(str(tmp_path), "")
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err.replace(str(tmp_path), "")
 
     return run

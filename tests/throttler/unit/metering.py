@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A budget stage with simulated sockets and connections that it meters."""
+"""A budget stage with simulated sockets and connections, whose bytes it counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mptcp_throttler.stages.stage import Samples
 ATHENS = ZoneInfo("Europe/Athens")
 MB = 1_000_000
 PROXY = ip_address("10.77.0.1").packed
-HEAD = """\
+POLICY_HEAD = """\
 version: 1
 time_zone: Europe/Athens
 paths:
@@ -39,7 +39,7 @@ HOURS = f"""\
 
 
 def policy(rules: str, top: str = "") -> Policy:
-    return load_policy(f"{HEAD}{top}rules:\n{rules}", "policy.yaml")
+    return load_policy(f"{POLICY_HEAD}{top}rules:\n{rules}", "policy.yaml")
 
 
 MONTHLY = policy(LTE % "period: month")
@@ -97,7 +97,7 @@ class Host:
         return stale | set(observed(self.stage, Samples(self.clock, dict(self.sockets), True)).changed)
 
     def close(self, token: int, report: bool = True) -> None:
-        """End the connection. Its sockets are gone, and the tracker knows it. With *report*, the meter reports them."""
+        """Close the connection and its sockets. With *report*, the meter reports the sockets to the stage."""
         for subflow in self.connections.pop(token).subflows:
             socket = self.sockets.pop(subflow.four_tuple)
             if report:
@@ -108,7 +108,7 @@ class Host:
         end = socket.four_tuple.remote, socket.four_tuple.remote_port, socket.four_tuple.local_port
         self.stage.sockets.socket_closed(socket.cookie, end, socket.bytes_acked, socket.bytes_received)
 
-    def used(self) -> dict[str, int]:
+    def take_used(self) -> dict[str, int]:
         """Return the bytes counted for each budget, summed over clients and periods."""
         for account, octets in self.stage.sockets.take_pending().added.items():
             self.written[account] = self.written.get(account, 0) + octets

@@ -80,7 +80,7 @@ class Path:
         self.nonce_client, self.nonce_proxy = seed[8:12], seed[12:16]
         self.remote_id, self.local_id, self.backup = (0, 0, False) if initial else (seed[16], 0, False)
 
-    def again(self) -> Path:
+    def retried(self) -> Path:
         """Return a later attempt with the same four-tuple."""
         other = Path.__new__(Path)
         other.__dict__.update(self.__dict__)
@@ -180,7 +180,7 @@ class Path:
         )
         return replace(event, **changes)  # type: ignore[arg-type]
 
-    def dumped(self, **changes: Any) -> KernelSubflow:
+    def kernel_subflow(self, **changes: Any) -> KernelSubflow:
         entry = KernelSubflow(
             self.host.token, self.four_tuple, self.is_initial, self.local_id, self.remote_id, self.backup, 0.0
         )
@@ -194,15 +194,15 @@ def feed(tracker: Tracker, *items: Segment | KernelEvent) -> list[Event]:
     return events
 
 
-def announced(tracker: Tracker, *items: Segment | KernelEvent) -> list[str]:
+def kinds_of_events(tracker: Tracker, *items: Segment | KernelEvent) -> list[str]:
     """Return the kinds of the events that *items* cause."""
     return kinds(feed(tracker, *items))
 
 
-def opened(tracker: Tracker, host: Host) -> Path:
+def open_connection(tracker: Tracker, host: Host) -> Path:
     """Open a connection and return its first subflow."""
     path = host.initial()
-    assert announced(tracker, *path.established()) == [OPENED, ACTIVE]
+    assert kinds_of_events(tracker, *path.established()) == [OPENED, ACTIVE]
     return path
 
 
@@ -210,6 +210,6 @@ def kinds(events: Iterable[Event]) -> list[str]:
     return [event.kind.value for event in events]
 
 
-def known(tracker: Tracker, host: Host) -> list[FourTuple]:
+def known_subflows(tracker: Tracker, host: Host) -> list[FourTuple]:
     connection = tracker.connections.get(host.token)
     return [subflow.four_tuple for subflow in connection.subflows] if connection else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for carrying out what stages want, and for the log when the kernel refuses."""
+"""Tests for Actions, which carries out what the stages want, and for its log when the kernel refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from sampling import four_tuple
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.actions import MOST_LINES, Actions
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
@@ -20,11 +19,11 @@ class Refusing:
     """A path manager that refuses each change, as for connections that it does not manage."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
+        self.requests: list[int] = []
         self.commands = self
 
     def set_backup(self, token: int, known: FourTuple, backup: bool) -> None:
-        self.asked.append(token)
+        self.requests.append(token)
         raise KernelError(f"make a subflow of connection {token:08x} backup: Invalid argument")
 
 
@@ -35,11 +34,11 @@ def path_manager() -> Refusing:
 
 @pytest.fixture
 def effects(path_manager: Refusing) -> Actions:
-    stage = SteeringStage(load_policy("version: 1\npaths: {a: {subflow: initial}}\nrules: []\n", "p"))
+    stage = SteeringStage()
     return Actions(path_manager, {}, None, stage, None)  # type: ignore[arg-type]
 
 
-def test_of_many_connections_that_cannot_be_steered_a_few_are_named_in_a_minute(
+def test_failed_steering_of_many_connections_is_logged_a_few_times_a_minute(
     effects: Actions, path_manager: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: after a reload to a policy by order, each older connection caused a line in the log, and an event."""
@@ -48,7 +47,7 @@ def test_of_many_connections_that_cannot_be_steered_a_few_are_named_in_a_minute(
     wanted = [SetBackup(token, four_tuple(1, token), True, "s") for token in range(1, 101)]
     with caplog.at_level(logging.WARNING):
         effects.carry_out(wanted)
-        assert path_manager.asked == list(range(1, 101))
+        assert path_manager.requests == list(range(1, 101))
         assert len(caplog.records) == MOST_LINES
         now += 60
         effects.carry_out(wanted[:1])

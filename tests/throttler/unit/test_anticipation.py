@@ -31,7 +31,7 @@ def subflow(remote: bytes, port: int, initial: bool, since: float) -> Subflow:
 
 
 class Clients:
-    """Connections of clients that begin, are joined and end."""
+    """Connections of clients that begin, get a join, and end."""
 
     def __init__(self) -> None:
         self.anticipation = Anticipation()
@@ -62,8 +62,8 @@ class Clients:
         connection = self.open[token]
         return self.anticipation.paths(connection, len(connection.subflows), now)
 
-    def pass_by(self, now: float) -> list[int]:
-        """Decide anew all connections that are due, as the daemon does."""
+    def decide_due(self, now: float) -> list[int]:
+        """Decide all connections that are due anew, as the daemon does."""
         due = self.anticipation.due(now)
         for token in due:
             self.subflows(token, now)
@@ -75,36 +75,36 @@ def clients() -> Clients:
     return Clients()
 
 
-def lone(clients: Clients, now: float, client: bytes = CLIENT) -> None:
+def end_without_join(clients: Clients, now: float, client: bytes = CLIENT) -> None:
     token = clients.begin(now, client)
-    clients.pass_by(now + WINDOW_SECONDS)
+    clients.decide_due(now + WINDOW_SECONDS)
     clients.end(token, now + 5)
 
 
-def test_a_connection_of_an_unknown_client_is_anticipated(clients: Clients) -> None:
+def test_connection_of_unknown_client_counts_as_two_subflows(clients: Clients) -> None:
     assert clients.subflows(clients.begin(100.0), 100.0) == 2
 
 
-def test_one_that_was_there_before_us_is_not(clients: Clients) -> None:
+def test_connection_from_before_the_start_is_not_anticipated(clients: Clients) -> None:
     token = clients.begin(100.0, seen=False)
     assert clients.subflows(token, 100.0) == 1
-    assert clients.pass_by(200.0) == []
+    assert clients.decide_due(200.0) == []
     assert clients.anticipation.clients == 0
 
 
-def test_a_lone_client_is_released_and_known(clients: Clients) -> None:
+def test_client_without_join_is_remembered_as_having_one_path(clients: Clients) -> None:
     token = clients.begin(100.0)
     assert clients.anticipation.next_due == pytest.approx(100.0 + WINDOW_SECONDS)
-    assert clients.pass_by(100.0 + WINDOW_SECONDS - 0.01) == []
-    assert clients.pass_by(100.0 + WINDOW_SECONDS) == [token]
+    assert clients.decide_due(100.0 + WINDOW_SECONDS - 0.01) == []
+    assert clients.decide_due(100.0 + WINDOW_SECONDS) == [token]
     assert clients.subflows(token, 100.3) == 1
     assert clients.subflows(clients.begin(101.0), 101.0) == 1
     assert clients.anticipation.take_flips() == {CLIENT: True}
     assert clients.anticipation.take_flips() == {}
 
 
-def test_a_second_path_that_comes_up_later_is_noticed(clients: Clients) -> None:
-    lone(clients, 100.0)
+def test_later_join_makes_anticipation_resume(clients: Clients) -> None:
+    end_without_join(clients, 100.0)
     clients.anticipation.take_flips()
     token = clients.begin(110.0)
     assert clients.subflows(token, 110.0) == 1
@@ -115,31 +115,31 @@ def test_a_second_path_that_comes_up_later_is_noticed(clients: Clients) -> None:
     assert clients.anticipation.next_due == pytest.approx(141.0 + LONG_WINDOW_SECONDS)
 
 
-def test_one_that_had_two_and_lost_one_has_one(clients: Clients) -> None:
+def test_lost_join_is_awaited_until_the_window_ends(clients: Clients) -> None:
     token = clients.begin(100.0)
     clients.join(token, 100.06)
     clients.lose(token)
-    assert clients.subflows(token, 100.1) == 2, "a join that is lost at once comes again"
-    assert clients.pass_by(100.0 + LONG_WINDOW_SECONDS) == [token]
-    assert clients.pass_by(101.0 + LONG_WINDOW_SECONDS) == [token]
+    assert clients.subflows(token, 100.1) == 2, "a join that is lost at once is tried again"
+    assert clients.decide_due(100.0 + LONG_WINDOW_SECONDS) == [token]
+    assert clients.decide_due(101.0 + LONG_WINDOW_SECONDS) == [token]
     assert clients.subflows(token, 101.0 + LONG_WINDOW_SECONDS) == 1
 
 
-def test_one_that_loses_its_second_path_later_has_one_at_once(clients: Clients) -> None:
+def test_connection_that_loses_its_join_later_is_not_anticipated(clients: Clients) -> None:
     token = clients.begin(100.0)
     clients.join(token, 100.06)
     clients.lose(token)
     assert clients.subflows(token, 103.0) == 1
-    assert clients.pass_by(104.0) == []
+    assert clients.decide_due(104.0) == []
 
 
-def test_one_late_join_does_not_make_a_client_lone(clients: Clients) -> None:
+def test_one_late_join_does_not_end_anticipation_for_a_client(clients: Clients) -> None:
     token = clients.begin(100.0)
     clients.join(token, 100.06)
     clients.begin(101.0)
-    assert len(clients.pass_by(103.5)) == 1
+    assert len(clients.decide_due(103.5)) == 1
     assert clients.subflows(clients.begin(104.0), 104.0) == 2
-    clients.pass_by(106.5)
+    clients.decide_due(106.5)
     assert clients.subflows(clients.begin(107.0), 107.0) == 1
 
 
@@ -147,71 +147,69 @@ def test_one_late_join_does_not_make_a_client_lone(clients: Clients) -> None:
     ("took", "window"),
     [(0.005, WINDOW_SECONDS), (0.2, 0.4), (0.45, 0.9), (0.8, LONG_WINDOW_SECONDS), (30.0, LONG_WINDOW_SECONDS)],
 )
-def test_a_client_whose_connections_nearly_all_join_is_given_twice_what_that_took(
-    clients: Clients, took: float, window: float
-) -> None:
+def test_window_is_twice_the_time_that_joins_take(clients: Clients, took: float, window: float) -> None:
     clients.join(clients.begin(60.0), 60.0 + took)
     token = clients.begin(101.0)
-    assert clients.pass_by(101.0 + window - 0.01) == []
-    assert clients.pass_by(101.0 + window + 0.001) == [token]
+    assert clients.decide_due(101.0 + window - 0.01) == []
+    assert clients.decide_due(101.0 + window + 0.001) == [token]
     assert clients.subflows(token, 101.0 + window + 0.001) == 1
 
 
-def test_one_long_join_is_forgotten_after_many_short_ones(clients: Clients) -> None:
+def test_many_short_joins_shorten_the_window_after_a_long_one(clients: Clients) -> None:
     clients.join(clients.begin(100.0), 101.0)
     for second in range(110, 140):
         clients.join(clients.begin(second), second + 0.01)
-    clients.pass_by(149.0)
+    clients.decide_due(149.0)
     clients.begin(150.0)
     assert clients.anticipation.next_due == pytest.approx(150.0 + WINDOW_SECONDS)
 
 
-def test_a_join_that_is_late_for_its_client_is_waited_for_longer_the_next_time(clients: Clients) -> None:
+def test_late_join_lengthens_the_next_window(clients: Clients) -> None:
     clients.join(clients.begin(100.0), 100.01)
     late = clients.begin(110.0)
-    clients.pass_by(110.0 + WINDOW_SECONDS)
+    clients.decide_due(110.0 + WINDOW_SECONDS)
     assert clients.subflows(late, 110.2) == 1
     clients.join(late, 110.3)
     clients.begin(120.0)
     assert clients.anticipation.next_due == pytest.approx(120.6)
 
 
-def test_a_join_that_was_lost_is_waited_for_while_others_get_theirs(clients: Clients) -> None:
+def test_lost_join_is_awaited_while_other_connections_get_theirs(clients: Clients) -> None:
     first = clients.begin(99.0)
     clients.join(first, 99.06)
     token = clients.begin(100.0)
     for second in range(100, 107):
         clients.join(clients.begin(second + 0.5), second + 0.6)
-        clients.pass_by(second + 1.0)
+        clients.decide_due(second + 1.0)
         assert clients.subflows(token, second + 1.0) == 2
     clients.join(clients.begin(107.5), 107.6)
-    clients.pass_by(100.0 + LONGEST_WINDOW_SECONDS)
+    clients.decide_due(100.0 + LONGEST_WINDOW_SECONDS)
     assert clients.subflows(token, 100.0 + LONGEST_WINDOW_SECONDS) == 1
 
 
-def test_one_behind_an_address_with_others_is_given_little(clients: Clients) -> None:
+def test_window_is_short_for_a_client_that_shares_its_address(clients: Clients) -> None:
     """A laptop with one path and a phone with two share the address of a router."""
     for number in range(10):
         phone = clients.begin(100.0 + 5 * number)
         laptop = clients.begin(100.01 + 5 * number)
         clients.join(phone, 100.06 + 5 * number)
-        clients.pass_by(104.0 + 5 * number)
+        clients.decide_due(104.0 + 5 * number)
         assert clients.subflows(laptop, 104.0 + 5 * number) == 1
     laptop = clients.begin(200.0)
     assert clients.subflows(laptop, 200.0) == 2
-    assert clients.pass_by(200.0 + WINDOW_SECONDS) == [laptop]
+    assert clients.decide_due(200.0 + WINDOW_SECONDS) == [laptop]
 
 
-def test_many_at_a_time_are_given_longer(clients: Clients) -> None:
+def test_many_simultaneous_connections_get_a_longer_window(clients: Clients) -> None:
     tokens = [clients.begin(100.0) for _ in range(110)]
-    clients.pass_by(100.0 + WINDOW_SECONDS)
+    clients.decide_due(100.0 + WINDOW_SECONDS)
     assert all(clients.subflows(token, 100.0 + WINDOW_SECONDS) == 2 for token in tokens)
     clients.join(tokens[0], 100.5)
-    clients.pass_by(100.0 + LONG_WINDOW_SECONDS)
-    assert clients.anticipation.take_flips() == {}, "one of them joined meanwhile"
+    clients.decide_due(100.0 + LONG_WINDOW_SECONDS)
+    assert clients.anticipation.take_flips() == {}, "one of the connections got a join meanwhile"
 
 
-def test_short_connections_one_after_the_other_tell_that_a_client_is_lone(clients: Clients) -> None:
+def test_short_successive_connections_show_that_a_client_has_one_path(clients: Clients) -> None:
     for number in range(3):
         token = clients.begin(100.0 + number)
         assert clients.subflows(token, 100.0 + number) == 2
@@ -219,28 +217,28 @@ def test_short_connections_one_after_the_other_tell_that_a_client_is_lone(client
     assert clients.subflows(clients.begin(110.0), 110.0) == 1
 
 
-def test_short_ones_at_a_time_count_once(clients: Clients) -> None:
+def test_short_simultaneous_connections_count_as_one(clients: Clients) -> None:
     tokens = [clients.begin(100.0) for _ in range(50)]
     for token in tokens:
         clients.end(token, 100.05)
     assert clients.subflows(clients.begin(100.1), 100.1) == 2
 
 
-def test_a_client_is_unknown_again_after_a_long_silence(clients: Clients) -> None:
-    lone(clients, 100.0)
+def test_client_is_unknown_after_a_long_silence(clients: Clients) -> None:
+    end_without_join(clients, 100.0)
     assert clients.subflows(clients.begin(100.0 + KEPT_SECONDS - 1), 100.0 + KEPT_SECONDS - 1) == 1
     clients.anticipation.take_flips()
-    again = 100.0 + 2 * KEPT_SECONDS
-    assert clients.subflows(clients.begin(again), again) == 2
+    returned = 100.0 + 2 * KEPT_SECONDS
+    assert clients.subflows(clients.begin(returned), returned) == 2
     assert clients.anticipation.take_flips() == {CLIENT: False}
 
 
-def test_clients_that_do_not_come_again_are_forgotten_after_a_long_silence(clients: Clients) -> None:
+def test_clients_that_do_not_return_are_forgotten(clients: Clients) -> None:
     """Defect: a client was forgotten only when it returned.
 
     Up to 65,536 were kept, with the initial limits of their subflows.
     """
-    lone(clients, 100.0)
+    end_without_join(clients, 100.0)
     clients.join(clients.begin(100.0, OTHER), 100.06)
     assert clients.anticipation.take_flips() == {CLIENT: True}
     clients.anticipation.expire(100.0 + KEPT_SECONDS - 1)
@@ -250,25 +248,25 @@ def test_clients_that_do_not_come_again_are_forgotten_after_a_long_silence(clien
     assert clients.subflows(clients.begin(801.0), 801.0) == 2
 
 
-def test_so_many_are_forgotten_at_a_time_those_first_that_were_seen_longest_ago(clients: Clients) -> None:
-    many = [number.to_bytes(4, "big") for number in range(2 * MAX_FORGOTTEN + 10)]
-    for client in many:
-        lone(clients, 100.0, client)
-    clients.begin(690.0, many[0])
+def test_expiry_forgets_a_limited_number_of_the_oldest_clients(clients: Clients) -> None:
+    addresses = [number.to_bytes(4, "big") for number in range(2 * MAX_FORGOTTEN + 10)]
+    for client in addresses:
+        end_without_join(clients, 100.0, client)
+    clients.begin(690.0, addresses[0])
     clients.anticipation.take_flips()
-    for left in (MAX_FORGOTTEN + 10, 10, 1):
+    for remaining in (MAX_FORGOTTEN + 10, 10, 1):
         clients.anticipation.expire(800.0)
-        assert clients.anticipation.clients == left
-    assert clients.anticipation.take_flips() == dict.fromkeys(many[1:], False)
-    assert clients.subflows(clients.begin(801.0, many[0]), 801.0) == 1
+        assert clients.anticipation.clients == remaining
+    assert clients.anticipation.take_flips() == dict.fromkeys(addresses[1:], False)
+    assert clients.subflows(clients.begin(801.0, addresses[0]), 801.0) == 1
 
 
-def test_one_with_a_connection_that_is_anticipated_is_not_forgotten(clients: Clients) -> None:
+def test_client_with_an_anticipated_connection_is_not_forgotten(clients: Clients) -> None:
     clients.join(clients.begin(100.0), 100.06)
-    lone(clients, 100.0, OTHER)
+    end_without_join(clients, 100.0, OTHER)
     token, now = clients.begin(100.05 + KEPT_SECONDS), 100.15 + KEPT_SECONDS
     clients.anticipation.expire(now)
-    assert clients.anticipation.take_flips() == {OTHER: False}, "it stands in nobody's way"
+    assert clients.anticipation.take_flips() == {OTHER: False}, "the first client does not delay the expiry of others"
     assert (clients.anticipation.clients, clients.subflows(token, now)) == (1, 2)
 
 
@@ -279,12 +277,12 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(STEPS)
-def test_clients_are_kept_in_the_order_in_which_they_were_last_seen(steps: list[tuple[str, int, float]]) -> None:
+def test_clients_stay_ordered_by_when_they_were_last_seen(steps: list[tuple[str, int, float]]) -> None:
     """Otherwise a recently seen client could come before expired ones and delay their removal."""
     clients, now = Clients(), 1000.0
     for what, number, seconds in steps:
         now += seconds
-        clients.pass_by(now)
+        clients.decide_due(now)
         tokens = sorted(clients.open)
         if what == "begin" or not tokens:
             clients.begin(now, bytes([10, 0, 0, number]))
@@ -292,32 +290,32 @@ def test_clients_are_kept_in_the_order_in_which_they_were_last_seen(steps: list[
             clients.join(tokens[number % len(tokens)], now)
         else:
             clients.end(tokens[number % len(tokens)], now)
-        seen = [known.last for known in clients.anticipation._clients.values()]
-        assert seen == sorted(seen)
+        last_seen = [known.last for known in clients.anticipation._clients.values()]
+        assert last_seen == sorted(last_seen)
         clients.anticipation.expire(now)
         assert all(known.young or now - known.last < KEPT_SECONDS for known in clients.anticipation._clients.values())
 
 
-def test_the_record_of_clients_is_bounded(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_clients_is_bounded(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anticipation, "MAX_CLIENTS", 1000)
     assert MAX_CLIENTS < 1_000_000
     for number in range(20_000):
         token = clients.begin(100.0 + number / 1000, number.to_bytes(4, "big"))
-        clients.pass_by(100.0 + number / 1000)
+        clients.decide_due(100.0 + number / 1000)
         if number >= 300:
             clients.end(token - 300, 100.0 + number / 1000)
-    clients.pass_by(1000.0)
+    clients.decide_due(1000.0)
     assert clients.anticipation.clients <= 1000
     assert clients.anticipation.next_due is None
     flips = clients.anticipation.take_flips()
     assert sum(flips.values()) <= 1000
-    assert not flips[(0).to_bytes(4, "big")], "one that gave way has lost what its socket options were for"
+    assert not flips[(0).to_bytes(4, "big")], "a displaced client gets the usual socket options"
 
 
-def test_one_without_a_subflow_is_no_longer_one_of_many(clients: Clients) -> None:
+def test_connection_without_subflows_does_not_count_among_many(clients: Clients) -> None:
     for number in range(100):
         token = clients.begin(100.0 + number / 1000)
         clients.open[token] = replace(clients.open[token], subflows=())
         assert clients.subflows(token, 100.0 + number / 1000) == 0
-    lone = clients.begin(101.0)
-    assert clients.pass_by(101.0 + WINDOW_SECONDS) == [lone]
+    end_without_join = clients.begin(101.0)
+    assert clients.decide_due(101.0 + WINDOW_SECONDS) == [end_without_join]

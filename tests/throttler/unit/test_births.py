@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for births: the limits that a subflow's socket gets at its acceptance, by the client's prefix."""
+"""Tests for births: the limits that a subflow's socket gets when it is accepted, by the client's prefix."""
 
 from __future__ import annotations
 
@@ -35,70 +35,70 @@ def policy(*rules: Rule, paths: tuple[PathMatch, ...] = PATHS, dry_run: bool = F
     return a_policy(paths, rules, ZoneInfo("UTC"), dry_run)
 
 
-def found(*rules: Rule, **others: object) -> Mapping[Network, Birth]:
-    made = replace(policy(*rules), **others)
-    return births(made, [True] * len(rules), {ScopeKey("cap", Share.PATH): CLASS}.get)
+def births_for(*rules: Rule, **others: object) -> Mapping[Network, Birth]:
+    changed_policy = replace(policy(*rules), **others)
+    return births(changed_policy, [True] * len(rules), {ScopeKey("cap", Share.PATH): CLASS}.get)
 
 
-def test_a_capped_prefix_begins_small_and_no_other() -> None:
-    assert found(RULE) == {ETHERNET: under_cap(5_000_000, CLASS), WIFI: AS_USUAL}
+def test_only_sockets_of_a_capped_prefix_begin_with_small_limits() -> None:
+    assert births_for(RULE) == {ETHERNET: under_cap(5_000_000, CLASS), WIFI: AS_USUAL}
     assert under_cap(5_000_000).initial_window == 2
     assert under_cap(REST_AT_ONCE, rests=True).rests
     assert not under_cap(REST_AT_ONCE + 1, rests=True).rests
     assert (under_cap(5_000_000).not_sent or 0) < 1448
 
 
-def test_a_high_cap_leaves_the_initial_window() -> None:
+def test_high_cap_does_not_reduce_the_initial_window() -> None:
     assert under_cap(30_000_000).initial_window is not None
     assert under_cap(100_000_000).initial_window is None
 
 
-def test_a_rule_without_paths_is_for_all_of_them() -> None:
-    assert set(found(replace(RULE, paths=None))) == {ETHERNET, WIFI}
+def test_rule_without_paths_applies_to_all_paths() -> None:
+    assert set(births_for(replace(RULE, paths=None))) == {ETHERNET, WIFI}
 
 
-def test_nothing_where_nothing_is_capped() -> None:
-    assert births(policy(RULE, dry_run=True).enforced, [], lambda scope: None) == {}
-    assert found(replace(RULE, direction=frozenset({Direction.UP}))) == {}
-    assert found(replace(RULE, throttle=None), RULE) == {}
+def test_without_a_download_cap_no_initial_limit_is_set() -> None:
+    assert births(policy(RULE, dry_run=True).applied, [], lambda scope: None) == {}
+    assert births_for(replace(RULE, direction=frozenset({Direction.UP}))) == {}
+    assert births_for(replace(RULE, throttle=None), RULE) == {}
     assert births(policy(RULE), [False], lambda scope: None) == {}
 
 
-def test_where_nothing_is_anticipated_little_changes() -> None:
-    assert found(RULE, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: AS_USUAL}
-    assert found(replace(RULE, min_subflows=3)) == {}
+def test_only_the_bound_on_unsent_bytes_is_set_without_anticipation() -> None:
+    assert births_for(RULE, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: AS_USUAL}
+    assert births_for(replace(RULE, min_subflows=3)) == {}
 
 
-def test_a_path_by_more_than_addresses_has_none() -> None:
+def test_path_with_further_conditions_has_no_births() -> None:
     """An uncapped subflow with the same prefix would start with small limits for no reason."""
-    assert found(RULE, paths=(replace(PATHS[0], subflow="initial"), PATHS[1])) == {}
-    assert found(RULE, paths=(a_path("ethernet", interfaces=frozenset({"eth0"})), PATHS[1])) == {}
+    assert births_for(RULE, paths=(replace(PATHS[0], subflow="initial"), PATHS[1])) == {}
+    assert births_for(RULE, paths=(a_path("ethernet", interfaces=frozenset({"eth0"})), PATHS[1])) == {}
 
 
-def test_a_rule_for_some_clients_has_none() -> None:
-    assert found(replace(RULE, clients=(WIFI,))) == {}
+def test_rule_for_some_clients_has_no_births() -> None:
+    assert births_for(replace(RULE, clients=(WIFI,))) == {}
     exempt = a_rule("office", ("ethernet",), None, clients=(WIFI,), exempts=True)
-    assert found(exempt, RULE) == {}, "some of its connections are exempt"
+    assert births_for(exempt, RULE) == {}, "some connections of the path are exempt"
 
 
-def test_an_exempt_prefix_within_a_capped_one_begins_as_usual() -> None:
+def test_exempt_prefix_within_a_capped_one_begins_as_usual() -> None:
     office = ip_network("10.77.1.128/25")
     paths = (a_path("office", clients=(office,)), *PATHS)
     exempt = a_rule("exempt", ("office",), None, exempts=True)
-    assert found(exempt, RULE, paths=paths)[office] == AS_USUAL
+    assert births_for(exempt, RULE, paths=paths)[office] == AS_USUAL
 
 
-def test_under_a_cap_that_falls_at_once_sockets_have_its_class_alone() -> None:
+def test_cap_that_lands_at_once_sets_only_the_class() -> None:
     """Defect: sockets kept the small limit for life, even if their client had a single path and was released."""
     at_once = replace(RULE, throttle=replace(CAP, landing=Onset.IMMEDIATE))
-    assert found(at_once) == {ETHERNET: Birth(class_id=CLASS), WIFI: AS_USUAL}
-    assert found(replace(at_once, throttle=replace(CAP, landing=Onset.IMMEDIATE, share=Share.CLIENT))) == {}
-    assert found(at_once, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: AS_USUAL}
+    assert births_for(at_once) == {ETHERNET: Birth(class_id=CLASS), WIFI: AS_USUAL}
+    assert births_for(replace(at_once, throttle=replace(CAP, landing=Onset.IMMEDIATE, share=Share.CLIENT))) == {}
+    assert births_for(at_once, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: AS_USUAL}
 
 
-def test_a_cap_that_some_connections_never_have_is_not_expected() -> None:
+def test_cap_limited_by_max_subflows_has_no_births() -> None:
     """Defect: a connection with more subflows kept the small limit for life, as no cap replaced it."""
-    assert found(replace(RULE, max_subflows=2)) == {}
+    assert births_for(replace(RULE, max_subflows=2)) == {}
 
 
 NONE_FOR = a_rule("none", ("other",), None, exempts=True)
@@ -116,13 +116,15 @@ INNER, OUTER = ip_network("10.77.1.128/25"), ip_network("10.77.0.0/16")
     ],
 )
 @pytest.mark.parametrize("last", [False, True])
-def test_a_rule_above_may_decide_about_some_subflows_of_the_prefix(other: PathMatch, last: bool) -> None:
+def test_higher_rule_that_may_apply_to_the_prefix_prevents_births(other: PathMatch, last: bool) -> None:
     """Defect: exempted subflows were accepted into the class of the cap, and kept the small limit for life."""
     paths = (*PATHS, other) if last else (other, *PATHS)
-    assert found(NONE_FOR, RULE, paths=paths) == {}
+    assert births_for(NONE_FOR, RULE, paths=paths) == {}
     capped_otherwise = replace(NONE_FOR, throttle=replace(CAP, ceil=1_000_000))
-    assert found(capped_otherwise, RULE, paths=paths).get(ETHERNET, AS_USUAL) != under_cap(5_000_000, CLASS)
-    assert found(RULE, NONE_FOR, paths=(*PATHS, other))[ETHERNET] == under_cap(5_000_000, CLASS), "it is below"
+    assert births_for(capped_otherwise, RULE, paths=paths).get(ETHERNET, AS_USUAL) != under_cap(5_000_000, CLASS)
+    assert births_for(RULE, NONE_FOR, paths=(*PATHS, other))[ETHERNET] == under_cap(5_000_000, CLASS), (
+        "the other rule comes later"
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,20 +135,20 @@ def test_a_rule_above_may_decide_about_some_subflows_of_the_prefix(other: PathMa
         a_path("other", clients=(ip_network("fd77::/16"), ip_network("::/0"))),
     ],
 )
-def test_a_rule_above_that_is_for_other_prefixes_changes_nothing(other: PathMatch) -> None:
+def test_higher_rule_for_other_prefixes_changes_no_births(other: PathMatch) -> None:
     """If one of two prefixes contains the other, the longer one decides."""
-    births = found(NONE_FOR, RULE, paths=(*PATHS, other))
+    births = births_for(NONE_FOR, RULE, paths=(*PATHS, other))
     assert births[ETHERNET] == under_cap(5_000_000, CLASS)
     assert all(births[each] == AS_USUAL for each in other.clients or ())
 
 
-def test_of_several_prefixes_only_those_are_left_out_on_which_a_rule_above_may_decide() -> None:
+def test_only_prefixes_that_a_higher_rule_may_match_are_left_out() -> None:
     v6 = ip_network("fd77:1::/64")
     paths = (a_path("ethernet", clients=(ETHERNET, v6)), a_path("other", clients=(v6,), subflow="joined"))
-    assert found(NONE_FOR, RULE, paths=paths) == {ETHERNET: under_cap(5_000_000, CLASS), v6: AS_USUAL}
+    assert births_for(NONE_FOR, RULE, paths=paths) == {ETHERNET: under_cap(5_000_000, CLASS), v6: AS_USUAL}
 
 
-def test_a_rule_for_each_of_many_paths_costs_as_much_as_one_for_all() -> None:
+def test_births_of_many_rules_are_computed_as_fast_as_those_of_one() -> None:
     """Defect: each prefix was compared with the paths of all rules above, and the loop stopped for half a second."""
     paths = tuple(
         a_path(f"p{path}", clients=tuple(ip_network(f"10.{path}.{net}.0/24") for net in range(250)))
@@ -163,7 +165,7 @@ def test_a_rule_for_each_of_many_paths_costs_as_much_as_one_for_all() -> None:
     assert min(seconds(*rules) for _ in range(3)) < 15 * min(seconds(replace(RULE, paths=None)) for _ in range(3))
 
 
-def test_a_client_with_a_single_path_begins_as_usual() -> None:
+def test_client_with_one_path_begins_as_usual() -> None:
     assert of_clients({b"\x0a\x4d\x01\x02": True, b"\xfd" + bytes(15): False}) == {
         ip_network("10.77.1.2/32"): UNANTICIPATED,
         ip_network("fd00::/128"): None,
@@ -184,7 +186,7 @@ PREFIXES = st.one_of(
 CLIENTS = st.lists(PREFIXES, min_size=1, max_size=4).map(tuple)
 
 
-def in_the_map(given_births: Mapping[Network, Birth], address: IPv4Address | IPv6Address) -> Birth:
+def lookup(given_births: Mapping[Network, Birth], address: IPv4Address | IPv6Address) -> Birth:
     """Return the map's entry for *address*: the one with the longest prefix, as the kernel looks it up."""
     packed = mapped(address.packed) if address.version == 4 else address.packed
     number, longest = int.from_bytes(packed, "big"), (-1, AS_USUAL)
@@ -198,23 +200,23 @@ def in_the_map(given_births: Mapping[Network, Birth], address: IPv4Address | IPv
 
 @settings(max_examples=examples(500), deadline=None)
 @given(CLIENTS, CLIENTS, st.one_of(V4, V6))
-def test_an_address_has_what_the_longest_prefix_of_its_own_version_has(
+def test_address_gets_the_birth_of_its_longest_prefix(
     capped: tuple[Network, ...], other: tuple[Network, ...], address: IPv4Address | IPv6Address
 ) -> None:
     """Defect: IPv4 clients matched ``::/0``, and began like clients of a capped IPv6 path."""
-    births = found(RULE, paths=(a_path("ethernet", clients=capped), a_path("wifi", clients=other)))
+    births = births_for(RULE, paths=(a_path("ethernet", clients=capped), a_path("wifi", clients=other)))
     own = [network for network in (*capped, *other) if address in network]
     expected = births[max(own, key=lambda network: network.prefixlen)] if own and births else AS_USUAL
-    assert in_the_map(births, address) == expected
+    assert lookup(births, address) == expected
 
 
-def test_a_cap_of_all_of_ipv6_is_none_of_ipv4() -> None:
-    six = ip_network("::/0")
-    paths = (a_path("ethernet", clients=(six,)), a_path("wifi", clients=(WIFI,)))
-    births = found(RULE, paths=paths)
-    assert in_the_map(births, ip_address("203.0.113.7")) == AS_USUAL
-    assert in_the_map(births, ip_address("2001:db8::7")) == under_cap(5_000_000, CLASS)
-    everybody = ip_network("0.0.0.0/0")
-    assert everybody not in found(RULE, paths=(a_path("ethernet", clients=(ip_network("2000::/3"),)),))
-    both = found(RULE, paths=(a_path("ethernet", clients=(six, everybody)),))
-    assert both[everybody] == under_cap(5_000_000, CLASS), "the policy itself says what holds for them"
+def test_cap_on_all_of_ipv6_does_not_apply_to_ipv4() -> None:
+    all_of_ipv6 = ip_network("::/0")
+    paths = (a_path("ethernet", clients=(all_of_ipv6,)), a_path("wifi", clients=(WIFI,)))
+    births = births_for(RULE, paths=paths)
+    assert lookup(births, ip_address("203.0.113.7")) == AS_USUAL
+    assert lookup(births, ip_address("2001:db8::7")) == under_cap(5_000_000, CLASS)
+    all_of_ipv4 = ip_network("0.0.0.0/0")
+    assert all_of_ipv4 not in births_for(RULE, paths=(a_path("ethernet", clients=(ip_network("2000::/3"),)),))
+    both = births_for(RULE, paths=(a_path("ethernet", clients=(all_of_ipv6, all_of_ipv4)),))
+    assert both[all_of_ipv4] == under_cap(5_000_000, CLASS), "the policy caps all IPv4 clients itself"

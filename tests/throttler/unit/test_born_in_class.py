@@ -31,13 +31,13 @@ def entries(planner: Planner) -> dict[int, Target]:
     return {each: planner.entries.desired[subflow(each)] for each in (1, 2) if subflow(each) in planner.entries.desired}
 
 
-def test_the_class_of_a_path_cap_is_known_by_its_handle() -> None:
+def test_class_of_a_path_cap_is_found_by_its_scope() -> None:
     planner = Scene(rule()).planner
     assert planner.class_of(CAP) == 0x4D50_0010
     assert planner.class_of(ScopeKey("none", Share.PATH)) is None
 
 
-def test_one_that_loses_its_cap_is_sent_past_the_class_until_it_ends() -> None:
+def test_subflow_that_loses_its_cap_bypasses_the_class_until_it_ends() -> None:
     planner = scene_of().planner
     assert entries(planner)[1].minor == 0x10
     planner.set_verdicts(1, [uncapped(1, rule())], NOW)
@@ -48,10 +48,10 @@ def test_one_that_loses_its_cap_is_sent_past_the_class_until_it_ends() -> None:
     assert entries(planner) == {}
 
 
-def test_one_that_lost_its_cap_and_for_whose_next_one_no_class_is_left_is_sent_past_the_class(
+def test_subflow_without_a_class_for_its_next_cap_bypasses_the_old_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Defect: its socket still sent into the class in which it was born, and had that cap again."""
+    """Defect: the subflow's socket still sent into the class in which it was accepted, and had that cap again."""
     planner = scene_of().planner
     own = rule("own", throttle(1_000_000, Share.CONNECTION))
     planner.set_verdicts(1, [uncapped(1, rule())], NOW)
@@ -62,13 +62,13 @@ def test_one_that_lost_its_cap_and_for_whose_next_one_no_class_is_left_is_sent_p
         assert entries(planner) == {1: UNCAPPED}
 
 
-def test_one_that_did_not_begin_there_needs_no_entry() -> None:
+def test_subflow_accepted_outside_the_class_needs_no_entry() -> None:
     planner = scene_of(into_class=False).planner
     planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     assert entries(planner) == {}
 
 
-def test_one_that_gets_its_cap_back_in_full_flight_has_a_transition() -> None:
+def test_subflow_that_gets_its_cap_back_in_full_flight_has_a_transition() -> None:
     scene = scene_of()
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.tcp[subflow(1)] = FULL_FLIGHT
@@ -80,7 +80,7 @@ def test_one_that_gets_its_cap_back_in_full_flight_has_a_transition() -> None:
 
 
 @pytest.mark.parametrize("into_class", [True, False])
-def test_what_it_sent_is_charged_where_it_did_not_go_through_the_class(into_class: bool) -> None:
+def test_bytes_sent_outside_the_class_are_compensated(into_class: bool) -> None:
     scene = scene_of(into_class=into_class)
     scene.run(0.1)
     spec = scene.planner.classes.desired[0x10]

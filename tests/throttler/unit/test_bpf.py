@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the data that BPF programs get: their constants, and the limits of sockets."""
+"""Tests for the data that the throttler gives to BPF programs: their constants, and the limits of sockets."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from mptcp_throttler.shaping.model import SocketLimit
 MOST = 8 << 20
 
 
-def test_every_listening_port_is_asked_for() -> None:
+def test_constants_contain_every_listening_port() -> None:
     packed = ProgramConstants([3128, 8080, 65535]).packed()[20 : 20 + 8192]
     assert [port for port in range(1 << 16) if packed[port // 8] >> port % 8 & 1] == [3128, 8080, 65535]
 
 
-def test_the_programs_have_the_bound_of_the_plan() -> None:
+def test_program_and_planner_have_the_same_large_bound() -> None:
     assert f"#define LARGE_BOUND {LARGE_BOUND} " in (bpf.PROGRAMS / "mptcp_throttler.c").read_text()
 
 
-def test_what_the_map_has_for_a_socket() -> None:
+def test_map_value_of_a_socket_limit() -> None:
     assert _value(SocketLimit(), MOST) == (UNLIMITED, 0, 0)
     assert _value(SocketLimit(8_000_000, 1000, 2 << 20), MOST) == (1_000_000, 1000, 1 << 20)
     assert _value(SocketLimit(send_buffer=16 << 20), MOST)[2] == MOST // 2
     assert _value(SocketLimit(send_buffer=1 << 20), 2 * 212_992)[2] == 0, "too little to help"
 
 
-def test_a_program_that_was_not_compiled_is_an_error_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_program_is_a_kernel_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bpf, "PROGRAMS", tmp_path)
     with pytest.raises(KernelError, match=f"open {tmp_path}/mptcp_thr_all.o, which {tmp_path}/build makes: No such"):
         Bpf().tcp_iterator("mptcp_thr_all", ProgramConstants(), {})
 
 
-def test_a_program_of_another_version_is_an_error_in_words() -> None:
+def test_program_of_another_version_is_a_kernel_error() -> None:
     table = Map(-1, "none", 8, 4, 1)
     with pytest.raises(KernelError, match=r"mptcp_thr_all\.o is of another version; .*/build makes it anew"):
         Bpf().tcp_iterator("mptcp_thr_all", ProgramConstants(), {"unknown": table})

@@ -27,7 +27,7 @@ from mptcp_throttler.policy.load import check_policy
         ('period: day, reset_time: "03:00"', "2026-10-25 12:00", "2026-10-25 03:00", "2026-10-26 03:00"),
     ],
 )
-def test_periods(text: str, now: str, begin: str, end: str) -> None:
+def test_period_contains_the_given_time(text: str, now: str, begin: str, end: str) -> None:
     assert period(budget(text), ATHENS, at(now)) == (at(begin), at(end))
 
 
@@ -37,7 +37,7 @@ def test_periods(text: str, now: str, begin: str, end: str) -> None:
     now=st.integers(1_600_000_000, 2_000_000_000),
     zone=st.sampled_from(["UTC", "Europe/Athens", "America/St_Johns", "Pacific/Apia", "Africa/Casablanca"]),
 )
-def test_periods_follow_each_other_without_gap(kind: str, hour: int, now: int, zone: str) -> None:
+def test_periods_follow_each_other_without_a_gap(kind: str, hour: int, now: int, zone: str) -> None:
     subject, place = budget(f'period: {kind}, reset_time: "{hour:02}:00"'), ZoneInfo(zone)
     begin, end = period(subject, place, now)
     assert begin <= now < end
@@ -45,7 +45,7 @@ def test_periods_follow_each_other_without_gap(kind: str, hour: int, now: int, z
     assert period(subject, place, end)[0] == end
 
 
-def test_steps() -> None:
+def test_step_and_next_step_follow_the_used_volume() -> None:
     subject = budget("period: day")
     assert [step_of(subject, used) for used in (0, 999_999)] == [None, None]
     assert [step_of(subject, used) for used in (1_000_000, 3_000_000)] == list(subject.steps)
@@ -62,12 +62,12 @@ def test_steps() -> None:
         ('period: day, reset_time: "24:00"', 'rules[0].budget.reset_time: "24:00" is not a time of day'),
     ],
 )
-def test_mistakes(text: str, error: str) -> None:
+def test_mistake_in_a_budget_names_the_key(text: str, error: str) -> None:
     (problem,) = check_policy(POLICY % text, "policy.yaml").problems
     assert error in str(problem)
 
 
-def test_steps_that_do_not_ascend() -> None:
+def test_steps_must_ascend_and_have_a_volume() -> None:
     text = (POLICY % "period: day").replace("3 MB", "500 KB")
     (problem,) = check_policy(text, "policy.yaml").problems
     assert "rules[0].budget: the volumes of the steps must ascend" in str(problem)
@@ -76,7 +76,7 @@ def test_steps_that_do_not_ascend() -> None:
 
 
 @pytest.mark.parametrize("volume", [f'"1{"0" * 400} GB"', f'"1{"0" * 10_000} GB"', "1000000000000000001", "1000001 TB"])
-def test_a_volume_that_nobody_could_print(volume: str) -> None:
+def test_volume_that_is_out_of_range_is_refused(volume: str) -> None:
     """Defect: the volume was accepted, and everything that printed it failed: the check, the plan, the daemon."""
     (problem,) = check_policy((POLICY % "period: day").replace("3 MB", volume), "policy.yaml").problems
     assert "is out of range; at most 1000000 TB is allowed" in str(problem)

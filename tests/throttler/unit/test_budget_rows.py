@@ -27,10 +27,10 @@ START, END = period(BUDGET, PER_CLIENT.time_zone, NOW)
         (9 * MB, 3 * MB, None),
     ],
 )
-def test_an_account_is_used_up_at_the_first_step(used: int, step: int | None, next_step: int | None) -> None:
-    """Defect: at the first step, the volume changed to the second step's.
+def test_account_is_used_up_at_the_first_step(used: int, step: int | None, next_step: int | None) -> None:
+    """Defect: at the first step, the volume changed to the volume of the second step.
 
-    Nothing was therefore used up before the last step.
+    Therefore, no account was used up before the last step.
     """
     volume, used_up = MB, int(used >= MB)
     (total,), (account,) = budget_rows(PER_CLIENT, {Account(BUDGET.name, "10.77.1.9", START): used}, NOW, 100)
@@ -41,7 +41,7 @@ def test_an_account_is_used_up_at_the_first_step(used: int, step: int | None, ne
     assert (total["first_volume"], total["until"]) == (MB, END)
 
 
-def test_accounts_of_other_periods_and_of_other_clients_are_left_out() -> None:
+def test_accounts_of_other_periods_and_clients_are_left_out() -> None:
     mine, other, old = (
         Account(BUDGET.name, client, start)
         for client, start in (("10.77.1.1", START), ("10.77.1.2", START), ("10.77.1.1", START - 1))
@@ -53,7 +53,7 @@ def test_accounts_of_other_periods_and_of_other_clients_are_left_out() -> None:
     assert [each["used"] for each in budgets_of(PER_CLIENT, used, NOW, {"10.77.1.1"})] == [6]
 
 
-def test_a_budget_that_all_share_has_its_account_before_anything_is_used() -> None:
+def test_shared_budget_has_an_account_before_it_is_used() -> None:
     ((total,), (account,)) = budget_rows(policy("per: path, period: month"), {}, NOW, 100)
     assert (account["client"], account["used"], account["volume"]) == (None, 0, MB)
     assert (total["accounts"], total["volume"]) == (1, MB)

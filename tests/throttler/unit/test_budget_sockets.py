@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the sockets that budgets meter: each byte counts once, whatever happens to the socket or the ledger."""
+"""Tests for the sockets whose bytes budgets count: each byte counts once, whatever happens to socket or ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mptcp_throttler.stages.budget import FORGET_SECONDS, LOOK_SECONDS, BudgetSt
 from mptcp_throttler.stages.stage import Samples
 
 
-def test_what_a_socket_carried_last_is_counted_once() -> None:
+def test_last_bytes_of_a_closed_socket_are_counted_once() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 500_000)
@@ -25,19 +25,19 @@ def test_what_a_socket_carried_last_is_counted_once() -> None:
     host.close(1)
     host.sweep()
     observed(host.stage, Samples(host.clock, {socket.four_tuple: socket}, False))
-    assert host.used() == {"lte": 600_000}
+    assert host.take_used() == {"lte": 600_000}
     assert not host.stage.watched()
 
 
-def test_a_socket_that_no_sample_ever_showed_counts() -> None:
+def test_socket_that_was_never_sampled_is_counted() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 70_000)
     host.close(1)
-    assert host.used() == {"lte": 70_000}
+    assert host.take_used() == {"lte": 70_000}
 
 
-def test_a_socket_that_closes_before_a_sample_of_it_is_looked_at_counts_once() -> None:
+def test_socket_reported_before_its_sample_is_processed_counts_once() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 70_000)
@@ -47,10 +47,10 @@ def test_a_socket_that_closes_before_a_sample_of_it_is_looked_at_counts_once() -
     host.connect(2, "10.77.1.2")
     host.carry(2, 5)
     host.sweep()
-    assert host.used() == {"lte": 70_005}
+    assert host.take_used() == {"lte": 70_005}
 
 
-def test_a_socket_that_takes_long_to_close_counts_once() -> None:
+def test_socket_that_is_reported_late_counts_once() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 70_000)
@@ -60,10 +60,10 @@ def test_a_socket_that_takes_long_to_close_counts_once() -> None:
     host.sweep()
     host.sweep()
     host.report(socket._replace(bytes_acked=71_000))
-    assert host.used() == {"lte": 71_000}
+    assert host.take_used() == {"lte": 71_000}
 
 
-def test_a_socket_that_never_reports_is_forgotten() -> None:
+def test_socket_that_is_never_reported_is_forgotten() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.sweep()
@@ -74,15 +74,15 @@ def test_a_socket_that_never_reports_is_forgotten() -> None:
     assert not host.stage.watched()
 
 
-def test_the_ledger_forgets_sockets_that_nobody_reports_when_they_are_forgotten() -> None:
-    """Defect: if closed sockets were not metered, each left its counters in the ledger until the next start."""
+def test_unreported_sockets_are_removed_from_the_ledger() -> None:
+    """Defect: if the meter did not report closed sockets, each left its counters in the ledger until the next start."""
     host = Host()
     for token, octets in ((1, 70_000), (2, 5)):
         host.connect(token, "10.77.1.2")
         host.carry(token, octets)
         host.sweep()
         if token == 1:
-            assert host.used() == {"lte": 70_000}
+            assert host.take_used() == {"lte": 70_000}
     host.close(1, report=False)
     host.close(2, report=False)
     host.sweep()
@@ -96,29 +96,29 @@ def test_the_ledger_forgets_sockets_that_nobody_reports_when_they_are_forgotten(
     assert host.stage.accounts.used == dict.fromkeys(usage.added, 70_005)
 
 
-def test_the_ledger_forgets_a_socket_whose_port_is_used_again_and_that_nobody_reports() -> None:
+def test_unreported_socket_with_a_reused_port_is_removed_from_the_ledger() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 1000)
     host.sweep()
     (old,) = host.sockets.values()
-    assert host.used() == {"lte": 1000}
+    assert host.take_used() == {"lte": 1000}
     host.close(1, report=False)
     subflow = Subflow(old.four_tuple, True, 0, 0, False, None, host.now)
     host.connections[2] = Connection(2, (subflow,), host.now)
     host.sockets = {old.four_tuple: old._replace(token=2, cookie=77, bytes_acked=40)}
     host.decide(2)
     host.sweep()
-    assert host.used() == {"lte": 1040}
+    assert host.take_used() == {"lte": 1040}
     host.sweep(FORGET_SECONDS + 1)
     assert host.stage.sockets.take_pending().closed == {old.cookie}
     assert host.stage.sockets.counters.keys() == {77}
     for times in (1, 2):
         host.stage.sockets.forget_unlisted(host.clock + times * (LOOK_SECONDS + 1), lambda _: frozenset())
-    assert not host.stage.sockets.take_pending().closed, "it is metered"
+    assert not host.stage.sockets.take_pending().closed, "the new socket is still metered"
 
 
-def test_the_ledger_forgets_a_socket_whose_metering_ended_and_that_nobody_reports() -> None:
+def test_unreported_socket_no_longer_metered_is_removed_from_the_ledger() -> None:
     host = Host(policy(HOURS))
     for token in (1, 2):
         host.connect(token, "10.77.1.2")
@@ -129,17 +129,17 @@ def test_the_ledger_forgets_a_socket_whose_metering_ended_and_that_nobody_report
         host.decide(token)
     host.sweep()
     assert not host.stage.watched()
-    assert host.used() == {"by-day": 2000}
+    assert host.take_used() == {"by-day": 2000}
     host.sweep(LOOK_SECONDS + 1)
     host.close(1, report=False)
     host.stage.sockets.forget_unlisted(host.clock + LOOK_SECONDS + 1, lambda _: None)
-    assert not host.stage.sockets.closed, "no sweep says that it is gone"
+    assert not host.stage.sockets.closed, "no sweep shows that the socket is gone"
     host.sweep(2 * LOOK_SECONDS + 3)
     assert host.stage.sockets.take_pending().closed == {1}
     assert host.stage.sockets.counters.keys() == {2}
 
 
-def test_a_sweep_says_nothing_of_sockets_that_began_after_it() -> None:
+def test_sockets_that_began_after_a_sweep_are_kept() -> None:
     """If few sockets are watched, they are looked up one by one, and no sweep happens for a long time."""
     host = Host(policy(HOURS))
     host.sweep()
@@ -149,21 +149,21 @@ def test_a_sweep_says_nothing_of_sockets_that_began_after_it() -> None:
     host.now = at("2026-11-20 19:00")
     host.decide(1)
     host.sweep()
-    host.used()
-    asked: list[float] = []
+    host.take_used()
+    times_of_queries: list[float] = []
 
     def listed(since: float) -> set[int]:
-        asked.append(since)
+        times_of_queries.append(since)
         return set()
 
     first, second = host.clock + LOOK_SECONDS + 1, host.clock + 2 * LOOK_SECONDS + 2
     host.stage.sockets.forget_unlisted(first, listed)
-    assert not asked
+    assert not times_of_queries
     host.stage.sockets.forget_unlisted(second, listed)
-    assert asked == [first], "a sweep since then would have it"
+    assert times_of_queries == [first], "a sweep after that time would list the socket"
 
 
-def test_a_port_that_is_used_again_is_another_socket() -> None:
+def test_reused_port_is_another_socket() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 1000)
@@ -183,11 +183,11 @@ def test_a_port_that_is_used_again_is_another_socket() -> None:
     host.stage.forget(1)
     host.carry(2, 2)
     host.sweep()
-    assert host.used() == {"lte": 1242}
+    assert host.take_used() == {"lte": 1242}
     assert list(host.stage.watched()) == [name]
 
 
-def test_what_the_ledger_knows_of_a_socket_is_not_counted_again() -> None:
+def test_bytes_that_the_ledger_has_are_not_counted_again() -> None:
     host = Host()
     start = int(at("2026-11-01 00:00"))
     host.stage.accounts.set_used((), {Account("lte", "10.77.1.2", start): 900_000})
@@ -195,12 +195,12 @@ def test_what_the_ledger_knows_of_a_socket_is_not_counted_again() -> None:
     host.connect(1, "10.77.1.2")
     host.carry(1, 6000, upload=10)
     host.sweep()
-    assert host.used() == {"lte": 1000}
+    assert host.take_used() == {"lte": 1000}
     host.carry(1, 99_000)
-    assert host.sweep() == {1}, "it went on from what the ledger had"
+    assert host.sweep() == {1}, "counting continues from the usage in the ledger"
 
 
-def test_counters_of_sockets_go_that_are_in_no_sweep_and_none_of_others_that_nothing_meters_yet() -> None:
+def test_counters_of_unlisted_sockets_are_removed_and_others_kept() -> None:
     """Defect: such counters were removed ten minutes after a start.
 
     A socket whose metering began later was then counted from its first byte again.
@@ -220,13 +220,13 @@ def test_counters_of_sockets_go_that_are_in_no_sweep_and_none_of_others_that_not
     host.now = at("2026-11-20 08:00")
     host.decide(1)
     host.sweep()
-    assert host.used() == {"by-day": 1000}
+    assert host.take_used() == {"by-day": 1000}
     (socket,) = host.sockets.values()
     host.close(1)
     assert host.stage.sockets.take_pending().closed == {socket.cookie}
 
 
-def test_a_socket_that_closes_unmetered_is_forgotten_at_once() -> None:
+def test_unmetered_socket_that_closes_is_forgotten_at_once() -> None:
     host = Host(policy(HOURS), now="2026-11-20 06:00")
     host.connect(1, "10.77.1.2")
     host.stage.sockets.counters = {1: (4000, 0)}
@@ -234,21 +234,21 @@ def test_a_socket_that_closes_unmetered_is_forgotten_at_once() -> None:
     assert host.stage.sockets.take_pending().closed == {1}
 
 
-def test_a_reset_by_somebody_else_is_taken_over() -> None:
+def test_reset_by_another_process_is_taken_over() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 2 * MB)
     host.sweep()
     assert host.decide(1)[0].throttle is not None
-    host.used()
+    host.take_used()
     host.carry(1, 100)
     host.sweep()
     assert set(host.stage.accounts.set_used(host.stage.accounts.periods, {})) == {1}
     assert host.decide(1)[0].throttle is None
-    assert host.used() == {"lte": 2 * MB + 100}, "what came since is still to be written"
+    assert host.take_used() == {"lte": 2 * MB + 100}, "the bytes since then are still to be written"
 
 
-def test_a_step_that_is_near_is_urgent_and_nothing_else_is() -> None:
+def test_only_sockets_near_a_step_are_urgent() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.connect(2, "10.77.1.3")
@@ -264,13 +264,13 @@ def test_a_step_that_is_near_is_urgent_and_nothing_else_is() -> None:
     host.carry(1, 700_000)
     busy = four_tuple("10.77.1.2", 40001)
     outcome = observed(host.stage, Samples(host.clock + 0.1, {busy: host.sockets[busy]}, False))
-    assert set(outcome.changed) == {1, 3}, "at once"
+    assert set(outcome.changed) == {1, 3}, "both connections of the account are decided at once"
     host.sweep()
     host.sweep()
     assert list(host.stage.urgent()) == []
 
 
-def test_the_urgent_are_few_however_many_share_the_account() -> None:
+def test_number_of_urgent_sockets_is_limited() -> None:
     host = Host(policy(LTE % "period: month, per: path"))
     for token in range(600):
         host.connect(token, "10.77.1.2")
@@ -283,14 +283,14 @@ def test_the_urgent_are_few_however_many_share_the_account() -> None:
     assert urgent[0] == four_tuple("10.77.1.2", 40599)
 
 
-def test_what_could_not_be_written_is_written_with_what_came_since() -> None:
+def test_usage_that_could_not_be_written_is_written_later() -> None:
     host = Host()
     for token, octets in ((1, 5), (2, 7)):
         host.connect(token, "10.77.1.2")
         host.carry(token, octets)
     host.sweep()
     first = host.stage.sockets.take_pending()
-    assert (set(first.counters), host.used()) == ({1, 2}, {})
+    assert (set(first.counters), host.take_used()) == ({1, 2}, {})
     host.carry(1, 1)
     host.sweep()
     host.close(2)
@@ -304,7 +304,7 @@ ACTIONS = st.sampled_from(["send", "sweep", "decide", "reconnect", "silent", "pe
 
 
 @given(st.lists(ACTIONS, max_size=40))
-def test_no_byte_counts_twice_and_none_is_lost(actions: list[str]) -> None:
+def test_each_byte_counts_exactly_once(actions: list[str]) -> None:
     host = Host(policy(LTE % "period: day"))
     token, sent = 1, 0
     host.connect(token, "10.77.1.2")
@@ -328,12 +328,12 @@ def test_no_byte_counts_twice_and_none_is_lost(actions: list[str]) -> None:
         else:
             host.now += 86_400
     host.sweep()
-    assert host.used() == ({"lte": sent} if sent else {})
+    assert host.take_used() == ({"lte": sent} if sent else {})
 
 
 @given(st.lists(st.sampled_from(["send", "sweep", "write", "silent", "wait", "look", "hours", "crash"]), max_size=30))
-def test_the_ledger_has_counters_of_sockets_that_are_there_and_of_no_others_for_long(actions: list[str]) -> None:
-    """Nobody reports sockets that close; daemons die after whatever write was their last."""
+def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
+    """No meter reports closed sockets here, and daemons end after any of their writes."""
     host = Host(policy(HOURS))
     rows: dict[int, tuple[int, int]] = {}
     token, sent, is_open = 1, 0, True

@@ -19,7 +19,7 @@ from mptcp_throttler.stages.budget import FORGET_SECONDS, Reached
 from mptcp_throttler.stages.stage import Samples
 
 
-def test_a_volume_that_is_used_up_brings_the_cap_of_its_step() -> None:
+def test_used_up_volume_applies_the_cap_of_its_step() -> None:
     host = Host()
     (verdict,) = host.connect(1, "10.77.1.2")
     assert (verdict.throttle, verdict.rule) == (None, None)
@@ -40,22 +40,22 @@ def test_a_volume_that_is_used_up_brings_the_cap_of_its_step() -> None:
     assert host.sweep() == set()
 
 
-def test_reasons_say_how_much_is_used_without_a_decision_for_each_byte() -> None:
+def test_reasons_change_only_at_certain_percentages() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
-    said = []
+    reasons = []
     for _ in range(20):
         host.carry(1, 50_000)
         if host.sweep():
-            said.append(host.decide(1)[0].reason)
+            reasons.append(host.decide(1)[0].reason)
     until = "until 2026-12-01 00:00 EET"
-    assert said == [
+    assert reasons == [
         *(f"budget of rule lte: over {percent} % of 1.00 MB used {until}" for percent in (50, 80, 95)),
         f"rule lte caps what exceeds 1.00 MB {until}",
     ]
 
 
-def test_a_new_period_begins_anew_whoever_asks_first() -> None:
+def test_new_period_starts_from_zero_even_if_status_asks_first() -> None:
     """Defect: if `status` asked between the end of a period and the next count, the cap stayed in the kernel."""
     host = Host()
     host.connect(1, "10.77.1.2")
@@ -65,39 +65,39 @@ def test_a_new_period_begins_anew_whoever_asks_first() -> None:
     host.sweep()
     assert [host.decide(token)[0].throttle is not None for token in (1, 2)] == [True, True]
     host.now = at("2026-12-01 00:00")
-    assert host.decide(1)[0].throttle is None, "asked before the calendar was looked at"
-    assert set(host.stage.advance(host.now, host.clock)) == {1, 2}, "the other one hears of it all the same"
+    assert host.decide(1)[0].throttle is None, "the decision comes before the stage has advanced"
+    assert set(host.stage.advance(host.now, host.clock)) == {1, 2}, "the other connection is decided anew, too"
     assert host.decide(2)[0].throttle is None
     assert host.stage.advance(host.now, host.clock) == set()
 
 
-@pytest.mark.usefixtures("collected_by_hand")
-def test_accounts_of_periods_that_are_over_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("manual_collection")
+def test_accounts_of_past_periods_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: each account referred to itself.
 
     The daemon never frees such cycles, so one stayed for each client and period.
     """
-    volumes: list[weakref.ref[budget_accounts.OpenAccount]] = []
+    accounts: list[weakref.ref[budget_accounts.OpenAccount]] = []
 
-    class Noted(budget_accounts.OpenAccount):
+    class NotedAccount(budget_accounts.OpenAccount):
         def __init__(self, key: Account, budget: Budget) -> None:
             super().__init__(key, budget)
-            volumes.append(weakref.ref(self))
+            accounts.append(weakref.ref(self))
 
-    monkeypatch.setattr(budget_accounts, "OpenAccount", Noted)
+    monkeypatch.setattr(budget_accounts, "OpenAccount", NotedAccount)
     host = Host(policy(LTE % "period: day"))
     host.connect(1, "10.77.1.2")
     for _ in range(3):
         host.carry(1, 2 * MB)
         for token in host.sweep():
             host.decide(token)
-        host.used()
+        host.take_used()
         host.now += 86_400
-    assert [each() is None for each in volumes] == [True, True, False]
-    assert host.used() == {"lte": 6 * MB}
+    assert [each() is None for each in accounts] == [True, True, False]
+    assert host.take_used() == {"lte": 6 * MB}
 
 
-def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_used() -> None:
+def test_usage_is_kept_if_the_clock_is_set_forward_and_back() -> None:
     """Defect: until the ledger was read again, the usage was 0, and there was no cap."""
     host = Host()
     host.connect(1, "10.77.1.2")
@@ -116,10 +116,10 @@ def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_u
     assert verdict.throttle is not None
     assert verdict.throttle.rate == 1_000_000
     (other,) = host.connect(2, "10.77.1.9")
-    assert other.throttle is not None, "and what the ledger had of one that nobody had asked for"
+    assert other.throttle is not None, "usage from the ledger counts even if its client had no connection"
     host.carry(1, 2 * MB)
     assert host.sweep() == {1}
-    assert host.used() == {"lte": 4_100_000}
+    assert host.take_used() == {"lte": 4_100_000}
     assert host.stage.accounts.used == {
         Account("lte", "10.77.1.2", int(at("2026-11-01 00:00"))): 4_000_000,
         Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB,
@@ -127,8 +127,8 @@ def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_u
     }
 
 
-def test_clients_at_different_steps_have_classes_of_their_own() -> None:
-    """Defect: with the defaults `per: client` and `share: path`, they changed the rate of one class back and forth."""
+def test_clients_at_different_steps_have_their_own_classes() -> None:
+    """Defect: with the defaults `per: client` and `share: path`, clients changed one class's rate back and forth."""
     host = Host()
     host.connect(1, "10.77.1.2")
     host.connect(2, "10.77.1.3")
@@ -143,17 +143,17 @@ def test_clients_at_different_steps_have_classes_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("share", "members"), [("client", 2), ("connection", 3), ("path", 1)])
-def test_shares_of_a_cap_are_those_of_a_rule(share: str, members: int) -> None:
+def test_budget_cap_is_shared_as_its_share_key_says(share: str, members: int) -> None:
     steps = f"steps: [{{after: 0, throttle: {{rate: 1 Mbit/s, share: {share}}}}}]"
     host = Host(policy(f"- {{name: lte, paths: [lte], budget: {{period: day, {steps}}}}}\n"))
     found = [host.connect(1, "10.77.1.2"), host.connect(2, "10.77.1.3"), host.connect(3, "10.77.1.3")]
     assert len({verdict.scope for (verdict,) in found}) == members
 
 
-def test_a_rule_whose_hours_end_is_billed_no_more() -> None:
-    """Defect: a subflow that had been metered once was metered for ever.
+def test_bytes_after_the_end_of_a_rules_hours_are_not_counted() -> None:
+    """Defect: a subflow that had been metered once was metered until it ended.
 
-    The bytes around the end are split at the sample.
+    The bytes around the end of the hours are split at the sample.
     """
     host = Host(policy(HOURS), now="2026-11-20 17:59")
     host.connect(1, "10.77.1.2")
@@ -166,11 +166,11 @@ def test_a_rule_whose_hours_end_is_billed_no_more() -> None:
     host.sweep()
     host.carry(1, 5000)
     host.sweep()
-    assert host.used() == {"by-day": 1110}
+    assert host.take_used() == {"by-day": 1110}
     assert not host.stage.watched()
 
 
-def test_a_rule_whose_hours_begin_bills_what_comes_from_then_on() -> None:
+def test_bytes_before_the_beginning_of_a_rules_hours_are_not_counted() -> None:
     host = Host(policy(HOURS), now="2026-11-20 07:59")
     host.connect(1, "10.77.1.2")
     host.carry(1, 5000)
@@ -180,13 +180,13 @@ def test_a_rule_whose_hours_begin_bills_what_comes_from_then_on() -> None:
     host.sweep()
     host.carry(1, 10)
     host.sweep()
-    assert host.used() == {"by-day": 10}
+    assert host.take_used() == {"by-day": 10}
 
 
 NO_BUDGET = policy("- {name: cap, throttle: {rate: 1mbit}}\n")
 
 
-def test_a_budget_that_comes_with_a_reload_does_not_bill_the_past() -> None:
+def test_budget_added_by_a_reload_counts_only_later_bytes() -> None:
     host = Host(NO_BUDGET)
     host.connect(1, "10.77.1.2")
     host.carry(1, 5000)
@@ -202,19 +202,19 @@ def test_a_budget_that_comes_with_a_reload_does_not_bill_the_past() -> None:
     host.sweep()
     host.carry(1, 20)
     host.sweep()
-    assert host.used() == {"lte": 320}
+    assert host.take_used() == {"lte": 320}
     host.stage.set_policy(NO_BUDGET)
     host.carry(1, 1)
     host.sweep()
     host.carry(1, 9000)
     host.sweep()
-    assert host.used() == {"lte": 321}
+    assert host.take_used() == {"lte": 321}
     assert not host.stage.watched()
 
 
 @pytest.mark.parametrize("when", ["before the next sample", "before the reload", "unseen"])
-def test_nothing_is_watched_for_a_budget_that_a_reload_took_away_when_its_sockets_are_gone(when: str) -> None:
-    """Defect: a socket that closed before its next sample was watched for ever, by a sweep every second."""
+def test_no_socket_is_watched_for_a_budget_that_a_reload_removed(when: str) -> None:
+    """Defect: a socket that closed before its next sample was watched forever, by a sweep every second."""
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 300)
@@ -230,10 +230,10 @@ def test_nothing_is_watched_for_a_budget_that_a_reload_took_away_when_its_socket
     host.sweep()
     host.sweep(FORGET_SECONDS + 1)
     assert not host.stage.watched()
-    assert host.used() == {"lte": 300 if when == "unseen" else 340}
+    assert host.take_used() == {"lte": 300 if when == "unseen" else 340}
 
 
-def test_a_budget_that_is_taken_away_and_comes_back_before_a_sample_meters_on() -> None:
+def test_budget_removed_and_added_before_a_sample_continues_to_count() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     for subject in (NO_BUDGET, MONTHLY):
@@ -245,15 +245,15 @@ def test_a_budget_that_is_taken_away_and_comes_back_before_a_sample_meters_on() 
     host.sockets.clear()
     host.sweep()
     host.sweep(FORGET_SECONDS + 1)
-    assert host.stage.watched(), "its connection is there"
-    assert host.used() == {"lte": 300}
+    assert host.stage.watched(), "its connection is still open"
+    assert host.take_used() == {"lte": 300}
 
 
 EXAMPLE = Path(__file__).parents[3] / "conf/examples/office-hours-and-volume.yaml"
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["cap first", "budget first"])
-def test_2_mbit_in_office_hours_and_5_gb_a_month_then_512_kbit(order: int) -> None:
+def test_office_hours_cap_and_monthly_volume_apply_together(order: int) -> None:
     """Defect: only the first of the two rules was applied."""
     example = load_policy(EXAMPLE.read_text(), EXAMPLE.name)
     host = Host(replace(example, rules=example.rules[::order]), now="2026-11-20 12:00")
@@ -268,7 +268,7 @@ def test_2_mbit_in_office_hours_and_5_gb_a_month_then_512_kbit(order: int) -> No
     host.carry(1, 4_999 * MB)
     host.carry(1, 4_999 * MB, index=1)
     host.sweep()
-    assert host.used() == {"lte-month": 4_999 * MB}, "what office hours carry counts"
+    assert host.take_used() == {"lte-month": 4_999 * MB}, "bytes in office hours count"
     host.carry(1, 1 * MB)
     assert host.sweep() == {1}
     verdict, _ = host.decide(1)
@@ -290,7 +290,7 @@ def test_2_mbit_in_office_hours_and_5_gb_a_month_then_512_kbit(order: int) -> No
     )
 
 
-def test_the_tightest_cap_holds_also_where_it_is_the_rules() -> None:
+def test_rules_cap_holds_if_it_is_lower_than_the_budgets() -> None:
     rules = "- {name: cap, paths: [lte], when: {min_subflows: 1}, throttle: {rate: 100 kbit/s}, lift_last: false}\n"
     host = Host(policy(rules + LTE % "period: month"))
     host.connect(1, "10.77.1.2")
@@ -301,7 +301,7 @@ def test_the_tightest_cap_holds_also_where_it_is_the_rules() -> None:
     assert verdict.reason.endswith(
         "; tighter than the budget of rule lte, 1 Mbit/s beyond 1.00 MB until 2026-12-01 00:00 EET"
     )
-    assert verdict.beside is not None, "for where the rule's cap is relaxed"
+    assert verdict.beside is not None, "the budget's cap applies if the rule's cap is relaxed"
     assert verdict.beside.scope.step == verdict.beside.throttle.rate == 1 * MB
     assert not verdict.beside.rule.guard
     host.carry(1, 2 * MB)
@@ -309,7 +309,7 @@ def test_the_tightest_cap_holds_also_where_it_is_the_rules() -> None:
     assert host.decide(1)[0].scope == ScopeKey("lte", Share.PATH, step=3 * MB)
 
 
-def test_exemption_from_caps_is_none_from_a_budget_and_one_from_a_budget_is_said() -> None:
+def test_exemption_from_caps_does_not_exempt_from_budgets() -> None:
     rules = "- {name: ops, when: {clients: [10.77.1.9]}, throttle: none%s}\n" + LTE % "period: month"
     host = Host(policy(rules % ""))
     (verdict,) = host.connect(1, "10.77.1.9")
@@ -319,7 +319,7 @@ def test_exemption_from_caps_is_none_from_a_budget_and_one_from_a_budget_is_said
     assert verdict.reason == "exempted by rule ops; exempted from budgets by rule ops"
     host.carry(1, 5 * MB)
     host.sweep()
-    assert host.used() == {}
+    assert host.take_used() == {}
 
 
 BUDGETS = f"budgets: {{month: {{period: month, per: path, {STEPS}}}}}\n"
@@ -329,7 +329,7 @@ SHARED = """\
 """
 
 
-def test_several_rules_feed_one_budget() -> None:
+def test_several_rules_count_into_one_budget() -> None:
     host = Host(policy(SHARED, BUDGETS))
     host.connect(1, "10.77.1.2", "10.77.2.2")
     host.carry(1, 600_000)
@@ -343,10 +343,10 @@ def test_several_rules_feed_one_budget() -> None:
     assert upload.reason.startswith("upload: budget month caps")
     assert wifi.rule is not None
     assert wifi.rule.name == "wifi"
-    assert host.used() == {"month": 1_200_000}, "each byte once, however many verdicts name the budget"
+    assert host.take_used() == {"month": 1_200_000}, "each byte counts once, however many verdicts name the budget"
 
 
-def test_a_dry_run_meters_and_says_what_it_would_do() -> None:
+def test_dry_run_counts_and_says_what_it_would_cap() -> None:
     host = Host(replace(MONTHLY, dry_run=True))
     host.connect(1, "10.77.1.2")
     host.carry(1, 2 * MB)
@@ -354,10 +354,8 @@ def test_a_dry_run_meters_and_says_what_it_would_do() -> None:
     assert host.decide(1)[0].reason.startswith("rule lte would cap what exceeds 1.00 MB")
 
 
-@pytest.mark.parametrize(("new", "told"), [(MONTHLY, 1), (NO_BUDGET, 0)], ids=["the same", "without the budget"])
-def test_a_step_that_is_reached_in_a_sweep_in_which_a_policy_comes_into_force_is_told_if_it_still_is_one(
-    new: Policy, told: int
-) -> None:
+@pytest.mark.parametrize(("new", "reports"), [(MONTHLY, 1), (NO_BUDGET, 0)], ids=["the same", "without the budget"])
+def test_step_reached_while_a_policy_is_loaded_is_reported_if_it_still_exists(new: Policy, reports: int) -> None:
     """Defect: the daemon ended with a KeyError.
 
     It did not know the periods of the new policy, or those of the budget that this policy had dropped.
@@ -369,11 +367,11 @@ def test_a_step_that_is_reached_in_a_sweep_in_which_a_policy_comes_into_force_is
     next(sweep)
     host.stage.set_policy(new)
     effects = [effect for outcome in sweep for effect in outcome.effects]
-    assert [type(each) for each in effects] == [Reached] * told
+    assert [type(each) for each in effects] == [Reached] * reports
 
 
-def test_what_a_socket_carried_past_the_turn_of_a_period_is_counted_before_the_first_decision_after_a_reload() -> None:
-    """Defect: the daemon ended with a KeyError."""
+def test_bytes_across_a_period_end_are_counted_before_the_first_decision() -> None:
+    """Defect: after a reload, the daemon ended with a KeyError if a socket carried bytes past the end of a period."""
     host = Host(policy(LTE % "period: day"), now="2026-11-20 23:59")
     host.connect(1, "10.77.1.2")
     host.carry(1, 1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for budgets: the ledger counts no byte twice, and a component writes it."""
+"""Tests for budgets: the ledger counts each byte exactly once, and a component of the daemon writes the ledger."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def usage(added: dict[Account, int], counters: dict[int, tuple[int, int]] | None
 def budgets_of(
     path: Path,
     stage: BudgetStage,
-    heard: list[int],
+    decided: list[int],
     listed: Callable[[float], set[int] | None],
     clock: Callable[[], float] = time.time,
 ) -> Budgets:
-    """Return the budgets of an engine that notes in *heard* which connections it must decide again."""
+    """Return the budgets of an engine that lists in *decided* the connections that it must decide anew."""
     engine: Any = SimpleNamespace(
         settings=SimpleNamespace(ledger=path),
         budget_stage=stage,
-        decisions=SimpleNamespace(decide=heard.extend),
+        decisions=SimpleNamespace(decide=decided.extend),
         sampler=SimpleNamespace(cookies=listed),
     )
     return Budgets(engine, clock)
@@ -70,13 +70,13 @@ class Host:
         self.meter = FakeMeter()
         self.now = at("2026-11-21 12:00")
         self.clock = 0.0
-        self.heard: list[int] = []
+        self.decided: list[int] = []
 
     async def start(self) -> None:
-        """Start a daemon. The one before no longer exists."""
-        self.heard.clear()
+        """Start a daemon. The previous one has ended."""
+        self.decided.clear()
         self.stage = BudgetStage()
-        self.budgets = budgets_of(self.path, self.stage, self.heard, lambda _: {self.cookie}, lambda: self.now)
+        self.budgets = budgets_of(self.path, self.stage, self.decided, lambda _: {self.cookie}, lambda: self.now)
         self.closed = ClosedSockets(lambda: self.meter, [self.budgets.socket_closed])
         await self.budgets.prepare(self.policy)
         await self.closed.prepare(self.policy)
@@ -100,7 +100,7 @@ class Host:
         socket = KernelSubflow(
             self.token, FT, True, 0, 0, False, self.clock, self.acked, self.received, cookie=self.cookie
         )
-        self.heard += observed(self.stage, Samples(self.clock, {FT: socket}, True)).changed
+        self.decided += observed(self.stage, Samples(self.clock, {FT: socket}, True)).changed
 
     async def count(self, seconds: float = 1.0) -> None:
         self.sample()
@@ -112,7 +112,7 @@ class Host:
         await self.budgets.tick(self.clock)
 
     async def stop(self) -> None:
-        """Stop the daemon in order, so that it writes the last counts."""
+        """Stop the daemon in an orderly way, so that it writes the last counts."""
         await self.closed.close()
         await self.budgets.close()
 
@@ -131,7 +131,7 @@ class Host:
         return int(total)
 
 
-def played(path: Path, play: Callable[[Host], Coroutine[Any, Any, None]], text: str = "period: day") -> Host:
+def play_and_kill(path: Path, play: Callable[[Host], Coroutine[Any, Any, None]], text: str = "period: day") -> Host:
     """Start a daemon, run *play*, and kill the daemon. Return the host."""
     host = Host(path, text)
 
@@ -151,21 +151,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "lib" / "ledger.sqlite"
 
 
-def test_what_was_counted_is_in_the_ledger_within_a_second(path: Path) -> None:
+def test_counted_bytes_are_in_the_ledger_within_a_second(path: Path) -> None:
     async def play(host: Host) -> None:
         host.acked, host.received = 2_000_000, 10
         await host.count()
         assert host.used() == 2_000_010
-        assert host.heard == [1]
+        assert host.decided == [1]
         await host.start()
-        assert host.verdict.throttle is not None, "a daemon that comes back knows it"
+        assert host.verdict.throttle is not None, "the next daemon knows the usage"
 
-    played(path, play)
+    play_and_kill(path, play)
 
 
-def test_the_ledger_is_never_touched_by_the_thread_of_the_event_loop(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_event_loop_thread_never_uses_the_ledger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the event loop itself read the whole table once a second."""
     threads: dict[str, set[str]] = {}
     for name in ("__init__", "write", "used", "counters", "prune", "changed_by_others", "close"):
@@ -183,7 +181,7 @@ def test_the_ledger_is_never_touched_by_the_thread_of_the_event_loop(
         before = dict(reads)
         await host.count()
         await host.count()
-        assert reads == before, "nothing is read while nobody else writes"
+        assert reads == before, "the ledger is not read while no other process writes"
         await host.stop()
 
     reads: dict[str, int] = {}
@@ -194,11 +192,11 @@ def test_the_ledger_is_never_touched_by_the_thread_of_the_event_loop(
         return used(self, periods)
 
     monkeypatch.setattr(Ledger, "used", counted)
-    played(path, play)
+    play_and_kill(path, play)
     assert set.union(*threads.values()) == {"ledger_0"}
 
 
-def test_only_accounts_of_present_periods_are_read_and_old_ones_go_while_the_daemon_runs(path: Path) -> None:
+def test_only_current_periods_are_read_and_old_ones_are_deleted(path: Path) -> None:
     """Defect: old periods were kept in memory, and were removed only at a start."""
     old, past = Account("lte", "10.77.1.2", 5), Account("lte", "10.77.1.2", int(at("2026-11-20 00:00")))
 
@@ -222,10 +220,10 @@ def test_only_accounts_of_present_periods_are_read_and_old_ones_go_while_the_dae
         assert old not in ledger.used(periods)
         ledger.close()
 
-    played(path, play)
+    play_and_kill(path, play)
 
 
-def test_what_is_read_for_a_new_budget_stays_where_a_period_has_just_turned(path: Path) -> None:
+def test_usage_read_for_a_new_budget_is_kept_at_the_end_of_a_period(path: Path) -> None:
     """Defect: the old policy's period ended after the reading, and the new budget's accounts were dropped."""
 
     async def play(host: Host) -> None:
@@ -242,10 +240,10 @@ def test_what_is_read_for_a_new_budget_stays_where_a_period_has_just_turned(path
         host.decide()
         assert host.verdict.throttle is not None
 
-    played(path, play)
+    play_and_kill(path, play)
 
 
-def test_a_reset_beside_a_running_daemon_holds(path: Path) -> None:
+def test_reset_by_another_process_is_noticed(path: Path) -> None:
     async def play(host: Host) -> None:
         host.acked = 2_000_000
         await host.count()
@@ -254,19 +252,19 @@ def test_a_reset_beside_a_running_daemon_holds(path: Path) -> None:
         assert (row["used"], row["step"], row["next_step"]) == (2_000_000, 1_000_000, 3_000_000)
         assert other.reset([account]) == 1
         assert other.reset([account]) == 0
-        host.heard.clear()
+        host.decided.clear()
         host.acked += 100
         await host.count()
-        assert host.heard == [1]
+        assert host.decided == [1]
         host.decide()
         assert host.verdict.throttle is None
         assert [each["used"] for each in ledger_accounts(other, host.policy, host.now).values()] == [100]
         other.close()
 
-    played(path, play)
+    play_and_kill(path, play)
 
 
-def test_a_write_that_fails_loses_nothing_and_doubles_nothing(
+def test_failed_write_is_repeated_without_loss_or_double_count(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def play(host: Host) -> None:
@@ -284,16 +282,14 @@ def test_a_write_that_fails_loses_nothing_and_doubles_nothing(
             assert host.budgets.trouble == trouble
 
     with caplog.at_level(logging.INFO):
-        assert played(path, play).used() == 3000
+        assert play_and_kill(path, play).used() == 3000
     assert [record.message for record in caplog.records] == [
         "disk full; what budgets count is written later",
         f"ledger {path}: what budgets count is written again",
     ]
 
 
-def test_while_nothing_can_be_written_no_policy_with_a_budget_is_prepared(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policy_with_a_budget_is_refused_while_writing_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the counts that could not be written would be missing when the new policy reads the ledger."""
 
     async def play(host: Host) -> None:
@@ -310,22 +306,22 @@ def test_while_nothing_can_be_written_no_policy_with_a_budget_is_prepared(
         await host.budgets.prepare(host.policy)
         assert host.used() == 1000
 
-    played(path, play)
+    play_and_kill(path, play)
 
 
-def test_a_write_that_is_cut_short_by_the_end_counts_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_interrupted_by_the_stop_counts_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(host: Host) -> None:
-        write, begun, go = Ledger.write, threading.Event(), threading.Event()
+        write, started, go = Ledger.write, threading.Event(), threading.Event()
 
         def slow(ledger: Ledger, boot: str, usage: Usage) -> None:
-            begun.set()
+            started.set()
             go.wait(10)
             write(ledger, boot, usage)
 
         monkeypatch.setattr(Ledger, "write", slow)
         host.acked = 1000
         counting = asyncio.create_task(host.count())
-        await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+        await asyncio.get_running_loop().run_in_executor(None, started.wait)
         counting.cancel()
         await asyncio.gather(counting, return_exceptions=True)
         go.set()
@@ -333,10 +329,10 @@ def test_a_write_that_is_cut_short_by_the_end_counts_once(path: Path, monkeypatc
         host.sample()
         await host.stop()
 
-    assert played(path, play).used() == 1001
+    assert play_and_kill(path, play).used() == 1001
 
 
-def test_many_counters_are_written_less_often_and_closed_sockets_at_once(path: Path) -> None:
+def test_many_counters_are_written_less_often_but_closed_sockets_at_once(path: Path) -> None:
     async def play(host: Host) -> None:
         await host.count()
         host.acked = 1000
@@ -352,10 +348,10 @@ def test_many_counters_are_written_less_often_and_closed_sockets_at_once(path: P
         await host.tick()
         assert host.used() == 1000
 
-    played(path, play)
+    play_and_kill(path, play)
 
 
-def test_a_policy_without_budgets_opens_nothing(path: Path) -> None:
+def test_policy_without_budgets_opens_no_ledger(path: Path) -> None:
     async def play() -> None:
         budgets = budgets_of(path, BudgetStage(), [], lambda _: None)
         await budgets.prepare(load_policy("version: 1\nrules: []\n", "p"))
@@ -367,7 +363,7 @@ def test_a_policy_without_budgets_opens_nothing(path: Path) -> None:
 
 @given(steps=st.lists(st.sampled_from(["send", "count", "kill", "stop", "reconnect", "period"]), max_size=30))
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_byte_counts_twice_and_none_is_lost_whatever_happens(
+def test_each_byte_counts_exactly_once_across_kills_and_stops(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
     sent = 0
@@ -393,10 +389,10 @@ def test_no_byte_counts_twice_and_none_is_lost_whatever_happens(
                 host.now += 86_400
         await host.count()
 
-    assert played(tmp_path_factory.mktemp("lib") / "ledger.sqlite", play).used() == sent
+    assert play_and_kill(tmp_path_factory.mktemp("lib") / "ledger.sqlite", play).used() == sent
 
 
-def test_a_socket_that_a_daemon_did_not_meter_for_long_does_not_count_again_for_the_next_one(path: Path) -> None:
+def test_socket_unmetered_for_long_is_not_counted_again(path: Path) -> None:
     """Defect: ten minutes after the start, the ledger forgot the socket although it still existed."""
 
     async def play(host: Host) -> None:
@@ -416,10 +412,10 @@ def test_a_socket_that_a_daemon_did_not_meter_for_long_does_not_count_again_for_
         host.acked += 100
         await host.count()
 
-    assert played(path, play).used() == 4100
+    assert play_and_kill(path, play).used() == 4100
 
 
-def test_counters_of_another_boot_are_not_ours(path: Path) -> None:
+def test_counters_of_another_boot_are_ignored(path: Path) -> None:
     ledger = Ledger(path)
     account = Account("lte", "", 0)
     ledger.write("one", usage({account: 5}, {7: (5, 0)}))
@@ -436,7 +432,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_nobody_but_the_owner_reads_the_ledger(path: Path) -> None:
+def test_only_the_owner_can_read_the_ledger(path: Path) -> None:
     """Defect: every user could read the ledger."""
     before = os.umask(0)
     try:
@@ -450,14 +446,14 @@ def test_nobody_but_the_owner_reads_the_ledger(path: Path) -> None:
             each.chmod(0o755)
         other = Ledger(path)
         assert {mode(each) for each in files} == {0o600}
-        assert mode(path.parent) == 0o755, "a directory that is there is the operator's"
+        assert mode(path.parent) == 0o755, "the mode of an existing directory is not changed"
         other.close()
         ledger.close()
     finally:
         os.umask(before)
 
 
-def test_what_is_no_database_is_one_clear_error(path: Path) -> None:
+def test_file_that_is_no_database_is_reported(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("no database, long enough to be looked at" * 40)
     with pytest.raises(LedgerError, match="file is not a database"):
@@ -478,7 +474,7 @@ rules:
 """
 
 
-def test_a_budget_that_several_rules_feed_is_shown_once(path: Path) -> None:
+def test_budget_of_several_rules_is_listed_once(path: Path) -> None:
     ledger = Ledger(path)
     (row,) = ledger_accounts(ledger, load_policy(SHARED, "p"), at("2026-11-21 12:00")).values()
     ledger.close()

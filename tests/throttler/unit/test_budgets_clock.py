@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from short_budgets import at
-from test_budgets import BOOT, Host, played, usage
+from test_budgets import BOOT, Host, play_and_kill, usage
 
 from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.runtime.budgets import SURE_SECONDS
@@ -19,13 +19,13 @@ OLD = Account("lte", "10.77.1.2", int(at("2025-10-01 00:00")))
 
 
 @pytest.mark.parametrize("setting", [0, 1], ids=["at the start", "later"])
-def test_a_clock_that_is_far_ahead_for_a_while_prunes_nothing(tmp_path: Path, setting: int) -> None:
-    """Defect: the first tick after the start removed old accounts by whatever time it was, and all usage was lost."""
+def test_clock_that_is_far_ahead_for_a_while_deletes_no_accounts(tmp_path: Path, setting: int) -> None:
+    """Defect: the first tick after the start deleted accounts that were old by a wrong clock: usage was lost."""
     path = tmp_path / "lib" / "ledger.sqlite"
     ledger = Ledger(path)
     ledger.write(BOOT, usage({USED: 2_000_000, OLD: 5}))
 
-    def there() -> set[Account]:
+    def accounts_in_ledger() -> set[Account]:
         return set(ledger.used([(each.budget, each.start) for each in (USED, OLD)]))
 
     async def pass_time(host: Host, seconds: float) -> None:
@@ -36,31 +36,31 @@ def test_a_clock_that_is_far_ahead_for_a_while_prunes_nothing(tmp_path: Path, se
         right = host.now
         for _ in range(setting):
             await pass_time(host, 5)
-        # The hour until the network is up, and the clock is corrected.
+        # For an hour the clock is wrong. Then the network is up, and the clock is corrected.
         host.now = right + 500 * DAY
         await pass_time(host, 1)
         await pass_time(host, 3600)
         host.now = right + 3600
         await pass_time(host, 1)
         host.decide()
-        assert host.verdict.throttle is not None, "what was used still counts"
+        assert host.verdict.throttle is not None, "the usage still counts"
         await pass_time(host, SURE_SECONDS - 2)
-        assert there() == {USED, OLD}
+        assert accounts_in_ledger() == {USED, OLD}
         await pass_time(host, 2)
-        assert there() == {USED}
+        assert accounts_in_ledger() == {USED}
         ledger.write(BOOT, usage({OLD: 5}))
         await pass_time(host, DAY - 1)
-        assert there() == {USED, OLD}, "once a day"
+        assert accounts_in_ledger() == {USED, OLD}, "old accounts are deleted once a day"
         await pass_time(host, 1)
-        assert there() == {USED}
-        # A daemon that has run for days sees another day, and then the right one again.
+        assert accounts_in_ledger() == {USED}
+        # The clock of a daemon that has run for days jumps to another day, and back.
         await pass_time(host, DAY - 2)
         host.now += 500 * DAY
         await pass_time(host, 1)
         await pass_time(host, 1)
         host.now -= 500 * DAY
         await pass_time(host, 1)
-        assert there() == {USED}
+        assert accounts_in_ledger() == {USED}
 
-    played(path, play, "period: month")
+    play_and_kill(path, play, "period: month")
     ledger.close()

@@ -55,7 +55,7 @@ class Scene:
         return found["total"], round(found["sum"], 6)
 
 
-def test_a_cap_at_once_counts_when_its_entry_is_there() -> None:
+def test_immediate_cap_counts_when_its_entry_is_made() -> None:
     scene = Scene()
     scene.decide(verdict(1, CAP))
     assert scene.counted == (0, 0)
@@ -64,10 +64,10 @@ def test_a_cap_at_once_counts_when_its_entry_is_there() -> None:
     assert scene.effect.as_json()["down"]["count"][:3] == [0, 0, 1]
     scene.decide(verdict(1, CAP))
     scene.planner.entries.told({subflow(1)}, True)
-    assert scene.counted == (1, 0.003), "decided as before, and put right"
+    assert scene.counted == (1, 0.003), "the same decision again, and a repaired entry"
 
 
-def test_a_cap_that_begins_softly_counts_when_its_transition_is_complete() -> None:
+def test_soft_cap_counts_when_its_transition_is_complete() -> None:
     """Defect: caps that begin with a transition, as most do, were missing from the histogram."""
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
@@ -78,33 +78,33 @@ def test_a_cap_that_begins_softly_counts_when_its_transition_is_complete() -> No
     assert scene.counted == (1, 1.0)
 
 
-def test_a_young_subflow_has_its_cap_at_once() -> None:
+def test_young_subflow_has_its_cap_at_once() -> None:
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP), young=True)
     scene.apply(0.002)
     assert scene.counted == (1, 0.002)
 
 
-def test_a_cap_on_which_the_class_falls_counts_at_the_end_of_the_fall() -> None:
+def test_cap_whose_class_descends_counts_when_the_class_has_its_rate() -> None:
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
     scene.planner.set_interim({subflow(1): 20_000_000})
     scene.planner.complete(subflow(1))
     scene.apply(0.1)
-    assert scene.counted == (0, 0), "its entry is there, and its class passes more"
+    assert scene.counted == (0, 0), "the entry exists, but its class still has a higher rate"
     scene.planner.set_interim({subflow(1): 9_000_000})
     scene.apply(1.0)
     assert scene.counted == (0, 0)
     scene.planner.set_interim({subflow(1): None})
     scene.now += 0.5
     scene.planner.entries.told({subflow(1)}, True)
-    assert scene.counted == (0, 0), "the class is yet to be changed"
+    assert scene.counted == (0, 0), "the class has not been changed yet"
     scene.apply()
     assert scene.counted == (1, 1.6)
 
 
 @pytest.mark.parametrize("soft", [False, True])
-def test_another_rate_counts_when_the_class_has_it(soft: bool) -> None:
+def test_changed_rate_counts_when_the_class_has_it(soft: bool) -> None:
     scene = Scene(soft=soft)
     scene.decide(verdict(1, CAP))
     scene.planner.complete(subflow(1))
@@ -116,13 +116,13 @@ def test_another_rate_counts_when_the_class_has_it(soft: bool) -> None:
     scene.decide(verdict(1, SLOWER))
     scene.apply(0.5)
     if soft:
-        assert scene.counted == (2, 0.01), "it falls in a transition"
+        assert scene.counted == (2, 0.01), "a lower rate is reached by a transition"
         scene.planner.complete(subflow(1))
         scene.apply()
     assert scene.counted == (3, 0.51)
 
 
-def test_another_cap_begins_anew() -> None:
+def test_time_of_another_cap_starts_with_its_decision() -> None:
     scene = Scene()
     scene.decide(verdict(1, CAP))
     scene.now += 5
@@ -131,7 +131,7 @@ def test_another_cap_begins_anew() -> None:
     assert scene.counted == (1, 0.01)
 
 
-def test_a_class_that_waits_for_others_has_not_its_rate_yet() -> None:
+def test_class_that_waits_for_other_subflows_does_not_have_its_rate_yet() -> None:
     scene = Scene(soft=True)
     for number in (1, 2):
         scene.decide(verdict(number, CAP), token=number, young=True)
@@ -148,31 +148,31 @@ def test_a_class_that_waits_for_others_has_not_its_rate_yet() -> None:
     assert scene.counted == (before[0] + 2, before[1] + 4.0)
 
 
-def test_an_entry_that_the_cap_before_left_is_none() -> None:
+def test_entry_of_the_previous_cap_does_not_count() -> None:
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP), young=True)
     scene.apply()
     scene.decide(verdict(1, OTHER))
     scene.planner.entries.told({subflow(1)}, True)
-    assert scene.counted == (1, 0), "somebody removed the old one, and it was put right"
+    assert scene.counted == (1, 0), "the old entry was removed by another program, and repaired"
     scene.planner.complete(subflow(1))
     scene.apply(1)
     assert scene.counted == (2, 1)
 
 
-def test_an_entry_that_is_not_wanted_any_more_when_it_is_made_is_none() -> None:
+def test_outdated_entry_does_not_count() -> None:
     scene = Scene()
     scene.decide(verdict(1, CAP))
-    made = dict(scene.planner.entries.upserts)
+    outdated = dict(scene.planner.entries.upserts)
     scene.decide(verdict(1, OTHER))
     scene.apply_classes()
-    scene.planner.entries.upserted(made)
+    scene.planner.entries.upserted(outdated)
     assert scene.counted == (0, 0)
     scene.apply(0.5)
     assert scene.counted == (1, 0.5)
 
 
-def test_what_ends_or_loses_its_cap_before_counts_nowhere() -> None:
+def test_subflow_that_ends_or_loses_its_cap_does_not_count() -> None:
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP), verdict(2, CAP))
     scene.decide(uncapped(1, CAP))
@@ -183,7 +183,7 @@ def test_what_ends_or_loses_its_cap_before_counts_nowhere() -> None:
     assert not any(cap.unsettled for cap in scene.planner.caps.values())
 
 
-def test_what_came_into_effect_for_another_reason_counts_nowhere() -> None:
+def test_cap_that_takes_too_long_does_not_count() -> None:
     scene = Scene()
     scene.decide(verdict(1, CAP))
     scene.apply(MAX_CAP_SECONDS + 1)
@@ -191,7 +191,7 @@ def test_what_came_into_effect_for_another_reason_counts_nowhere() -> None:
     assert scene.effect.as_json()["down"]["total"] == 0
 
 
-def test_what_balances_loads_and_a_dry_run_count_nowhere() -> None:
+def test_load_balancing_and_dry_run_do_not_count() -> None:
     scene = Scene()
     balancing = replace(verdict(1, CAP), scope=ScopeKey("b", Share.CONNECTION, (1, "any")))
     scene.decide(balancing)
@@ -203,7 +203,7 @@ def test_what_balances_loads_and_a_dry_run_count_nowhere() -> None:
     assert scene.counted == (0, 0)
 
 
-def test_after_a_dry_run_what_is_decided_first_begins_then() -> None:
+def test_time_starts_at_the_first_decision_after_a_dry_run() -> None:
     """Defect: a cap that was named during a dry run did not count when the dry run was switched off."""
     scene = Scene(dry=True)
     for token in (1, 2):
@@ -216,17 +216,17 @@ def test_after_a_dry_run_what_is_decided_first_begins_then() -> None:
     assert scene.counted == (1, 0.25)
     scene.decide(verdict(1, CAP))
     scene.apply(5)
-    assert scene.counted == (1, 0.25), "decided as before"
+    assert scene.counted == (1, 0.25), "the same decision again"
 
 
-def test_a_ramp_that_ends_without_a_change_of_its_class_counts_at_once() -> None:
-    """Defect: it counted only when some class changed, or never."""
+def test_ramp_that_ends_without_a_class_change_counts_at_once() -> None:
+    """Defect: such a cap counted only when some class changed, or never."""
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
     scene.planner.set_interim({subflow(1): CAP.throttle.ceil})  # type: ignore[union-attr]
     scene.planner.complete(subflow(1))
     scene.apply(0.1)
-    assert scene.counted == (0, 0), "it is under way"
+    assert scene.counted == (0, 0), "the ramp is not complete"
     scene.now += 0.4
     scene.planner.set_interim({subflow(1): None})
     assert scene.counted == (1, 0.5)
@@ -234,7 +234,7 @@ def test_a_ramp_that_ends_without_a_change_of_its_class_counts_at_once() -> None
     assert scene.counted == (1, 0.5)
 
 
-def test_another_onset_alone_is_no_change() -> None:
+def test_change_of_only_the_onset_does_not_count() -> None:
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP), young=True)
     scene.apply()
@@ -246,14 +246,14 @@ def test_another_onset_alone_is_no_change() -> None:
 
 
 @scenario
-async def test_the_daemon_tells_how_long_a_download_and_an_upload_took(tmp_path: Path) -> None:
+async def test_summary_has_times_of_downloads_and_uploads(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.fill(four_tuple(WIFI))
     async with running(tmp_path, UNCAPPED, kernel) as scene:
 
-        def effect(way: str) -> tuple[int, float]:
-            found = scene.ask(query="summary")["effect"][way]
+        def effect(direction: str) -> tuple[int, float]:
+            found = scene.ask(query="summary")["effect"][direction]
             return found["total"], found["sum"]
 
         assert effect("down") == effect("up") == (0, 0)

@@ -42,7 +42,7 @@ class Scene:
         self.verdicts[token] = after
 
 
-def test_what_a_dry_run_named_is_capped_when_it_ends() -> None:
+def test_caps_named_by_a_dry_run_are_logged_when_it_ends() -> None:
     """Defect: the log called the subflows capped during the dry run, and said nothing when they really were."""
     scene = Scene(dry=True)
     assert scene.decide(1, 2, 3) == ["rule m: 6 would be capped; 6 subflows would be capped now (dry run)"]
@@ -54,7 +54,7 @@ def test_what_a_dry_run_named_is_capped_when_it_ends() -> None:
     assert scene.decide(1, 2, ended=True) == ["rule m: 4 ended; 0 subflows capped now"]
 
 
-def test_what_was_capped_is_lifted_when_a_dry_run_begins() -> None:
+def test_lifted_caps_are_logged_when_a_dry_run_begins() -> None:
     scene = Scene(dry=False)
     assert scene.decide(1, 2) == ["rule m: 4 capped; 4 subflows capped now"]
     scene.dry = True
@@ -65,7 +65,7 @@ def test_what_was_capped_is_lifted_when_a_dry_run_begins() -> None:
     assert scene.decide(1, capped=False) == ["rule m: 2 no longer; 2 subflows would be capped now (dry run)"]
     scene.dry = False
     assert scene.decide(1, capped=False) == []
-    assert scene.decide(2, capped=False) == [], "it lost nothing"
+    assert scene.decide(2, capped=False) == [], "the subflows had no cap"
     assert scene.decide(1) == ["rule m: 2 capped; 2 subflows capped now"]
     scene.dry = True
     assert scene.decide(1, ended=True) == ["rule m: 2 ended; 0 subflows capped now"]
@@ -74,16 +74,16 @@ def test_what_was_capped_is_lifted_when_a_dry_run_begins() -> None:
     assert scene.comparer._dry == set()
 
 
-def test_the_lines_of_single_subflows_say_that_it_is_a_dry_run() -> None:
+def test_lines_about_single_subflows_name_the_dry_run() -> None:
     scene = Scene(dry=True)
     capped, none = replace(verdict(1, RULE), reason="would cap (dry run)"), replace(uncapped(1, RULE), reason="no rule")
 
-    def told(*after: Verdict) -> str:
+    def line_about(*after: Verdict) -> str:
         scene.take(1, *after)
         ((line, _),) = scene.log.lines()
         return line.partition(": ")[2]
 
-    assert told(capped) == "would cap (dry run)"
-    assert told(none) == "would have no cap any more (dry run): no rule"
-    told(capped)
-    assert told() == "ended (dry run)"
+    assert line_about(capped) == "would cap (dry run)"
+    assert line_about(none) == "would have no cap any more (dry run): no rule"
+    line_about(capped)
+    assert line_about() == "ended (dry run)"

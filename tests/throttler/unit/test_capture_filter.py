@@ -83,25 +83,25 @@ def frame(
 @pytest.mark.parametrize("v6", [False, True])
 @pytest.mark.parametrize("option", [JOIN_ACK, FASTCLOSE])
 @pytest.mark.parametrize("before", [(), (NOP, NOP), (STAMP,), (NOP, NOP, STAMP), (("SAck", (1, 2)),)])
-def test_signalling_passes_wherever_stacks_put_it(passes, before, option, v6) -> None:  # type: ignore[no-untyped-def]
+def test_signalling_options_pass_at_any_position(passes, before, option, v6) -> None:  # type: ignore[no-untyped-def]
     assert passes(frame(*before, option, v6=v6))
 
 
 @pytest.mark.parametrize("v6", [False, True])
 @pytest.mark.parametrize("before", [(), (NOP, NOP), (STAMP,), (NOP, NOP, STAMP)])
-def test_data_stay_in_the_kernel_whatever_their_time_stamp_is(passes, before, v6) -> None:  # type: ignore[no-untyped-def]
+def test_data_segments_do_not_pass_whatever_their_timestamp(passes, before, v6) -> None:  # type: ignore[no-untyped-def]
     assert not passes(frame(*before, DATA, payload=b"\x1e\x03\x51" * 100, v6=v6))
     assert not passes(frame(*before, payload=b"\x1e\x03\x51" * 100, v6=v6))
     assert not passes(frame(*before, CAPABLE, flags="FA", v6=v6))
 
 
 @pytest.mark.parametrize("flags", ["S", "SA", "R"])
-def test_beginnings_and_resets_pass(passes, flags) -> None:  # type: ignore[no-untyped-def]
+def test_syn_and_rst_pass(passes, flags) -> None:  # type: ignore[no-untyped-def]
     assert passes(frame(flags=flags))
 
 
 @pytest.mark.parametrize("v6", [False, True])
-def test_what_came_in_with_the_proxys_port_stays_in_the_kernel(passes, v6) -> None:  # type: ignore[no-untyped-def]
+def test_incoming_segments_with_the_proxys_port_do_not_pass(passes, v6) -> None:  # type: ignore[no-untyped-def]
     """On the loopback interface, packets from the proxy arrive as incoming packets, too."""
     answer = frame(flags="SA", v6=v6, ports=(3128, 40000))
     assert (passes(answer), passes(answer, loopback=True)) == (False, True)

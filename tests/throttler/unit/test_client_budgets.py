@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the query ``budgets``: an address sees what is left of its own volumes, with and without a connection."""
+"""Tests for the query ``budgets``: an address gets what is left of its own volumes, with and without a connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import PATHS, Scene, running, scenario
-from test_status_answers import LTE, WIFI, sampled
+from test_status_answers import LTE, WIFI, sweep_and_count
 
 MB = 1_000_000
 STEP = "steps: [{after: %d MB, throttle: {rate: 1 Mbit/s}}]"
@@ -34,13 +34,13 @@ def left(scene: Scene, client: str) -> dict[str, tuple[Any, ...]]:
 
 
 @scenario
-async def test_an_address_has_its_own_volume_and_not_that_of_its_other_path(tmp_path: Path) -> None:
+async def test_address_gets_its_own_volume_and_not_that_of_its_other_path(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, OF_EACH, kernel) as scene:
         kernel.sockets.carry(four_tuple(WIFI), 1 * MB)
         kernel.sockets.carry(four_tuple(LTE), 2 * MB)
-        await sampled(scene)
+        await sweep_and_count(scene)
         assert left(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
         assert left(scene, LTE) == {"lte": (LTE, 2 * MB, 0, False)}
         # As parts of one connection, both addresses belong to its owner.
@@ -56,43 +56,43 @@ SHARED = PATHS + (
 
 
 @scenario
-async def test_the_owner_is_told_of_no_volume_that_others_use_up(tmp_path: Path) -> None:
-    """Of shared budgets, the owner sees only those into which the owner's connection counts."""
+async def test_owner_sees_no_shared_volume_that_only_others_use(tmp_path: Path) -> None:
+    """Of the shared budgets, the owner sees only those that count bytes of the owner's connection."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI)
     kernel.sockets.connect(8, LTE)
     async with running(tmp_path, SHARED, kernel) as scene:
         kernel.sockets.carry(four_tuple(LTE), 2 * MB)
-        await sampled(scene)
+        await sweep_and_count(scene)
         found = scene.ask(query="client", endpoint=f"{WIFI}:40000")["budgets"]
         assert [each["name"] for each in found] == ["mine"]
 
 
 @scenario
-async def test_the_owner_is_told_how_old_the_connection_is_and_by_which_clock_volumes_end(tmp_path: Path) -> None:
-    """Defect: the time when a volume begins anew was given in the host's time zone, not in the policy's."""
+async def test_answer_has_the_connections_age_and_the_policys_time_zone(tmp_path: Path) -> None:
+    """Defect: the time when a volume begins anew was given in the host's time zone instead of the policy's."""
     kernel = FakeKernel()
-    begun = time.time()
+    start = time.time()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, OF_EACH + "time_zone: Europe/Athens\n", kernel) as scene:
         found = scene.ask(query="client", endpoint=f"{WIFI}:40000")
         assert found["time_zone"] == "Europe/Athens"
-        assert begun - 1 <= found["since"] <= found["time"]
-        nobody = scene.ask(query="client", endpoint=f"{WIFI}:9")
-        assert (nobody["since"], nobody["time_zone"]) == (None, "Europe/Athens")
+        assert start - 1 <= found["since"] <= found["time"]
+        unknown = scene.ask(query="client", endpoint=f"{WIFI}:9")
+        assert (unknown["since"], unknown["time_zone"]) == (None, "Europe/Athens")
 
 
 @scenario
-async def test_what_is_left_is_known_before_and_after_a_connection(tmp_path: Path) -> None:
+async def test_remaining_volume_is_known_before_and_after_a_connection(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, OF_EACH, kernel) as scene:
         assert left(scene, WIFI) == {"wifi": (WIFI, 0, 5 * MB, False)}
         assert left(scene, "10.3.0.1") == {}
         kernel.sockets.connect(7, WIFI)
-        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.there.values()), 0.0))
+        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 0.0))
         kernel.sockets.carry(four_tuple(WIFI), 1 * MB)
-        await sampled(scene)
-        kernel.sockets.there.clear()
+        await sweep_and_count(scene)
+        kernel.sockets.by_four_tuple.clear()
     kernel = FakeKernel()
     async with running(tmp_path, OF_EACH, kernel) as scene:
         assert not scene.ask(query="connections")["connections"]
@@ -101,13 +101,13 @@ async def test_what_is_left_is_known_before_and_after_a_connection(tmp_path: Pat
 
 
 @scenario
-async def test_what_the_policy_asks_of_a_subflow_decides(tmp_path: Path) -> None:
+async def test_budgets_of_an_address_follow_the_policys_conditions(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, OTHERS, kernel) as scene:
         assert left(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}
-        assert left(scene, "10.1.9.1") == {}, "exempted"
-        assert left(scene, "10.9.0.1") == {}, "its interface is not known"
+        assert left(scene, "10.1.9.1") == {}, "a rule exempts the client from budgets"
+        assert left(scene, "10.9.0.1") == {}, "the client's interface is not known"
         kernel.sockets.connect(9, "10.9.0.1")
-        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.there.values()), 0.0))
+        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 0.0))
         assert left(scene, "10.9.0.1") == {"home": ("10.9.0.1", 0, 6 * MB, False)}
         assert left(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}

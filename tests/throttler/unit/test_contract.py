@@ -116,13 +116,13 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("addresses of a relay's parents", str(Places(Role.RELAY.service_name).parents)),
     ],
 )
-def test_the_page_says_what_the_code_does(row: str, value: str) -> None:
+def test_contract_page_has_the_values_of_the_code(row: str, value: str) -> None:
     assert contract()[row] == value
 
 
-def test_the_shipped_settings_are_the_contracts() -> None:
+def test_shipped_settings_are_those_of_the_contract() -> None:
     assert SETTINGS.ownership == OWNERSHIP
 
 
-def test_the_squid_service_name_is_the_proxys() -> None:
+def test_squid_service_name_is_that_of_the_proxy() -> None:
     assert contract()["Squid's service name"] == Role.PROXY.service_name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the whole daemon with a fake kernel: start, reloads, stop, and the status meanwhile."""
+"""Tests for the whole daemon with a fake kernel: start, reloads, stop, and the status in between."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ async def running(
         await serving
 
 
-async def until(true: Callable[[], object]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
-        while not true():  # noqa: ASYNC110 - what is waited for has no event
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)
 
 
@@ -115,7 +115,7 @@ def scenario(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
 
 
 @scenario
-async def test_what_began_once_began_then_in_each_answer(tmp_path: Path) -> None:
+async def test_start_times_are_the_same_in_each_answer(tmp_path: Path) -> None:
     """Defect: each answer read the two clocks one after the other, and the start time varied as if after a restart."""
     late = iter((0.0, 0.0005) * 20)
     async with running(tmp_path, CAPPED) as scene:
@@ -128,7 +128,7 @@ async def test_what_began_once_began_then_in_each_answer(tmp_path: Path) -> None
 
 
 @scenario
-async def test_a_stop_with_onsets_outstanding_calls_nothing_again_and_again(tmp_path: Path) -> None:
+async def test_stop_with_outstanding_onsets_does_not_call_follow_repeatedly(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -151,7 +151,7 @@ async def test_a_stop_with_onsets_outstanding_calls_nothing_again_and_again(tmp_
 
 
 @scenario
-async def test_what_is_there_at_the_start_is_capped_and_shown(tmp_path: Path) -> None:
+async def test_connections_from_before_the_start_are_capped_and_shown(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -168,7 +168,7 @@ async def test_what_is_there_at_the_start_is_capped_and_shown(tmp_path: Path) ->
 
 
 @scenario
-async def test_where_sockets_cannot_be_paced_caps_begin_at_once(tmp_path: Path) -> None:
+async def test_caps_begin_at_once_if_sockets_cannot_be_paced(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.pacing = None  # type: ignore[assignment]
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
@@ -184,13 +184,13 @@ async def test_where_sockets_cannot_be_paced_caps_begin_at_once(tmp_path: Path) 
 
 
 @scenario
-async def test_a_subflow_of_another_port_is_not_shown_as_capped(tmp_path: Path) -> None:
-    """Defect: the status showed a rate for it, but nothing capped it."""
+async def test_subflow_at_another_port_is_not_shown_as_capped(tmp_path: Path) -> None:
+    """Defect: the status showed a rate for such a subflow, but it had no cap."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1", "10.1.0.2")
     known = four_tuple("10.1.0.2")
     elsewhere = known._replace(local_port=4000)
-    kernel.sockets.there[elsewhere] = kernel.sockets.there.pop(known)._replace(four_tuple=elsewhere)
+    kernel.sockets.by_four_tuple[elsewhere] = kernel.sockets.by_four_tuple.pop(known)._replace(four_tuple=elsewhere)
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")}
         (connection,) = scene.status()["connections"]
@@ -202,7 +202,7 @@ async def test_a_subflow_of_another_port_is_not_shown_as_capped(tmp_path: Path) 
 
 
 @scenario
-async def test_a_client_that_holds_its_share_of_connections_gets_no_more_and_another_is_capped(tmp_path: Path) -> None:
+async def test_client_gets_no_more_than_its_share_of_connections(tmp_path: Path) -> None:
     """Defect: when one client had filled the table, later connections had no cap."""
     kernel = FakeKernel()
     for number in range(5):
@@ -213,25 +213,25 @@ async def test_a_client_that_holds_its_share_of_connections_gets_no_more_and_ano
         shown = [each["token"] for each in scene.status()["connections"]]
         assert sorted(shown) == ["00000001", "00000002", "00000003", "00000009"]
         tracked = {each.four_tuple for one in scene.engine.tracker.connections.values() for each in one.subflows}
-        assert set(kernel.sockets.there) == tracked, "what has no cap is closed"
+        assert set(kernel.sockets.by_four_tuple) == tracked, "connections without a cap are closed"
         assert {each.remote for each in kernel.netfilter.entries} == {b"\x0a\x01\0\1", b"\x0a\x01\0\2"}
 
 
 @scenario
-async def test_a_dry_run_closes_no_connection(tmp_path: Path) -> None:
+async def test_dry_run_closes_no_connection(tmp_path: Path) -> None:
     kernel = FakeKernel()
     for number in range(5):
         kernel.sockets.connect(1 + number, "10.1.0.1", port=40_000 + number)
     async with running(tmp_path, CAPPED + "dry_run: true\n", kernel, "max_connections: 6\n") as scene:
-        assert (len(scene.status()["connections"]), len(kernel.sockets.there)) == (3, 5)
+        assert (len(scene.status()["connections"]), len(kernel.sockets.by_four_tuple)) == (3, 5)
 
 
 @scenario
-async def test_a_reload_that_caps_thousands_leaves_the_loop_its_turns(tmp_path: Path) -> None:
+async def test_reload_that_caps_thousands_lets_the_loop_run_between(tmp_path: Path) -> None:
     await reload_that_caps(1_000, tmp_path, at_once=AT_ONCE)
 
 
-def test_a_slow_machine_gives_the_loop_its_turns_as_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reload_lets_the_loop_run_between_on_a_slow_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each decision takes longer than a slice may take."""
     monkeypatch.setattr("mptcp_throttler.runtime.decisions.SLICE_SECONDS", -1.0)
 
@@ -272,7 +272,7 @@ async def reload_that_caps(count: int, tmp_path: Path, at_once: int) -> None:
 
 
 @scenario
-async def test_the_loop_has_a_turn_between_a_new_policy_and_the_first_decisions(tmp_path: Path) -> None:
+async def test_loop_runs_between_a_new_policy_and_the_first_decisions(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, UNCAPPED, kernel) as scene:
@@ -294,13 +294,11 @@ async def test_the_loop_has_a_turn_between_a_new_policy_and_the_first_decisions(
 
 
 @pytest.mark.parametrize("name", ["daemon.rest_when_busy", "daemon.collect_garbage"])
-def test_what_keeps_the_loop_answering_runs_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    begun = list[str]()
+def test_background_tasks_for_the_loop_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    started = list[str]()
 
     async def noted() -> None:
-        begun.append(name)
+        started.append(name)
         await asyncio.sleep(math.inf)
 
     monkeypatch.setattr(f"mptcp_throttler.runtime.{name}", noted)
@@ -308,13 +306,13 @@ def test_what_keeps_the_loop_answering_runs_beside_it(
     @scenario
     async def scene(tmp_path: Path) -> None:
         async with running(tmp_path, CAPPED):
-            await until(lambda: begun)
+            await until(lambda: started)
 
     scene(tmp_path)
 
 
 @scenario
-async def test_a_reload_that_the_kernel_refuses_changes_nothing(tmp_path: Path) -> None:
+async def test_reload_that_the_kernel_refuses_changes_nothing(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
 
@@ -331,7 +329,7 @@ async def test_a_reload_that_the_kernel_refuses_changes_nothing(tmp_path: Path) 
 
 
 @scenario
-async def test_a_start_that_is_refused_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_refused_start_raises_the_error(tmp_path: Path) -> None:
     kernel = FakeKernel()
 
     async def refuse() -> None:
@@ -344,7 +342,7 @@ async def test_a_start_that_is_refused_says_so_and_leaves_nothing(tmp_path: Path
 
 
 @scenario
-async def test_asking_decides_nothing(tmp_path: Path) -> None:
+async def test_status_query_decides_nothing(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -357,17 +355,17 @@ async def test_asking_decides_nothing(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_plain_tcp_is_in_the_class_while_a_rule_says_so(tmp_path: Path) -> None:
+async def test_plain_tcp_is_classified_only_while_a_rule_caps_it(tmp_path: Path) -> None:
     kernel, table = FakeKernel(), "paths: [a], always: true, plain_tcp: cap,"
-    kernel.nftables.table = "what a killed daemon left"
+    kernel.nftables.table = "table of a killed daemon"
     capped = CAPPED.replace("paths: [a],", table)
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert not kernel.nftables.table
         await scene.reload(capped)
         assert f"4d50:{FIRST_MINOR:x}" in kernel.nftables.table
-        made, kernel.nftables.table = kernel.nftables.table, "what somebody else made of it"
+        original, kernel.nftables.table = kernel.nftables.table, "table changed by another program"
         await scene.daemon._plain_tcp.verify()
-        assert kernel.nftables.table == made
+        assert kernel.nftables.table == original
         await scene.reload("dry_run: true\n" + capped)
         assert not kernel.nftables.table
         kernel.nftables.refuses = True
@@ -375,12 +373,12 @@ async def test_plain_tcp_is_in_the_class_while_a_rule_says_so(tmp_path: Path) ->
         assert not kernel.nftables.table
         kernel.nftables.refuses = False
         await scene.daemon._plain_tcp.verify()
-        assert kernel.nftables.table, "what was refused is tried again"
+        assert kernel.nftables.table, "the refused change is tried again"
     assert not kernel.nftables.table
 
 
 @scenario
-async def test_uploads_are_shaped_while_a_rule_is_for_them(tmp_path: Path) -> None:
+async def test_uploads_are_shaped_only_while_a_rule_caps_them(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -394,8 +392,8 @@ async def test_uploads_are_shaped_while_a_rule_is_for_them(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_what_the_kernel_refuses_to_remove_is_removed_later(tmp_path: Path, stops: bool) -> None:
-    """Defect: the kernel objects for uploads, and entries that were still there, remained, even after a stop."""
+def test_objects_that_the_kernel_refuses_to_remove_are_removed_later(tmp_path: Path, stops: bool) -> None:
+    """Defect: the kernel objects for uploads, and existing entries, remained, even after a stop."""
     kernel = FakeKernel()
 
     async def scenario() -> None:
@@ -416,7 +414,7 @@ def test_what_the_kernel_refuses_to_remove_is_removed_later(tmp_path: Path, stop
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_what_a_preparation_that_failed_has_made_is_removed_later(tmp_path: Path, stops: bool) -> None:
+def test_objects_of_a_failed_preparation_are_removed_later(tmp_path: Path, stops: bool) -> None:
     """Defect: if the kernel refused the removal, too, the objects remained for good, even after a stop."""
     kernel = FakeKernel()
 
@@ -444,7 +442,7 @@ def test_what_a_preparation_that_failed_has_made_is_removed_later(tmp_path: Path
 
 
 @scenario
-async def test_a_comparison_while_uploads_are_prepared_anew_removes_nothing(tmp_path: Path) -> None:
+async def test_comparison_during_a_preparation_removes_nothing(tmp_path: Path) -> None:
     """Defect: after a failed preparation, the comparison removed the next one's objects, and no upload was capped."""
     kernel, compared = FakeKernel(), list[asyncio.Task[bool]]()
 
@@ -470,7 +468,7 @@ async def test_a_comparison_while_uploads_are_prepared_anew_removes_nothing(tmp_
 
 
 @scenario
-async def test_the_status_socket_answers_in_pieces(tmp_path: Path) -> None:
+async def test_status_socket_sends_its_answer_in_pieces(tmp_path: Path) -> None:
     kernel = FakeKernel()
     for number in range(500):
         kernel.sockets.connect(number + 1, f"10.1.{number >> 8}.{number & 255}", port=50_000)
@@ -484,7 +482,7 @@ async def test_the_status_socket_answers_in_pieces(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_a_stop_while_a_reload_prepares_leaves_nothing(tmp_path: Path) -> None:
+async def test_stop_during_a_reload_restores_the_root_qdisc(tmp_path: Path) -> None:
     kernel = FakeKernel()
     made = asyncio.Event()
 
@@ -502,7 +500,7 @@ async def test_a_stop_while_a_reload_prepares_leaves_nothing(tmp_path: Path) -> 
 
 
 @scenario
-async def test_status_is_answered_where_sockets_cannot_be_listed(tmp_path: Path) -> None:
+async def test_status_is_answered_if_sockets_cannot_be_listed(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -518,7 +516,7 @@ async def test_status_is_answered_where_sockets_cannot_be_listed(tmp_path: Path)
         assert len(shown["connections"]) == 1
 
 
-def test_a_policy_comes_into_force_though_no_class_is_left_for_it(
+def test_policy_comes_into_force_although_no_class_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Defect: the daemon ended with a traceback, and again at each start while there were that many connections."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the daemon with a fake kernel: the beginning of connections, of clients with one path and with two."""
+"""Tests for the daemon with a fake kernel: new connections of clients with one path and with two."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNCAPPED = {four_tuple(A): Target(0xFFFF, 0)}
 PREFIX, CLIENT = ip_network("10.1.0.0/16"), ip_network(f"{A}/32")
 
 
-def happens(scene: Scene, kind: KernelEventKind, token: int, client: str) -> None:
+def report_event(scene: Scene, kind: KernelEventKind, token: int, client: str) -> None:
     """Let the kernel report an event, and the daemon process it."""
     event = KernelEvent(time.monotonic(), kind, token, four_tuple(client), 0, 0)
     scene.engine.take_events(scene.engine.tracker.kernel_event(event))
@@ -41,49 +41,49 @@ def reasons(scene: Scene) -> list[str]:
 
 
 @scenario
-async def test_a_connection_is_capped_from_its_first_subflow_on(tmp_path: Path) -> None:
+async def test_connection_is_capped_from_its_first_subflow_on(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
-        happens(scene, KernelEventKind.CREATED, 1, A)
-        assert set(kernel.netfilter.entries) == {four_tuple(A)}, "at once: nothing has been sent"
+        report_event(scene, KernelEventKind.CREATED, 1, A)
+        assert set(kernel.netfilter.entries) == {four_tuple(A)}, "the cap is set at once, before any data is sent"
         assert reasons(scene) == ["rule cap-a caps path a at 5 Mbit/s: 1 subflow active, 2 anticipated"]
-        happens(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, B)
+        report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, B)
         assert set(kernel.netfilter.entries) == {four_tuple(A)}
         assert reasons(scene)[0] == "rule cap-a caps path a at 5 Mbit/s: 2 subflows active"
 
 
 @scenario
-async def test_a_client_with_one_path_is_released_and_known(tmp_path: Path) -> None:
+async def test_client_with_one_path_loses_its_cap_and_is_remembered(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert kernel.pacing.births[PREFIX] == under_cap(5_000_000, CLASS)
-        happens(scene, KernelEventKind.CREATED, 1, A)
+        report_event(scene, KernelEventKind.CREATED, 1, A)
         # Its socket still sends into the class, so that an entry must direct it past the class.
         await until(lambda: kernel.netfilter.entries == UNCAPPED)
         assert reasons(scene) == ["rule cap-a does not apply: only 1 active subflow (needs 2)"]
         assert kernel.pacing.births[CLIENT] == UNANTICIPATED
-        happens(scene, KernelEventKind.CLOSED, 1, A)
+        report_event(scene, KernelEventKind.CLOSED, 1, A)
         await until(lambda: not kernel.netfilter.entries)
-        happens(scene, KernelEventKind.CREATED, 2, A)
+        report_event(scene, KernelEventKind.CREATED, 2, A)
         assert not kernel.netfilter.entries
-        happens(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 2, B)
+        report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 2, B)
         assert set(kernel.netfilter.entries) == {four_tuple(A)}
         assert CLIENT not in kernel.pacing.births
 
 
-def test_a_client_with_one_path_that_does_not_come_again_is_forgotten(
+def test_client_with_one_path_that_does_not_return_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the initial limits of its subflows were kept for good."""
+    """Defect: the initial limits of such a client's subflows were kept forever."""
     kernel = FakeKernel()
     ahead = 0.0
 
     async def scenario() -> None:
         nonlocal ahead
         async with running(tmp_path, CAPPED, kernel) as scene:
-            happens(scene, KernelEventKind.CREATED, 1, A)
+            report_event(scene, KernelEventKind.CREATED, 1, A)
             await until(lambda: kernel.pacing.births.get(CLIENT) == UNANTICIPATED)
-            happens(scene, KernelEventKind.CLOSED, 1, A)
+            report_event(scene, KernelEventKind.CLOSED, 1, A)
             ahead = KEPT_SECONDS
             await until(lambda: CLIENT not in kernel.pacing.births)
             assert scene.engine.decisions.anticipation.clients == 0
@@ -95,17 +95,17 @@ def test_a_client_with_one_path_that_does_not_come_again_is_forgotten(
 
 
 @scenario
-async def test_who_does_not_want_it_is_not_anticipated(tmp_path: Path) -> None:
+async def test_anticipation_can_be_switched_off(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED + "anticipate: false\n", kernel) as scene:
-        happens(scene, KernelEventKind.CREATED, 1, A)
+        report_event(scene, KernelEventKind.CREATED, 1, A)
         await asyncio.sleep(0)
         assert not kernel.netfilter.entries
         assert reasons(scene) == ["rule cap-a does not apply: only 1 active subflow (needs 2)"]
 
 
 @scenario
-async def test_what_ran_before_us_is_not_anticipated(tmp_path: Path) -> None:
+async def test_connection_from_before_the_start_is_not_anticipated(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(1, A)
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -114,23 +114,23 @@ async def test_what_ran_before_us_is_not_anticipated(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_a_policy_that_names_the_clients_own_address_keeps_its_options(tmp_path: Path) -> None:
+async def test_policy_that_names_the_clients_address_keeps_its_socket_options(tmp_path: Path) -> None:
     kernel = FakeKernel()
     policy = CAPPED.replace("10.1.0.0/16", CLIENT.with_prefixlen)
     async with running(tmp_path, policy, kernel) as scene:
-        happens(scene, KernelEventKind.CREATED, 1, A)
+        report_event(scene, KernelEventKind.CREATED, 1, A)
         await until(lambda: kernel.pacing.births[CLIENT] == UNANTICIPATED)
         await scene.reload(policy)
-        assert kernel.pacing.births[CLIENT] == UNANTICIPATED, "a reload does not forget who has one path"
-        happens(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, B)
+        assert kernel.pacing.births[CLIENT] == UNANTICIPATED, "a reload does not forget clients with one path"
+        report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, B)
         assert kernel.pacing.births[CLIENT] == under_cap(5_000_000, CLASS)
 
 
 @scenario
-async def test_where_nothing_is_capped_no_socket_is_touched(tmp_path: Path) -> None:
+async def test_sockets_are_not_changed_if_nothing_is_capped(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED + "dry_run: true\n", kernel) as scene:
-        happens(scene, KernelEventKind.CREATED, 1, A)
+        report_event(scene, KernelEventKind.CREATED, 1, A)
         await until(lambda: "anticipated" not in reasons(scene)[0])
         assert kernel.pacing.births == {}
         await scene.reload(CAPPED)
@@ -154,14 +154,14 @@ LATE = "10.1.255.1"
 """An address in a prefix that is not among the first ones to be changed."""
 
 
-def begins_meanwhile(scene: Scene, seen: list[dict[FourTuple, Target]]) -> None:
-    """Open a connection when some of the prefixes have been changed, and note which entries exist then."""
+def connect_between_changes(scene: Scene, seen: list[dict[FourTuple, Target]]) -> None:
+    """Open a connection when some of the prefixes have been changed, and append the entries existing then to *seen*."""
     pacing = scene.kernel.pacing
     set_births = pacing.set_births
 
     def begin() -> None:
         scene.kernel.sockets.connect(1, LATE)
-        happens(scene, KernelEventKind.CREATED, 1, LATE)
+        report_event(scene, KernelEventKind.CREATED, 1, LATE)
         seen.append(dict(scene.kernel.netfilter.entries))
 
     def noted(changes: Mapping[Network, Birth | None]) -> bool:
@@ -173,30 +173,30 @@ def begins_meanwhile(scene: Scene, seen: list[dict[FourTuple, Target]]) -> None:
 
 
 @scenario
-async def test_what_begins_while_many_prefixes_come_to_a_cap_is_under_it_with_its_first_sample(tmp_path: Path) -> None:
-    """Its socket was accepted without any limit."""
+async def test_connection_that_begins_during_a_change_of_births_is_capped(tmp_path: Path) -> None:
+    """Its socket was accepted without a limit, and gets one with its first sample."""
     async with running(tmp_path, MANY_UNCAPPED) as scene:
         kernel, seen = scene.kernel, list[dict[FourTuple, Target]]()
-        begins_meanwhile(scene, seen)
+        connect_between_changes(scene, seen)
         await scene.reload(MANY_CAPPED)
         known = four_tuple(LATE)
         await until(lambda: kernel.netfilter.entries.get(known) == Target(0x11, 0x10000))
-        await until(lambda: kernel.pacing.limits.get(kernel.sockets.there[known].cookie) == held(5_000_000))
+        await until(lambda: kernel.pacing.limits.get(kernel.sockets.by_four_tuple[known].cookie) == held(5_000_000))
 
 
 @scenario
-async def test_the_class_that_many_births_name_is_made_before_they_are_all_set(tmp_path: Path) -> None:
+async def test_class_is_made_before_all_of_its_births_are_set(tmp_path: Path) -> None:
     """Defect: the class was made only after all births were set. Until then, connections bypassed it at full speed."""
     async with running(tmp_path, NO_RULES) as scene:
         pacing, classes = scene.kernel.pacing, scene.kernel.traffic_control.classes
-        set_births, there = pacing.set_births, list[bool]()
+        set_births, class_exists = pacing.set_births, list[bool]()
 
         def noted(changes: Mapping[Network, Birth | None]) -> bool:
-            there.append(any(birth and (birth.class_id or 0) & 0xFFFF in classes for birth in changes.values()))
+            class_exists.append(any(birth and (birth.class_id or 0) & 0xFFFF in classes for birth in changes.values()))
             return set_births(changes)
 
         pacing.set_births = noted  # type: ignore[method-assign]
         networks = ", ".join(f"10.1.{number % 256}.{number // 256 * 8}/29" for number in range(4000))
         await scene.reload(MANY_CAPPED.replace(MANY_PATHS, f"version: 1\npaths: {{a: {{clients: [{networks}]}}}}\n"))
-        assert len(there) > 20
-        assert there[-1]
+        assert len(class_exists) > 20
+        assert class_exists[-1]

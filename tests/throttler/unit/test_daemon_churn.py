@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which connections and policies come and go in the whole daemon: it keeps no memory of them."""
+"""Tests in which connections and policies come and go in the whole daemon: it keeps no memory for them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def blocks(scene: Scene, clock: Clock) -> int:
     return sys.getallocatedblocks()
 
 
-def test_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_is_kept_for_ended_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     for module in (engine, decisions, observe):
         monkeypatch.setattr(
@@ -117,7 +117,7 @@ DAILY = "{period: day, steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}"
 
 
 def cyclic_garbage() -> Counter[str]:
-    """Return how many objects of our own classes are only referred to by themselves."""
+    """Return the number of objects of our own classes that only reference cycles keep alive, by class."""
     gc.unfreeze()
     gc.collect()
     found = Counter(type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("mptcp_"))
@@ -125,17 +125,17 @@ def cyclic_garbage() -> Counter[str]:
     return found
 
 
-async def another_look(scene: Scene) -> None:
+async def next_sample(scene: Scene) -> None:
     """Wait until the sockets have been sampled once more."""
     before = scene.engine.sampler.sweeps + scene.engine.sampler.lookups
     await until(lambda: scene.engine.sampler.sweeps + scene.engine.sampler.lookups > before)
 
 
-@pytest.mark.usefixtures("collected_by_hand")
-def test_a_reload_leaves_nothing_that_refers_to_itself(tmp_path: Path) -> None:
-    """Defect: paths, subflows, accounts and the compiled policy did.
+@pytest.mark.usefixtures("manual_collection")
+def test_reload_leaves_no_reference_cycles(tmp_path: Path) -> None:
+    """Defect: paths, subflows, accounts and the compiled policy were in reference cycles.
 
-    The daemon's garbage collector examines only young objects, and never freed these.
+    The daemon's garbage collector examines only young objects, and never freed them.
     """
 
     async def scenario() -> None:
@@ -146,7 +146,7 @@ def test_a_reload_leaves_nothing_that_refers_to_itself(tmp_path: Path) -> None:
             cyclic_garbage()
             gc.set_debug(gc.DEBUG_SAVEALL)
             for policy in (METERED % DAILY, CAPPED, METERED % DAILY.replace("day", "week"), PATHS + "rules: []\n"):
-                await another_look(scene)
+                await next_sample(scene)
                 await scene.reload(policy)
                 assert cyclic_garbage() == {}
             assert scene.daemon._reloads["accepted"] == 4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the daemon follows the windows of the policy in force, not of the one when it began to wait."""
+"""Tests that the daemon follows the clock, and the time windows of the policy that is in force."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FROM_SIX = CAPPED.replace("throttle:", 'when: {hours: ["18:00-20:00"]}, throttle
 BEFORE_SIX = datetime(2026, 11, 20, 17, 59, 59, 500_000, tzinfo=UTC).timestamp()
 
 
-def test_a_clock_that_is_set_opens_and_closes_windows_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_follow_a_clock_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
 
@@ -38,7 +38,7 @@ def test_a_clock_that_is_set_opens_and_closes_windows_soon(tmp_path: Path, monke
     asyncio.run(scenario())
 
 
-def test_a_clock_that_is_set_forward_by_days_lifts_no_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_set_forward_by_days_lifts_no_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: all subflows were forgotten as idle, and capped again only when the kernel had listed them."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
@@ -56,7 +56,7 @@ def test_a_clock_that_is_set_forward_by_days_lifts_no_cap(tmp_path: Path, monkey
     asyncio.run(scenario())
 
 
-def test_a_window_of_a_policy_just_loaded_opens_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_of_a_policy_just_loaded_opens_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
 
@@ -77,7 +77,7 @@ def test_a_window_of_a_policy_just_loaded_opens_in_time(tmp_path: Path, monkeypa
 
 
 @scenario
-async def test_a_window_that_opens_while_a_policy_comes_into_force_does_no_harm(tmp_path: Path) -> None:
+async def test_window_that_opens_during_a_reload_uses_the_new_rules(tmp_path: Path) -> None:
     """Defect: the old policy's rules were combined with the new policy's open windows.
 
     The daemon ended with a ValueError, or sockets were accepted under caps of the old policy.
@@ -85,8 +85,8 @@ async def test_a_window_that_opens_while_a_policy_comes_into_force_does_no_harm(
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert kernel.pacing.births
-        by_the_clock = asyncio.create_task(scene.engine.enforce())
-        await asyncio.sleep(0)  # Its decisions are under way
+        enforcing = asyncio.create_task(scene.engine.enforce())
+        await asyncio.sleep(0)  # Its decisions have begun
         await scene.engine.take_policy(load_policy(UNCAPPED, "p"))
-        await by_the_clock
+        await enforcing
         assert not kernel.pacing.births

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for backup flags that exist when the daemon starts: its predecessor's are reset, other programs' stay."""
+"""Tests for backup flags that exist when the daemon starts: it resets its predecessor's flags only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPARE = four_tuple("10.2.0.1")
 
 
 @pytest.fixture(autouse=True)
-def no_flag_has_to_wait_for_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+def decide_flags_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steering, "UNDECIDED_SECONDS", 0.0)
 
 
@@ -27,12 +27,12 @@ def kernel() -> FakeKernel:
     """A fake kernel in which one subflow is backup."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
-    kernel.sockets.there[SPARE] = kernel.sockets.there[SPARE]._replace(made_backup=True)
+    kernel.sockets.by_four_tuple[SPARE] = kernel.sockets.by_four_tuple[SPARE]._replace(made_backup=True)
     return kernel
 
 
 @pytest.mark.parametrize("policy", [UNCAPPED, UNCAPPED + "dry_run: true\n"])
-def test_flags_that_somebody_else_set_are_left(tmp_path: Path, kernel: FakeKernel, policy: str) -> None:
+def test_backup_flags_of_other_programs_stay(tmp_path: Path, kernel: FakeKernel, policy: str) -> None:
     """Defect: each start reset them some seconds later, whatever its policy was."""
 
     async def scenario() -> None:
@@ -41,23 +41,23 @@ def test_flags_that_somebody_else_set_are_left(tmp_path: Path, kernel: FakeKerne
             assert not scene.engine.steering.watched()
 
     asyncio.run(scenario())
-    assert kernel.subflows.asked == []
+    assert kernel.subflows.requests == []
 
 
-def test_flags_of_a_throttler_that_was_killed_are_taken_back(tmp_path: Path, kernel: FakeKernel) -> None:
+def test_backup_flags_of_a_killed_throttler_are_reset(tmp_path: Path, kernel: FakeKernel) -> None:
     family.FlagsNote(tmp_path).write()
 
     async def scenario() -> None:
         async with running(tmp_path, UNCAPPED, kernel):
-            await until(lambda: kernel.subflows.asked)
-            assert (tmp_path / family.FLAGS_NOTE).exists(), "until the stop"
+            await until(lambda: kernel.subflows.requests)
+            assert (tmp_path / family.FLAGS_NOTE).exists(), "the file stays until the stop"
 
     asyncio.run(scenario())
-    assert kernel.subflows.asked == [(7, SPARE, False)]
+    assert kernel.subflows.requests == [(7, SPARE, False)]
     assert not (tmp_path / family.FLAGS_NOTE).exists()
 
 
-def test_a_refusal_of_such_a_flag_is_not_told_of(
+def test_refused_reset_of_a_flag_is_not_logged(
     tmp_path: Path, kernel: FakeKernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Defect: a throttler whose policy has no steering logged that a connection cannot be steered."""
@@ -67,13 +67,13 @@ def test_a_refusal_of_such_a_flag_is_not_told_of(
 
     async def scenario() -> None:
         async with running(tmp_path, UNCAPPED, kernel):
-            await until(lambda: kernel.subflows.asked)
+            await until(lambda: kernel.subflows.requests)
 
     asyncio.run(scenario())
     assert "cannot be steered" not in caplog.text
 
 
-def test_a_start_that_fails_leaves_the_note_for_the_next(tmp_path: Path, kernel: FakeKernel) -> None:
+def test_failed_start_keeps_the_file_for_the_next_start(tmp_path: Path, kernel: FakeKernel) -> None:
     family.FlagsNote(tmp_path).write()
 
     def fail() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for events that anybody can cause in any number: what the daemon logs, and what else it reads meanwhile."""
+"""Tests for events that any host can cause in any number: what the daemon logs, and what else it reads meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mptcp_throttler.runtime.engine import MOST_LINES
 from mptcp_throttler.runtime.observe import ReadingShare
 
 LONG = 3600.0
-"""Seconds. The test itself ends such a rest."""
+"""Seconds. The test itself ends a rest that is this long."""
 
 
 def forged(number: int, interface: str = "w0") -> Subflow:
@@ -28,8 +28,8 @@ def forged(number: int, interface: str = "w0") -> Subflow:
     return Subflow(Host(str(number)), "10.2.0.9", 1024 + number, False, PROXY, interface)
 
 
-def test_refused_joins_are_told_of_some_times_in_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Defect: each refused join of a flood was logged, a hundred lines a second."""
+def test_refused_joins_are_logged_a_few_times_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Defect: each refused join of a flood was logged, a hundred lines per second."""
     caplog.set_level(logging.INFO)
 
     @scenario
@@ -44,7 +44,7 @@ def test_refused_joins_are_told_of_some_times_in_a_minute(tmp_path: Path, caplog
     assert sum("join-refused" in each.message for each in caplog.records) == MOST_LINES
 
 
-def test_a_capture_rests_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_flooded_capture_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other captures are read meanwhile. A resting capture is read after its rest, unless it was closed."""
     pauses, rests, failed = [LONG], list[Callable[[], object]](), list[object]()
     monkeypatch.setattr(ReadingShare, "pause", lambda *_: pauses.pop() if pauses else 0.0)
@@ -53,11 +53,11 @@ def test_a_capture_rests_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     async def flooded(tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: failed.append(context))
-        later = loop.call_later
+        original = loop.call_later
 
         def call_later(delay: float, callback: Callable[..., object], *arguments: Any, **more: Any) -> Any:
             if delay != LONG:
-                return later(delay, callback, *arguments, **more)
+                return original(delay, callback, *arguments, **more)
             rests.append(partial(callback, *arguments))
             return None
 

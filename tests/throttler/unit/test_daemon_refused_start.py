@@ -17,21 +17,21 @@ COUNTED = CAPPED.replace(
 )
 
 
-async def left_by_a_killed_daemon(tmp_path: Path) -> FakeKernel:
+async def kernel_of_a_killed_daemon(tmp_path: Path) -> FakeKernel:
     """Return a kernel in which a daemon capped a download and was then killed."""
     before, kernel = FakeKernel(), FakeKernel()
     before.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, before):
-        kernel.sockets.there = dict(before.sockets.there)
+        kernel.sockets.by_four_tuple = dict(before.sockets.by_four_tuple)
         kernel.traffic_control.classes = dict(before.traffic_control.classes)
         kernel.netfilter.entries = dict(before.netfilter.entries)
     return kernel
 
 
 @scenario
-async def test_one_that_the_ledger_refuses(tmp_path: Path) -> None:
+async def test_start_refused_by_the_ledger_changes_nothing(tmp_path: Path) -> None:
     """Defect: the daemon first took over the classes and entries, and then removed them: downloads had no caps."""
-    kernel = await left_by_a_killed_daemon(tmp_path)
+    kernel = await kernel_of_a_killed_daemon(tmp_path)
     classes, entries = dict(kernel.traffic_control.classes), dict(kernel.netfilter.entries)
     assert entries.keys() == {four_tuple("10.1.0.1")}
     (tmp_path / "ledger.sqlite").write_text("no database, long enough to be looked at" * 40)
@@ -42,11 +42,11 @@ async def test_one_that_the_ledger_refuses(tmp_path: Path) -> None:
     assert (kernel.traffic_control.classes, kernel.netfilter.entries) == (classes, entries)
     (tmp_path / "ledger.sqlite").unlink()
     async with running(tmp_path, COUNTED, kernel):
-        assert kernel.netfilter.entries == entries, "the next start takes them over"
+        assert kernel.netfilter.entries == entries, "the next start takes the entries over"
 
 
 @scenario
-async def test_what_sockets_carried_until_the_stop_is_written(tmp_path: Path) -> None:
+async def test_bytes_until_the_stop_are_written(tmp_path: Path) -> None:
     """The ledger is opened first and closed last, after the component that reports closed sockets to it."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")

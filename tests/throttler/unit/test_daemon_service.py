@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from fake_kernel import FakeKernel
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
-from test_daemon_births import happens
+from test_daemon_births import report_event
 
 from mptcp_common.status_client import ask
 from mptcp_throttler.cli.asking import reload_outcome
@@ -31,13 +31,13 @@ from mptcp_throttler.shaping.model import Target
 BROKEN = PATHS + "rules: [{name: cap-a, paths: [c], throttle: {rate: fast}}]\n"
 
 
-class Manager:
+class ServiceManager:
     """The service manager's end of the notification socket."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
 
-    def told(self) -> list[str]:
+    def new_lines(self) -> list[str]:
         """Return the lines that have arrived since the last call."""
         lines: list[str] = []
         while True:
@@ -48,17 +48,17 @@ class Manager:
 
 
 @pytest.fixture
-def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceManager]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         listener.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         monkeypatch.delenv("WATCHDOG_PID", raising=False)
-        yield Manager(listener)
+        yield ServiceManager(listener)
 
 
-def test_the_manager_is_told_what_is_done_and_that_the_loop_turns(
-    tmp_path: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
+def test_service_manager_gets_ready_status_and_watchdog_messages(
+    tmp_path: Path, manager: ServiceManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
 
@@ -67,21 +67,21 @@ def test_the_manager_is_told_what_is_done_and_that_the_loop_turns(
         kernel = FakeKernel()
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
         async with running(path, CAPPED, kernel):
-            lines = manager.told()
+            lines = manager.new_lines()
 
-            def is_told_of_the_loop() -> bool:
-                lines.extend(manager.told())
+            def watchdog_was_notified() -> bool:
+                lines.extend(manager.new_lines())
                 return "WATCHDOG=1" in lines
 
-            await until(is_told_of_the_loop)
+            await until(watchdog_was_notified)
             assert lines[:2] == [
                 "READY=1",
                 "STATUS=1 connection, 1 capped subflow on w0 (iptables); 1 rule",
             ]
             # While the loop hangs, no watchdog message is sent.
             time.sleep(0.2)  # noqa: ASYNC251 - that is what is tested
-            assert manager.told() == []
-            await until(lambda: "WATCHDOG=1" in manager.told())
+            assert manager.new_lines() == []
+            await until(lambda: "WATCHDOG=1" in manager.new_lines())
 
     test(tmp_path)
 
@@ -94,10 +94,10 @@ def shown_as_capped(scene: Scene, capsys: pytest.CaptureFixture[str]) -> str:
     return str(table)
 
 
-def test_those_are_counted_as_capped_that_have_a_cap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_subflows_with_a_cap_are_counted_as_capped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: entries were counted instead of caps.
 
-    There are also entries of ended subflows, and entries that direct an uncapped subflow past its class.
+    Some entries belong to ended subflows, and some direct an uncapped subflow past its class.
     """
 
     @scenario
@@ -106,10 +106,10 @@ def test_those_are_counted_as_capped_that_have_a_cap(tmp_path: Path, capsys: pyt
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
         async with running(path, CAPPED, kernel) as scene:
             assert shown_as_capped(scene, capsys) == "1 capped subflow"
-            happens(scene, KernelEventKind.CLOSED, 7, "10.1.0.1")
-            assert kernel.netfilter.entries, "it has its entry for a while"
+            report_event(scene, KernelEventKind.CLOSED, 7, "10.1.0.1")
+            assert kernel.netfilter.entries, "the ended subflow keeps its entry for a while"
             assert shown_as_capped(scene, capsys) == "0 capped subflows"
-            happens(scene, KernelEventKind.CREATED, 8, "10.1.0.2")
+            report_event(scene, KernelEventKind.CREATED, 8, "10.1.0.2")
             assert shown_as_capped(scene, capsys) == "1 capped subflow"
             await until(lambda: Target(0xFFFF, 0) in kernel.netfilter.entries.values())
             assert shown_as_capped(scene, capsys) == "0 capped subflows"
@@ -117,7 +117,7 @@ def test_those_are_counted_as_capped_that_have_a_cap(tmp_path: Path, capsys: pyt
     test(tmp_path)
 
 
-def test_a_subflow_with_two_caps_is_one_capped_subflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_subflow_with_two_caps_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: a subflow with a cap only on its upload was not counted."""
     of_upload = CAPPED.replace("paths: [a],", "paths: [a], direction: up,")
 
@@ -140,7 +140,7 @@ def test_a_subflow_with_two_caps_is_one_capped_subflow(tmp_path: Path, capsys: p
     test(tmp_path)
 
 
-def test_what_is_captured_and_done_by_bpf_is_shown(tmp_path: Path) -> None:
+def test_summary_shows_captures_and_bpf_programs(tmp_path: Path) -> None:
     @scenario
     async def test(path: Path) -> None:
         async with running(path, CAPPED) as scene:
@@ -157,13 +157,13 @@ def test_what_is_captured_and_done_by_bpf_is_shown(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_it_tells_the_ports_that_it_looks_at(tmp_path: Path) -> None:
+async def test_head_has_the_listening_ports(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
         assert scene.ask(query="head")["listen_ports"] == [3128]
 
 
-def test_addresses_of_ipv6_are_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Defect: "[fd77:1::2]" was removed as a style, and ":a:" within an address became an emoji."""
+def test_ipv6_addresses_are_printed_completely(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Defect: "[fd77:1::2]" was removed as a style, and ":a:" in an address became an emoji."""
 
     @scenario
     async def test(path: Path) -> None:
@@ -178,7 +178,7 @@ def test_addresses_of_ipv6_are_shown_whole(tmp_path: Path, capsys: pytest.Captur
     test(tmp_path)
 
 
-def test_interfaces_that_are_not_shaped_are_told_to_the_service_manager(tmp_path: Path) -> None:
+def test_service_manager_sees_interfaces_that_are_not_shaped(tmp_path: Path) -> None:
     @scenario
     async def test(path: Path) -> None:
         kernel = FakeKernel()
@@ -190,7 +190,7 @@ def test_interfaces_that_are_not_shaped_are_told_to_the_service_manager(tmp_path
     test(tmp_path)
 
 
-def test_a_ledger_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_a_ledger_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     @scenario
     async def test(path: Path) -> None:
         async with running(path, CAPPED) as scene:
@@ -209,20 +209,20 @@ def test_a_ledger_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest
     test(tmp_path)
 
 
-def test_a_refused_reload_is_shown_until_one_succeeds(
-    tmp_path: Path, manager: Manager, capsys: pytest.CaptureFixture[str]
+def test_refused_reload_is_shown_until_one_succeeds(
+    tmp_path: Path, manager: ServiceManager, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @scenario
     async def test(path: Path) -> None:
         async with running(path, CAPPED) as scene:
             assert scene.status()["reloads"] == {"accepted": 0, "refused": 0, "last_refused": None, "settings": []}
-            manager.told()
+            manager.new_lines()
             await scene.reload(BROKEN)
-            told = manager.told()
+            lines = manager.new_lines()
             # A separate task also sends the status text, at any time.
-            begun, when, ready = (line for line in told if not line.startswith("STATUS="))
+            begun, when, ready = (line for line in lines if not line.startswith("STATUS="))
             assert (begun, when[:15], ready) == ("RELOADING=1", "MONOTONIC_USEC=", "READY=1")
-            assert "RELOAD REFUSED" in told[told.index(ready) + 1], "Defect: the text was right five seconds later"
+            assert "RELOAD REFUSED" in lines[lines.index(ready) + 1], "Defect: the text was sent five seconds later"
             reloads = scene.status()["reloads"]
             assert (reloads["accepted"], reloads["refused"]) == (0, 1)
             assert abs(reloads["last_refused"]["time"] - time.time()) < 60
@@ -236,7 +236,7 @@ def test_a_refused_reload_is_shown_until_one_succeeds(
 
             await scene.reload(UNCAPPED)
             assert scene.status()["reloads"] == {"accepted": 1, "refused": 1, "last_refused": None, "settings": []}
-            assert not [line for line in manager.told() if "REFUSED" in line]
+            assert not [line for line in manager.new_lines() if "REFUSED" in line]
             print_status(scene.status())
             assert "REFUSED" not in capsys.readouterr().out + scene.daemon._summary()
 
@@ -244,7 +244,7 @@ def test_a_refused_reload_is_shown_until_one_succeeds(
 
 
 @scenario
-async def test_who_reloads_is_told_what_becomes_of_it(tmp_path: Path) -> None:
+async def test_reload_command_gets_the_outcome(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, scene.daemon.reload)
         scene.policy[0] = BROKEN
@@ -258,37 +258,37 @@ async def test_who_reloads_is_told_what_becomes_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("interfaces: [w0]\npolicy: p.yaml\n", ""),
         ("interfaces: [w0, w1]\npolicy: p.yaml\nlisten_ports: [3129]\n", "interfaces, listen_ports changed"),
         ("interfaces: [w0]\npolicy: p.yaml\nlisten_ports: 3128\n", "the next start would be refused"),
     ],
 )
-def test_a_reload_says_that_changed_settings_need_a_restart(tmp_path: Path, text: str, said: str) -> None:
+def test_reload_reports_settings_that_need_a_restart(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "throttler.yaml"
     path.write_text("interfaces: [w0]\n# a comment\npolicy: p.yaml\n")
     before = read_settings(path)
     path.write_text(text)
-    assert said in "\n".join(news_of_settings(path, before))
-    assert bool(news_of_settings(path, before)) is bool(said)
+    assert expected in "\n".join(news_of_settings(path, before))
+    assert bool(news_of_settings(path, before)) is bool(expected)
 
 
 @scenario
-async def test_the_head_is_what_the_status_says_before_connections(tmp_path: Path) -> None:
+async def test_head_has_the_status_fields_before_the_connections(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel):
-        head, whole = await asyncio.gather(
+        head, status = await asyncio.gather(
             asyncio.to_thread(ask, tmp_path / "s", {"query": "head"}),
             asyncio.to_thread(ask, tmp_path / "s", {"query": "status"}),
         )
-        keys = list(whole)
+        keys = list(status)
         assert list(head) == keys[: keys.index("connections")]
-        assert head["policy"] == whole["policy"]
+        assert head["policy"] == status["policy"]
 
 
-def test_an_answer_that_breaks_off_is_an_error(tmp_path: Path) -> None:
+def test_incomplete_answer_is_an_error(tmp_path: Path) -> None:
     async def test() -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readline()
@@ -302,7 +302,7 @@ def test_an_answer_that_breaks_off_is_an_error(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def logging_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def log_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Log caps without the pauses in which changes are collected."""
     monkeypatch.setattr(logs, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(logs, "AGAIN_SECONDS", 0.01)
@@ -316,14 +316,14 @@ def three_connected() -> FakeKernel:
     return kernel
 
 
-def test_a_cap_is_logged_once_it_is_decided_and_when_it_is_lifted(
+def test_caps_are_logged_when_decided_and_when_lifted(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The log and the table show the ceiling that the cap allows, not the guaranteed rate."""
-    logging_soon(monkeypatch)
+    log_without_delay(monkeypatch)
     borrowing = CAPPED.replace("{rate: 5 Mbit/s}", "{rate: 5 Mbit/s, ceil: 10 Mbit/s}")
     caplog.set_level(logging.INFO)
 
@@ -344,11 +344,11 @@ def test_a_cap_is_logged_once_it_is_decided_and_when_it_is_lifted(
     test(tmp_path)
 
 
-def test_a_dry_run_sets_no_cap_and_what_it_named_is_capped_when_it_ends(
+def test_dry_run_logs_no_caps_until_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the log reported caps in the dry run, and not afterwards. explain let the cap begin with the dry run."""
-    logging_soon(monkeypatch)
+    """Defect: the log reported caps in the dry run, not afterwards. explain showed caps since the dry run."""
+    log_without_delay(monkeypatch)
     caplog.set_level(logging.INFO)
 
     @scenario
@@ -368,20 +368,20 @@ def test_a_dry_run_sets_no_cap_and_what_it_named_is_capped_when_it_ends(
             await scene.reload(CAPPED)
             await until(lambda: "rule cap-a: 3 capped; 3 subflows capped now" in caplog.messages)
             assert since() >= ended
-            begun = time.time()
+            start = time.time()
             await scene.reload(CAPPED + "dry_run: true\n")
             await until(lambda: "rule cap-a: 3 lifted; 0 subflows capped now" in caplog.messages)
-            assert since() >= begun
+            assert since() >= start
             assert sum("capped" in each for each in caplog.messages) == 4
 
     test(tmp_path)
 
 
-def test_how_many_a_rule_caps_follows_those_that_another_rule_caps_now(
+def test_number_of_capped_subflows_follows_a_renamed_rule(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: after a reload that renamed a rule, the log said that -2 subflows were capped."""
-    logging_soon(monkeypatch)
+    log_without_delay(monkeypatch)
     caplog.set_level(logging.INFO)
 
     @scenario
@@ -396,7 +396,7 @@ def test_how_many_a_rule_caps_follows_those_that_another_rule_caps_now(
     test(tmp_path)
 
 
-def test_thousands_of_caps_are_one_line(
+def test_thousands_of_caps_are_one_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "FIRST_SECONDS", 0.0)
@@ -426,7 +426,7 @@ def test_thousands_of_caps_are_one_line(
         (logging.WARNING, False, "WARNING: one\ntwo\n"),
     ],
 )
-def test_each_line_of_the_log_has_its_priority(level: int, for_journal: bool, printed: str) -> None:
+def test_each_log_line_has_its_priority(level: int, for_journal: bool, printed: str) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Lines(for_journal))
@@ -435,7 +435,7 @@ def test_each_line_of_the_log_has_its_priority(level: int, for_journal: bool, pr
 
 
 @scenario
-async def test_the_status_says_who_manages_paths(tmp_path: Path) -> None:
+async def test_status_names_the_path_manager(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
         shown = scene.status()
         assert shown["path_manager"] == "kernel"

@@ -81,8 +81,8 @@ class Scene:
         samples = sampled(self.now, [flow.socket for flow in flows], complete)
         self.changes += [(self.now, token) for changed in self.detector.observe(samples) for token in changed]
 
-    def until_relaxed(self, most: float) -> float:
-        """Continue until the caps of connection 1 are relaxed, for at most *most* seconds.
+    def seconds_until_relaxed(self, most: float) -> float:
+        """Continue for at most *most* seconds, until the caps of connection 1 are relaxed.
 
         Return how long that took.
         """
@@ -100,8 +100,8 @@ class Scene:
         return relaxation
 
 
-def reaction(spacing: float, urgent: float | None) -> float:
-    """Return the limit in seconds for detecting a degradation.
+def detection_limit(spacing: float, urgent: float | None) -> float:
+    """Return the longest allowed time in seconds to detect a degradation.
 
     It is one interval until the degradation starts, two samples, and ``after``.
     """
@@ -110,7 +110,7 @@ def reaction(spacing: float, urgent: float | None) -> float:
 
 
 @any_spacing
-def test_a_healthy_connection_is_left_alone(spacing: float, urgent: float | None) -> None:
+def test_healthy_connection_keeps_its_cap(spacing: float, urgent: float | None) -> None:
     scene = Scene({1: [capped(), free()]}, spacing=spacing, urgent=urgent)
     scene.run(60)
     assert not scene.changes
@@ -119,14 +119,12 @@ def test_a_healthy_connection_is_left_alone(spacing: float, urgent: float | None
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.25, 0.5, 0.75])
 @pytest.mark.parametrize("rate", [0, 1 * MBIT, 10 * MBIT])
-def test_a_path_that_degrades_relaxes_the_cap_soon(
-    spacing: float, urgent: float | None, phase: float, rate: float
-) -> None:
+def test_degraded_path_relaxes_the_cap_soon(spacing: float, urgent: float | None, phase: float, rate: float) -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
     wifi.rate = rate
-    assert scene.until_relaxed(20) <= reaction(spacing, urgent) + 0.01
+    assert scene.seconds_until_relaxed(20) <= detection_limit(spacing, urgent) + 0.01
     relaxation = scene.relaxation()
     assert relaxation.path == wifi.four_tuple.remote
     assert relaxation.baseline == pytest.approx(30 * MBIT, rel=0.05)
@@ -136,7 +134,7 @@ def test_a_path_that_degrades_relaxes_the_cap_soon(
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.25, 0.5, 0.75])
 @pytest.mark.parametrize("rate", [0, 5 * MBIT])
-def test_a_path_on_which_little_waited_relaxes_the_cap_as_soon(
+def test_degraded_path_with_little_waiting_data_relaxes_the_cap(
     spacing: float, urgent: float | None, phase: float, rate: float
 ) -> None:
     """At 30 Mbit/s, 100 kB last only 27 ms.
@@ -148,25 +146,25 @@ def test_a_path_on_which_little_waited_relaxes_the_cap_as_soon(
     scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
     wifi.rate = rate
-    assert scene.until_relaxed(20) <= reaction(spacing, urgent) + max(0.5, spacing)
+    assert scene.seconds_until_relaxed(20) <= detection_limit(spacing, urgent) + max(0.5, spacing)
 
 
 @any_spacing
-def test_the_cap_comes_back_when_the_path_is_seen_to_be_well(spacing: float, urgent: float | None) -> None:
+def test_cap_returns_when_the_path_has_recovered(spacing: float, urgent: float | None) -> None:
     wifi, ethernet = free(), capped()
     scene = Scene({1: [ethernet, wifi]}, Guard(retry=30), spacing, urgent)
     scene.run(8)
     wifi.rate = 1 * MBIT
-    scene.run(reaction(spacing, urgent))
+    scene.run(detection_limit(spacing, urgent))
     ethernet.rate = 95 * MBIT
     scene.run(1)
     assert scene.relaxed()
     wifi.rate = 30 * MBIT
-    scene.run(max(2.0, reaction(spacing, urgent)))
+    scene.run(max(2.0, detection_limit(spacing, urgent)))
     assert not scene.relaxed()
 
 
-def test_a_path_that_stays_degraded_is_tried_ever_less_often() -> None:
+def test_cap_is_tried_less_often_while_the_path_stays_degraded() -> None:
     """While little is sent over it, the guard cannot see that it is degraded, and has to try the cap again."""
     wifi, ethernet = free(), capped()
     scene = Scene({1: [ethernet, wifi]}, Guard(retry=2, longest_retry=8))
@@ -184,7 +182,7 @@ def test_a_path_that_stays_degraded_is_tried_ever_less_often() -> None:
 
 
 @any_spacing
-def test_a_path_that_is_plainly_degraded_is_not_tried(spacing: float, urgent: float | None) -> None:
+def test_cap_is_not_tried_while_the_path_is_clearly_degraded(spacing: float, urgent: float | None) -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]}, Guard(retry=2, longest_retry=8), spacing, urgent)
     scene.run(8)
@@ -196,7 +194,7 @@ def test_a_path_that_is_plainly_degraded_is_not_tried(spacing: float, urgent: fl
 
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
-def test_what_another_leaves_free_takes_a_while_to_be_taken(spacing: float, urgent: float | None, phase: float) -> None:
+def test_rate_freed_by_another_connection_may_be_used_late(spacing: float, urgent: float | None, phase: float) -> None:
     first, second = free(15 * MBIT), free(15 * MBIT, 2)
     scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
@@ -209,7 +207,7 @@ def test_what_another_leaves_free_takes_a_while_to_be_taken(spacing: float, urge
 
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
-def test_a_start_after_a_pause_takes_a_while(spacing: float, urgent: float | None, phase: float) -> None:
+def test_slow_start_after_a_pause_is_no_degradation(spacing: float, urgent: float | None, phase: float) -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
@@ -222,7 +220,7 @@ def test_a_start_after_a_pause_takes_a_while(spacing: float, urgent: float | Non
     assert not scene.changes
 
 
-def test_a_path_that_stays_worse_gets_a_new_baseline() -> None:
+def test_path_that_stays_slower_gets_a_new_baseline() -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]}, Guard(retry=2, longest_retry=8))
     scene.run(5)
@@ -235,7 +233,7 @@ def test_a_path_that_stays_worse_gets_a_new_baseline() -> None:
 
 
 @any_spacing
-def test_idle_is_no_degradation(spacing: float, urgent: float | None) -> None:
+def test_idle_connection_is_no_degradation(spacing: float, urgent: float | None) -> None:
     ethernet, wifi = capped(), free()
     scene = Scene({1: [ethernet, wifi]}, spacing=spacing, urgent=urgent)
     scene.run(5)
@@ -243,7 +241,7 @@ def test_idle_is_no_degradation(spacing: float, urgent: float | None) -> None:
         flow.rate, flow.waiting, flow.unacked = 0, 0, 0
     scene.run(30)
     assert not scene.changes
-    assert not scene.detector.urgent(), "nothing happens on it"
+    assert not scene.detector.urgent(), "an idle connection is not urgent"
 
 
 @given(
@@ -251,9 +249,7 @@ def test_idle_is_no_degradation(spacing: float, urgent: float | None) -> None:
     waiting=st.floats(0, 0.049),
     spacing=st.sampled_from([*((each, None) for each in SPACINGS), *MIXED]),
 )
-def test_an_application_that_is_slow_is_no_degradation(
-    rate: float, waiting: float, spacing: tuple[float, float | None]
-) -> None:
+def test_slow_application_is_no_degradation(rate: float, waiting: float, spacing: tuple[float, float | None]) -> None:
     wifi = free()
     scene = Scene({1: [capped(1 * MBIT), wifi]}, GUARD, *spacing)
     scene.run(5)
@@ -263,7 +259,7 @@ def test_an_application_that_is_slow_is_no_degradation(
 
 
 @any_spacing
-def test_a_client_that_is_slow_is_no_degradation(spacing: float, urgent: float | None) -> None:
+def test_slow_client_is_no_degradation(spacing: float, urgent: float | None) -> None:
     wifi = free()
     scene = Scene({1: [capped(1 * MBIT), wifi]}, GUARD, spacing, urgent)
     scene.run(5)
@@ -294,8 +290,10 @@ def test_sharing_a_path_is_no_degradation(
 
 @pytest.mark.parametrize(("spacing", "urgent"), MIXED)
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
-def test_before_caps_are_relaxed_the_whole_path_is_sampled(spacing: float, urgent: float, phase: float) -> None:
-    """This also holds with a waiting time of 0. The other connection is not backlogged, so its last sample is older."""
+def test_all_subflows_of_a_path_are_sampled_before_caps_are_relaxed(
+    spacing: float, urgent: float, phase: float
+) -> None:
+    """The waiting time is 0 here. The other connection is not backlogged, so its last sample is older."""
     first, second = free(), free(0.0, 2)
     second.waiting = 0
     scene = Scene(
@@ -311,7 +309,7 @@ def test_before_caps_are_relaxed_the_whole_path_is_sampled(spacing: float, urgen
 
 
 @any_spacing
-def test_what_one_gives_before_and_another_after_is_no_baseline(spacing: float, urgent: float | None) -> None:
+def test_alternating_connections_do_not_add_up_to_a_baseline(spacing: float, urgent: float | None) -> None:
     """Two connections use a path alternately. One is never backlogged, and is therefore sampled only in sweeps."""
     first, second = free(0.0), free(30 * MBIT, 2)
     second.waiting = 0
@@ -328,7 +326,7 @@ def test_what_one_gives_before_and_another_after_is_no_baseline(spacing: float, 
 
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.35, 0.7])
-def test_a_short_pause_is_no_degradation(spacing: float, urgent: float | None, phase: float) -> None:
+def test_short_pause_is_no_degradation(spacing: float, urgent: float | None, phase: float) -> None:
     """BBR stops for 0.2 s every ten seconds (PROBE_RTT)."""
     wifi = free()
     scene = Scene({1: [capped(), wifi]}, GUARD, spacing, urgent)
@@ -341,7 +339,7 @@ def test_a_short_pause_is_no_degradation(spacing: float, urgent: float | None, p
     assert not scene.changes
 
 
-def test_a_path_that_never_gave_much_has_no_baseline() -> None:
+def test_path_that_was_always_slow_has_no_baseline() -> None:
     wifi = free(0.3 * MBIT)
     scene = Scene({1: [capped(), wifi]})
     scene.run(5)
@@ -350,7 +348,7 @@ def test_a_path_that_never_gave_much_has_no_baseline() -> None:
     assert not scene.changes
 
 
-def test_where_everything_is_capped_nothing_is_compared() -> None:
+def test_connection_with_only_capped_subflows_is_not_compared() -> None:
     scene = Scene({1: [capped()]})
     scene.run(5)
     scene.connections[1][0].rate = 0
@@ -358,7 +356,7 @@ def test_where_everything_is_capped_nothing_is_compared() -> None:
     assert not scene.changes
 
 
-def test_a_connection_that_ends_while_relaxed_is_forgotten() -> None:
+def test_relaxed_connection_that_ends_is_forgotten() -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]})
     scene.run(5)
@@ -371,7 +369,7 @@ def test_a_connection_that_ends_while_relaxed_is_forgotten() -> None:
     assert not scene.detector.urgent()
 
 
-def test_a_relaxation_outlasts_a_change_of_the_subflows() -> None:
+def test_relaxation_continues_after_a_change_of_subflows() -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]}, Guard(retry=30))
     scene.run(5)
@@ -386,7 +384,7 @@ def test_a_relaxation_outlasts_a_change_of_the_subflows() -> None:
     assert scene.detector.watched() == {third.four_tuple}
 
 
-def test_only_backlogged_connections_are_urgent_and_are_dropped_when_they_are_not() -> None:
+def test_only_backlogged_connections_are_urgent() -> None:
     """A busy connection that is limited by its application gives a baseline, but cannot be relaxed."""
     wifi = free()
     wifi.waiting = 0
@@ -409,7 +407,7 @@ def test_only_backlogged_connections_are_urgent_and_are_dropped_when_they_are_no
     assert scene.detector.watched() == {wifi.four_tuple}
 
 
-def test_a_baseline_outlives_its_connection_but_not_in_any_number() -> None:
+def test_baselines_outlive_their_connections_in_a_bounded_number() -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]})
     scene.run(5)

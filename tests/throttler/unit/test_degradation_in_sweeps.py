@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the guard on downloads when a sweep takes up to seconds to read the sockets one after the other."""
+"""Tests for the guard on downloads if a sweep takes up to seconds to read the sockets one after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sampling import MBIT, Flow, capped, four_tuple, free, sampled
 from test_degradation import TICK, Scene
 
 
-def test_a_sweep_that_ends_long_after_it_read_a_socket_makes_no_path_worse_or_better_than_it_is() -> None:
+def test_late_end_of_a_sweep_does_not_change_a_paths_rate() -> None:
     scene = Scene({1: [capped(), free()]})
     scene.run(8)
     flows = scene.connections[1]
@@ -23,7 +23,7 @@ def test_a_sweep_that_ends_long_after_it_read_a_socket_makes_no_path_worse_or_be
     assert not scene.changes
 
 
-def test_what_one_sample_of_a_long_sweep_says_has_not_held_for_as_long_as_the_sweep() -> None:
+def test_one_sample_in_a_long_sweep_does_not_prove_a_lasting_degradation() -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]})
     scene.run(8)
@@ -34,10 +34,10 @@ def test_what_one_sample_of_a_long_sweep_says_has_not_held_for_as_long_as_the_sw
         flow.go_on(TICK)
     read = [flow.socket._replace(read=scene.now + TICK) for flow in scene.connections[1]]
     list(scene.detector.observe(sampled(scene.now + 3.0, read)))
-    assert not scene.relaxed(), "seen twice within 0.1 s"
+    assert not scene.relaxed(), "the two samples are only 0.1 s apart"
 
 
-def test_two_subflows_of_a_path_that_a_sweep_reads_seconds_apart_do_not_raise_its_baseline() -> None:
+def test_subflows_read_seconds_apart_do_not_raise_the_baseline() -> None:
     idle = Flow(four_tuple(2, 2), False, 0.0, waiting=0, unacked=0, token=2)
     scene = Scene({1: [capped(), free()], 2: [capped(connection=2), idle]})
     scene.run(8)
@@ -56,7 +56,7 @@ def test_two_subflows_of_a_path_that_a_sweep_reads_seconds_apart_do_not_raise_it
     assert uncapped.path.baseline <= 1.1 * 30 * MBIT
 
 
-def test_a_socket_of_a_connection_before_it_is_no_sample() -> None:
+def test_socket_of_an_earlier_connection_is_not_sampled() -> None:
     scene = Scene({1: [capped(), free()]})
     scene.run(8)
     old = [flow.socket._replace(token=9, bytes_acked=10**9) for flow in scene.connections[1]]

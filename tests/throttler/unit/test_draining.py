@@ -19,7 +19,7 @@ from mptcp_throttler.shaping.plan import CONNECTION_IDLE_SECONDS, DRAIN_SECONDS
 BUSY = IDLE._replace(unacked=1)
 
 
-def ended(tcp: TcpInfo) -> Scene:
+def scene_with_ended_subflow(tcp: TcpInfo) -> Scene:
     """Return a scene with a subflow that was capped from its beginning and has ended. *tcp* is its socket's state."""
     scene = Scene(rule(), obeys=False)
     scene.tcp[subflow(1)] = tcp
@@ -30,14 +30,14 @@ def ended(tcp: TcpInfo) -> Scene:
     return scene
 
 
-def test_one_that_ended_keeps_its_limits() -> None:
-    scene = ended(BUSY)
+def test_ended_subflow_keeps_its_limit_and_entry() -> None:
+    scene = scene_with_ended_subflow(BUSY)
     assert scene.limits == {1: held(5_000_000)}
     assert set(scene.planner.entries.desired) == {subflow(1)}
 
 
-def test_one_that_is_still_sending_keeps_its_entry_until_it_is_done() -> None:
-    scene = ended(BUSY)
+def test_ended_subflow_keeps_its_entry_until_its_data_are_sent() -> None:
+    scene = scene_with_ended_subflow(BUSY)
     scene.planner.expire(NOW + DRAIN_SECONDS)
     scene.run(0.1, start=11.0)
     assert set(scene.planner.entries.desired) == {subflow(1)}
@@ -48,8 +48,8 @@ def test_one_that_is_still_sending_keeps_its_entry_until_it_is_done() -> None:
     assert scene.limits == {1: NO_LIMIT}
 
 
-def test_one_whose_socket_is_gone_loses_its_entry() -> None:
-    scene = ended(BUSY)
+def test_ended_subflow_without_a_socket_loses_its_entry() -> None:
+    scene = scene_with_ended_subflow(BUSY)
     del scene.tcp[subflow(1)]
     scene.planner.expire(NOW + DRAIN_SECONDS)
     scene.run(0.1, start=11.0)
@@ -57,22 +57,22 @@ def test_one_whose_socket_is_gone_loses_its_entry() -> None:
     assert not scene.planner.overdue(10)
 
 
-def test_where_no_socket_can_be_sampled_the_time_alone_counts() -> None:
-    scene = ended(BUSY)
+def test_entry_is_removed_by_time_if_no_socket_can_be_sampled() -> None:
+    scene = scene_with_ended_subflow(BUSY)
     scene.planner.expire(NOW + DRAIN_SECONDS)
     scene.do(scene.transitions.missed(11.0))
     assert not scene.planner.entries.desired
 
 
-def test_a_new_policy_does_not_wait_for_them() -> None:
-    scene = ended(BUSY)
+def test_new_policy_does_not_wait_for_ended_subflows() -> None:
+    scene = scene_with_ended_subflow(BUSY)
     scene.planner.expire(NOW + DRAIN_SECONDS)
     assert scene.planner.overdue(10)
     scene.planner.set_policy(policy())
     assert not scene.planner.entries.desired
 
 
-def test_many_are_dropped_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_subflows_are_removed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "DRAIN_SLICE", 3)
     planner = planner_for(rule())
     planner.set_verdicts(1, [verdict(number, rule()) for number in range(5)], NOW)
@@ -83,7 +83,7 @@ def test_many_are_dropped_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not planner.entries.desired
 
 
-def test_the_class_of_a_connection_goes_soon_after_it() -> None:
+def test_class_of_a_connection_is_removed_soon_after_it() -> None:
     cap = rule(cap=throttle(share=Share.CONNECTION))
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
@@ -93,7 +93,7 @@ def test_the_class_of_a_connection_goes_soon_after_it() -> None:
     assert not planner.classes.desired
 
 
-def test_nobody_collects_moves_that_nobody_follows() -> None:
+def test_moves_are_not_collected_if_no_transitions_follow_them() -> None:
     planner = planner_for(rule())
     for token in range(100):
         planner.set_verdicts(token, [verdict(token, rule())], NOW)
@@ -101,7 +101,7 @@ def test_nobody_collects_moves_that_nobody_follows() -> None:
     assert not planner.has_moved
 
 
-def test_one_released_before_it_was_sampled_takes_back_what_it_began_with() -> None:
+def test_subflow_released_before_its_first_sample_loses_its_first_limits() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])
     scene.do(scene.transitions.follow(0.0))
@@ -111,10 +111,10 @@ def test_one_released_before_it_was_sampled_takes_back_what_it_began_with() -> N
     scene.run(0.03, start=0.2)
     assert scene.limits == {1: NO_LIMIT}
     scene.run(3.0, start=0.3)
-    assert not scene.transitions._sockets, "more was acknowledged: it has taken that"
+    assert not scene.transitions._sockets, "the socket has applied the change, as it has acknowledged data since"
 
 
-def test_an_old_subflow_that_comes_to_a_soft_cap_is_not_charged_what_it_ever_sent() -> None:
+def test_old_subflow_under_a_new_soft_cap_does_not_repay_earlier_bytes() -> None:
     at_once = rule(cap=a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     scene = Scene(at_once)
     scene.planner.set_verdicts(1, [verdict(1, at_once)], NOW, [subflow(1)])

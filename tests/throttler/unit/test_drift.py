@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for comparing the throttler's state with the kernel: periodically, after changes by others, and with pauses."""
+"""Tests for comparing the throttler's state with the kernel: periodically, after foreign changes, and with pauses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Source(NoticeSource):
         self.fails = False
         self.closed = False
 
-    def tell(self, what: str, who: str = "process 7 (tc)") -> None:
+    def report(self, what: str, who: str = "process 7 (tc)") -> None:
         self.changes.append(KernelChange(what, who))
         os.write(self._ends[1], b".")
 
@@ -43,8 +43,8 @@ class Source(NoticeSource):
             os.read(self._ends[0], 1)
         if self.fails:
             raise OSError(5, "Input/output error")
-        told, self.changes = self.changes, []
-        return iter(told)
+        changes, self.changes = self.changes, []
+        return iter(changes)
 
     def close(self) -> None:
         self.closed = True
@@ -68,9 +68,9 @@ class Bench(Component):
         self.compared.append(time.monotonic())
         self.repairs += self.broken
         if self.fails:
-            raise KernelError("cannot be put right")
+            raise KernelError("cannot be repaired")
 
-    async def at_work(self, test: Awaitable[None]) -> None:
+    async def run_during(self, test: Awaitable[None]) -> None:
         task = asyncio.create_task(self.monitor.run())
         try:
             await test
@@ -82,16 +82,16 @@ class Bench(Component):
 def with_bench(test: Callable[[Bench], Awaitable[None]], interval: float = 300.0) -> None:
     async def scenario() -> None:
         bench = Bench(interval)
-        await bench.at_work(test(bench))
+        await bench.run_during(test(bench))
 
     asyncio.run(scenario())
 
 
-def test_what_others_change_is_compared_at_once_and_said_with_their_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_change_is_compared_at_once_and_logged_with_its_author(caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
         bench.broken = 1
-        bench.source.tell("root qdisc of wan0")
-        bench.source.tell("class 4d50:10 of wan0")
+        bench.source.report("root qdisc of wan0")
+        bench.source.report("class 4d50:10 of wan0")
         await until(lambda: bench.compared)
         assert len(bench.compared) == 1
         counters = bench.monitor.counters
@@ -103,34 +103,34 @@ def test_what_others_change_is_compared_at_once_and_said_with_their_name(caplog:
     assert expected in caplog.text
 
 
-def test_who_changes_what_is_being_compared_is_said_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_author_of_a_change_during_a_comparison_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
     """While one change is repaired, the kernel reports a second one with its author. The message must name both."""
 
-    class Late(Bench):
+    class LateNotice(Bench):
         async def verify(self) -> None:
             if not self.compared:
-                self.source.tell("rule of table mptcp_throttler", "process 8 (nft)")
+                self.source.report("rule of table mptcp_throttler", "process 8 (nft)")
                 self.broken = 1
             await super().verify()
             self.broken = 0
 
     async def scenario() -> None:
-        bench = Late()
+        bench = LateNotice()
 
         async def test() -> None:
-            bench.source.tell("interface mptcp-up", UNKNOWN)
+            bench.source.report("interface mptcp-up", UNKNOWN)
             await until(lambda: len(bench.compared) == 2)
 
-        await bench.at_work(test())
+        await bench.run_during(test())
 
     asyncio.run(scenario())
     (line,) = (each.getMessage() for each in caplog.records if "it was changed" in each.getMessage())
     assert f"{UNKNOWN}: interface mptcp-up, process 8 (nft): rule of table mptcp_throttler" in line
 
 
-def test_a_change_that_harms_nothing_is_not_spoken_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_harmless_change_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
-        bench.source.tell("interface wan0")
+        bench.source.report("interface wan0")
         await until(lambda: bench.compared)
         assert bench.monitor.counters.repaired == 0
 
@@ -138,7 +138,7 @@ def test_a_change_that_harms_nothing_is_not_spoken_of(caplog: pytest.LogCaptureF
     assert "it was changed" not in caplog.text
 
 
-def test_without_changes_the_clock_alone_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparisons_are_periodic_if_there_are_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(bench: Bench) -> None:
         await until(lambda: len(bench.compared) >= 2)
         assert bench.monitor.counters.comparisons == 0
@@ -146,7 +146,7 @@ def test_without_changes_the_clock_alone_decides(monkeypatch: pytest.MonkeyPatch
     with_bench(test, interval=0.02)
 
 
-def test_what_the_kernel_does_not_tell_is_found_by_the_clock(caplog: pytest.LogCaptureFixture) -> None:
+def test_change_without_a_notice_is_found_periodically(caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
         bench.broken = 1
         await until(lambda: bench.monitor.counters.repaired)
@@ -155,28 +155,28 @@ def test_what_the_kernel_does_not_tell_is_found_by_the_clock(caplog: pytest.LogC
     assert "it was changed by somebody else; the kernel does not tell who" in caplog.text
 
 
-def test_what_could_not_be_put_right_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_repair_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drift, "AGAIN_SECONDS", 0.01)
 
     async def test(bench: Bench) -> None:
         bench.fails = True
-        bench.source.tell("root qdisc of wan0")
+        bench.source.report("root qdisc of wan0")
         await until(lambda: len(bench.compared) >= 3)
 
     with_bench(test)
 
 
-def test_a_source_that_fails_is_left_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_notice_source_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
         bench.source.fails = True
-        bench.source.tell("")
+        bench.source.report("")
         await until(lambda: bench.source.closed)
 
     with_bench(test)
     assert "Input/output error" in caplog.text
 
 
-def test_a_source_that_cannot_be_opened_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_notice_source_that_cannot_be_opened_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def refused() -> Source:
         raise KernelError("listen to what others change: Operation not permitted")
 
@@ -187,7 +187,7 @@ def test_a_source_that_cannot_be_opened_is_said(caplog: pytest.LogCaptureFixture
     assert "Operation not permitted; they are found within 30 s" in caplog.text
 
 
-def test_two_programs_do_not_fight_for_ever_and_others_do_not_wait_for_them() -> None:
+def test_repeated_repairs_of_one_object_get_longer_pauses() -> None:
     backoff = RepairBackoff(30)
     pauses = []
     now = 1000.0
@@ -202,7 +202,7 @@ def test_two_programs_do_not_fight_for_ever_and_others_do_not_wait_for_them() ->
 
 
 @pytest.mark.parametrize("longest", [0.5, 10.0, 3600.0])
-def test_a_fight_of_days_is_looked_at_once_an_interval(longest: float) -> None:
+def test_pause_between_repairs_is_limited_to_the_interval(longest: float) -> None:
     backoff, now = RepairBackoff(longest), 0.0
     for _ in range(5000):
         now += backoff.pause("root qdisc of wan0", now)
@@ -210,14 +210,14 @@ def test_a_fight_of_days_is_looked_at_once_an_interval(longest: float) -> None:
     assert backoff.pause("root qdisc of wan0", now) == longest
 
 
-def test_things_that_were_repaired_once_are_forgotten() -> None:
+def test_objects_that_were_repaired_once_are_forgotten() -> None:
     backoff = RepairBackoff(10)
     for number in range(1000):
         backoff.repaired([f"class 4d50:{number:x} of wan0"], float(number))
     assert len(backoff._repairs) <= 60
 
 
-def test_the_daemon_puts_right_what_the_kernel_does_not_tell(tmp_path: Path) -> None:
+def test_daemon_repairs_changes_without_a_notice(tmp_path: Path) -> None:
     async def scenario() -> None:
         kernel = FakeKernel()
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the ring of events: numbers without gaps, bounded memory, and an event for every kind of report."""
+"""Tests for the ring of events: numbers without gaps, bounded memory, and an event for each kind of report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RULE = a_rule("cap", ("a",), RATE)
 
 
 @given(st.integers(0, 30), st.integers(0, 40))
-def test_numbers_have_no_gaps_and_the_oldest_go(count: int, after: int) -> None:
+def test_event_numbers_have_no_gaps_and_the_oldest_are_dropped(count: int, after: int) -> None:
     ring = EventRing(most=10)
     for number in range(1, count + 1):
         ring.add(float(number), "closed", detail=str(number))
@@ -44,7 +44,7 @@ def test_numbers_have_no_gaps_and_the_oldest_go(count: int, after: int) -> None:
     assert (ring.first, ring.last) == (max(1, count - 9), count)
 
 
-def test_an_event_comes_back_as_it_was() -> None:
+def test_event_is_read_as_it_was_added() -> None:
     ring = EventRing()
     ring.add(1.5, "decided", 7, WIFI, "a", "cap", "down", "because")
     ring.add(2.5, "reload")
@@ -53,14 +53,14 @@ def test_an_event_comes_back_as_it_was() -> None:
     assert second == (2, 2.5, "reload", None, None, None, None, None, "")
 
 
-def test_a_long_detail_is_cut() -> None:
+def test_long_detail_is_cut() -> None:
     ring = EventRing()
     ring.add(1.0, "fault", detail="x" * 10_000)
     (found,) = ring.after(0)
     assert len(found.detail) == LONGEST_DETAIL
 
 
-def test_a_full_ring_takes_no_more_memory_than_is_said() -> None:
+def test_full_ring_has_bounded_memory() -> None:
     """The events share nothing: addresses, details and tokens differ. More events are added than the ring keeps."""
     gc.collect()
     tracemalloc.start()
@@ -76,7 +76,7 @@ def test_a_full_ring_takes_no_more_memory_than_is_said() -> None:
     assert taken < MOST_BYTES, taken
 
 
-def test_an_hour_of_one_client_is_kept() -> None:
+def test_ring_holds_an_hour_of_one_client() -> None:
     """A connection with two subflows every 1.2 s causes ten events: opened, joined, capped, applied, ended."""
     assert MAX_EVENTS >= 3600 / 1.2 * 10
 
@@ -107,7 +107,7 @@ def capped(throttle: Throttle = RATE, scope: ScopeKey | None = None, direction: 
 UNCAPPED = Verdict(WIFI, "a", None, None, None, "no rule matches")
 
 
-def test_what_is_decided_is_told_once() -> None:
+def test_each_decision_is_recorded_once() -> None:
     scene = Scene()
     scene.decide(UNCAPPED)
     assert scene.events == []
@@ -118,10 +118,10 @@ def test_what_is_decided_is_told_once() -> None:
     scene.decide(UNCAPPED)
     assert scene.events[1:] == [("decided", "cap", "down"), ("decided", None, "down")]
     scene.decide()
-    assert len(scene.events) == 3, "that it ended is told by the tracker"
+    assert len(scene.events) == 3, "the tracker, not the decision, records the end"
 
 
-def test_a_cap_that_balances_loads_is_told_once_whatever_its_rate() -> None:
+def test_balancing_cap_is_recorded_once_whatever_its_rate() -> None:
     scene = Scene()
     balance = ScopeKey("cap", Share.CONNECTION, (7, "a"))
     scene.decide(capped(RATE, balance))
@@ -129,7 +129,7 @@ def test_a_cap_that_balances_loads_is_told_once_whatever_its_rate() -> None:
     assert scene.events == [("decided", "cap", "down")]
 
 
-def test_entries_in_the_kernel_are_caps_in_force_or_lifted() -> None:
+def test_entries_are_recorded_as_applied_or_lifted_caps() -> None:
     scene = Scene()
     scene.decide(capped(), capped(direction=Direction.UP))
     scene.recorder.entries(Direction.DOWN, [WIFI], True, 11.0)
@@ -144,14 +144,14 @@ def test_entries_in_the_kernel_are_caps_in_force_or_lifted() -> None:
     ]
     scene.decide()
     scene.recorder.entries(Direction.DOWN, [WIFI], False, 13.0)
-    assert len(scene.events) == 6, "an entry that goes with its subflow"
-    # This entry directs an uncapped subflow past the class in which it was born.
+    assert len(scene.events) == 6, "an entry removed with its subflow is no event"
+    # This entry directs an uncapped subflow past the class in which it was accepted.
     scene.decide(UNCAPPED)
     scene.recorder.entries(Direction.DOWN, [WIFI], True, 14.0)
     assert scene.events[-1] == ("lifted", None, "down")
 
 
-def test_the_tracker_is_told_in_its_words() -> None:
+def test_tracker_events_are_recorded_by_kind() -> None:
     scene = Scene()
     scene.recorder.tracked([Event(kind, 5.0, 7, WIFI, "because") for kind in EventKind])
     found = list(scene.recorder.ring.after(0))
@@ -160,7 +160,7 @@ def test_the_tracker_is_told_in_its_words() -> None:
     assert found[-2].detail == "join refused: because"
 
 
-def test_a_flood_of_joins_does_not_drive_out_what_happened() -> None:
+def test_flood_of_refused_joins_does_not_displace_other_events() -> None:
     scene = Scene()
     flood = [Event(EventKind.JOIN_REFUSED, 60.0 + number / 100, 0, WIFI, "unknown token") for number in range(1_000)]
     scene.recorder.tracked(flood)
@@ -169,12 +169,12 @@ def test_a_flood_of_joins_does_not_drive_out_what_happened() -> None:
     assert len(scene.events) == MAX_REFUSED + 1
 
 
-def test_all_kinds_are_known() -> None:
+def test_list_of_kinds_is_complete() -> None:
     assert len(set(KINDS)) == 12
     assert {getattr(events, kind.upper()) for kind in KINDS} == set(KINDS)
 
 
-def test_so_many_are_allowed_in_a_minute_and_as_many_again_in_the_next() -> None:
+def test_rate_limiter_allows_a_number_per_minute() -> None:
     limiter = RateLimiter(2)
     times = [60.0, 61.0, 119.9, 120.0, 120.0, 121.0, 300.0]
     assert [limiter.allow(now) for now in times] == [True, True, False, True, True, False, True]

@@ -24,7 +24,7 @@ NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
 HEAD = {"schema": 2, "time": NOON, "version": "0", "pid": 1}
 
 
-def explained(**changes: Any) -> dict[str, Any]:
+def explain_answer(**changes: Any) -> dict[str, Any]:
     subflow = {
         "remote": "10.77.1.2:53912",
         "local": "10.77.8.2:3128",
@@ -49,8 +49,8 @@ def explained(**changes: Any) -> dict[str, Any]:
     return {**HEAD, "time_zone": "UTC", "connections": [connection]}
 
 
-def test_rules_are_told_in_order_with_what_will_change() -> None:
-    assert list(explanation(explained(), UTC)) == [
+def test_explanation_lists_rules_in_order_and_until_when() -> None:
+    assert list(explanation(explain_answer(), UTC)) == [
         "connection 4f037d87 from 10.77.1.2, 1 active subflow, since Thu 2026-11-19 11:00:00",
         "  10.77.1.2:53912, path ethernet by wan0, download: "
         "capped at 5 Mbit/s, rule spare-ethernet, since 11:59:30, in force",
@@ -76,11 +76,11 @@ def test_rules_are_told_in_order_with_what_will_change() -> None:
         ({"path": None, "interface": None}, "10.77.1.2:53912, on no path, download:"),
     ],
 )
-def test_a_verdict_in_words(changes: dict[str, Any], words: str) -> None:
-    assert words in list(explanation(explained(**changes), UTC))[1]
+def test_verdict_in_words(changes: dict[str, Any], words: str) -> None:
+    assert words in list(explanation(explain_answer(**changes), UTC))[1]
 
 
-def test_hours_are_those_of_the_policys_zone_and_what_happened_is_told_in_the_readers(
+def test_until_times_are_in_the_policys_zone_and_others_in_the_readers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the end of a rule's hours was printed in the host's time zone, and without its name.
@@ -90,23 +90,23 @@ def test_hours_are_those_of_the_policys_zone_and_what_happened_is_told_in_the_re
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
-        with answering(tmp_path / "s", lambda request: explained() | {"time_zone": "Europe/Athens"}):
+        with answering(tmp_path / "s", lambda request: explain_answer() | {"time_zone": "Europe/Athens"}):
             assert main(["explain", "10.77.1.2", "--socket", str(tmp_path / "s")]) == 0
     finally:
         monkeypatch.undo()
         time.tzset()
     lines = capsys.readouterr().out.splitlines()
-    assert "since 06:59:30 EST," in lines[1], "hours below it are of the policy's zone"
+    assert "since 06:59:30 EST," in lines[1], "past times are in the reader's zone"
     assert lines[4] == "    rule spare-ethernet: matches; until Sat 20:00 (Europe/Athens)"
 
 
-def test_each_question_to_a_rule_is_told() -> None:
+def test_explanation_names_the_kind_of_each_rule() -> None:
     tried = [
         {"rule": "volume", "kind": "budget", "matched": True, "failed": None, "until": None},
         {"rule": "all", "kind": "throttle", "matched": True, "failed": "lifted: the last", "until": NOON + 60},
         {"rule": "spread", "kind": "steer", "matched": False, "failed": "from 2 active subflows on", "until": None},
     ]
-    lines = list(explanation({**explained(tried=tried), "total": 3}, UTC))
+    lines = list(explanation({**explain_answer(tried=tried), "total": 3}, UTC))
     assert lines[2:5] == [
         "    budget of rule volume: matches",
         "    rule all: matches; lifted: the last; until 12:01 (UTC)",
@@ -126,25 +126,25 @@ def test_each_question_to_a_rule_is_told() -> None:
         ("[fd77::2]:53912", {"endpoint": "[fd77::2]:53912"}),
     ],
 )
-def test_a_client_a_token_or_an_endpoint_is_asked_for(
+def test_explain_accepts_a_client_a_token_or_an_endpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str, request_: dict[str, str]
 ) -> None:
-    with answering(tmp_path / "s", lambda request: explained()) as asked:
+    with answering(tmp_path / "s", lambda request: explain_answer()) as requests:
         assert main(["explain", which, "--socket", str(tmp_path / "s")]) == 0
         assert main(["explain", which, "--json", "--socket", str(tmp_path / "s")]) == 0
-    assert asked[0][1] == {"query": "explain", **request_}
+    assert requests[0][1] == {"query": "explain", **request_}
     lines = capsys.readouterr().out.splitlines()
     assert lines[3] == "    rule few: does not match: at most 1 active subflow"
-    assert json.loads(lines[-1]) == explained()
+    assert json.loads(lines[-1]) == explain_answer()
 
 
 @pytest.mark.parametrize("which", ["nobody", "10.77.1", "10.77.1.2:port", "10.77.1.2:70000", "4f037d87f", ""])
-def test_what_is_nothing_of_that_kind_is_told(capsys: pytest.CaptureFixture[str], which: str) -> None:
+def test_explain_refuses_other_words(capsys: pytest.CaptureFixture[str], which: str) -> None:
     assert main(["explain", which]) == 2
     assert capsys.readouterr().err.startswith(f'mptcp-throttler: "{which}" is neither an address')
 
 
-def test_a_connection_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_reports_that_no_connection_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with answering(tmp_path / "s", lambda request: {**HEAD, "time_zone": "UTC", "connections": []}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
     assert capsys.readouterr().out.startswith("no such connection by Multipath TCP is open; the throttler neither")
@@ -166,7 +166,7 @@ def event(seq: int, **changes: Any) -> dict[str, Any]:
     }
 
 
-def test_events_are_lines() -> None:
+def test_events_are_printed_as_lines() -> None:
     lines = EventLines(UTC)
     several = [
         event(1, kind="connection", text="connection opened from 10.77.1.2:53912"),
@@ -198,65 +198,65 @@ class Ring:
         return {**HEAD, "pid": self.pid, "first": self.first, "last": self.last, "events": found}
 
 
-def test_the_latest_events_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_requests_the_latest_with_its_filters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["events", "--socket", str(tmp_path / "s"), "--json", "--limit", "3"]
-    with answering(tmp_path / "s", Ring()) as asked:
+    with answering(tmp_path / "s", Ring()) as requests:
         assert main([*arguments, "--client", "10.0.0.1", "--rule", "x", "--token", "7"]) == 0
-    assert asked[0][1] == {"query": "events", "limit": 3, "client": "10.0.0.1", "rule": "x", "token": "7"}
+    assert requests[0][1] == {"query": "events", "limit": 3, "client": "10.0.0.1", "rule": "x", "token": "7"}
     assert [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()] == [3, 4, 5]
 
 
-def test_following_shows_each_event_once_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_follow_prints_each_event_once_and_reports_gaps(tmp_path: Path) -> None:
     ring = Ring()
     command = [sys.executable, "-m", "mptcp_throttler.cli", "events", "--follow", "--socket", str(tmp_path / "s")]
-    with answering(tmp_path / "s", ring) as asked:
+    with answering(tmp_path / "s", ring) as requests:
         environment = os.environ | {"PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
-        def answered(requests: int) -> None:
+        def wait_for_requests(count: int) -> None:
             deadline = time.monotonic() + 60
-            before = len(asked)
-            while len(asked) < before + requests:
+            before = len(requests)
+            while len(requests) < before + count:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
 
-        answered(1)
+        wait_for_requests(1)
         ring.last = 7
-        answered(2)
+        wait_for_requests(2)
         ring.first, ring.last = 21, 30
-        answered(2)
+        wait_for_requests(2)
         ring.first, ring.last = 1, 2
-        answered(3)
+        wait_for_requests(3)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     numbers = [int(line.rpartition(" ")[2]) for line in out.splitlines()[1:]]
     assert numbers == [*range(1, 8), *range(21, 31), 1, 2]
     assert err.splitlines() == [
-        "note: 13 events are missing: the daemon keeps the latest ones alone",
+        "note: 13 events are missing: the daemon keeps only the latest ones",
         "note: the daemon was started anew; its events begin here",
     ]
-    times = [at for at, _ in asked]
-    assert len(times) < 15 + (times[-1] - times[0]), "once a second"
+    times = [at for at, _ in requests]
+    assert len(times) < 15 + (times[-1] - times[0]), "the command asks once a second"
 
 
-def test_following_goes_on_after_a_restart_of_the_daemon(
+def test_follow_continues_after_a_restart_of_the_daemon(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the command ended with status 1 at the first question without an answer.
+    """Defect: the command ended with status 1 at the first query without an answer.
 
     It also did not notice a restart if the new daemon had as many events as the old one.
     """
-    ring, looks = Ring(), 0
+    ring, queries = Ring(), 0
 
     def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
-        nonlocal looks
-        looks += 1
-        if looks in (2, 3, 4):
-            raise (FileNotFoundError, PermissionError, ConnectionResetError)[looks - 2]
-        if looks == 5:
+        nonlocal queries
+        queries += 1
+        if queries in (2, 3, 4):
+            raise (FileNotFoundError, PermissionError, ConnectionResetError)[queries - 2]
+        if queries == 5:
             ring.pid, ring.last = 2, 8
-        if looks == 8:
+        if queries == 8:
             raise KeyboardInterrupt
         return ring(request)
 
@@ -272,12 +272,12 @@ def test_following_goes_on_after_a_restart_of_the_daemon(
     ]
 
 
-def test_following_a_daemon_that_is_not_there_fails_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_follow_fails_at_once_if_no_daemon_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["events", "--follow", "--socket", str(tmp_path / "none")]) == 1
     assert "no daemon answers" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_enough_is_no_fault(tmp_path: Path) -> None:
+def test_closed_output_pipe_is_no_error(tmp_path: Path) -> None:
     ring = Ring()
     ring.last = 100_000
     command = f"{sys.executable} -m mptcp_throttler.cli events --limit 9000 --socket {tmp_path / 's'} | head -1"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that warnings and errors of the event loop and of threads become events, once each, and a child's do not."""
+"""Tests that warnings and errors of the event loop and of threads become events, once each, but not a child's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptcp_throttler.runtime.logs import TOLD, faults_told
 log = logging.getLogger("mptcp_throttler.somewhere")
 
 
-def told(act: Callable[[], None]) -> list[str]:
+def recorded_faults(act: Callable[[], None]) -> list[str]:
     async def scenario() -> list[str]:
         found: list[str] = []
         with faults_told(lambda _, text: found.append(text)):
@@ -30,7 +30,7 @@ def told(act: Callable[[], None]) -> list[str]:
     return asyncio.run(scenario())
 
 
-def test_warnings_and_errors_are_told_and_nothing_less() -> None:
+def test_warnings_and_errors_become_events() -> None:
     def act() -> None:
         log.info("well")
         log.warning("%s is gone", "wan0")
@@ -38,21 +38,21 @@ def test_warnings_and_errors_are_told_and_nothing_less() -> None:
         log.warning("told elsewhere", extra=TOLD)
         logging.getLogger("another").error("not ours")
 
-    assert told(act) == ["wan0 is gone", "two lines"]
+    assert recorded_faults(act) == ["wan0 is gone", "two lines"]
 
 
-def test_a_thread_tells_by_the_event_loop() -> None:
+def test_error_of_a_thread_becomes_an_event() -> None:
     def act() -> None:
         thread = threading.Thread(target=log.error, args=("the ledger is full",))
         thread.start()
         thread.join()
 
-    assert told(act) == ["the ledger is full"]
+    assert recorded_faults(act) == ["the ledger is full"]
 
 
-def test_a_child_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_child_process_becomes_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
     def act() -> None:
         monkeypatch.setattr(os, "getpid", lambda: -1)
         log.error("in a child")
 
-    assert told(act) == []
+    assert recorded_faults(act) == []

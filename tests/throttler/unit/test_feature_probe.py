@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_common.throttler_needs import BACKENDS
 from mptcp_common.throttler_trial import attempt
 from mptcp_throttler.kernel import feature_probe
 
@@ -22,7 +21,7 @@ from mptcp_throttler.kernel import feature_probe
     ],
 )
 def test_no_module_of_iptables_is_loaded_where_nftables_works(
-    loaded: bool, works: set[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loaded: bool, works: set[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the check loaded the module, the daemon would choose iptables at its next start.
 
@@ -36,6 +35,6 @@ def test_no_module_of_iptables_is_loaded_where_nftables_works(
             raise KernelError(f"{wanted} does not work")
 
     monkeypatch.setattr(feature_probe, "_use_backend", use)
-    monkeypatch.setattr(feature_probe, "IPTABLES_THERE", tmp_path if loaded else tmp_path / "absent")
+    monkeypatch.setattr(feature_probe, "backends_there", lambda: BACKENDS if loaded else ("nftables",))
     assert attempt({"auto": feature_probe._either}) == {"auto": None if works else "auto does not work"}
     assert tried == expected

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for objects that are excluded from garbage collection: work that leaves cycles prevents the exclusion."""
+"""Tests for excluding objects from garbage collection: work that leaves reference cycles prevents the exclusion."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Node:
         self.itself = self
 
 
-@pytest.mark.usefixtures("collected_by_hand")
-@pytest.mark.parametrize("said", [True, False])
-def test_cycles_that_end_while_others_set_aside_are_collected_if_that_was_said(said: bool) -> None:
+@pytest.mark.usefixtures("manual_collection")
+@pytest.mark.parametrize("announced", [True, False])
+def test_cycles_made_between_slices_are_collected_if_announced(announced: bool) -> None:
     async def with_cycles() -> weakref.ref[Node]:
         async with AsyncExitStack() as stack:
-            if said:
+            if announced:
                 await stack.enter_async_context(event_loop.cycles())
             node = Node()
             found = weakref.ref(node)
-            await asyncio.sleep(0)  # Slices of others run in between
+            await asyncio.sleep(0)  # Slices of other tasks run in between
             return found
 
     async def scenario() -> weakref.ref[Node]:
@@ -42,19 +42,19 @@ def test_cycles_that_end_while_others_set_aside_are_collected_if_that_was_said(s
         event_loop.end_of_acyclic()
         return work.result()
 
-    assert (asyncio.run(scenario())() is None) is said
+    assert (asyncio.run(scenario())() is None) is announced
 
 
-@pytest.mark.usefixtures("collected_by_hand")
-def test_what_is_made_in_a_slice_is_not_walked_through() -> None:
+@pytest.mark.usefixtures("manual_collection")
+def test_objects_made_in_a_slice_are_not_collected() -> None:
     event_loop.begin_acyclic()
-    made = [[number] for number in range(10_000)]
+    objects = [[number] for number in range(10_000)]
     event_loop.end_of_acyclic()
     assert gc.get_count()[0] < 1000
-    assert not any(each in gc.get_objects(generation=0) for each in made[:3])
+    assert not any(each in gc.get_objects(generation=0) for each in objects[:3])
 
 
-def test_nothing_is_set_aside_while_the_collector_is_on() -> None:
+def test_nothing_is_excluded_while_the_collector_is_on() -> None:
     before = gc.get_freeze_count()
     event_loop.begin_acyclic()
     event_loop.end_of_acyclic()

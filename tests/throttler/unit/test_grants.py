@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for grants: caps that are lifted for a client for a while, and additional volume."""
+"""Tests for grants: an operator lifts a client's caps for a while, or adds volume to its budgets."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ BUDGET = PATHS + (
 )
 
 
-def capped(scene: Scene) -> bool:
+def is_capped(scene: Scene) -> bool:
     return scene.engine.capped > 0
 
 
 @scenario
-async def test_a_grant_lifts_caps_and_ends_by_itself(tmp_path: Path) -> None:
+async def test_grant_lifts_caps_and_ends_in_time(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, CLIENT, "10.2.0.1")
     kernel.sockets.connect(8, "10.1.0.2", "10.2.0.2", port=40_001)
@@ -41,7 +41,9 @@ async def test_a_grant_lifts_caps_and_ends_by_itself(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED, kernel) as scene:
         await until(lambda: scene.engine.capped == 1)
         births = kernel.pacing.births
-        assert births[ip_network("10.1.0.0/31")] == AS_USUAL, "new connections, too, begin without"
+        assert births[ip_network("10.1.0.0/31")] == AS_USUAL, (
+            "new connections of the granted clients begin without a cap"
+        )
         assert births[ip_network("10.1.0.0/16")] != AS_USUAL
         explained = scene.ask(query="explain", token="7")["connections"][0]["subflows"][0]
         assert [each["stage"] for each in explained["stages"]] == ["grants"]
@@ -52,10 +54,10 @@ async def test_a_grant_lifts_caps_and_ends_by_itself(tmp_path: Path) -> None:
         await until(lambda: scene.engine.capped == 1)
         await until(lambda: scene.engine.capped == 0)
         await until(lambda: scene.engine.capped == 1)
-        told = [each["text"] for each in scene.ask(query="events")["events"] if each["kind"] == "grant"]
-        assert f"client {CLIENT}: caps again" in told, "in its time, though its beginning was to come"
-        assert "client 10.1.0.2: caps again" not in told, "a longer one goes on"
-        assert any("bob" in each for each in told)
+        texts = [each["text"] for each in scene.ask(query="events")["events"] if each["kind"] == "grant"]
+        assert f"client {CLIENT}: caps again" in texts, "the grant ends in time, although it began later"
+        assert "client 10.1.0.2: caps again" not in texts, "the longer grant has not ended"
+        assert any("bob" in each for each in texts)
         path.write_text("[")
         await asyncio.sleep(1.2)
         assert scene.engine.capped == 1, "a file that cannot be read changes nothing"
@@ -68,11 +70,11 @@ def settings_of(tmp_path: Path, policy: str) -> Path:
     return path
 
 
-def test_the_command_grants_lists_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grant_command_adds_lists_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["grant", "--config", str(settings_of(tmp_path, CAPPED))]
     assert main([*command, CLIENT, "2h", "--why", "a party"]) == DONE
     assert main([*command, "10.3.0.0/24", "30m"]) == DONE
-    assert main([*command, CLIENT, "1h"]) == DONE, "the latest word counts"
+    assert main([*command, CLIENT, "1h"]) == DONE, "the latest grant replaces the earlier one"
     capsys.readouterr()
     assert main(command) == DONE
     assert [each.partition(":")[0] for each in capsys.readouterr().out.splitlines()] == ["10.3.0.0/24", CLIENT]
@@ -100,7 +102,7 @@ def test_the_command_grants_lists_and_ends(tmp_path: Path, capsys: pytest.Captur
         ["all", "+5 GB"],
     ],
 )
-def test_a_mistake_is_one_line_and_grants_nothing(
+def test_mistake_in_grant_is_one_line_and_grants_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     settings = settings_of(tmp_path, BUDGET)
@@ -110,7 +112,7 @@ def test_a_mistake_is_one_line_and_grants_nothing(
     assert read_grants(tmp_path / GRANTS) == ()
 
 
-def test_more_volume_is_for_this_period(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_added_volume_applies_to_the_current_period(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     @scenario
     async def test(path: Path) -> None:
         kernel = FakeKernel()
@@ -122,9 +124,9 @@ def test_more_volume_is_for_this_period(tmp_path: Path, capsys: pytest.CaptureFi
             ledger._database.execute("INSERT INTO used VALUES ('volume', ?, ?, 1500000000)", (CLIENT, begin))
             ledger._database.commit()
             ledger.close()
-            await until(lambda: capped(scene))
+            await until(lambda: is_capped(scene))
             assert await asyncio.to_thread(main, ["grant", "--config", str(settings), CLIENT, "+2", "GB"]) == DONE
-            await until(lambda: not capped(scene))
+            await until(lambda: not is_capped(scene))
             (row,) = (each for each in scene.ask(query="budgets", client=CLIENT)["budgets"] if each["client"])
             assert row["used"] == 0
             await until(lambda: [each for each in scene.ask(query="events")["events"] if each["kind"] == "grant"])
@@ -135,7 +137,7 @@ def test_more_volume_is_for_this_period(tmp_path: Path, capsys: pytest.CaptureFi
     test(tmp_path)
 
 
-def test_a_file_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
+def test_grants_file_writable_by_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / GRANTS
     change_grants(path, lambda _: [Grant(CLIENT, 0, 1)])
     path.chmod(0o666)

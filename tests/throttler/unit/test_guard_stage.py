@@ -68,7 +68,7 @@ class Scene:
         return self.apply()
 
 
-def test_a_degraded_connection_loses_its_caps_on_downloads() -> None:
+def test_degraded_connection_loses_its_caps_on_downloads() -> None:
     scene = Scene()
     assert scene.run(5) == scene.verdicts
     scene.flows[1].rate = 1 * MBIT
@@ -96,7 +96,7 @@ def test_a_degraded_connection_loses_its_caps_on_downloads() -> None:
     assert counters.relaxed_bytes - relaxed == pytest.approx(8 * 20 * MBIT / 8, rel=0.1)
 
 
-def test_uploads_are_guarded_by_themselves() -> None:
+def test_uploads_are_guarded_separately() -> None:
     scene = Scene()
     ends = [flow.four_tuple for flow in scene.flows]
     scene.verdicts = (*scene.verdicts, Verdict(ends[1], None, None, None, None, "upload: free", Direction.UP))
@@ -135,7 +135,7 @@ def test_uploads_are_guarded_by_themselves() -> None:
     assert scene.guard.relaxed() == 1
 
 
-def test_the_caps_come_back() -> None:
+def test_caps_return_after_recovery() -> None:
     scene = Scene()
     scene.run(5)
     scene.flows[1].rate = 1 * MBIT
@@ -148,8 +148,8 @@ def test_the_caps_come_back() -> None:
     assert scene.guard.relaxed() == 0
 
 
-def test_a_relaxation_of_two_rules_is_told_once_with_both() -> None:
-    """Defect: it was logged once for each rule, with the same text."""
+def test_relaxation_of_two_rules_is_one_effect() -> None:
+    """Defect: such a relaxation was logged once for each rule, with the same text."""
     scene = Scene()
     third = capped()
     scene.flows.append(third)
@@ -167,7 +167,7 @@ def test_a_relaxation_of_two_rules_is_told_once_with_both() -> None:
     assert not scene.guard.watched()
 
 
-def test_a_rule_or_a_policy_without_guard_is_left_alone() -> None:
+def test_rule_or_policy_without_guard_keeps_its_caps() -> None:
     for scene in (Scene(of_rule="false"), Scene(guard="{enabled: false}")):
         scene.run(5)
         scene.flows[1].rate = 1 * MBIT
@@ -176,7 +176,7 @@ def test_a_rule_or_a_policy_without_guard_is_left_alone() -> None:
         assert not scene.guard.watched()
 
 
-def test_a_new_policy_starts_without_relaxations() -> None:
+def test_new_policy_starts_without_relaxations() -> None:
     scene = Scene()
     scene.run(5)
     scene.flows[1].rate = 0
@@ -185,21 +185,21 @@ def test_a_new_policy_starts_without_relaxations() -> None:
     assert scene.apply() == scene.verdicts
 
 
-@pytest.mark.usefixtures("collected_by_hand")
-def test_of_an_earlier_policy_nothing_is_left_when_every_connection_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("manual_collection")
+def test_earlier_policy_is_freed_after_all_connections_are_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: paths and subflows referred to each other, and the compiled policy to itself.
 
     The daemon never frees such cycles. Each reload took 8.5 MB with 10,000 connections.
     """
     paths: list[weakref.ref[baseline.Path]] = []
 
-    class Noted(baseline.Path):
+    class NotedPath(baseline.Path):
         def __init__(self, address: bytes) -> None:
             super().__init__(address)
             paths.append(weakref.ref(self))
 
     for module in (baseline, degradation):
-        monkeypatch.setattr(module, "Path", Noted)
+        monkeypatch.setattr(module, "Path", NotedPath)
     guard = GuardStage(load_policy(POLICY % ("{}", "true"), "policy.yaml"))
     flows = {token: (capped(connection=token), free(connection=token)) for token in range(1, 6)}
 
@@ -218,7 +218,7 @@ def test_of_an_earlier_policy_nothing_is_left_when_every_connection_is_decided(m
         sockets = [flow.socket for pair in flows.values() for flow in pair]
         assert not [outcome.changed for outcome in guard.observe(sampled(second, sockets)) if outcome.changed]
     before = [each for each in paths if each() is not None]
-    assert len(before) == 3, "uncapped downloads, uncapped uploads, and what comes under the cap on uploads"
+    assert len(before) == 3, "paths of uncapped downloads, uncapped uploads, and capped uploads"
     reload(load_policy(POLICY % ("{}", "true"), "policy.yaml"), ended=[2, 4])
     assert compiled() is None
     assert [each() for each in before] == [None] * 3
@@ -244,12 +244,12 @@ GUARDED = {True: "true", False: "false"}
 @pytest.mark.parametrize("cap", [MBIT // 10, 5 * MBIT])
 @pytest.mark.parametrize("cap_guarded", [True, False])
 @pytest.mark.parametrize("budget_guarded", [True, False])
-def test_of_a_rules_cap_and_a_budgets_the_tightest_that_is_not_guarded_holds_while_relaxed(
+def test_lowest_unguarded_cap_of_rule_and_budget_holds_while_relaxed(
     cap: int, cap_guarded: bool, budget_guarded: bool
 ) -> None:
-    """Defects: an unguarded cap of a rule was relaxed with a tighter, guarded one of a budget.
+    """Defects: if a budget's guarded cap was lower, a rule's unguarded cap was relaxed with it.
 
-    And a budget's cap held although it was guarded as well.
+    And a budget's cap still held although it was guarded as well.
     """
     host = Host(metered(CAP % (cap, GUARDED[cap_guarded]) + BUDGET % GUARDED[budget_guarded]))
     host.connect(1, "10.77.1.2", "10.77.2.2")

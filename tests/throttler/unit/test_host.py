@@ -38,20 +38,20 @@ def policy(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_the_daemon_can_read_is_no_problem(policy: Path) -> None:
+def test_readable_file_is_no_problem(policy: Path) -> None:
     assert list(unreadable([policy], "nobody")) == []
 
 
-def test_a_policy_that_root_alone_can_read_is_told(policy: Path) -> None:
-    """Defect: check succeeded, because it ran as root, and the daemon failed."""
+def test_policy_that_only_root_can_read_is_reported(policy: Path) -> None:
+    """Defect: the check succeeded, because it ran as root, and the daemon failed."""
     policy.chmod(0o600)
     (problem,) = unreadable([policy], "nobody")
     words = "the throttler's user nobody cannot read it; chmod o+r it, or chgrp nobody and chmod g+r"
     assert str(problem) == f"{policy}: {words}"
 
 
-def test_a_group_of_the_unit_counts(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: check did not know a group that a drop-in gives to the daemon, and refused a working configuration."""
+def test_group_from_the_units_drop_in_counts(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: the check did not know a group that a drop-in gives to the daemon, and refused a valid configuration."""
     policy.chmod(0o640)
     groups = {"mptcp-throttler.service": [policy.stat().st_gid]}
     assert len(list(unreadable([policy], "nobody"))) == 1
@@ -59,14 +59,12 @@ def test_a_group_of_the_unit_counts(policy: Path, monkeypatch: pytest.MonkeyPatc
     assert list(unreadable([policy], "nobody")) == []
 
 
-def test_a_directory_that_may_not_be_entered_counts(policy: Path) -> None:
+def test_directory_that_the_user_cannot_enter_is_reported(policy: Path) -> None:
     policy.parent.chmod(0o700)
     assert len(list(unreadable([policy], "nobody"))) == 1
 
 
-def test_nobody_is_asked_where_there_is_no_such_user_or_who_checks_is_not_root(
-    policy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_is_not_checked_for_an_unknown_user_or_without_root(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy.chmod(0o600)
     assert list(unreadable([policy], "no-such-user-here")) == []
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -77,7 +75,7 @@ def with_group(name: str) -> Settings:
     return load_settings(f"interfaces: [lo]\npolicy: p.yaml\nstatus_group: {name}\n", "t.yaml")
 
 
-def test_a_group_is_to_be_one_of_the_daemons_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_group_must_be_one_of_the_daemons_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     name = grp.getgrgid(0).gr_name
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getegid", lambda: 1000)
@@ -85,7 +83,7 @@ def test_a_group_is_to_be_one_of_the_daemons_own(monkeypatch: pytest.MonkeyPatch
     (problem,) = host_problems(with_group(name), as_daemon=True)
     assert str(problem).startswith(f"t.yaml:3: status_group: the throttler's user is not in {name}; systemctl edit")
     assert f"SupplementaryGroups={name}" in str(problem)
-    assert list(host_problems(with_group(name))) == [], "who checks is not who will run"
+    assert list(host_problems(with_group(name))) == [], "the user who runs the check need not be in the group"
     monkeypatch.setattr(os, "getgroups", lambda: [1000, 0])
     assert list(host_problems(with_group(name), as_daemon=True)) == []
 
@@ -97,11 +95,11 @@ TABLE = """\
 """
 
 
-def test_who_listens_is_read_from_the_kernels_tables() -> None:
+def test_listening_ports_are_read_from_the_kernels_tables() -> None:
     assert listening_ports([TABLE, TABLE.splitlines()[0]]) == {3128}
 
 
-def stacked(interfaces: str, *links: Link) -> list[str]:
+def warnings_for(interfaces: str, *links: Link) -> list[str]:
     settings = load_settings(f"policy: p.yaml\ninterfaces: [{interfaces}]\n", "t.yaml")
     return [str(each).partition(", and its packets")[0] for each in stacked_interfaces(settings, below(links))]
 
@@ -110,27 +108,29 @@ ETH0 = Link("eth0", 2)
 VLAN = Link("eth0.10", 3, kind="vlan", below=2)
 
 
-def test_two_interfaces_of_which_one_stands_on_the_other_are_named() -> None:
+def test_interface_that_stands_on_another_is_named() -> None:
     """Defect: there was no warning. Packets that passed both interfaces had half the rate of their cap on uploads."""
-    said = ["t.yaml:2: warning: interfaces: eth0.10 stands on eth0"]
-    assert stacked("eth0, eth0.10", ETH0, VLAN) == stacked("eth0.10, eth0", VLAN, ETH0) == said
-    assert stacked("eth0", ETH0, VLAN) == stacked("eth0.10", ETH0, VLAN) == []
+    expected = ["t.yaml:2: warning: interfaces: eth0.10 stands on eth0"]
+    assert warnings_for("eth0, eth0.10", ETH0, VLAN) == warnings_for("eth0.10, eth0", VLAN, ETH0) == expected
+    assert warnings_for("eth0", ETH0, VLAN) == warnings_for("eth0.10", ETH0, VLAN) == []
 
 
-def test_a_bridge_or_bond_stands_on_its_ports_and_a_vlan_of_it_too() -> None:
+def test_bridge_or_bond_stands_on_its_ports_and_so_does_its_vlan() -> None:
     bond, port = Link("bond0", 4, kind="bond"), Link("eth1", 5, master=4)
     above = Link("bond0.10", 6, kind="vlan", below=4)
-    assert stacked("eth1, bond0", bond, port) == ["t.yaml:2: warning: interfaces: bond0 stands on eth1"]
-    assert stacked("eth1, bond0.10", bond, port, above) == ["t.yaml:2: warning: interfaces: bond0.10 stands on eth1"]
-    assert stacked("eth0, bond0", ETH0, bond, port) == []
+    assert warnings_for("eth1, bond0", bond, port) == ["t.yaml:2: warning: interfaces: bond0 stands on eth1"]
+    assert warnings_for("eth1, bond0.10", bond, port, above) == [
+        "t.yaml:2: warning: interfaces: bond0.10 stands on eth1"
+    ]
+    assert warnings_for("eth0, bond0", ETH0, bond, port) == []
 
 
-def test_the_two_ends_of_a_veth_and_a_tunnel_stand_on_nothing() -> None:
+def test_veth_pair_and_tunnel_stand_on_no_interface() -> None:
     ends = Link("v0", 7, kind="veth", below=8), Link("v1", 8, kind="veth", below=7)
-    assert stacked("v0, v1", *ends) == []
+    assert warnings_for("v0, v1", *ends) == []
     # Its packets are encapsulated on eth0, where the capture does not recognize them.
-    assert stacked("eth0, gre1", ETH0, Link("gre1", 9, kind="gre", below=2)) == []
-    assert stacked("eth0, eth0.10", Link("eth0", 2), Link("eth0.10", 3, kind="vlan", below=77)) == []
+    assert warnings_for("eth0, gre1", ETH0, Link("gre1", 9, kind="gre", below=2)) == []
+    assert warnings_for("eth0, eth0.10", Link("eth0", 2), Link("eth0.10", 3, kind="vlan", below=77)) == []
 
 
 DOWNLOADS = rules(f"name: r, paths: [a], {CAP}")
@@ -149,7 +149,7 @@ NFTABLES_NEEDS = {
 }
 
 
-def lacking(
+def problems_without(
     missing: str, netfilter: str = "auto", policy: str = DOWNLOADS, release: str = "6.1.0-18-amd64"
 ) -> list[str]:
     """Return the messages on a host without the library *missing*."""
@@ -158,49 +158,49 @@ def lacking(
     return [str(each) for each in library_problems(settings, loaded, lambda name: missing not in name, release, True)]
 
 
-def test_a_host_with_all_libraries_lacks_nothing() -> None:
-    assert lacking("no such library") == []
+def test_host_with_all_libraries_has_no_problem() -> None:
+    assert problems_without("no such library") == []
 
 
-def test_without_libpcap_nothing_can_be_captured() -> None:
-    (said,) = lacking("pcap")
-    assert said.startswith("t.yaml: libpcap cannot be loaded: the throttler's capture filter is compiled by it")
+def test_missing_libpcap_is_a_problem() -> None:
+    (problem,) = problems_without("pcap")
+    assert problem.startswith("t.yaml: libpcap cannot be loaded: the throttler's capture filter is compiled by it")
 
 
 @pytest.mark.parametrize(("netfilter", "policy"), NFTABLES_NEEDS)
-def test_libnftables_is_missed_by_what_needs_it(netfilter: str, policy: str) -> None:
+def test_missing_libnftables_is_a_problem_if_it_is_needed(netfilter: str, policy: str) -> None:
     words = NFTABLES_NEEDS[netfilter, policy]
-    assert [each.partition(": ")[2][: len(words or "")] for each in lacking("nftables", netfilter, policy)] == (
-        [] if words is None else [words]
-    )
+    assert [
+        each.partition(": ")[2][: len(words or "")] for each in problems_without("nftables", netfilter, policy)
+    ] == ([] if words is None else [words])
 
 
-def test_without_bpf_it_is_a_warning() -> None:
-    (said,) = lacking("bpf")
-    assert said.startswith("t.yaml: warning: libbpf.so.1 cannot be loaded: caps then begin without pacing")
-    (said,) = lacking("no such library", release="5.10.0-28-amd64")
-    assert said.startswith("t.yaml: warning: Linux 5.10.0-28-amd64 is older than 5.16: caps then begin")
+def test_missing_bpf_is_a_warning() -> None:
+    (problem,) = problems_without("bpf")
+    assert problem.startswith("t.yaml: warning: libbpf.so.1 cannot be loaded: caps then begin without pacing")
+    (problem,) = problems_without("no such library", release="5.10.0-28-amd64")
+    assert problem.startswith("t.yaml: warning: Linux 5.10.0-28-amd64 is older than 5.16: caps then begin")
 
 
 ALWAYS, FOR_UPLOADS = {"htb", "pfifo", "packet sockets", "socket diagnostics"}, {"ifb", "tbf", "nftables at ingress"}
 
 
-def of_backend(netfilter: str) -> Settings:
+def settings_with(netfilter: str) -> Settings:
     return load_settings(f"interfaces: [lo]\npolicy: p.yaml\nnetfilter: {netfilter}\n", "t.yaml")
 
 
 @pytest.mark.parametrize("policy", [DOWNLOADS, UPLOADS])
-def test_what_rules_for_uploads_need_of_the_kernel_is_tried_and_missed_for_them_alone(policy: str) -> None:
-    settings, loaded = of_backend("iptables"), load_policy(policy, "p.yaml")
+def test_kernel_features_for_uploads_are_tried_only_for_upload_rules(policy: str) -> None:
+    settings, loaded = settings_with("iptables"), load_policy(policy, "p.yaml")
     tried = needed_of_kernel(settings, loaded, lambda _: True)
     assert set(tried) == {"iptables"} | ALWAYS | (FOR_UPLOADS if policy == UPLOADS else set())
-    said = [
+    problems = [
         str(each)
         for each in kernel_problems(settings, loaded, dict.fromkeys(ALWAYS | FOR_UPLOADS | {"iptables"}, "no"))
     ]
-    assert len(said) == len(tried)
+    assert len(problems) == len(tried)
     ifb = "t.yaml:2: policy: IFB does not work (no), kernel option CONFIG_IFB: capped uploads wait on such a device"
-    assert [each.startswith(ifb) for each in said if "IFB does" in each] == [True] * (policy == UPLOADS)
+    assert [each.startswith(ifb) for each in problems if "IFB does" in each] == [True] * (policy == UPLOADS)
 
 
 @pytest.mark.parametrize(
@@ -211,18 +211,18 @@ def test_what_rules_for_uploads_need_of_the_kernel_is_tried_and_missed_for_them_
         ("auto", "netfilter does not work (refused), kernel option CONFIG_NF_TABLES "),
     ],
 )
-def test_the_backend_that_is_asked_for_is_tried_and_missed_and_no_other(netfilter: str, words: str) -> None:
-    """Defect: check tried no backend, and the daemon did not start."""
-    settings, loaded = of_backend(netfilter), load_policy(DOWNLOADS, "p.yaml")
+def test_only_the_configured_backend_is_tried(netfilter: str, words: str) -> None:
+    """Defect: the check tried no backend, and the daemon did not start."""
+    settings, loaded = settings_with(netfilter), load_policy(DOWNLOADS, "p.yaml")
     assert set(needed_of_kernel(settings, loaded, lambda _: True)) - ALWAYS == {netfilter}
-    (said,) = kernel_problems(settings, loaded, dict.fromkeys(("iptables", "nftables", "auto"), "refused"))
-    assert str(said).startswith(f"t.yaml:3: netfilter: {words}")
+    (problem,) = kernel_problems(settings, loaded, dict.fromkeys(("iptables", "nftables", "auto"), "refused"))
+    assert str(problem).startswith(f"t.yaml:3: netfilter: {words}")
     assert list(kernel_problems(settings, loaded, {netfilter: None})) == []
 
 
-def test_what_a_library_is_missing_for_is_told_of_once() -> None:
+def test_feature_without_its_library_is_reported_once() -> None:
     without = {
-        backend: needed_of_kernel(of_backend(backend), load_policy(UPLOADS, "p.yaml"), lambda _: False)
+        backend: needed_of_kernel(settings_with(backend), load_policy(UPLOADS, "p.yaml"), lambda _: False)
         for backend in ("iptables", "nftables", "auto")
     }
     others = ALWAYS | {"ifb", "tbf"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the reader of socket diagnostics: with real answers, it agrees with a slow reader.
+"""Tests for the reader of socket diagnostics: it agrees with a slow reader on real answers.
 
 It may leave out damaged answers.
 """
@@ -81,34 +81,34 @@ def decode(decoder: Decoder, *bodies: bytes) -> list[KernelSubflow]:
     return found
 
 
-def slowly(*bodies: bytes) -> list[KernelSubflow]:
+def parse_slowly(*bodies: bytes) -> list[KernelSubflow]:
     return [subflow for body in bodies if (subflow := parse(body)) is not None]
 
 
-def slowly_if_whole(body: bytes) -> list[KernelSubflow]:
+def parse_slowly_if_complete(body: bytes) -> list[KernelSubflow]:
     try:
-        return slowly(body)
+        return parse_slowly(body)
     except (LookupError, struct.error):
         return []
 
 
-def learned() -> Decoder:
+def trained_decoder() -> Decoder:
     decoder = Decoder()
     decode(decoder, *BODIES)
     return decoder
 
 
-def test_real_answers_are_read_alike_and_by_their_layout_from_the_second_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_answers_are_read_correctly_and_by_the_learned_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = Decoder()
-    assert decode(decoder, *BODIES) == slowly(*BODIES)
-    expected = slowly(*BODIES)
+    assert decode(decoder, *BODIES) == parse_slowly(*BODIES)
+    expected = parse_slowly(*BODIES)
     monkeypatch.setattr(diagnostics, "_layout", lambda *_: pytest.fail("learned anew"))
     assert decode(decoder, *BODIES * 2) == expected * 2
     assert len(expected) == 2
 
 
-def test_the_kinds_of_what_is_read_are_alike() -> None:
-    for quick, slow in zip(decode(learned(), *BODIES), slowly(*BODIES), strict=True):
+def test_value_types_are_those_of_the_slow_reader() -> None:
+    for quick, slow in zip(decode(trained_decoder(), *BODIES), parse_slowly(*BODIES), strict=True):
         assert type(quick) is KernelSubflow
         assert [type(value) for value in quick] == [type(value) for value in slow]
         assert quick.tcp is not None
@@ -117,71 +117,71 @@ def test_the_kinds_of_what_is_read_are_alike() -> None:
 
 
 @given(st.sampled_from(BODIES), st.lists(st.tuples(st.integers(0, 511), st.integers(0, 255)), max_size=4))
-def test_spoiled_answers_are_read_alike_or_left_out(body: bytes, changes: list[tuple[int, int]]) -> None:
-    spoiled = bytearray(body)
+def test_damaged_answers_are_read_correctly_or_left_out(body: bytes, changes: list[tuple[int, int]]) -> None:
+    damaged = bytearray(body)
     for place, value in changes:
-        spoiled[place % len(spoiled)] = value
-    for decoder in (learned(), Decoder()):
+        damaged[place % len(damaged)] = value
+    for decoder in (trained_decoder(), Decoder()):
         # The second pass uses the layout that was learned from the damaged answer.
         for _ in range(2):
-            assert decode(decoder, bytes(spoiled)) in ([], slowly_if_whole(bytes(spoiled)))
-        assert decode(decoder, *BODIES) == slowly(*BODIES)
+            assert decode(decoder, bytes(damaged)) in ([], parse_slowly_if_complete(bytes(damaged)))
+        assert decode(decoder, *BODIES) == parse_slowly(*BODIES)
 
 
 @given(st.sampled_from(BODIES), st.integers(0, 600))
-def test_answers_cut_short_are_left_out(body: bytes, length: int) -> None:
+def test_truncated_answers_are_left_out(body: bytes, length: int) -> None:
     cut = body[:length]
-    decoder = learned()
+    decoder = trained_decoder()
     for _ in range(2):
-        assert decode(decoder, cut, body)[-1:] == slowly(body)
-        assert decode(decoder, cut) in ([], slowly(body))
+        assert decode(decoder, cut, body)[-1:] == parse_slowly(body)
+        assert decode(decoder, cut) in ([], parse_slowly(body))
 
 
 @given(st.binary(max_size=300))
-def test_anything_else_is_read_without_harm(body: bytes) -> None:
-    assert decode(learned(), body) == []
-    learned().decode(body, SEQUENCE, SOCK_DIAG_BY_FAMILY, [], READ)
+def test_random_bytes_are_no_answer(body: bytes) -> None:
+    assert decode(trained_decoder(), body) == []
+    trained_decoder().decode(body, SEQUENCE, SOCK_DIAG_BY_FAMILY, [], READ)
 
 
-def test_answers_to_another_question_are_left_out() -> None:
+def test_answers_to_another_request_are_left_out() -> None:
     found: list[KernelSubflow] = []
     data = message(SUBFLOW, SEQUENCE - 1) + message(SUBFLOW)
-    assert learned().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ) is None
-    assert found == slowly(SUBFLOW)
+    assert trained_decoder().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ) is None
+    assert found == parse_slowly(SUBFLOW)
 
 
-def test_what_is_no_answer_is_handed_back() -> None:
+def test_message_of_another_kind_is_returned() -> None:
     found: list[KernelSubflow] = []
     data = message(SUBFLOW) + message(b"\xfe\xff\xff\xff", kind=3)
-    other = learned().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ)
+    other = trained_decoder().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ)
     assert other == (3, b"\xfe\xff\xff\xff")
     assert len(found) == 1
 
 
-def test_a_sweep_keeps_the_four_tuples_of_what_is_there_and_forgets_the_rest() -> None:
-    decoder = learned()
+def test_sweep_keeps_four_tuples_of_listed_sockets_only() -> None:
+    decoder = trained_decoder()
     first, second = decode(decoder, *BODIES)
     decoder.begin_sweep()
-    (again,) = decode(decoder, SUBFLOW)
+    (repeated,) = decode(decoder, SUBFLOW)
     decoder.end_sweep()
-    assert again.four_tuple is first.four_tuple
+    assert repeated.four_tuple is first.four_tuple
     one, other = decode(decoder, *BODIES)
     assert one.four_tuple is first.four_tuple
     assert other.four_tuple is not second.four_tuple
     assert other.four_tuple == second.four_tuple
 
 
-def test_a_cookie_with_other_ports_is_another_socket() -> None:
-    decoder = learned()
+def test_cookie_with_other_ports_is_another_socket() -> None:
+    decoder = trained_decoder()
     moved = bytearray(SUBFLOW)
     moved[4:8] = b"\x12\x34\x56\x78"
     (found,) = decode(decoder, bytes(moved))
     assert (found.four_tuple.local_port, found.four_tuple.remote_port) == (0x1234, 0x5678)
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_sockets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnostics, "_MAX_KNOWN", 8)
-    decoder = learned()
+    decoder = trained_decoder()
     body = bytearray(SUBFLOW)
     for cookie in range(100):
         body[44:52] = struct.pack("=Q", cookie)
@@ -190,5 +190,8 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(decoder._seen) <= 9
 
 
-def test_the_data_sequence_number_is_read() -> None:
-    assert [each.data_sequence for each in decode(learned(), *BODIES)] == [0x7D7129CF7E81F098, 0xB9AF0803C08A62C7]
+def test_data_sequence_number_is_read() -> None:
+    assert [each.data_sequence for each in decode(trained_decoder(), *BODIES)] == [
+        0x7D7129CF7E81F098,
+        0xB9AF0803C08A62C7,
+    ]

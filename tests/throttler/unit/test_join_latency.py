@@ -17,7 +17,7 @@ def counted(reaction: JoinLatency) -> tuple[int, float]:
 
 
 @pytest.mark.parametrize("seconds", [0.0003, 0.0005, 0.0015, 1.9, 5.0])
-def test_a_cap_counts_in_its_bucket_and_in_all_above(seconds: float) -> None:
+def test_time_counts_in_its_bucket_and_all_higher_ones(seconds: float) -> None:
     reaction = JoinLatency()
     reaction.joined(0.0, [WIFI, LTE], {LTE})
     reaction.applied([LTE], seconds)
@@ -27,23 +27,23 @@ def test_a_cap_counts_in_its_bucket_and_in_all_above(seconds: float) -> None:
     assert (found["total"], found["sum"]) == (1, seconds)
 
 
-def test_the_kernels_event_may_come_before_the_packet_is_read() -> None:
+def test_entry_may_be_made_before_the_join_is_read() -> None:
     reaction = JoinLatency()
     reaction.applied([LTE], 100.25)
     reaction.joined(100.0, [WIFI, LTE], ())
     assert counted(reaction) == (1, 0.25)
-    reaction.joined(100.1, [WIFI, LTE], ())  # The packet is read once more
+    reaction.joined(100.1, [WIFI, LTE], ())  # The join's packet is read again
     assert counted(reaction) == (1, 0.25)
 
 
-def test_a_join_may_have_the_subflow_before_it_capped() -> None:
+def test_cap_on_the_first_subflow_counts_for_the_join() -> None:
     reaction = JoinLatency()
     reaction.joined(100.0, [WIFI, LTE], {WIFI})
     reaction.applied([WIFI, LTE], 100.25)
     assert counted(reaction) == (1, 0.25)
 
 
-def test_what_had_an_entry_before_or_needs_none_now_does_not_count() -> None:
+def test_entries_from_before_or_without_need_do_not_count() -> None:
     reaction = JoinLatency()
     reaction.applied([WIFI], 99.0)
     reaction.joined(100.0, [WIFI, LTE], ())
@@ -58,10 +58,10 @@ def test_late_entries_do_not_count() -> None:
     assert counted(reaction) == (0, 0.0)
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_number_of_remembered_joins_is_bounded() -> None:
     reaction = JoinLatency()
     for number in range(2 * MAX_REMEMBERED):
-        made, wanted = four_tuple("10.1.0.1", number + 1), four_tuple("10.2.0.1", number + 1)
-        reaction.applied([made], 100.0)
+        applied, wanted = four_tuple("10.1.0.1", number + 1), four_tuple("10.2.0.1", number + 1)
+        reaction.applied([applied], 100.0)
         reaction.joined(100.0, [wanted], {wanted})
     assert len(reaction._made) == len(reaction._waiting) == MAX_REMEMBERED

@@ -7,15 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
-from key_tables import PAGES, sections, written
+from key_tables import PAGES, sections, with_tables
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_tables_are_those_of_the_schemas(page: Path) -> None:
+def test_tables_in_the_pages_match_the_schemas(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert written(text) == text, "write them anew: python tests/throttler/key_tables.py"
+    assert with_tables(text) == text, "write them anew: python tests/throttler/key_tables.py"
 
 
-def test_the_pages_have_every_section() -> None:
+def test_pages_contain_every_section() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert sorted(re.findall(r"<!-- keys: (\S+) -->", text)) == sorted([*sections(), "queries", "answers"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a kill after every single change to the kernel: the state is consistent, and a successor continues.
+"""Tests with a kill after each change to the kernel: the state is consistent, and a successor continues.
 
 The contract: a class exists before an entry names it, and its entries are removed before it. An entry therefore never
 names a missing class, neither between the two changes nor in a transition.
@@ -25,7 +25,7 @@ from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing of the throttler runs any longer."""
+    """Simulates SIGKILL: no code of the throttler runs afterwards."""
 
 
 class Kernel:
@@ -43,7 +43,7 @@ class Kernel:
 
     def check(self) -> None:
         for target in self.netfilter.entries.values():
-            assert target.minor in self.tc.classes, "an entry names a class that is not there"
+            assert target.minor in self.tc.classes, "an entry names a missing class"
 
 
 class _TrafficControl(FakeTrafficControl):
@@ -95,12 +95,12 @@ def planner_and_reconciler(kernel: Kernel) -> tuple[Planner, Reconciler]:
     return planner, Reconciler(planner, kernel.tc, kernel.netfilter)
 
 
-async def life(kernel: Kernel) -> None:
+async def throttler_life(kernel: Kernel) -> None:
     """Connections begin, are capped, change and end. Each has a class of its own."""
     planner, reconciler = planner_and_reconciler(kernel)
     await reconciler.prepare()
     for token in (1, 2, 3):
-        planner.set_verdicts(token, two(token), NOW)
+        planner.set_verdicts(token, verdicts_of_two(token), NOW)
         reconciler.wake()
         await reconciler.apply()
     planner.set_verdicts(2, [uncapped(2000), verdict(2001, 2)], NOW)
@@ -112,27 +112,27 @@ async def life(kernel: Kernel) -> None:
     await reconciler.apply()
 
 
-def two(token: int) -> list[Verdict]:
+def verdicts_of_two(token: int) -> list[Verdict]:
     return [verdict(1000 * token, token), verdict(1000 * token + 1, token)]
 
 
-def changes_of_a_life() -> int:
+def number_of_changes() -> int:
     kernel = Kernel(10_000)
-    asyncio.run(life(kernel))
+    asyncio.run(throttler_life(kernel))
     return 10_000 - kernel.left
 
 
-@pytest.mark.parametrize("changes", range(changes_of_a_life()))
-def test_a_successor_goes_on_from_there(changes: int) -> None:
+@pytest.mark.parametrize("changes", range(number_of_changes()))
+def test_successor_continues_after_a_kill_at_each_change(changes: int) -> None:
     async def scenario() -> Kernel:
         kernel = Kernel(changes)
         with suppress(Killed):
-            await life(kernel)
+            await throttler_life(kernel)
         kernel.check()
         kernel.left = 10_000
         planner, reconciler = planner_and_reconciler(kernel)
         await reconciler.prepare()
-        planner.set_verdicts(2, two(2), NOW)
+        planner.set_verdicts(2, verdicts_of_two(2), NOW)
         await reconciler.apply()
         planner.expire(NOW + IDLE_SECONDS)
         await reconciler.apply()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that an interface that cannot be taken over again does not prevent caps on the others."""
+"""Tests that an interface that cannot be taken over again does not prevent caps on the other interfaces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
 LINKS = {"wan0": Link("wan0", 1, {"gso_max_size": 65_536}), "wan1": Link("wan1", 2, {"gso_max_size": 65_536})}
 PATH = a_rule("path", None, a_throttle(9_000_000, 9_000_000, None, Share.PATH))
-OURS, THEIRS = "ours", "pfifo_head_drop"
+OURS, FOREIGN = "ours", "pfifo_head_drop"
 
 
 class FakeTree:
@@ -41,7 +41,7 @@ class FakeTree:
         self.refused = ""
         """The link on which making a root fails."""
 
-    def somebody_sets(self, name: str, root: str) -> None:
+    def set_foreign_root(self, name: str, root: str) -> None:
         self.roots[name] = root
         self.classes[name].clear()
 
@@ -94,7 +94,7 @@ class Bench:
         monkeypatch.setattr(root_qdisc, "restore", lambda link, _tree: self._set(link.name, ""))
 
     def _set(self, name: str, root: str) -> None:
-        self.tree.somebody_sets(name, root)
+        self.tree.set_foreign_root(name, root)
 
     def _find(self, which: str | int) -> Link | None:
         name = next(name for name, link in LINKS.items() if which in (name, link.index))
@@ -103,9 +103,9 @@ class Bench:
         return replace(LINKS[name], gso=self.gso.get(name, LINKS[name].gso))
 
     def _save(self, link: Link) -> list[root_qdisc.Saved]:
-        if self.tree.roots[link.name] == THEIRS:
+        if self.tree.roots[link.name] == FOREIGN:
             raise KernelError(
-                f"interface {link.name} has a qdisc of kind {THEIRS}, which could not be put back exactly"
+                f"interface {link.name} has a qdisc of kind {FOREIGN}, which could not be put back exactly"
             )
         return []
 
@@ -116,11 +116,11 @@ class Bench:
         return set(self.tree.classes[name])
 
 
-def of_the_path(port: int) -> Verdict:
+def verdict_of_path(port: int) -> Verdict:
     return replace(verdict(port), rule=PATH, scope=ScopeKey(PATH.name, Share.PATH), throttle=PATH.throttle)
 
 
-async def turns() -> None:
+async def run_loop() -> None:
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -134,10 +134,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[
         bench = Bench(monkeypatch, tmp_path / "state")
         await bench.reconciler.prepare()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
-        bench.planner.set_verdicts(2, [of_the_path(port) for port in range(2000, 2004)], NOW)
+        bench.planner.set_verdicts(2, [verdict_of_path(port) for port in range(2000, 2004)], NOW)
         running = asyncio.create_task(bench.reconciler.run())
         bench.reconciler.wake()
-        await turns()
+        await run_loop()
         assert bench.capped() == {1000, *range(2000, 2004)}
         await scenario(bench)
         running.cancel()
@@ -150,25 +150,25 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[
 Run = Callable[[Callable[[Bench], Awaitable[None]]], None]
 
 
-async def noticed(bench: Bench) -> None:
+async def compare_after_notice(bench: Bench) -> None:
     """Make the comparison that follows a notice of a foreign change."""
     with contextlib.suppress(KernelError):
         await bench.reconciler.verify()
-    await turns()
+    await run_loop()
 
 
 @pytest.mark.parametrize("why", ["cannot be put back", "the kernel refuses ours"])
-def test_new_caps_come_on_the_other_interface(run: Run, why: str) -> None:
-    """Defect: a class that one interface lacked counted as made on none, and its entries were never made."""
+def test_new_caps_are_made_on_the_other_interface(run: Run, why: str) -> None:
+    """Defect: a class that one interface lacked counted as missing on all, and its entries were never made."""
 
     async def scenario(bench: Bench) -> None:
-        bench.tree.somebody_sets("wan1", THEIRS if why == "cannot be put back" else "pfifo")
+        bench.tree.set_foreign_root("wan1", FOREIGN if why == "cannot be put back" else "pfifo")
         bench.tree.refused = "wan1"
-        await noticed(bench)
+        await compare_after_notice(bench)
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
-        bench.planner.set_verdicts(2, [of_the_path(port) for port in range(2000, 2005)], NOW)
+        bench.planner.set_verdicts(2, [verdict_of_path(port) for port in range(2000, 2005)], NOW)
         bench.reconciler.wake()
-        await turns()
+        await run_loop()
         assert {2004, 3000} <= bench.capped()
         assert len(bench.minors("wan0")) == 3
         assert not bench.minors("wan1")
@@ -177,138 +177,138 @@ def test_new_caps_come_on_the_other_interface(run: Run, why: str) -> None:
     run(scenario)
 
 
-def test_a_class_that_it_refuses_before_anybody_looked_comes_with_the_next_try(
+def test_class_refused_before_a_comparison_is_made_at_the_next_attempt(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: as above, because each retry was refused, too."""
+    """Defect: the class counted as missing on all interfaces, because each retry was refused, too."""
     monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
 
     async def scenario(bench: Bench) -> None:
-        bench.tree.somebody_sets("wan1", THEIRS)
+        bench.tree.set_foreign_root("wan1", FOREIGN)
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
         bench.reconciler.wake()
-        await turns()
+        await run_loop()
         assert 3000 in bench.capped()
         assert bench.minors("wan0") == set(bench.planner.classes.desired)
 
     run(scenario)
 
 
-def test_it_has_all_classes_when_it_can_be_taken_again_and_no_more(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_interface_that_can_be_taken_again_gets_all_current_classes(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mptcp_throttler")
 
     async def scenario(bench: Bench) -> None:
-        bench.tree.somebody_sets("wan1", THEIRS)
+        bench.tree.set_foreign_root("wan1", FOREIGN)
         for _ in range(3):
-            await noticed(bench)
+            await compare_after_notice(bench)
         assert list(bench.tc.left_out) == ["wan1"]
         assert caplog.text.count("until it can be taken, wan1 is not shaped; the others are") == 1
-        assert bench.reconciler.counters.failures == 3, "who watches the counter is to see that it lasts"
-        assert bench.reconciler.counters.repairs == 1, "it was found foreign, once"
+        assert bench.reconciler.counters.failures == 3, "each failed attempt is counted"
+        assert bench.reconciler.counters.repairs == 1, "the foreign root is counted as one repair"
         # Changes that happen meanwhile.
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
         bench.planner.set_verdicts(1, (), NOW)
         bench.planner.expire(NOW + IDLE_SECONDS)
         bench.reconciler.wake()
-        await turns()
-        bench.tree.somebody_sets("wan1", "")
-        await noticed(bench)
+        await run_loop()
+        bench.tree.set_foreign_root("wan1", "")
+        await compare_after_notice(bench)
         assert caplog.text.count("wan1 can be taken again: it is shaped") == 1
         assert not bench.tc.left_out
         assert bench.minors("wan1") == bench.minors("wan0") == set(bench.planner.classes.desired)
         failures, repairs = bench.reconciler.counters.failures, bench.reconciler.counters.repairs
-        await noticed(bench)
+        await compare_after_notice(bench)
         assert (bench.reconciler.counters.failures, bench.reconciler.counters.repairs) == (failures, repairs)
 
     run(scenario)
 
 
-def test_what_others_do_to_the_one_that_is_left_is_put_right(run: Run) -> None:
+def test_damage_to_the_remaining_interface_is_repaired(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
-        bench.tree.somebody_sets("wan1", THEIRS)
-        await noticed(bench)
+        bench.tree.set_foreign_root("wan1", FOREIGN)
+        await compare_after_notice(bench)
         before = bench.minors("wan0")
-        bench.tree.somebody_sets("wan0", "")
-        await noticed(bench)
-        assert bench.tree.roots == {"wan0": OURS, "wan1": THEIRS}
+        bench.tree.set_foreign_root("wan0", "")
+        await compare_after_notice(bench)
+        assert bench.tree.roots == {"wan0": OURS, "wan1": FOREIGN}
         assert bench.minors("wan0") == before
 
     run(scenario)
 
 
-def test_the_limit_on_segments_of_one_that_is_left_out_stays(run: Run) -> None:
+def test_gso_limit_of_a_left_out_interface_is_not_changed(run: Run) -> None:
     """If its original limit was not noted, it could not be restored."""
 
     async def scenario(bench: Bench) -> None:
-        bench.tree.somebody_sets("wan1", THEIRS)
-        await noticed(bench)
+        bench.tree.set_foreign_root("wan1", FOREIGN)
+        await compare_after_notice(bench)
         bench.tc.want_gso(lambda before: 3028)
         bench.reconciler.wake()
-        await turns()
+        await run_loop()
         assert bench.gso == {"wan0": {"gso_max_size": 3028}}
-        bench.tree.somebody_sets("wan1", "")
-        await noticed(bench)
+        bench.tree.set_foreign_root("wan1", "")
+        await compare_after_notice(bench)
         assert bench.gso == {name: {"gso_max_size": 3028} for name in LINKS}
 
     run(scenario)
 
 
-def test_one_that_goes_is_left_out_no_more(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_removed_interface_no_longer_counts_as_left_out(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mptcp_throttler")
 
     async def scenario(bench: Bench) -> None:
-        bench.tree.somebody_sets("wan1", THEIRS)
-        await noticed(bench)
+        bench.tree.set_foreign_root("wan1", FOREIGN)
+        await compare_after_notice(bench)
         bench.gone.add("wan1")
-        await noticed(bench)
+        await compare_after_notice(bench)
         assert not bench.tc.left_out
         assert "can be taken again" not in caplog.text
         bench.gone.clear()
-        bench.tree.somebody_sets("wan1", "")
-        await noticed(bench)
+        bench.tree.set_foreign_root("wan1", "")
+        await compare_after_notice(bench)
         assert bench.minors("wan1") == bench.minors("wan0")
 
     run(scenario)
 
 
-def test_where_none_can_be_taken_no_class_counts_as_made(run: Run) -> None:
+def test_no_class_counts_as_made_if_no_interface_can_be_taken(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         for name in LINKS:
-            bench.tree.somebody_sets(name, THEIRS)
+            bench.tree.set_foreign_root(name, FOREIGN)
         with pytest.raises(KernelError, match=r"interface wan0 has .*; interface wan1 has "):
             await bench.reconciler.verify()
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
         bench.reconciler.wake()
-        await turns()
+        await run_loop()
         assert 3000 not in bench.capped()
 
     run(scenario)
 
 
-def test_a_start_takes_all_or_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_start_takes_all_interfaces_or_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = Bench(monkeypatch, tmp_path / "state")
-        bench.tree.somebody_sets("wan1", THEIRS)
+        bench.tree.set_foreign_root("wan1", FOREIGN)
         with pytest.raises(KernelError, match="interface wan1 has"):
             await bench.reconciler.prepare()
-        assert bench.tree.roots == {"wan0": "", "wan1": THEIRS}
+        assert bench.tree.roots == {"wan0": "", "wan1": FOREIGN}
         assert not bench.tc.prepared
 
     asyncio.run(scenario())
 
 
-def test_a_stop_leaves_what_somebody_put_there(run: Run) -> None:
+def test_stop_leaves_a_foreign_root_qdisc(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
-        bench.tree.somebody_sets("wan1", THEIRS)
-        await noticed(bench)
+        bench.tree.set_foreign_root("wan1", FOREIGN)
+        await compare_after_notice(bench)
         await bench.reconciler.close()
-        assert bench.tree.roots == {"wan0": "", "wan1": THEIRS}
+        assert bench.tree.roots == {"wan0": "", "wan1": FOREIGN}
 
     run(scenario)
 
 
-def test_one_that_has_our_root_is_not_left_out_for_what_is_refused_there_once(run: Run) -> None:
-    """Defect: the interface kept its caps but got no new ones, and nobody retried before the next comparison."""
+def test_one_refusal_does_not_leave_out_an_interface_with_our_root(run: Run) -> None:
+    """Defect: the interface kept its caps but got no new ones, and there was no retry before the next comparison."""
 
     async def scenario(bench: Bench) -> None:
         bench.tree.refused = "wan1"

@@ -43,7 +43,7 @@ def daemon() -> frozenset[str]:
         "iptc",
     ],
 )
-def test_the_daemon_does_not_load(daemon: frozenset[str], module: str) -> None:
+def test_daemon_does_not_load_module(daemon: frozenset[str], module: str) -> None:
     assert "scapy.arch.linux" in daemon, "the daemon is loaded"
     assert module not in daemon
 
@@ -61,22 +61,22 @@ builtins.open = stub
 
 @pytest.mark.nightly(besides=("with Wireshark",))
 @pytest.mark.parametrize("host", ["", WIRESHARK], ids=["plain", "with Wireshark"])
-def test_scapy_keeps_no_names_of_makers(host: str) -> None:
+def test_scapy_keeps_no_names_of_manufacturers(host: str) -> None:
     loaded_by(host + DAEMON + "import scapy.data\nassert not scapy.data.MANUFDB.d")
 
 
-def test_pyroute2_is_whole_for_others() -> None:
+def test_other_programs_can_use_all_of_pyroute2() -> None:
     lean = "import mptcp_throttler.kernel.libraries\nimport pyroute2, sys\n"
     lean += "assert 'pyroute2.ndb.main' not in sys.modules\n"
     assert "pyroute2.ndb.main" in loaded_by(lean + "pyroute2.NDB, pyroute2.IPRoute, pyroute2.netns")
     assert "pyroute2.ndb.main" in loaded_by(lean + "from pyroute2 import NDB")
 
 
-def test_pyroute2_says_its_version() -> None:
+def test_pyroute2_has_its_version() -> None:
     loaded_by("import mptcp_throttler.kernel.libraries\nimport pyroute2\nassert pyroute2.__version__")
 
 
-def test_python_iptables_is_loaded_with_the_adapter_that_uses_it() -> None:
+def test_python_iptables_is_loaded_with_its_adapter_only() -> None:
     # Loading this library makes the kernel load its modules.
     assert "iptc" not in loaded_by("import mptcp_throttler.kernel.netfilter.backends")
     modules = loaded_by("import mptcp_throttler.kernel.libraries as libraries\nlibraries.python_iptables()")
@@ -84,12 +84,12 @@ def test_python_iptables_is_loaded_with_the_adapter_that_uses_it() -> None:
     assert "setuptools" not in modules
 
 
-def test_what_is_loaded_already_stays_as_it_is() -> None:
+def test_libraries_that_are_already_loaded_are_not_changed() -> None:
     pytest.importorskip("distutils", reason="Python has it up to 3.11")
-    whole = "import distutils, pyroute2, scapy.data\nbefore = pyroute2.NDB\n"
-    loaded_by(whole + DAEMON + "assert pyroute2.NDB is before and scapy.data.MANUFDB.d")
+    complete = "import distutils, pyroute2, scapy.data\nbefore = pyroute2.NDB\n"
+    loaded_by(complete + DAEMON + "assert pyroute2.NDB is before and scapy.data.MANUFDB.d")
 
 
-def test_a_library_that_was_replaced_can_be_imported_afterwards() -> None:
+def test_replaced_library_can_be_imported_afterwards() -> None:
     lean = "import mptcp_throttler.kernel.libraries\nimport sys\nassert 'distutils' not in sys.modules\n"
     loaded_by(lean + DAEMON + "from scapy.libs.manuf import DATA\nassert len(DATA) > 100_000")

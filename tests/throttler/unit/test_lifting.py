@@ -44,42 +44,44 @@ def pacing(sockets: FakeSockets) -> Pacing:
     return pacing
 
 
-def test_all_sockets_have_no_limit_and_those_that_had_one_are_counted(sockets: FakeSockets, pacing: Pacing) -> None:
+def test_all_limits_are_lifted_and_limited_sockets_counted(sockets: FakeSockets, pacing: Pacing) -> None:
     limited, kept = asyncio.run(lift_all(pacing, sockets, 1.0))
     assert (limited, list(kept)) == (2, [])
-    assert pacing.limits == dict.fromkeys((1, 2, 3), NO_LIMIT), "what is not listed is lifted from all of them"
+    assert pacing.limits == dict.fromkeys((1, 2, 3), NO_LIMIT), "the limits of all listed sockets are lifted"
 
 
-def test_some_get_something_instead(sockets: FakeSockets, pacing: Pacing) -> None:
+def test_given_sockets_get_other_limits_instead(sockets: FakeSockets, pacing: Pacing) -> None:
     larger = SocketLimit(send_buffer=4 << 20)
     asyncio.run(lift_all(pacing, sockets, 1.0, {3: larger}))
     assert pacing.limits == {1: NO_LIMIT, 2: NO_LIMIT, 3: larger}
 
 
-def test_those_that_keep_their_limit_are_named_after_a_while(sockets: FakeSockets, pacing: Pacing) -> None:
+def test_sockets_that_keep_their_limit_are_returned_after_a_while(sockets: FakeSockets, pacing: Pacing) -> None:
     pacing.at_once, pacing.idle = False, frozenset({3})
     limited, kept = asyncio.run(lift_all(pacing, sockets, 0.0))
     assert limited == 2
     assert [(each.token, each.four_tuple) for each in kept] == [(2, four_tuple("10.1.0.2"))]
 
 
-def test_a_socket_that_closed_meanwhile_is_not_waited_for(sockets: FakeSockets, pacing: Pacing) -> None:
+def test_closed_socket_is_not_waited_for(sockets: FakeSockets, pacing: Pacing) -> None:
     class Closing(FakeSockets):
         def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
             return super().look_up([each for each in four_tuples if each != four_tuple("10.1.0.2")])
 
     pacing.at_once, pacing.idle = False, frozenset({3})
     closing = Closing()
-    closing.there = sockets.there
+    closing.by_four_tuple = sockets.by_four_tuple
     limited, kept = asyncio.run(lift_all(pacing, closing, 60.0))
     assert (limited, list(kept)) == (2, [])
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_births_are_taken_from_sockets_without_a_pacing_limit_alone(
+def test_first_limits_are_lifted_only_from_sockets_without_pacing(
     sockets: FakeSockets, pacing: Pacing, at_once: bool
 ) -> None:
     pacing.at_once = at_once
     adopted = dict(pacing.limits)
     asyncio.run(lift_births(pacing, sockets))
-    assert pacing.limits == adopted | ({} if at_once else {2: NO_LIMIT}), "where it waits for data, it stays asked for"
+    assert pacing.limits == adopted | ({} if at_once else {2: NO_LIMIT}), (
+        "without immediate lifting, the request stays until the socket sends"
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for log entries in the journal: entries with fields, or plain lines if the journal does not accept them."""
+"""Tests for log entries with fields in the journal, and plain lines if the journal does not accept them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from fake_kernel import FakeKernel
 from hypothesis import given
 from hypothesis import strategies as st
-from mptcp_dialogue import Host, feed, opened
+from mptcp_dialogue import Host, feed, open_connection
 from test_daemon import CAPPED, running, scenario, until
 
 from mptcp_common import journal
@@ -24,7 +24,7 @@ from mptcp_throttler.runtime.logs import Entries, Lines, about
 
 
 class Journal:
-    """A socket that takes the place of the journal's."""
+    """A socket in place of the journal's."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,20 +91,22 @@ def log(journald: Journal, stderr: io.StringIO) -> Iterator[logging.Logger]:
     st.text(alphabet=st.characters(codec="utf-8")),
     st.dictionaries(st.from_regex("[A-Z][A-Z0-9_]{0,9}", fullmatch=True), st.text()),
 )
-def test_an_entry_is_read_as_it_was_written(text: str, more: dict[str, str]) -> None:
+def test_entry_is_read_as_it_was_written(text: str, more: dict[str, str]) -> None:
     clean = {name: value.encode(errors="replace").decode() for name, value in more.items()}
     expected = {"MESSAGE": text, "PRIORITY": "6", **clean}
     assert fields(journal.entry(text, 6, more)) == expected
 
 
-def test_a_field_of_several_values_is_there_for_each() -> None:
+def test_field_with_several_values_is_repeated() -> None:
     entry = journal.entry("x", 6, about(rule=("one", "two"))["fields"])
     assert entry == b"MESSAGE=x\nPRIORITY=6\nMPTCP_RULE=one\nMPTCP_RULE=two\n"
 
 
-def test_a_line_says_what_it_is_about(log: logging.Logger, journald: Journal, stderr: io.StringIO) -> None:
+def test_log_entry_has_the_fields_of_its_connection(
+    log: logging.Logger, journald: Journal, stderr: io.StringIO
+) -> None:
     tracker, host = Tracker([3128]), Host()
-    opened(tracker, host)
+    open_connection(tracker, host)
     feed(tracker, *host.join().handshake())
     extra = about(tracker.connections.get(host.token), rule="spare", path="wifi")
     log.warning("capped: %s", "why", extra=extra)
@@ -126,22 +128,26 @@ def test_a_line_says_what_it_is_about(log: logging.Logger, journald: Journal, st
     assert stderr.getvalue() == ""
 
 
-def test_what_the_journal_does_not_take_is_a_line(log: logging.Logger, journald: Journal, stderr: io.StringIO) -> None:
+def test_entries_that_the_journal_refuses_become_lines(
+    log: logging.Logger, journald: Journal, stderr: io.StringIO
+) -> None:
     for number in range(10_000):
         log.info("number %d", number)
     taken = [each["MESSAGE"] for each in journald.entries()]
-    told = [line.removeprefix("<6>") for line in stderr.getvalue().splitlines()]
-    assert taken, "as many as the socket holds"
-    assert told, "the others; nobody waits for the journal"
-    assert taken + told == [f"INFO: number {number}" for number in range(10_000)]
+    lines = [line.removeprefix("<6>") for line in stderr.getvalue().splitlines()]
+    assert taken, "the journal takes as many entries as its socket holds"
+    assert lines, "the others become lines, because the log does not wait for the journal"
+    assert taken + lines == [f"INFO: number {number}" for number in range(10_000)]
 
 
-def test_a_line_too_long_for_a_datagram_is_told(log: logging.Logger, journald: Journal, stderr: io.StringIO) -> None:
+def test_entry_too_long_for_a_datagram_becomes_a_line(
+    log: logging.Logger, journald: Journal, stderr: io.StringIO
+) -> None:
     log.info("x" * 5_000_000)
     assert len(stderr.getvalue()) > 5_000_000
 
 
-def test_a_journal_that_was_started_anew_is_found(log: logging.Logger, journald: Journal, stderr: io.StringIO) -> None:
+def test_restarted_journal_gets_entries_again(log: logging.Logger, journald: Journal, stderr: io.StringIO) -> None:
     journald.close()
     log.info("while it is away")
     journald.listen()
@@ -150,17 +156,17 @@ def test_a_journal_that_was_started_anew_is_found(log: logging.Logger, journald:
     assert stderr.getvalue() == "<6>INFO: while it is away\n"
 
 
-def test_a_child_writes_lines(log: logging.Logger, journald: Journal, tmp_path: Path) -> None:
+def test_child_process_writes_lines(log: logging.Logger, journald: Journal, tmp_path: Path) -> None:
     """The child that answers status requests has closed the descriptor, or uses its number for another file."""
     handler = log.handlers[0]
     assert isinstance(handler, Entries)
     child = os.fork()
     if child == 0:
-        told = io.StringIO()
-        otherwise = logging.StreamHandler(told)
+        lines = io.StringIO()
+        otherwise = logging.StreamHandler(lines)
         handler._otherwise = otherwise
         log.info("from the child")
-        (tmp_path / "told").write_text(told.getvalue())
+        (tmp_path / "told").write_text(lines.getvalue())
         os._exit(0)
     os.waitpid(child, 0)
     assert (tmp_path / "told").read_text() == "from the child\n"
@@ -168,7 +174,7 @@ def test_a_child_writes_lines(log: logging.Logger, journald: Journal, tmp_path: 
 
 
 @pytest.mark.parametrize(("stream", "there"), [(True, True), (True, False), (False, True)])
-def test_entries_are_for_a_stderr_that_is_the_journal(
+def test_entries_are_used_only_if_stderr_is_the_journal(
     monkeypatch: pytest.MonkeyPatch, journald: Journal, stream: bool, there: bool
 ) -> None:
     monkeypatch.setattr(journal, "is_journal", lambda: stream)
@@ -178,7 +184,7 @@ def test_entries_are_for_a_stderr_that_is_the_journal(
     handler.close()
 
 
-def test_the_daemon_says_whose_cap_it_is(
+def test_daemon_logs_the_connection_of_a_cap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logs, "FIRST_SECONDS", 0.0)

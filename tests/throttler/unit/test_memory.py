@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that large objects stay off the C library's heap, so that their memory is returned, and small ones on it."""
+"""Tests that large objects are not on the C library's heap, so that their memory is returned, and small ones are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(heap() - before)
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_large_object_is_not_on_the_heap(kept: bool) -> None:
+def test_large_object_is_not_on_the_heap(kept: bool) -> None:
     code = HEAP_GROWS.format(kept=kept)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     if kept:
@@ -52,6 +52,6 @@ print(int(begin, 16) <= address < int(end, 16))
 """
 
 
-def test_what_is_made_for_each_entry_of_nftables_is_on_the_heap() -> None:
+def test_tables_of_libnftables_are_on_the_heap() -> None:
     done = subprocess.run([sys.executable, "-c", ON_HEAP], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "True"

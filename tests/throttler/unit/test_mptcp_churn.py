@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which thousands of subflows join and leave one connection, parsed from bytes: none is missed or kept."""
+"""Tests in which thousands of subflows join and leave one connection: the tracker notices each and keeps none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import sys
 
 from examples import examples
-from mptcp_dialogue import PORT, Host, Path, kinds, opened
+from mptcp_dialogue import PORT, Host, Path, kinds, open_connection
 from test_mptcp_fuzz import frame
 
 from mptcp_throttler.mptcp.model import KernelEventKind
@@ -29,10 +29,10 @@ def exchanges(host: Host, address: str) -> list[tuple[bytearray, int, bool]]:
 def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str], float]:
     """Open and close *count* subflows of one connection. Return the kinds of events, and the time of the last one."""
     host = Host(name, now)
-    opened(tracker, host)
+    open_connection(tracker, host)
     now = host.time
     lives = [exchanges(host, address) for address in CLIENTS]
-    told: list[str] = []
+    events: list[str] = []
     for number in range(count):
         path = Path(host, CLIENTS[number % 2], 1024 + number // 2, False)
         port = path.four_tuple.remote_port.to_bytes(2, "big")
@@ -41,27 +41,27 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
             now += 0.00001
             segment = parse_frame(bytes(data), now, "eth0", ETHERNET, ours)
             assert segment is not None
-            told += kinds(tracker.segment(segment))
+            events += kinds(tracker.segment(segment))
         for kind in (KernelEventKind.SUBFLOW_ESTABLISHED, KernelEventKind.SUBFLOW_CLOSED):
-            told += kinds(tracker.kernel_event(path.kernel(kind, time=now)))
-    return told, now
+            events += kinds(tracker.kernel_event(path.kernel(kind, time=now)))
+    return events, now
 
 
-def kept(tracker: Tracker, now: float) -> tuple[dict[str, int], int]:
+def expire_and_measure(tracker: Tracker, now: float) -> tuple[dict[str, int], int]:
     """Let everything expire. Return the sizes of the tables, and the number of Python's memory blocks."""
     tracker.expire(now + 86_400)
     gc.collect()
     return dict(tracker.table_sizes), sys.getallocatedblocks()
 
 
-def test_nothing_is_missed_and_nothing_kept() -> None:
+def test_each_subflow_is_noticed_and_none_is_kept() -> None:
     tracker = Tracker([PORT])
     _, now = churn(tracker, 1_000, "before", 1000.0)
-    sizes, blocks = kept(tracker, now)
-    told, now = churn(tracker, SUBFLOWS, "churn", now + 100_000)
-    assert told.count("subflow-active") == SUBFLOWS
-    assert told.count("subflow-closed") == SUBFLOWS
-    told.clear()
-    sizes_after, blocks_after = kept(tracker, now)
+    sizes, blocks = expire_and_measure(tracker, now)
+    events, now = churn(tracker, SUBFLOWS, "churn", now + 100_000)
+    assert events.count("subflow-active") == SUBFLOWS
+    assert events.count("subflow-closed") == SUBFLOWS
+    events.clear()
+    sizes_after, blocks_after = expire_and_measure(tracker, now)
     assert sizes_after == sizes
-    assert blocks_after - blocks < SUBFLOWS / 35, "less than a block for 35 subflows"
+    assert blocks_after - blocks < SUBFLOWS / 35, "less than one memory block for 35 subflows"

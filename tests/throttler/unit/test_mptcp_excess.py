@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that no subflow goes uncapped because the tracker is full: it is tracked, or reported to be closed."""
+"""Tests that the tracker tracks each subflow, or reports it to be closed if the connection has too many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mptcp_dialogue import ACTIVE, PORT, Host, announced, feed, kinds
+from mptcp_dialogue import ACTIVE, PORT, Host, feed, kinds, kinds_of_events
 from mptcp_invariants import SMALL, check_tables
 
 from mptcp_throttler.kernel.netlink import refusal
@@ -25,7 +25,7 @@ MOST = SMALL.max_subflows_per_connection
 EXCESS = "subflow-excess"
 
 
-def crowded() -> tuple[Tracker, Host]:
+def full_connection() -> tuple[Tracker, Host]:
     """Return a tracker with one connection that has the maximum number of subflows."""
     tracker, host = Tracker([PORT], SMALL), Host()
     feed(tracker, *host.initial().established())
@@ -35,46 +35,48 @@ def crowded() -> tuple[Tracker, Host]:
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_one_more_that_the_kernel_takes_is_reported(captured: bool) -> None:
-    tracker, host = crowded()
+def test_subflow_beyond_the_maximum_is_reported(captured: bool) -> None:
+    tracker, host = full_connection()
     more = host.join(port=MOST)
     if captured:
-        assert announced(tracker, *more.handshake()) == []
+        assert kinds_of_events(tracker, *more.handshake()) == []
     (event,) = feed(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
     assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, host.token, more.four_tuple)
     check_tables(tracker, SMALL)
     feed(tracker, host.join(port=1).kernel(KernelEventKind.SUBFLOW_CLOSED))
-    assert announced(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], "then there is room"
+    assert kinds_of_events(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], (
+        "the subflow is tracked when another has closed"
+    )
 
 
 @pytest.mark.parametrize("why", ["a reset", "a dump is wanted"])
-def test_while_another_may_have_ended_the_next_dump_decides(why: str) -> None:
+def test_next_dump_decides_if_another_subflow_may_have_ended(why: str) -> None:
     """Defect: a real subflow was closed for lack of room, although the tracker still had ended ones."""
     for ended in (True, False):
-        tracker, host = crowded()
+        tracker, host = full_connection()
         paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 1))]
         if why == "a reset":
-            assert announced(tracker, paths[1].rst()) == []
+            assert kinds_of_events(tracker, paths[1].rst()) == []
             assert tracker.questions.pause(0.0) is not None
         else:
             tracker.want_resync()
-        assert announced(tracker, paths[MOST].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
+        assert kinds_of_events(tracker, paths[MOST].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
         assert tracker.wants_resync
         now = host.time + 2 * SMALL.resync_grace
-        there = [path.dumped() for path in paths if not (ended and path is paths[1])]
-        caused = kinds(tracker.resync(there, now))
+        listed = [path.kernel_subflow() for path in paths if not (ended and path is paths[1])]
+        caused = kinds(tracker.resync(listed, now))
         assert (ACTIVE in caused, EXCESS in caused) == (ended, not ended)
         assert not tracker.wants_resync
 
 
-def test_a_dump_reports_it_once_those_that_have_ended_are_gone() -> None:
-    tracker, host = crowded()
+def test_dump_removes_ended_subflows_before_it_reports_excess() -> None:
+    tracker, host = full_connection()
     paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 2))]
     now = host.time + 10
-    one_ended = [path.dumped() for path in paths[: MOST + 1] if path is not paths[2]]
+    one_ended = [path.kernel_subflow() for path in paths[: MOST + 1] if path is not paths[2]]
     caused = kinds(tracker.resync(reversed(one_ended), now))
     assert ("subflow-closed" in caused, ACTIVE in caused, EXCESS in caused) == (True, True, False)
-    two_more = [path.dumped() for path in paths]
+    two_more = [path.kernel_subflow() for path in paths]
     events = [event for event in tracker.resync(two_more, now + 10) if event.kind is EventKind.SUBFLOW_EXCESS]
     assert [event.four_tuple for event in events] == [paths[2].four_tuple, paths[-1].four_tuple]
 
@@ -83,36 +85,36 @@ ACTIONS = st.tuples(st.sampled_from(["forged", "joined", "left", "reset", "dump"
 
 
 @given(st.lists(ACTIONS, max_size=60))
-def test_whatever_comes_the_kernel_has_none_that_is_neither_tracked_nor_reported(
+def test_each_subflow_of_the_kernel_is_tracked_or_reported(
     actions: list[tuple[str, int]],
 ) -> None:
     tracker, host = Tracker([PORT], SMALL), Host()
     first = host.initial()
     events = feed(tracker, *first.established())
-    there: dict[FourTuple, object] = {first.four_tuple: first}
+    in_kernel: dict[FourTuple, object] = {first.four_tuple: first}
     for action, port in actions:
         path = host.join(port=port)
         ends = path.four_tuple
         if action == "forged":
             events = feed(tracker, *host.join(address="192.0.2.99", port=port).handshake())
-        elif action == "joined" and ends not in there:
-            there[ends] = path
+        elif action == "joined" and ends not in in_kernel:
+            in_kernel[ends] = path
             events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
-        elif action == "left" and there.pop(ends, None) is not None:
+        elif action == "left" and in_kernel.pop(ends, None) is not None:
             events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
         elif action == "reset":
             events = feed(tracker, path.rst())
         if action == "dump" or tracker.wants_resync:
             host.time += 2 * SMALL.closed_linger
-            events += tracker.resync([each.dumped() for each in there.values()], host.time)  # type: ignore[attr-defined]
+            events += tracker.resync([each.kernel_subflow() for each in in_kernel.values()], host.time)  # type: ignore[attr-defined]
         tracked = {each.four_tuple for each in tracker.connections[host.token].subflows}
         for event in events:
             if event.kind is EventKind.SUBFLOW_EXCESS:
-                assert event.four_tuple in there
-                assert len(tracked & there.keys()) == MOST, "all others are real"
-                del there[event.four_tuple]
+                assert event.four_tuple in in_kernel
+                assert len(tracked & in_kernel.keys()) == MOST, "the tracker has only subflows that exist"
+                del in_kernel[event.four_tuple]
         events = []
-        assert there.keys() <= tracked
+        assert in_kernel.keys() <= tracked
         check_tables(tracker, SMALL)
 
 
@@ -129,8 +131,8 @@ class PathManager:
         self.closed.append((token, four_tuple))
 
 
-def reported(time: float = 60.0) -> list[Event]:
-    tracker, host = crowded()
+def excess_events(time: float = 60.0) -> list[Event]:
+    tracker, host = full_connection()
     events = feed(tracker, host.join(port=MOST).kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
     return [replace(event, time=time) for event in events]
 
@@ -139,8 +141,8 @@ def closing(manager: PathManager, connections: Mapping[int, Connection] = Mappin
     return Actions(manager, connections, None, None, None)  # type: ignore[arg-type]
 
 
-def test_what_is_reported_is_closed_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    manager, events = PathManager(), reported()
+def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    manager, events = PathManager(), excess_events()
     closing(manager).close_excess(events, is_dry_run=False)
     assert manager.closed == [(events[0].token, events[0].four_tuple)]
     (line,) = caplog.records
@@ -148,27 +150,27 @@ def test_what_is_reported_is_closed_and_said(caplog: pytest.LogCaptureFixture) -
     assert "too many subflows: its connection has 4 others: closed" in line.getMessage()
 
 
-def test_what_is_not_ours_to_close_is_only_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Defect: they were closed even in a dry run, or if another program was the user-space path manager."""
+def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.LogCaptureFixture) -> None:
+    """Defect: such subflows were closed even in a dry run, or if another program was the user-space path manager."""
     manager = PathManager(in_force=False)
-    closing(manager).close_excess(reported(), is_dry_run=False)
+    closing(manager).close_excess(excess_events(), is_dry_run=False)
     assert manager.closed == []
     (line,) = caplog.records
     assert "too many subflows: its connection has 4 others: left, " in line.getMessage()
     assert line.getMessage().endswith("nothing caps it")
 
 
-def test_what_the_kernel_keeps_is_said_and_a_flood_of_them_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    there = crowded()[0].connections
-    excess = closing(PathManager(refuses=True), there)
+def test_refused_closings_are_logged_a_few_times_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    connections = full_connection()[0].connections
+    excess = closing(PathManager(refuses=True), connections)
     for _ in range(100):
-        excess.close_excess(reported(), is_dry_run=False)
+        excess.close_excess(excess_events(), is_dry_run=False)
     assert len(caplog.records) == MOST_LINES
     assert "EINVAL (Invalid argument); nothing caps it" in caplog.text
-    excess.close_excess(reported(120.0), is_dry_run=False)
+    excess.close_excess(excess_events(120.0), is_dry_run=False)
     assert len(caplog.records) == MOST_LINES + 1
 
 
-def test_of_a_connection_that_ended_meanwhile_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    closing(PathManager(refuses=True)).close_excess(reported(), is_dry_run=False)
+def test_excess_of_an_ended_connection_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    closing(PathManager(refuses=True)).close_excess(excess_events(), is_dry_run=False)
     assert not caplog.records

@@ -75,7 +75,7 @@ def frame(segment: Segment) -> bytes:
     return bytes(12) + kind + ip + segment.source + segment.destination + header
 
 
-def whole_life(host: Host, number: int) -> tuple[list[Path], list[Segment]]:
+def segments_of_a_connection(host: Host, number: int) -> tuple[list[Path], list[Segment]]:
     """Return the paths and all segments of a connection, in natural order.
 
     It has three subflows or more than there is room for, and some joins are forged.
@@ -98,9 +98,9 @@ def whole_life(host: Host, number: int) -> tuple[list[Path], list[Segment]]:
         joins[0].fin(),
         joins[0].proxy_fin(),
         joins[1].rst(MpTcprst(1, 4)),
-        initial.again().syn(),
+        initial.retried().syn(),
         initial.from_client(SYN, MpCapable(0, 1), sequence=9),
-        initial.again().syn_ack(),
+        initial.retried().syn_ack(),
         initial.from_client(ACK, MpFastclose(host.proxy_key)),
         initial.proxy_fin(),
     ]
@@ -127,9 +127,9 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
     return bytes(changed[: rng.randrange(10, len(changed) + 1)] if rng.random() < 0.1 else changed)
 
 
-def test_a_hundred_thousand_segments() -> None:
+def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
     rng = random.Random(SEED)
-    lives = [whole_life(Host(f"host {n}"), n) for n in range(60)]
+    lives = [segments_of_a_connection(Host(f"host {n}"), n) for n in range(60)]
     paths = [path for life, _ in lives for path in life]
     tapes = [[frame(segment) for segment in segments] for _, segments in lives]
     real = [data for _, _, data in IPV4 + IPV6]
@@ -169,7 +169,7 @@ def test_a_hundred_thousand_segments() -> None:
             ids = (rng.choice((None, 0, 3)), rng.choice((None, path.remote_id, 9)))
             events += tracker.kernel_event(KernelEvent(time, kind, token, four_tuple, *ids, rng.random() < 0.5))
         if fed % 500 == 0:
-            dump = [path.dumped(backup=rng.random() < 0.5) for path in rng.sample(paths, rng.randrange(30))]
+            dump = [path.kernel_subflow(backup=rng.random() < 0.5) for path in rng.sample(paths, rng.randrange(30))]
             pieces = [dump[start : start + 7] for start in range(0, len(dump), 7)]
             resync = tracker.begin_resync(time - rng.random() * 2)
         elif resync is not None and fed % 9 == 0:
@@ -181,15 +181,15 @@ def test_a_hundred_thousand_segments() -> None:
         if fed % 50 == 0:
             events += tracker.expire(time)
             asked = tracker.questions.take(time)
-            there = [rng.choice(paths).dumped(four_tuple=each) for each in asked if rng.random() < 0.5]
-            events += tracker.answer(asked, {each.four_tuple: each for each in there}, time)
+            listed = [rng.choice(paths).kernel_subflow(four_tuple=each) for each in asked if rng.random() < 0.5]
+            events += tracker.answer(asked, {each.four_tuple: each for each in listed}, time)
         subscriber.receive(events)
         events_seen += len(events)
         if fed % 100 == 0:
             check_tables(tracker, SMALL)
             subscriber.agrees_with(tracker)
     counters = tracker.counters
-    assert counters.segments > SEGMENTS * 0.7, "most frames still hold a segment"
+    assert counters.segments > SEGMENTS * 0.7, "most frames still contain a segment"
     # The fuzz test is only useful if it reaches every counter.
     silent = {name for name in counters.__slots__ if not getattr(counters, name)}
     assert silent == set()
@@ -209,13 +209,13 @@ def test_any_bytes_are_no_frame_or_a_segment(data: bytes, link: int) -> None:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(data=st.binary(max_size=40), flags=st.integers(0, 255))
-def test_any_bytes_are_options(data: bytes, flags: int) -> None:
+def test_any_bytes_can_be_parsed_as_options(data: bytes, flags: int) -> None:
     assert len(parse_options(data, flags)) <= len(data)
 
 
 @st.composite
 def dialogues(draw: st.DrawFn) -> Sequence[bytes]:
-    life = [frame(segment) for segment in whole_life(Host(), draw(st.integers(0, 11)))[1]]
+    life = [frame(segment) for segment in segments_of_a_connection(Host(), draw(st.integers(0, 11)))[1]]
     chosen = draw(st.lists(st.integers(0, len(life) - 1), max_size=40))
     frames = []
     for index in chosen:
@@ -228,7 +228,7 @@ def dialogues(draw: st.DrawFn) -> Sequence[bytes]:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(frames=dialogues())
-def test_any_order_of_any_dialogue(frames: Sequence[bytes]) -> None:
+def test_segments_in_any_order_keep_the_tracker_consistent(frames: Sequence[bytes]) -> None:
     tracker, subscriber = Tracker([PORT], SMALL), Subscriber()
     for number, data in enumerate(frames):
         segment = parse_frame(data, 1000.0 + number * 0.01, "eth0")

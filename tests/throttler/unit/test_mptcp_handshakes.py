@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for captured handshakes: they show interfaces, refused joins and fallbacks, and change nothing else."""
+"""Tests for captured handshakes: they show interfaces, refused joins and fallbacks, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mptcp_dialogue import (
     SYN,
     Host,
     Path,
-    announced,
     feed,
-    known,
-    opened,
+    kinds_of_events,
+    known_subflows,
+    open_connection,
     packed,
 )
 from mptcp_invariants import SMALL, check_tables
@@ -35,20 +35,20 @@ K = KernelEventKind
 
 
 class TestInterface:
-    def test_the_answers_interface_counts(self, tracker: Tracker, host: Host) -> None:
+    def test_interface_is_that_of_the_proxys_answer(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
         feed(tracker, path.syn(), replace(path.syn_ack(), interface="eth7"), path.ack(), path.kernel(K.CREATED))
         assert tracker.connections[host.token].subflows[0].interface == "eth7"
 
-    def test_it_may_be_read_after_the_kernels_event(self, tracker: Tracker, host: Host) -> None:
+    def test_handshake_may_be_read_after_the_kernels_event(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
         syn, syn_ack, _ = path.handshake()
-        assert announced(tracker, path.kernel(K.CREATED), syn, syn_ack, syn_ack) == [OPENED, ACTIVE, CHANGED]
+        assert kinds_of_events(tracker, path.kernel(K.CREATED), syn, syn_ack, syn_ack) == [OPENED, ACTIVE, CHANGED]
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
         assert not tracker.table_sizes["handshakes"]
 
-    def test_without_the_answer_the_route_says_it(self, tracker: Tracker, host: Host) -> None:
-        """Anybody can send a SYN, or an incoming packet that looks like the answer."""
+    def test_interface_comes_from_the_route_without_an_answer(self, tracker: Tracker, host: Host) -> None:
+        """Any host can send a SYN, or an incoming packet that looks like the answer."""
         path = host.initial()
         tracker.interface_of = {path.four_tuple: "wlan0"}.get
         forged = replace(path.syn_ack(), outgoing=False, interface="eth7")
@@ -56,15 +56,15 @@ class TestInterface:
         assert tracker.connections[host.token].subflows[0].interface == "wlan0"
         assert tracker.counters.misdirected == 1
 
-    def test_a_syn_that_is_sent_again_does_not_hide_it(self, tracker: Tracker, host: Host) -> None:
+    def test_repeated_syn_does_not_hide_the_interface(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
         syn, syn_ack, _ = path.handshake()
         feed(tracker, syn, syn_ack, path.syn(), path.kernel(K.CREATED))
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
-    def test_an_answer_to_a_later_attempt_changes_nothing(self, tracker: Tracker, host: Host) -> None:
-        path = opened(tracker, host).again()
-        assert announced(tracker, path.syn(), replace(path.syn_ack(), interface="eth7")) == []
+    def test_answer_to_a_later_attempt_changes_nothing(self, tracker: Tracker, host: Host) -> None:
+        path = open_connection(tracker, host).retried()
+        assert kinds_of_events(tracker, path.syn(), replace(path.syn_ack(), interface="eth7")) == []
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
     def test_ipv4_mapped_addresses_are_ipv4(self, tracker: Tracker, host: Host) -> None:
@@ -74,9 +74,9 @@ class TestInterface:
         assert subflow.four_tuple == FourTuple(packed("192.0.2.1"), PORT, packed("198.51.100.1"), 40000)
         assert subflow.interface == "eth0"
 
-    def test_a_client_may_use_the_proxys_port(self, tracker: Tracker, host: Host) -> None:
+    def test_client_may_use_the_proxys_port(self, tracker: Tracker, host: Host) -> None:
         path = host.initial(port=PORT)
-        assert announced(tracker, *path.established()) == [OPENED, ACTIVE]
+        assert kinds_of_events(tracker, *path.established()) == [OPENED, ACTIVE]
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
 
@@ -92,30 +92,34 @@ class TestRefused:
             (lambda path: path.plain_syn_ack(), "the proxy's SYN/ACK has no MP_JOIN"),
         ],
     )
-    def test_a_join_is(self, tracker: Tracker, host: Host, answer: Answer, detail: str) -> None:
-        opened(tracker, host)
+    def test_join_is_refused_by_the_proxys_answer(
+        self, tracker: Tracker, host: Host, answer: Answer, detail: str
+    ) -> None:
+        open_connection(tracker, host)
         path = host.join()
         (event,) = feed(tracker, path.syn(), answer(path))
         assert (event.kind.value, event.token, event.four_tuple) == (REFUSED, host.token, path.four_tuple)
         assert event.detail == detail
-        assert announced(tracker, path.syn(), answer(path)) == [], "sent again"
+        assert kinds_of_events(tracker, path.syn(), answer(path)) == [], "a repeated answer is not reported again"
         assert tracker.counters.joins_refused == 2
 
-    def test_by_its_token_or_by_its_hmac(self, tracker: Tracker, host: Host) -> None:
+    def test_join_is_refused_by_its_token_or_its_hmac(self, tracker: Tracker, host: Host) -> None:
         path = host.join()
         (event,) = feed(tracker, path.syn(), path.proxy_rst())
         assert (event.token, event.detail) == (host.token, "unknown token")
-        opened(tracker, host)
+        open_connection(tracker, host)
         path = host.join(port=7)
-        assert announced(tracker, path.syn(), path.syn_ack(), path.ack(forged=True), path.proxy_rst()) == [REFUSED]
+        assert kinds_of_events(tracker, path.syn(), path.syn_ack(), path.ack(forged=True), path.proxy_rst()) == [
+            REFUSED
+        ]
 
-    def test_a_clients_reset_refuses_nothing(self, tracker: Tracker, host: Host) -> None:
-        opened(tracker, host)
+    def test_reset_from_the_client_refuses_nothing(self, tracker: Tracker, host: Host) -> None:
+        open_connection(tracker, host)
         path = host.join()
-        assert announced(tracker, path.syn(), path.syn_ack(), path.rst(), path.fin()) == []
-        assert announced(tracker, path.ack(), path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
+        assert kinds_of_events(tracker, path.syn(), path.syn_ack(), path.rst(), path.fin()) == []
+        assert kinds_of_events(tracker, path.ack(), path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
 
-    def test_a_flood_is_counted_and_not_told(self, host: Host) -> None:
+    def test_flood_of_refused_joins_is_counted_but_not_reported(self, host: Host) -> None:
         tracker = Tracker([PORT], SMALL)
         for port in range(100):
             path = host.join(port=port)
@@ -128,34 +132,34 @@ class TestRefused:
 
 
 class TestCounted:
-    def test_fallback_to_tcp(self, tracker: Tracker, host: Host) -> None:
+    def test_fallback_to_tcp_is_counted(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
-        assert announced(tracker, path.syn(), path.plain_syn_ack(), path.ack()) == []
+        assert kinds_of_events(tracker, path.syn(), path.plain_syn_ack(), path.ack()) == []
         assert tracker.counters.fallbacks == 1
         assert not any(tracker.table_sizes.values())
 
-    def test_plain_tcp_is_none_of_our_business(self, tracker: Tracker, host: Host) -> None:
+    def test_plain_tcp_is_ignored(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
-        assert announced(tracker, path.plain_syn(), path.plain_syn_ack(), path.fin(), path.proxy_fin()) == []
+        assert kinds_of_events(tracker, path.plain_syn(), path.plain_syn_ack(), path.fin(), path.proxy_fin()) == []
         assert tracker.counters.ignored == 4
 
-    def test_version_0(self, tracker: Tracker, host: Host) -> None:
-        """Linux answers it with plain TCP."""
+    def test_version_0_is_counted(self, tracker: Tracker, host: Host) -> None:
+        """Linux answers version 0 with plain TCP."""
         path = host.initial()
-        assert announced(tracker, path.syn(MpCapable(0, 1)), path.plain_syn_ack()) == []
+        assert kinds_of_events(tracker, path.syn(MpCapable(0, 1)), path.plain_syn_ack()) == []
         assert (tracker.counters.version_0, tracker.counters.fallbacks) == (1, 0)
         assert not any(tracker.table_sizes.values())
 
-    def test_what_cannot_be(self, tracker: Tracker, host: Host) -> None:
+    def test_impossible_flags_and_ports_are_ignored(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
-        odd = replace(path.syn(), flags=SYN | FIN), replace(path.syn(), flags=SYN | RST)
-        assert announced(tracker, *odd, replace(path.syn(), destination_port=80), path.from_proxy(SYN)) == []
+        invalid = replace(path.syn(), flags=SYN | FIN), replace(path.syn(), flags=SYN | RST)
+        assert kinds_of_events(tracker, *invalid, replace(path.syn(), destination_port=80), path.from_proxy(SYN)) == []
         assert not any(tracker.table_sizes.values())
-        opened(tracker, host)
+        open_connection(tracker, host)
         feed(tracker, path.from_client(ACK, Malformed(1, "short", b""), Malformed(None, "long", b"")))
         assert tracker.counters.malformed == 2
 
-    def test_a_flood_of_syns_evicts_the_oldest(self, host: Host) -> None:
+    def test_flood_of_syns_evicts_the_oldest_handshakes(self, host: Host) -> None:
         tracker = Tracker([PORT], SMALL)
         for port in range(100):
             feed(tracker, host.initial(port=port).syn())
@@ -165,23 +169,28 @@ class TestCounted:
         assert tracker.counters.expired == SMALL.max_remembered
 
 
-def test_no_handshake_makes_a_subflow_known(tracker: Tracker, host: Host) -> None:
+def test_handshakes_alone_create_no_subflow(tracker: Tracker, host: Host) -> None:
     first, second = host.initial(), host.join()
-    assert announced(tracker, *first.handshake(), *second.handshake()) == []
+    assert kinds_of_events(tracker, *first.handshake(), *second.handshake()) == []
     assert not tracker.connections
 
 
-def test_nothing_on_the_wire_changes_what_the_kernel_has(tracker: Tracker, host: Host) -> None:
-    first, second = opened(tracker, host), host.join()
+def test_packets_do_not_change_the_subflows_of_the_kernel(tracker: Tracker, host: Host) -> None:
+    first, second = open_connection(tracker, host), host.join()
     feed(tracker, *second.established())
-    other = Host("other", host.time).initial().again()
+    other = Host("other", host.time).initial().retried()
     claims = [
         *(first.fin(), first.proxy_fin(), first.rst(), second.proxy_rst()),
         *(first.from_client(ACK, MpPrio(True, None)), first.from_client(ACK, RemoveAddr((0, second.remote_id)))),
         first.from_client(ACK, MpFastclose(host.proxy_key)),
-        *(*other.handshake(), *first.again().handshake(), first.again().plain_syn(), first.again().plain_syn_ack()),
+        *(
+            *other.handshake(),
+            *first.retried().handshake(),
+            first.retried().plain_syn(),
+            first.retried().plain_syn_ack(),
+        ),
     ]
     before = tracker.connections[host.token]
-    assert announced(tracker, *claims) == []
+    assert kinds_of_events(tracker, *claims) == []
     assert tracker.connections[host.token] is before
-    assert known(tracker, host) == [first.four_tuple, second.four_tuple]
+    assert known_subflows(tracker, host) == [first.four_tuple, second.four_tuple]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the Scapy layers: options.py reads what they build, and they rebuild what they dissect."""
+"""Tests for the Scapy layers: options.py reads what the layers build, and the layers rebuild what they dissect."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def value_of(p: Packet) -> options.MptcpOption:
 
 @settings(max_examples=examples(600), deadline=None)
 @given(case=BUILT)
-def test_what_the_layers_build_the_daemon_reads(case: tuple[Packet, int]) -> None:
+def test_options_parser_reads_what_the_layers_build(case: tuple[Packet, int]) -> None:
     layer, flags = case
     segment = parse_frame(
         bytes(
@@ -166,7 +166,7 @@ def test_what_the_layers_build_the_daemon_reads(case: tuple[Packet, int]) -> Non
 
 @settings(max_examples=examples(600), deadline=None)
 @given(case=BUILT)
-def test_what_the_layers_build_they_dissect(case: tuple[Packet, int]) -> None:
+def test_layers_dissect_what_they_build(case: tuple[Packet, int]) -> None:
     layer, flags = case
     header = bytes(TCP(flags=flags, options=[("MSS", 1460), layers.tcp_option(layer)]))
     (dissected,) = layers.mptcp_options(header)
@@ -188,7 +188,7 @@ likely = st.builds(
 
 @settings(max_examples=examples(1500), deadline=None)
 @given(option=kind_30 | likely, flags=st.sampled_from((SYN, SYN_ACK, ACK)))
-def test_any_bytes_dissect_build_again_and_agree(option: bytes, flags: int) -> None:
+def test_any_option_is_rebuilt_and_agrees_with_the_parser(option: bytes, flags: int) -> None:
     layer = layers.dissect(option)
     assert bytes(layer) == option
     parsed = options.parse_option(option, flags)
@@ -199,7 +199,7 @@ def test_any_bytes_dissect_build_again_and_agree(option: bytes, flags: int) -> N
     assert value_of(layer) == parsed
 
 
-def test_real_frames() -> None:
+def test_options_of_real_frames_are_rebuilt() -> None:
     for _, _, frame in IPV4 + IPV6:
         ether = Ether(frame)
         segment = parse_frame(frame, 0.0, "v0")
@@ -214,7 +214,7 @@ def test_real_frames() -> None:
         assert ether.haslayer(IP) or ether.haslayer(IPv6)
 
 
-def test_words_for_people() -> None:
+def test_layers_show_names_of_subtypes_and_reasons() -> None:
     shown = repr(layers.dissect(bytes.fromhex("1e048106")))
     assert "subtype=MP_TCPRST" in shown
     assert "reason=middlebox interference" in shown

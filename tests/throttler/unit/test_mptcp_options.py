@@ -44,7 +44,7 @@ FORMS: list[tuple[str, int, str, MptcpOption]] = [
     ("MP_CAPABLE v0 SYN", SYN, f"1e0c 0001 {KEY_A.hex()}", MpCapable(0, 1)),
     ("MP_CAPABLE v0 SYN/ACK", SYN_ACK, f"1e0c 0001 {KEY_B.hex()}", MpCapable(0, 1)),
     ("MP_CAPABLE v0 ACK", ACK, f"1e14 0001 {KEY_A.hex()} {KEY_B.hex()}", MpCapable(0, 1)),
-    ("MP_CAPABLE v2 SYN, of a form unknown yet", SYN, "1e06 0201 aaaa", MpCapable(2, 1)),
+    ("MP_CAPABLE v2 SYN, of an unknown form", SYN, "1e06 0201 aaaa", MpCapable(2, 1)),
     ("MP_JOIN SYN", SYN, "1e0c 1007 01020304 a1a2a3a4", MpJoinSyn(False, 7, 0x01020304, bytes.fromhex("a1a2a3a4"))),
     ("MP_JOIN SYN, backup", SYN, "1e0c 1107 01020304 a1a2a3a4", MpJoinSyn(True, 7, 0x01020304, b"\xa1\xa2\xa3\xa4")),
     (
@@ -119,7 +119,7 @@ FORMS: list[tuple[str, int, str, MptcpOption]] = [
 
 
 @pytest.mark.parametrize(("flags", "text", "value"), [row[1:] for row in FORMS], ids=[row[0] for row in FORMS])
-def test_form(flags: int, text: str, value: MptcpOption) -> None:
+def test_option_form_is_parsed(flags: int, text: str, value: MptcpOption) -> None:
     assert parse_options(bytes.fromhex(text), flags) == (value,)
 
 
@@ -148,13 +148,13 @@ def test_form(flags: int, text: str, value: MptcpOption) -> None:
         (RST, "1e03 81"),
     ],
 )
-def test_a_length_that_fits_no_form_is_malformed(flags: int, text: str) -> None:
+def test_option_with_an_invalid_length_is_malformed(flags: int, text: str) -> None:
     (option,) = parse_options(bytes.fromhex(text), flags)
     assert isinstance(option, Malformed)
     assert option.data == bytes.fromhex(text)
 
 
-def test_transient_and_checksum_bits() -> None:
+def test_transient_checksum_and_no_joins_flags() -> None:
     assert MpTcprst(1, 0).transient
     assert not MpTcprst(2, 0).transient
     assert MpCapable(1, 0x81).checksum_required
@@ -162,7 +162,7 @@ def test_transient_and_checksum_bits() -> None:
     assert MpCapable(1, 0x21).no_more_joins
 
 
-def test_options_are_found_among_others() -> None:
+def test_mptcp_options_are_found_among_others() -> None:
     linux_syn = "020405b4 0402 080a2eae5a4500000000 01 03030a 1e040101"
     assert parse_options(bytes.fromhex(linux_syn), SYN) == (MpCapable(1, 1),)
     several = "01 01 080a0000000000000000 1e0351 1e044005 00"
@@ -181,18 +181,18 @@ def test_options_are_found_among_others() -> None:
         ("01 01 01", 0),
     ],
 )
-def test_the_walk_ends_at_the_end_or_at_a_broken_option(text: str, count: int) -> None:
+def test_parsing_stops_at_the_end_or_at_a_broken_option(text: str, count: int) -> None:
     assert len(parse_options(bytes.fromhex(text), ACK)) == count
 
 
 @pytest.mark.parametrize("text", ["1e", "1e00", "1e01", "1eff", "01 1e0c 0101"])
-def test_an_option_that_runs_past_the_header_is_malformed(text: str) -> None:
+def test_option_that_runs_past_the_header_is_malformed(text: str) -> None:
     (option,) = parse_options(bytes.fromhex(text), SYN)
     assert isinstance(option, Malformed)
     assert option.subtype is None
 
 
-def test_every_subtype_and_length_with_every_flag_is_a_value() -> None:
+def test_every_subtype_and_length_gives_a_value() -> None:
     for first, length, flags in product(range(256), range(3, 41), (SYN, SYN_ACK, ACK, RST)):
         option = bytes([30, length, first]) + bytes(length - 3)
         (value,) = parse_options(option, flags)
@@ -234,8 +234,8 @@ def lengths(subtype: int, first: int, second: int, flags: int) -> set[int]:
             return set(range(3, 41))
 
 
-def test_of_every_subtype_a_length_that_is_no_forms_is_malformed() -> None:
-    """Whatever the flags and other bits are, nothing may be read from an option that is too short or too long."""
+def test_every_invalid_length_of_each_subtype_is_malformed() -> None:
+    """No value may be read from an option that is too short or too long, whatever its flags and other bits are."""
     refused = taken = 0
     of_data = 0, 1, 3, 5, 7, 15, 16, 31, 0x81, 0xFF
     firsts = ((first, second) for first in range(256) for second in (of_data if first >> 4 == 2 else (0, 0xFF)))
@@ -255,14 +255,14 @@ def test_of_every_subtype_a_length_that_is_no_forms_is_malformed() -> None:
     assert min(refused, taken) > 10_000
 
 
-def test_a_header_full_of_options_is_read_once() -> None:
+def test_header_full_of_options_is_parsed() -> None:
     """Thirteen options fit. Bytes after the end, and bytes hidden by a broken option, are ignored."""
     assert parse_options(b"\x1e\x03\x51" * 13 + b"\x00", ACK) == (MpPrio(True, None),) * 13
     assert len(parse_options(b"\x1e\x02" * 20, ACK)) == 20
     assert len(parse_options(b"\x1e\x00" * 20, ACK)) == 1
 
 
-def test_keys_stay_out_of_logs() -> None:
+def test_keys_do_not_appear_in_logs() -> None:
     for flags, text, value in (row[1:] for row in FORMS):
         shown = repr(value) + str(value) + repr(parse_options(bytes.fromhex(text)[:-1], flags))
         for key in (KEY_A, KEY_B):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the look-ups that packets trigger: what the kernel is asked, how often, and the effect of its answers."""
+"""Tests for the look-ups in the kernel that packets trigger: how often they are made, and the effect of the answers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from mptcp_dialogue import (
     PORT,
     RST,
     Host,
-    announced,
     feed,
     kinds,
-    opened,
+    kinds_of_events,
+    open_connection,
 )
 from test_daemon import CAPPED, running, until
 
@@ -35,7 +35,7 @@ from mptcp_throttler.mptcp.questions import BURST, MAX_WAITING, RATE, SocketLook
 from mptcp_throttler.mptcp.tracker import Tracker
 
 
-def some(count: int) -> list[FourTuple]:
+def four_tuples(count: int) -> list[FourTuple]:
     return [FourTuple(bytes(4), PORT, bytes(4), port) for port in range(count)]
 
 
@@ -62,8 +62,8 @@ class Walk:
 
 
 class TestQuestions:
-    def test_each_is_asked_twice_however_often_it_is_wanted(self) -> None:
-        questions, (one,) = SocketLookupQueue(), some(1)
+    def test_each_subflow_is_looked_up_twice_however_often_requested(self) -> None:
+        questions, (one,) = SocketLookupQueue(), four_tuples(1)
         asked = []
         for step in range(2000):
             if step < 900:
@@ -72,8 +72,8 @@ class TestQuestions:
         assert asked == [100, 1000]
         assert questions.pause(2.0) is None
 
-    def test_a_flood_costs_no_more_than_the_rate(self) -> None:
-        questions, flood = SocketLookupQueue(), some(MAX_WAITING + 100)
+    def test_look_ups_are_limited_to_the_rate(self) -> None:
+        questions, flood = SocketLookupQueue(), four_tuples(MAX_WAITING + 100)
         asked = 0
         for step in range(2000):
             for each in flood:
@@ -83,10 +83,10 @@ class TestQuestions:
         assert asked <= BURST + 2 * RATE
         assert asked >= 1.8 * RATE
 
-    def test_it_says_when_to_come_again(self) -> None:
+    def test_pause_is_the_time_until_the_next_look_up(self) -> None:
         questions = SocketLookupQueue()
         assert questions.pause(5.0) is None
-        for each in some(2 * BURST):
+        for each in four_tuples(2 * BURST):
             questions.ask(each, 5.0)
         assert questions.pause(5.0) == pytest.approx(0.1)
         assert len(questions.take(5.2)) == BURST
@@ -96,9 +96,9 @@ class TestQuestions:
         assert len(questions.take(5.2 + pause + 1e-6)) == 1
 
     @given(claims=st.lists(st.tuples(st.sampled_from("adt"), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.9)))))
-    def test_each_comes_when_a_walk_over_all_would_find_it(self, claims: list[tuple[str, int, float]]) -> None:
-        """With ten subflows, none ever waits for the limit on look-ups."""
-        questions, walked, each = SocketLookupQueue(), Walk(), some(10)
+    def test_look_ups_are_due_as_in_the_simple_model(self, claims: list[tuple[str, int, float]]) -> None:
+        """With ten subflows, no look-up ever waits because of the limit."""
+        questions, walked, each = SocketLookupQueue(), Walk(), four_tuples(10)
         now = 0.0
         for what, which, after in claims:
             now += after
@@ -115,10 +115,10 @@ class TestQuestions:
             due = [times[-1] for times in walked.waiting.values()]
             assert pause == (max(0.0, min(due) - now) if due else None)
 
-    def test_what_waits_costs_a_look_up_nothing(self) -> None:
-        """Defect: each look-up walked through all waiting subflows, up to a thousand."""
+    def test_waiting_subflows_do_not_slow_down_a_look_up(self) -> None:
+        """Defect: each look-up iterated over all waiting subflows, up to a thousand."""
         questions = SocketLookupQueue()
-        for each in some(MAX_WAITING):
+        for each in four_tuples(MAX_WAITING):
             questions.ask(each, 0.0)
         now, steps = 0.2, 0
         questions.take(now)
@@ -139,32 +139,32 @@ class TestQuestions:
             sys.settrace(before)
         assert steps < 100 * 60
 
-    def test_what_was_dropped_is_not_kept(self) -> None:
+    def test_dropped_subflows_are_not_kept(self) -> None:
         questions = SocketLookupQueue()
-        for each in some(100 * MAX_WAITING):
+        for each in four_tuples(100 * MAX_WAITING):
             questions.ask(each, 0.0)
             questions.drop(each)
         assert len(questions._heap) <= 2 * BURST + 1
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_after_a_reset_the_kernel_is_asked(tracker: Tracker, host: Host, there: bool) -> None:
-    opened(tracker, host)
+@pytest.mark.parametrize("exists", [True, False])
+def test_subflow_is_looked_up_after_a_reset(tracker: Tracker, host: Host, exists: bool) -> None:
+    open_connection(tracker, host)
     path = host.join()
     feed(tracker, *path.established())
-    assert announced(tracker, path.rst()) == []
+    assert kinds_of_events(tracker, path.rst()) == []
     asked = tracker.questions.take(host.time + 0.2)
     assert asked == (path.four_tuple,)
-    found = {path.four_tuple: path.dumped(backup=True)} if there else {}
+    found = {path.four_tuple: path.kernel_subflow(backup=True)} if exists else {}
     events = tracker.answer(asked, found, host.time + 0.2)
     assert [(each.kind.value, each.detail) for each in events] == [
-        (CHANGED, "backup flag from the kernel") if there else (CLOSED, "the kernel has no such subflow")
+        (CHANGED, "backup flag from the kernel") if exists else (CLOSED, "the kernel has no such subflow")
     ]
 
 
-def test_after_a_fastclose_it_is_asked_of_all(tracker: Tracker, host: Host) -> None:
+def test_all_subflows_are_looked_up_after_a_fastclose(tracker: Tracker, host: Host) -> None:
     """The connection has lost its token, so that no event reports its end."""
-    first, second = opened(tracker, host), host.join()
+    first, second = open_connection(tracker, host), host.join()
     feed(tracker, *second.established(), first.from_client(ACK, MpFastclose(host.proxy_key)))
     asked = tracker.questions.take(host.time + 0.2)
     assert set(asked) == {first.four_tuple, second.four_tuple}
@@ -173,15 +173,15 @@ def test_after_a_fastclose_it_is_asked_of_all(tracker: Tracker, host: Host) -> N
     assert kinds(tracker.expire(host.time + 11)) == [ENDED]
 
 
-def test_a_client_that_roams_after_a_reset_finds_its_connection(tracker: Tracker, host: Host) -> None:
-    """Defect: a look-up before the kernel's event closed the connection."""
-    first = opened(tracker, host)
+def test_client_that_roams_after_a_reset_keeps_its_connection(tracker: Tracker, host: Host) -> None:
+    """Defect: a look-up before the kernel's event about the new subflow closed the connection."""
+    first = open_connection(tracker, host)
     feed(tracker, first.rst())
     assert kinds(tracker.answer(tracker.questions.take(host.time + 0.2), {}, host.time + 0.2)) == [CLOSED]
-    assert announced(tracker, *host.join().established()) == [ACTIVE]
+    assert kinds_of_events(tracker, *host.join().established()) == [ACTIVE]
 
 
-def test_the_daemon_asks(tmp_path: File) -> None:
+def test_daemon_looks_up_a_subflow_after_a_reset(tmp_path: File) -> None:
     async def scenario() -> None:
         kernel = FakeKernel()
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
@@ -194,7 +194,7 @@ def test_the_daemon_asks(tmp_path: File) -> None:
             kernel.captures["w0"].give(rst)
             await until(lambda: scene.status()["counters"]["observers"]["questions"])
             assert set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")}
-            del kernel.sockets.there[known]
+            del kernel.sockets.by_four_tuple[known]
             kernel.captures["w0"].give(rst)
             await until(lambda: not kernel.netfilter.entries)
 

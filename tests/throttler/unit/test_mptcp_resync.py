@@ -21,11 +21,11 @@ from mptcp_dialogue import (
     PORT,
     Host,
     Path,
-    announced,
     feed,
     kinds,
-    known,
-    opened,
+    kinds_of_events,
+    known_subflows,
+    open_connection,
 )
 from mptcp_invariants import Subscriber, check_tables
 
@@ -38,12 +38,12 @@ K = KernelEventKind
 LIMITS = TrackerLimits(max_connections=3, max_subflows_per_connection=3)
 
 
-def finished(resync: Resync, limit: int = 500) -> list[Event]:
+def finish(resync: Resync, limit: int = 500) -> list[Event]:
     return [event for step in resync.finish(limit) for event in step]
 
 
 def paths_of(host: Host) -> list[Path]:
-    """Return three subflows. The proxy opened the last one, from another local port."""
+    """Return three subflows. The proxy opened the last one from another local port."""
     outward = host.join("203.0.113.9")
     outward.four_tuple = outward.four_tuple._replace(local_port=45678, remote=host.client_key[:4])
     initial, join = host.initial(), host.join()
@@ -63,24 +63,22 @@ indexes = st.integers(0, len(PATHS) - 1)
     cuts=st.sets(st.integers(0, 12)),
     limit=st.integers(1, 5),
 )
-def test_any_cut_gives_the_same(
+def test_resync_gives_the_same_result_however_the_dump_is_cut(
     known: list[tuple[int, int]], listed: list[tuple[int, bool]], cuts: set[int], limit: int
 ) -> None:
-    told = [item for index, count in known if index % 3 < 2 for item in PATHS[index].established()[-count:]]
-    time = max((item.time for item in told), default=1000.0) + 5
-    dump = [PATHS[index].dumped(backup=backup) for index, backup in listed]
-    whole, cut = Tracker([PORT], LIMITS), Tracker([PORT], LIMITS)
-    feed(whole, *told)
-    feed(cut, *told)
-    expected = whole.resync(dump, time)
+    items = [item for index, count in known if index % 3 < 2 for item in PATHS[index].established()[-count:]]
+    time = max((item.time for item in items), default=1000.0) + 5
+    dump = [PATHS[index].kernel_subflow(backup=backup) for index, backup in listed]
+    undivided, cut = Tracker([PORT], LIMITS), Tracker([PORT], LIMITS)
+    feed(undivided, *items)
+    feed(cut, *items)
+    expected = undivided.resync(dump, time)
     resync = cut.begin_resync(time)
     edges = [0, *sorted(cuts), len(dump)]
-    events = [event for start, end in pairwise(edges) for event in resync.add(dump[start:end])] + finished(
-        resync, limit
-    )
+    events = [event for start, end in pairwise(edges) for event in resync.add(dump[start:end])] + finish(resync, limit)
     assert events == expected
-    assert dict(cut.connections) == dict(whole.connections)
-    assert cut.table_sizes == whole.table_sizes
+    assert dict(cut.connections) == dict(undivided.connections)
+    assert cut.table_sizes == undivided.table_sizes
     check_tables(cut, LIMITS)
 
 
@@ -98,7 +96,7 @@ class Kernel(RuleBasedStateMachine):
         self.alive: set[int] = set()
         self.must_be_active: set[FourTuple] = set()
         """Subflows that exist, and that the tracker has known since they were opened."""
-        self.gone: set[FourTuple] = set()
+        self.reported_closed: set[FourTuple] = set()
         """Subflows that are closed and whose end an event reported."""
         self.resync: Resync | None = None
         self.place = 0
@@ -125,7 +123,7 @@ class Kernel(RuleBasedStateMachine):
         if not path.is_initial and not any(other // 3 == index // 3 for other in self.alive):
             return
         self.alive.add(index)
-        self.gone.discard(path.four_tuple)
+        self.reported_closed.discard(path.four_tuple)
         if not lost:
             self.event(path, K.CREATED if path.is_initial else K.SUBFLOW_ESTABLISHED)
 
@@ -135,16 +133,16 @@ class Kernel(RuleBasedStateMachine):
             self.alive.remove(index)
             self.must_be_active.discard(PATHS[index].four_tuple)
             if not lost:
-                self.gone.add(PATHS[index].four_tuple)
+                self.reported_closed.add(PATHS[index].four_tuple)
                 self.event(PATHS[index], K.SUBFLOW_CLOSED)
 
     @rule(number=st.integers(0, 3))
     def close_connection(self, number: int) -> None:
-        mine = {index for index in self.alive if index // 3 == number}
-        self.alive -= mine
-        for index in mine:
+        indexes_of_connection = {index for index in self.alive if index // 3 == number}
+        self.alive -= indexes_of_connection
+        for index in indexes_of_connection:
             self.must_be_active.discard(PATHS[index].four_tuple)
-            self.gone.add(PATHS[index].four_tuple)
+            self.reported_closed.add(PATHS[index].four_tuple)
         self.time += 0.001
         host = PATHS[number * 3].host
         host.time = self.time
@@ -154,7 +152,7 @@ class Kernel(RuleBasedStateMachine):
         before, self.written = self.written, []
         for index in range(self.place, min(self.place + count, len(PATHS))):
             if index in self.alive:
-                self.written.append(PATHS[index].dumped())
+                self.written.append(PATHS[index].kernel_subflow())
         self.place += count
         return before
 
@@ -179,27 +177,27 @@ class Kernel(RuleBasedStateMachine):
         self.receive(resync.add(self.write(0)))
         for events in resync.finish(limit):
             self.receive(events)
-            self.nothing_is_lost_and_nothing_returns()
+            self.check_active_subflows()
 
     @rule()
-    def a_quiet_dump_gives_the_truth(self) -> None:
+    def complete_dump_without_changes(self) -> None:
         self.time += 5
-        self.receive(self.tracker.resync([PATHS[index].dumped() for index in sorted(self.alive)], self.time))
+        self.receive(self.tracker.resync([PATHS[index].kernel_subflow() for index in sorted(self.alive)], self.time))
         # The token must identify a subflow on another local port, so one on the listening port must be listed, too.
         named = {index // 3 for index in self.alive if PATHS[index].four_tuple.local_port == PORT}
-        ours = {PATHS[index].four_tuple for index in self.alive if index // 3 in named}
+        expected = {PATHS[index].four_tuple for index in self.alive if index // 3 in named}
         active = self.active()
-        assert ours <= active
-        assert {f for f in active if f.local_port == PORT} == {f for f in ours if f.local_port == PORT}
+        assert expected <= active
+        assert {f for f in active if f.local_port == PORT} == {f for f in expected if f.local_port == PORT}
 
     def active(self) -> set[FourTuple]:
         return {subflow.four_tuple for c in self.tracker.connections.values() for subflow in c.subflows}
 
     @invariant()
-    def nothing_is_lost_and_nothing_returns(self) -> None:
+    def check_active_subflows(self) -> None:
         active = self.active()
         assert active >= self.must_be_active
-        assert not active & self.gone
+        assert not active & self.reported_closed
         self.must_be_active = active & {PATHS[index].four_tuple for index in self.alive}
 
     @invariant()
@@ -213,95 +211,95 @@ TestKernel = Kernel.TestCase
 
 
 class TestInBetween:
-    def test_a_dump_that_is_not_finished_closes_nothing(self, tracker: Tracker, host: Host) -> None:
-        path = opened(tracker, host)
+    def test_unfinished_dump_closes_nothing(self, tracker: Tracker, host: Host) -> None:
+        path = open_connection(tracker, host)
         feed(tracker, host.join("203.0.113.7").kernel(K.SUBFLOW_ESTABLISHED, token=77))
         assert tracker.wants_resync
         assert tracker.begin_resync(host.time + 5).add([]) == []
-        assert known(tracker, host) == [path.four_tuple]
-        assert tracker.wants_resync, "a dump that failed has answered nothing"
+        assert known_subflows(tracker, host) == [path.four_tuple]
+        assert tracker.wants_resync, "a failed dump does not satisfy the request"
         assert tracker.counters.resyncs == 0
 
-    def test_a_subflow_closed_meanwhile_does_not_return(self, tracker: Tracker, host: Host) -> None:
-        path = opened(tracker, host)
+    def test_subflow_closed_during_a_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
+        path = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        assert announced(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
-        assert resync.add([path.dumped()]) == finished(resync) == []
+        assert kinds_of_events(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
+        assert resync.add([path.kernel_subflow()]) == finish(resync) == []
 
     @pytest.mark.parametrize("kind", [K.SUBFLOW_CLOSED, K.CLOSED])
-    def test_nor_one_that_was_never_known(self, tracker: Tracker, host: Host, kind: K) -> None:
+    def test_unknown_subflow_closed_during_a_dump_is_not_added(self, tracker: Tracker, host: Host, kind: K) -> None:
         path = host.initial()
         resync = tracker.begin_resync(host.time)
-        assert announced(tracker, host.closed() if kind is K.CLOSED else path.kernel(kind)) == []
-        assert resync.add([path.dumped()]) == finished(resync) == []
-        assert kinds(tracker.resync([path.dumped()], host.time + 5))[:2] == [OPENED, ACTIVE], "a later one is believed"
+        assert kinds_of_events(tracker, host.closed() if kind is K.CLOSED else path.kernel(kind)) == []
+        assert resync.add([path.kernel_subflow()]) == finish(resync) == []
+        assert kinds(tracker.resync([path.kernel_subflow()], host.time + 5))[:2] == [OPENED, ACTIVE], (
+            "a later dump adds the subflow"
+        )
 
-    def test_nor_after_a_dump_that_takes_long(self, tracker: Tracker, host: Host) -> None:
-        path = opened(tracker, host)
+    def test_subflow_closed_during_a_long_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
+        path = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
         feed(tracker, path.kernel(K.SUBFLOW_CLOSED))
         tracker.expire(host.time + 60)
-        assert resync.add([path.dumped()]) == finished(resync) == []
+        assert resync.add([path.kernel_subflow()]) == finish(resync) == []
         tracker.expire(host.time + 60)
-        assert tracker.table_sizes["ended"] == 0, "kept for as long as it takes, not longer"
+        assert tracker.table_sizes["ended"] == 0, "ended subflows are remembered only until the dump ends"
 
-    def test_a_new_attempt_on_the_tuple_is_not_the_old_subflow(self, tracker: Tracker, host: Host) -> None:
-        path = opened(tracker, host)
+    def test_new_attempt_with_the_same_tuple_is_not_the_old_subflow(self, tracker: Tracker, host: Host) -> None:
+        path = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        feed(tracker, path.kernel(K.SUBFLOW_CLOSED), *path.again().handshake())
-        assert resync.add([path.dumped()]) == finished(resync) == []
+        feed(tracker, path.kernel(K.SUBFLOW_CLOSED), *path.retried().handshake())
+        assert resync.add([path.kernel_subflow()]) == finish(resync) == []
 
-    def test_one_that_was_accepted_meanwhile_is_not_replaced_by_its_own_handshake(
-        self, tracker: Tracker, host: Host
-    ) -> None:
-        """The dump lists the subflow before its packets are read, as the buffers are read alternately."""
+    def test_subflow_listed_before_its_handshake_is_read_is_kept(self, tracker: Tracker, host: Host) -> None:
+        """The dump lists the subflow before its packets are read, because the buffers are read alternately."""
         resync = tracker.begin_resync(host.time)
         path = host.initial()
         handshake = path.handshake()
-        assert kinds(resync.add([path.dumped()], host.tick())) == [OPENED, ACTIVE]
-        assert CLOSED not in announced(tracker, *handshake)
-        assert finished(resync) == []
-        assert known(tracker, host) == [path.four_tuple]
+        assert kinds(resync.add([path.kernel_subflow()], host.tick())) == [OPENED, ACTIVE]
+        assert CLOSED not in kinds_of_events(tracker, *handshake)
+        assert finish(resync) == []
+        assert known_subflows(tracker, host) == [path.four_tuple]
 
-    def test_what_opens_meanwhile_stays(self, tracker: Tracker, host: Host) -> None:
+    def test_subflow_opened_during_a_dump_stays(self, tracker: Tracker, host: Host) -> None:
         resync = tracker.begin_resync(host.time)
-        path = opened(tracker, host)
-        assert resync.add([]) == finished(resync) == []
-        assert known(tracker, host) == [path.four_tuple]
+        path = open_connection(tracker, host)
+        assert resync.add([]) == finish(resync) == []
+        assert known_subflows(tracker, host) == [path.four_tuple]
 
-    def test_a_request_that_comes_meanwhile_is_kept(self, tracker: Tracker, host: Host) -> None:
+    def test_resync_requested_during_a_dump_is_kept(self, tracker: Tracker, host: Host) -> None:
         resync = tracker.begin_resync(host.time)
         feed(tracker, host.join().kernel(K.SUBFLOW_ESTABLISHED))
-        finished(resync)
+        finish(resync)
         assert tracker.wants_resync
-        tracker.resync([host.join().dumped()], host.time)
+        tracker.resync([host.join().kernel_subflow()], host.time)
         assert not tracker.wants_resync
 
-    def test_a_later_dump_makes_an_earlier_one_void(self, tracker: Tracker, host: Host) -> None:
-        path, other = opened(tracker, host), host.join()
+    def test_later_dump_invalidates_an_earlier_one(self, tracker: Tracker, host: Host) -> None:
+        path, other = open_connection(tracker, host), host.join()
         older, newer = tracker.begin_resync(host.time + 5), tracker.begin_resync(host.time + 6)
-        assert older.add([other.dumped()]) == newer.add([path.dumped()]) == []
-        assert finished(older) == []
+        assert older.add([other.kernel_subflow()]) == newer.add([path.kernel_subflow()]) == []
+        assert finish(older) == []
         assert tracker.counters.resyncs == 0
-        assert finished(newer) == []
-        assert known(tracker, host) == [path.four_tuple]
+        assert finish(newer) == []
+        assert known_subflows(tracker, host) == [path.four_tuple]
         assert tracker.counters.resyncs == 1
 
-    def test_a_later_dump_makes_void_what_is_being_finished(self, tracker: Tracker, host: Host) -> None:
+    def test_later_dump_stops_the_end_of_an_earlier_one(self, tracker: Tracker, host: Host) -> None:
         feed(tracker, *host.initial().established(), *host.join().established())
         steps = tracker.begin_resync(host.time + 5).finish(1)
         assert kinds(next(steps)) == [DISAGREE, CLOSED]
         tracker.begin_resync(host.time + 6)
         assert list(steps) == []
 
-    def test_a_subflow_of_another_port_is_known_by_a_later_piece(self, tracker: Tracker, host: Host) -> None:
+    def test_subflow_at_another_port_is_added_after_a_later_piece(self, tracker: Tracker, host: Host) -> None:
         initial, _, outward = paths_of(host)
         resync = tracker.begin_resync(host.time)
-        assert resync.add([outward.dumped()]) == []
-        assert kinds(resync.add([initial.dumped()])) == [OPENED, ACTIVE]
-        assert kinds(finished(resync)) == [ACTIVE]
+        assert resync.add([outward.kernel_subflow()]) == []
+        assert kinds(resync.add([initial.kernel_subflow()])) == [OPENED, ACTIVE]
+        assert kinds(finish(resync)) == [ACTIVE]
 
-    def test_what_is_missing_is_closed_in_steps(self, tracker: Tracker) -> None:
+    def test_missing_subflows_are_closed_in_steps(self, tracker: Tracker) -> None:
         hosts = [Host(f"host {number}") for number in range(10)]
         for number, host in enumerate(hosts):
             feed(tracker, *host.initial(port=2000 + number).established())
@@ -310,60 +308,60 @@ class TestInBetween:
 
 
 class TestUnchanged:
-    def test_being_listed_again_makes_no_new_snapshot(self, tracker: Tracker, host: Host) -> None:
-        path = opened(tracker, host)
-        tracker.resync([path.dumped()], host.time)
+    def test_unchanged_subflow_makes_no_new_snapshot(self, tracker: Tracker, host: Host) -> None:
+        path = open_connection(tracker, host)
+        tracker.resync([path.kernel_subflow()], host.time)
         before = tracker.connections[host.token]
-        assert tracker.resync([path.dumped()], host.time + 5) == []
+        assert tracker.resync([path.kernel_subflow()], host.time + 5) == []
         assert tracker.connections[host.token] is before
 
     @pytest.mark.parametrize("changes", [{"backup": True}, {"remote_id": 9}, {"local_id": 9}, {"token": 9}])
-    def test_each_difference_is_seen(self, tracker: Tracker, host: Host, changes: dict[str, int]) -> None:
-        path = opened(tracker, host)
-        tracker.resync([path.dumped()], host.time + 5)
-        assert tracker.resync([path.dumped(**changes)], host.time + 10)
+    def test_each_difference_is_noticed(self, tracker: Tracker, host: Host, changes: dict[str, int]) -> None:
+        path = open_connection(tracker, host)
+        tracker.resync([path.kernel_subflow()], host.time + 5)
+        assert tracker.resync([path.kernel_subflow(**changes)], host.time + 10)
 
-    def test_the_interface_of_the_route_is_learnt(self, tracker: Tracker, host: Host) -> None:
+    def test_interface_is_learned_from_the_route(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
         feed(tracker, path.kernel(K.CREATED))
         tracker.interface_of = {path.four_tuple: "wlan0"}.get
         for expected in ([CHANGED], []):
             resync = tracker.begin_resync(host.time + 5)
             mapped = host.initial("::ffff:198.51.100.1", proxy="::ffff:192.0.2.1")
-            assert kinds(resync.add([mapped.dumped()])) == expected
-            assert finished(resync) == []
+            assert kinds(resync.add([mapped.kernel_subflow()])) == expected
+            assert finish(resync) == []
         assert tracker.connections[host.token].subflows[0].interface == "wlan0"
 
 
-class TestCrowded:
-    """The events about a join and about an end are lost, so that their connection seems to be full."""
+class TestFull:
+    """The events about a join and about an end were lost, so that their connection seems to be full."""
 
     @staticmethod
-    def crowded() -> tuple[Tracker, list[Path], Path]:
+    def full_connection() -> tuple[Tracker, list[Path], Path]:
         """Return a tracker, its three known subflows, and a new one that replaced the second."""
         tracker, host = Tracker([PORT], LIMITS), Host()
         paths = [host.initial(), host.join(port=11), host.join(port=12)]
-        tracker.resync([path.dumped() for path in paths], 1000.0)
+        tracker.resync([path.kernel_subflow() for path in paths], 1000.0)
         return tracker, paths, host.join(port=13)
 
     @pytest.mark.parametrize("limit", [1, 500])
-    def test_a_subflow_for_which_there_seemed_to_be_no_room_is_known_with_the_same_dump(self, limit: int) -> None:
-        tracker, (first, _, third), new = self.crowded()
+    def test_subflow_that_seemed_to_be_too_many_is_added_by_the_same_dump(self, limit: int) -> None:
+        tracker, (first, _, third), new = self.full_connection()
         resync = tracker.begin_resync(1010.0)
-        assert not resync.add([new.dumped(), first.dumped(), third.dumped()])
-        assert kinds(finished(resync, limit)) == [DISAGREE, CLOSED, ACTIVE]
-        assert set(known(tracker, first.host)) == {first.four_tuple, third.four_tuple, new.four_tuple}
+        assert not resync.add([new.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])
+        assert kinds(finish(resync, limit)) == [DISAGREE, CLOSED, ACTIVE]
+        assert set(known_subflows(tracker, first.host)) == {first.four_tuple, third.four_tuple, new.four_tuple}
         check_tables(tracker, LIMITS)
 
-    def test_what_has_ended_before_the_dump_is_over_does_not_come_back(self) -> None:
-        tracker, (first, _, third), new = self.crowded()
+    def test_subflow_that_ended_before_the_end_of_the_dump_is_not_added(self) -> None:
+        tracker, (first, _, third), new = self.full_connection()
         resync = tracker.begin_resync(1010.0)
-        resync.add([new.dumped(), first.dumped(), third.dumped()])
+        resync.add([new.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])
         tracker.kernel_event(replace(new.kernel(K.SUBFLOW_CLOSED), time=1010.5))
-        assert kinds(finished(resync)) == [DISAGREE, CLOSED]
+        assert kinds(finish(resync)) == [DISAGREE, CLOSED]
 
 
-def test_idle_checks_go_round_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_subflows_are_checked_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_table, "EXPIRY_STEP", 4)
     tracker = Tracker([PORT])
     hosts = [Host(f"host {number}") for number in range(10)]
@@ -379,12 +377,12 @@ def test_idle_checks_go_round_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(counts) <= 4
 
 
-def test_what_looked_idle_is_back_with_the_dump_that_follows(tracker: Tracker, host: Host) -> None:
-    """Defect: the dump was taken for older than the ends, and all subflows had no cap until the next periodic dump."""
-    path = opened(tracker, host)
+def test_subflow_that_seemed_idle_returns_with_the_next_dump(tracker: Tracker, host: Host) -> None:
+    """Defect: the dump counted as older than the ends, and all subflows had no cap until the next periodic dump."""
+    path = open_connection(tracker, host)
     now = host.time + TrackerLimits().idle_timeout
     assert kinds(tracker.expire(now)).count(CLOSED) == 1
     assert tracker.wants_resync
-    tracker.resync([path.dumped()], now + 0.2)
-    assert known(tracker, host) == [path.four_tuple]
+    tracker.resync([path.kernel_subflow()], now + 0.2)
+    assert known_subflows(tracker, host) == [path.four_tuple]
     assert not tracker.wants_resync

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for clients that roam while the tables are full: their next join finds the connection."""
+"""Tests for clients that lose all subflows while the tables are full: their next join finds the connection."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mptcp_dialogue import ACTIVE, CLOSED, ENDED, OPENED, PORT, Host, Path, announced, feed, kinds
+from mptcp_dialogue import ACTIVE, CLOSED, ENDED, OPENED, PORT, Host, Path, feed, kinds, kinds_of_events
 from mptcp_invariants import SMALL, Subscriber, check_tables
 
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
@@ -22,22 +22,22 @@ def path_of(client: int, number: int = 0) -> Path:
     return Host(f"{client}/{number}").initial(f"198.51.100.{client}", 1000 + number)
 
 
-def full() -> tuple[Tracker, list[Path]]:
+def full_tracker() -> tuple[Tracker, list[Path]]:
     """Return a full tracker, in which each client has one connection."""
     tracker, paths = Tracker([PORT], SMALL), [path_of(client) for client in range(ROOM)]
     for path in paths:
-        assert announced(tracker, path.kernel(CREATED)) == [OPENED, ACTIVE]
+        assert kinds_of_events(tracker, path.kernel(CREATED)) == [OPENED, ACTIVE]
     return tracker, paths
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_where_clients_have_all_the_room_one_that_roams_keeps_its_connection(captured: bool) -> None:
-    """Defect: any new connection took its place. When the client came back, the kernel had to close its connection."""
-    tracker, paths = full()
+def test_roaming_client_keeps_its_connection_in_a_full_table(captured: bool) -> None:
+    """Defect: any new connection displaced it. When the client came back, the kernel had to close its connection."""
+    tracker, paths = full_tracker()
     roaming = paths[0]
     before = tracker.connections[roaming.host.token].since
-    assert announced(tracker, roaming.kernel(ENDS)) == [CLOSED]
-    assert announced(tracker, path_of(99).kernel(CREATED)) == [EXCESS]
+    assert kinds_of_events(tracker, roaming.kernel(ENDS)) == [CLOSED]
+    assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS]
     join = roaming.host.join("203.0.113.7")
     events = feed(tracker, *(join.handshake() if captured else ()), join.kernel(JOINED))
     assert kinds(events) == [ACTIVE]
@@ -46,8 +46,8 @@ def test_where_clients_have_all_the_room_one_that_roams_keeps_its_connection(cap
     check_tables(tracker, SMALL)
 
 
-def test_a_join_is_learned_though_a_flood_of_syns_evicted_its_handshake() -> None:
-    tracker, paths = full()
+def test_join_is_added_although_syns_evicted_its_handshake() -> None:
+    tracker, paths = full_tracker()
     roaming = paths[0]
     feed(tracker, roaming.kernel(ENDS))
     join = roaming.host.join("203.0.113.7")
@@ -55,20 +55,22 @@ def test_a_join_is_learned_though_a_flood_of_syns_evicted_its_handshake() -> Non
     for number in range(2 * SMALL.max_remembered):
         feed(tracker, path_of(50, number).syn())
     assert join.four_tuple not in tracker.wire.handshakes
-    assert announced(tracker, join.ack(), join.kernel(JOINED)) == [ACTIVE]
+    assert kinds_of_events(tracker, join.ack(), join.kernel(JOINED)) == [ACTIVE]
     check_tables(tracker, SMALL)
 
 
-def test_a_client_whose_connections_all_linger_has_room_for_others_in_their_place() -> None:
+def test_new_connection_displaces_the_longest_lingering_one_of_its_client() -> None:
     tracker = Tracker([PORT], SMALL)
     paths = [path_of(1, number) for number in range(ROOM // 2)]
     for path in paths:
         feed(tracker, path.kernel(CREATED))
     for path in paths:
         feed(tracker, path.kernel(ENDS))
-    assert announced(tracker, path_of(1, 70).kernel(CREATED)) == [ENDED, OPENED, ACTIVE]
-    left = [path.host.token for path in paths if path.host.token in tracker.connections]
-    assert left == [path.host.token for path in paths[1:]], "the one that lingers the longest, and no other"
+    assert kinds_of_events(tracker, path_of(1, 70).kernel(CREATED)) == [ENDED, OPENED, ACTIVE]
+    remaining = [path.host.token for path in paths if path.host.token in tracker.connections]
+    assert remaining == [path.host.token for path in paths[1:]], (
+        "only the connection that has lingered longest is removed"
+    )
     assert tracker.counters.lingering_evicted == 1
     check_tables(tracker, SMALL)
 
@@ -81,29 +83,29 @@ ACTIONS = st.tuples(
 
 
 @given(st.lists(ACTIONS, min_size=20, max_size=80))
-def test_whoever_roams_in_whatever_flood_keeps_the_connection(actions: list[tuple[str, int, int]]) -> None:
-    """Every connection that the kernel has is tracked with its original start time, unless its end was reported."""
+def test_roaming_clients_keep_their_connections_in_any_flood(actions: list[tuple[str, int, int]]) -> None:
+    """Each connection of the kernel is tracked with its original start time, unless its end was reported."""
     tracker, subscriber, time = Tracker([PORT], SMALL), Subscriber(), 1000.0
-    there: dict[int, tuple[float, FourTuple | None]] = {}
+    in_kernel: dict[int, tuple[float, FourTuple | None]] = {}
     for number, (action, client, port) in enumerate(actions):
         path = path_of(client, 0)
         host = path.host
         host.time = time = time + 0.01
         events: list[Event] = []
-        known = there.get(host.token)
+        known = in_kernel.get(host.token)
         if action == "opens" and known is None:
             events = feed(tracker, path.kernel(CREATED))
-            there[host.token] = host.time, path.four_tuple
+            in_kernel[host.token] = host.time, path.four_tuple
         elif action == "roams" and known is not None and known[1] is not None:
             events = feed(tracker, path.kernel(ENDS, four_tuple=known[1]))
-            there[host.token] = known[0], None
+            in_kernel[host.token] = known[0], None
         elif action == "comes back" and known is not None and known[1] is None:
             join = host.join(f"203.0.113.{client}", 2000 + number)
             events = feed(tracker, *(join.handshake() if port % 2 else ()), join.kernel(JOINED))
-            there[host.token] = known[0], join.four_tuple
+            in_kernel[host.token] = known[0], join.four_tuple
         elif action == "ends" and known is not None:
             events = feed(tracker, host.closed())
-            del there[host.token]
+            del in_kernel[host.token]
         elif action == "syn":
             events = feed(tracker, *(path_of(100 + client, each).syn() for each in range(20)))
         elif action == "handshake":
@@ -113,8 +115,8 @@ def test_whoever_roams_in_whatever_flood_keeps_the_connection(actions: list[tupl
         subscriber.receive(each for each in events if each.kind is not EventKind.CONNECTION_EXCESS)
         for event in events:
             if event.kind is EventKind.CONNECTION_EXCESS:
-                there.pop(event.token, None)
-        for token, (began, four_tuple) in there.items():
+                in_kernel.pop(event.token, None)
+        for token, (began, four_tuple) in in_kernel.items():
             connection = tracker.connections[token]
             assert connection.since == began
             assert [each.four_tuple for each in connection.subflows] == ([] if four_tuple is None else [four_tuple])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the clients' shares of the connection table: connections beyond a share are reported, to be closed."""
+"""Tests for the clients' shares of the connection table: connections beyond a share are reported and closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mptcp_dialogue import ACTIVE, CLOSED, OPENED, PORT, Host, Path, announced, feed, kinds
+from mptcp_dialogue import ACTIVE, CLOSED, OPENED, PORT, Host, Path, feed, kinds, kinds_of_events
 from mptcp_invariants import SMALL, check_tables
 
 from mptcp_throttler.kernel.netlink import refusal
@@ -36,7 +36,7 @@ def packed(client: int) -> bytes:
 
 
 @given(room=st.integers(1, 40), actions=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=200))
-def test_a_client_has_as_many_as_there_is_room_left_for(room: int, actions: list[tuple[int, bool]]) -> None:
+def test_client_may_hold_as_many_connections_as_there_is_room_left(room: int, actions: list[tuple[int, bool]]) -> None:
     shares, held = Shares(room), Counter[int]()
     for client, takes in actions:
         left = room - held.total()
@@ -52,18 +52,18 @@ def test_a_client_has_as_many_as_there_is_room_left_for(room: int, actions: list
 
 
 @given(room=st.integers(1, 300), clients=st.integers(1, 6))
-def test_those_who_ask_for_all_leave_as_much_as_each_of_them_has(room: int, clients: int) -> None:
+def test_clients_that_take_all_they_can_leave_room_for_another(room: int, clients: int) -> None:
     shares = Shares(room)
     tried = [shares.take(packed(n)) for _ in range(room) for n in range(clients) if shares.has_room(packed(n))]
     left = room - len(tried)
     assert left >= room // (clients + 1)
-    assert max(Counter(tried).values()) <= left + 1, "who took the last one had no more than was left then"
+    assert max(Counter(tried).values()) <= left + 1, "the last connection went to a client with no more than was left"
     for _ in range((left + 1) // 2):
-        assert shares.has_room(packed(99)), "another client finds room for as many"
+        assert shares.has_room(packed(99)), "another client finds room for half of the rest"
         shares.take(packed(99))
 
 
-def test_who_has_an_ipv6_network_is_one_client() -> None:
+def test_ipv6_network_counts_as_one_client() -> None:
     shares = Shares(4)
     for host in range(2):
         assert shares.has_room(ip_address(f"2001:db8::{host}").packed)
@@ -85,37 +85,39 @@ def path_of(number: int, client: int = 0) -> Path:
     return Host(f"{client}/{number}").initial(f"192.0.2.{client}", 1000 + number)
 
 
-def filled() -> tuple[Tracker, list[Path]]:
+def tracker_with_full_share() -> tuple[Tracker, list[Path]]:
     """Return a tracker in which one client has its maximum of connections: half of the room."""
     tracker = Tracker([PORT], SMALL)
     paths = [path_of(number) for number in range(ROOM // 2)]
     for path in paths:
-        assert announced(tracker, *path.established()) == [OPENED, ACTIVE]
+        assert kinds_of_events(tracker, *path.established()) == [OPENED, ACTIVE]
     return tracker, paths
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_one_more_of_a_client_that_has_its_share_is_reported_and_another_client_finds_room(captured: bool) -> None:
-    tracker, paths = filled()
+def test_connection_beyond_a_share_is_reported_and_another_client_has_room(captured: bool) -> None:
+    tracker, paths = tracker_with_full_share()
     more = path_of(99)
     (event,) = feed(tracker, *(more.handshake() if captured else ()), more.kernel(CREATED))
     assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, more.host.token, more.four_tuple)
     assert event.detail == "192.0.2.0 has 6 connections, and there is room for 6 of anybody's"
-    assert len(tracker.connections) == ROOM // 2, "those that were there stay"
+    assert len(tracker.connections) == ROOM // 2, "the earlier connections stay"
     assert tracker.counters.connections_refused == 1
-    assert announced(tracker, path_of(1, client=1).kernel(CREATED)) == [OPENED, ACTIVE]
+    assert kinds_of_events(tracker, path_of(1, client=1).kernel(CREATED)) == [OPENED, ACTIVE]
     check_tables(tracker, SMALL)
     feed(tracker, *(path.host.closed() for path in paths[:2]))
-    assert announced(tracker, more.kernel(CREATED)) == [OPENED, ACTIVE], "then there is room"
+    assert kinds_of_events(tracker, more.kernel(CREATED)) == [OPENED, ACTIVE], (
+        "a new connection fits when two have closed"
+    )
 
 
 @pytest.mark.parametrize("captured", [True, False])
-def test_a_join_that_comes_after_its_connection_was_turned_away_takes_nobodys_share(captured: bool) -> None:
+def test_join_of_a_refused_connection_takes_no_share(captured: bool) -> None:
     """Defect: the join was counted for its own source address.
 
-    That client's next connection was then refused.
+    Therefore the next connection of that client was refused.
     """
-    tracker, _ = filled()
+    tracker, _ = tracker_with_full_share()
     more = path_of(99)
     feed(tracker, more.kernel(CREATED))
     join, taken = more.host.join(port=7), len(tracker.connections)
@@ -124,62 +126,62 @@ def test_a_join_that_comes_after_its_connection_was_turned_away_takes_nobodys_sh
     event = feed(tracker, join.kernel(JOINED))[-1]
     assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, more.host.token, join.four_tuple)
     assert len(tracker.connections) == taken
-    assert tracker.counters.connections_refused == 1, "a connection is counted once, whatever of it comes late"
+    assert tracker.counters.connections_refused == 1, "a refused connection is counted once"
     check_tables(tracker, SMALL)
 
 
-def test_a_connection_without_a_subflow_counts_for_nobody() -> None:
-    tracker, paths = filled()
+def test_connection_without_subflows_takes_no_share() -> None:
+    tracker, paths = tracker_with_full_share()
     for path in paths:
-        assert announced(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED)) == [CLOSED]
+        assert kinds_of_events(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED)) == [CLOSED]
     for number in range(100, 100 + ROOM // 2):
-        assert announced(tracker, path_of(number).kernel(CREATED))[-2:] == [OPENED, ACTIVE]
+        assert kinds_of_events(tracker, path_of(number).kernel(CREATED))[-2:] == [OPENED, ACTIVE]
     (event,) = feed(tracker, paths[-1].host.join("192.0.2.0", 77).kernel(JOINED))[-1:]
-    assert event.kind is EventKind.CONNECTION_EXCESS, "one that comes back is more than the share again"
+    assert event.kind is EventKind.CONNECTION_EXCESS, "a connection that gets a subflow again exceeds the share"
     check_tables(tracker, SMALL)
 
 
 @pytest.mark.parametrize("ended", [0, 2])
-def test_a_dump_reports_what_is_too_much_once_those_that_have_ended_are_gone(ended: int) -> None:
-    """The kernel's event about their end was lost."""
-    tracker, paths = filled()
+def test_dump_removes_ended_connections_before_it_reports_excess(ended: int) -> None:
+    """The kernel's events about the ends were lost."""
+    tracker, paths = tracker_with_full_share()
     more = [path_of(number) for number in (98, 99)]
     now = max(path.host.time for path in paths) + 10
-    events = tracker.resync([path.dumped() for path in (*more, *paths[ended:])], now)
-    reported = [event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS]
-    assert reported == ([] if ended else [path.four_tuple for path in more])
+    events = tracker.resync([path.kernel_subflow() for path in (*more, *paths[ended:])], now)
+    excess_events = [event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS]
+    assert excess_events == ([] if ended else [path.four_tuple for path in more])
     assert kinds(events).count(ACTIVE) == ended
     check_tables(tracker, SMALL)
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_a_dump_counts_a_connection_for_the_client_of_its_first_subflow(backwards: bool) -> None:
+def test_dump_counts_a_connection_for_its_first_subflows_client(backwards: bool) -> None:
     """The order of the dump does not matter. All subflows of an excess connection are reported."""
     tracker = Tracker([PORT], SMALL)
     paths = [path_of(number) for number in range(ROOM // 2 + 2)]
     joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
-    dump = [each.dumped() for pair in zip(paths, joins, strict=True) for each in pair]
+    dump = [each.kernel_subflow() for pair in zip(paths, joins, strict=True) for each in pair]
     events = tracker.resync(reversed(dump) if backwards else dump, 2000.0)
-    reported = {event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS}
+    excess_events = {event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS}
     tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.subflows}
     assert len(tracker.connections) == ROOM // 2
-    assert tracked | reported == {entry.four_tuple for entry in dump}
-    assert len(reported) == 4
+    assert tracked | excess_events == {entry.four_tuple for entry in dump}
+    assert len(excess_events) == 4
     assert tracker.counters.connections_refused == 2
     check_tables(tracker, SMALL)
 
 
-def test_one_that_was_closed_while_the_dump_was_read_is_not_reported() -> None:
-    tracker, paths = filled()
+def test_connection_closed_during_a_dump_is_not_reported() -> None:
+    tracker, paths = tracker_with_full_share()
     more = path_of(99)
     more.host.time = now = max(path.host.time for path in paths) + 10
     resync = tracker.begin_resync(now)
-    assert resync.add([path.dumped() for path in (more, *paths)]) == []
+    assert resync.add([path.kernel_subflow() for path in (more, *paths)]) == []
     feed(tracker, more.host.closed())
     assert [event for events in resync.finish() for event in events] == []
 
 
-# Connections that are older than the daemon
+# Connections that are older than the daemon.
 
 
 @given(
@@ -188,20 +190,20 @@ def test_one_that_was_closed_while_the_dump_was_read_is_not_reported() -> None:
     st.integers(1, 5),
 )
 @example([(0, True)] * (ROOM // 2) + [(1, True)] * (ROOM // 4), Random(1), 5)
-def test_a_restart_closes_nothing_that_came_by_the_rule_in_whatever_order_it_is_listed(
+def test_restart_keeps_connections_within_the_rule_in_any_order(
     actions: list[tuple[int, bool]], chance: Random, size: int
 ) -> None:
-    """Defect: a client that had filled its share before other clients came was found to have too many."""
-    shares, there = Shares(ROOM), list[tuple[int, int]]()
+    """Defect: a client that had filled its share before other clients came was found to exceed it."""
+    shares, in_kernel = Shares(ROOM), list[tuple[int, int]]()
     for number, (client, opens) in enumerate(actions):
         if opens and shares.has_room(packed(client)):
             shares.take(packed(client))
-            there.append((number, client))
-        elif not opens and there:
-            shares.give_back(packed(there.pop(0)[1]))
-    paths = [path_of(number, client) for number, client in there]
+            in_kernel.append((number, client))
+        elif not opens and in_kernel:
+            shares.give_back(packed(in_kernel.pop(0)[1]))
+    paths = [path_of(number, client) for number, client in in_kernel]
     joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
-    dump = [path.dumped() for path in (*paths, *joins)]
+    dump = [path.kernel_subflow() for path in (*paths, *joins)]
     chance.shuffle(dump)
     tracker = Tracker([PORT], SMALL)
     resync = tracker.begin_resync(2000.0)
@@ -213,54 +215,56 @@ def test_a_restart_closes_nothing_that_came_by_the_rule_in_whatever_order_it_is_
     check_tables(tracker, SMALL)
 
 
-def test_of_what_a_client_opened_before_the_daemon_half_of_the_room_stays_and_then_the_rule_holds() -> None:
+def test_older_connections_of_a_client_keep_half_of_the_room() -> None:
     tracker = Tracker([PORT], SMALL)
     others = [path_of(1, client) for client in (1, 2)]
-    many = [path_of(number) for number in range(ROOM)]
-    events = tracker.resync([path.dumped() for path in (*others, *many)], 2000.0)
+    paths = [path_of(number) for number in range(ROOM)]
+    events = tracker.resync([path.kernel_subflow() for path in (*others, *paths)], 2000.0)
     assert (len(tracker.connections), kinds(events).count(EXCESS)) == (2 + ROOM // 2, ROOM // 2)
-    feed(tracker, many[0].host.closed())
-    assert announced(tracker, path_of(99).kernel(CREATED)) == [EXCESS], "its client has more than there is room for"
-    assert announced(tracker, path_of(1, client=3).kernel(CREATED)) == [OPENED, ACTIVE]
-    stay = [*others, *many[1 : ROOM // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
-    assert EXCESS not in kinds(tracker.resync([path.dumped() for path in stay], 2010.0))
-    events = tracker.resync([path.dumped() for path in (*stay, path_of(96))], 2020.0)
-    assert kinds(events) == [EXCESS], "a later dump holds to the rule, too"
+    feed(tracker, paths[0].host.closed())
+    assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS], (
+        "its client already has more connections than there is room for"
+    )
+    assert kinds_of_events(tracker, path_of(1, client=3).kernel(CREATED)) == [OPENED, ACTIVE]
+    stay = [*others, *paths[1 : ROOM // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
+    assert EXCESS not in kinds(tracker.resync([path.kernel_subflow() for path in stay], 2010.0))
+    events = tracker.resync([path.kernel_subflow() for path in (*stay, path_of(96))], 2020.0)
+    assert kinds(events) == [EXCESS], "the rule also applies to a later dump"
 
 
-def test_clients_that_took_all_before_the_daemon_leave_room_to_another() -> None:
+def test_clients_that_filled_the_table_before_leave_room_for_another() -> None:
     tracker = Tracker([PORT], SMALL)
-    dump = [path_of(number, client).dumped() for number in range(ROOM) for client in (0, 1)]
+    dump = [path_of(number, client).kernel_subflow() for number in range(ROOM) for client in (0, 1)]
     assert EXCESS in kinds(tracker.resync(dump, 2000.0))
     held = Counter(shown.subflows[0].four_tuple.remote for shown in tracker.connections.values())
-    assert sorted(held.values()) == [ROOM // 3, ROOM // 3 + 1], "a third each, as by the rule"
-    assert announced(tracker, path_of(1, client=2).kernel(CREATED)) == [OPENED, ACTIVE]
+    assert sorted(held.values()) == [ROOM // 3, ROOM // 3 + 1], "each client keeps a third, as the rule says"
+    assert kinds_of_events(tracker, path_of(1, client=2).kernel(CREATED)) == [OPENED, ACTIVE]
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 1, 2]), st.integers(0, 4).map(bool)), max_size=60))
-def test_what_came_by_the_rule_is_true_in_every_order(actions: list[tuple[int, bool]]) -> None:
+def test_holdings_within_the_rule_are_recognized_in_any_order(actions: list[tuple[int, bool]]) -> None:
     """For any k: the sum of the k largest shares, plus the smallest of these, is at most the room plus one."""
-    shares, there = Shares(ROOM), list[bytes]()
+    shares, in_kernel = Shares(ROOM), list[bytes]()
     for client, opens in actions:
         if opens and shares.has_room(packed(client)):
             assert shares.had_room(packed(client))
-            there.append(shares.take(packed(client)))
-        elif not opens and there:
-            shares.give_back(there.pop(0))
-        sizes = sorted(Counter(there).values(), reverse=True)
+            in_kernel.append(shares.take(packed(client)))
+        elif not opens and in_kernel:
+            shares.give_back(in_kernel.pop(0))
+        sizes = sorted(Counter(in_kernel).values(), reverse=True)
         for extra in range(3):
-            after = sorted((Counter(there) + Counter([packed(extra)])).values(), reverse=True)
+            after = sorted((Counter(in_kernel) + Counter([packed(extra)])).values(), reverse=True)
             fits = all(sum(after[: k + 1]) + after[k] <= ROOM + 1 for k in range(len(after)))
             assert shares.had_room(packed(extra)) is fits
         assert all(sum(sizes[: k + 1]) + sizes[k] <= ROOM + 1 for k in range(len(sizes)))
 
 
-def test_before_the_first_dump_is_over_what_comes_keeps_to_the_rule_and_what_is_joined_was_there() -> None:
+def test_rule_applies_to_new_connections_before_the_first_dump_ends() -> None:
     tracker = Tracker([PORT], SMALL)
     resync = tracker.begin_resync(2000.0)
-    resync.add([path_of(number, number % 3).dumped() for number in range(ROOM - 3)])
-    assert announced(tracker, path_of(98).kernel(CREATED), path_of(97).kernel(CREATED))[-1] == EXCESS
-    assert announced(tracker, path_of(99).host.join("192.0.2.0", 77).kernel(JOINED)) == [OPENED, ACTIVE]
+    resync.add([path_of(number, number % 3).kernel_subflow() for number in range(ROOM - 3)])
+    assert kinds_of_events(tracker, path_of(98).kernel(CREATED), path_of(97).kernel(CREATED))[-1] == EXCESS
+    assert kinds_of_events(tracker, path_of(99).host.join("192.0.2.0", 77).kernel(JOINED)) == [OPENED, ACTIVE]
 
 
 ACTIONS = st.tuples(
@@ -271,38 +275,40 @@ ACTIONS = st.tuples(
 
 
 @given(st.lists(ACTIONS, min_size=30, max_size=120))
-def test_whatever_comes_the_kernel_has_no_connection_that_is_neither_tracked_nor_reported(
+def test_each_connection_of_the_kernel_is_tracked_or_reported(
     actions: list[tuple[str, int, int]],
 ) -> None:
     tracker, time = Tracker([PORT], SMALL), 1000.0
-    there: dict[int, dict[FourTuple, Path]] = {}
+    in_kernel: dict[int, dict[FourTuple, Path]] = {}
     for action, client, number in actions:
         path = path_of(number, client)
         host = path.host
         host.time = time = time + 0.1
         events: list[Event] = []
-        if action == "opens" and host.token not in there:
-            there[host.token] = {path.four_tuple: path}
+        if action == "opens" and host.token not in in_kernel:
+            in_kernel[host.token] = {path.four_tuple: path}
             events = feed(tracker, *(path.handshake() if number % 2 else []), path.kernel(CREATED))
-        elif action == "joins" and host.token in there and len(there[host.token]) == 1:
+        elif action == "joins" and host.token in in_kernel and len(in_kernel[host.token]) == 1:
             join = host.join(f"203.0.113.{client}", 2000 + number)
-            there[host.token][join.four_tuple] = join
+            in_kernel[host.token][join.four_tuple] = join
             events = feed(tracker, join.kernel(JOINED))
-        elif action in ("ends", "ends unnoticed") and there.pop(host.token, None) is not None:
+        elif action in ("ends", "ends unnoticed") and in_kernel.pop(host.token, None) is not None:
             events = feed(tracker, host.closed()) if action == "ends" else []
-        elif action == "forged" and host.token not in there:
+        elif action == "forged" and host.token not in in_kernel:
             events = feed(tracker, *path.handshake())
         elif action == "waits":
             time += 2 * SMALL.closed_linger
             events = tracker.expire(time)
         if action == "dump" or tracker.wants_resync:
             time += 2 * SMALL.closed_linger
-            events += tracker.resync([each.dumped() for paths in there.values() for each in paths.values()], time)
+            events += tracker.resync(
+                [each.kernel_subflow() for paths in in_kernel.values() for each in paths.values()], time
+            )
         for event in events:
             if event.kind is EventKind.CONNECTION_EXCESS:
-                there.pop(event.token, None)
+                in_kernel.pop(event.token, None)
         tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.subflows}
-        assert {four_tuple for paths in there.values() for four_tuple in paths} <= tracked
+        assert {four_tuple for paths in in_kernel.values() for four_tuple in paths} <= tracked
         check_tables(tracker, SMALL)
 
 
@@ -316,28 +322,28 @@ class Sockets:
         self._keeps = keeps
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
-        stayed = [each for number, each in enumerate(four_tuples) if self._keeps(number)]
-        self.closed += [each for each in four_tuples if each not in stayed]
-        return dict.fromkeys(stayed, str(refusal(struct.pack("=i", -95), "close TCP sockets")))
+        still_open = [each for number, each in enumerate(four_tuples) if self._keeps(number)]
+        self.closed += [each for each in four_tuples if each not in still_open]
+        return dict.fromkeys(still_open, str(refusal(struct.pack("=i", -95), "close TCP sockets")))
 
 
-def reported(count: int = 1, time: float = 60.0) -> list[Event]:
-    tracker, _ = filled()
+def excess_events(count: int = 1, time: float = 60.0) -> list[Event]:
+    tracker, _ = tracker_with_full_share()
     events = feed(tracker, *(path_of(100 + number).kernel(CREATED) for number in range(count)))
     return [replace(event, time=time) for event in events]
 
 
-def close(sockets: Sockets, events: Sequence[Event], *, dry_run: bool = False) -> None:
-    closing(sockets).close_excess(events, is_dry_run=dry_run)
+def close_excess(sockets: Sockets, events: Sequence[Event], *, dry_run: bool = False) -> None:
+    actions_with(sockets).close_excess(events, is_dry_run=dry_run)
 
 
-def closing(sockets: Sockets) -> Actions:
+def actions_with(sockets: Sockets) -> Actions:
     return Actions(None, {}, sockets, None, None)  # type: ignore[arg-type]
 
 
-def test_what_is_reported_is_closed_at_once_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    sockets, events = Sockets(), reported(2)
-    close(sockets, events)
+def test_reported_connections_are_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    sockets, events = Sockets(), excess_events(2)
+    close_excess(sockets, events)
     assert sockets.closed == [event.four_tuple for event in events]
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     whose = "192.0.2.0 has 6 connections, and there is room for 6 of anybody's"
@@ -347,23 +353,25 @@ def test_what_is_reported_is_closed_at_once_and_said(caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize(
     ("dry_run", "words"), [(True, "left, for this is a dry run"), (False, "(Operation not supported)")]
 )
-def test_what_stays_is_said_to_have_no_cap(caplog: pytest.LogCaptureFixture, dry_run: bool, words: str) -> None:
+def test_connection_that_is_not_closed_is_logged_as_uncapped(
+    caplog: pytest.LogCaptureFixture, dry_run: bool, words: str
+) -> None:
     sockets = Sockets(keeps=lambda _: True)
-    close(sockets, reported(), dry_run=dry_run)
+    close_excess(sockets, excess_events(), dry_run=dry_run)
     assert words in caplog.text
     assert caplog.messages[0].endswith("; nothing caps it")
 
 
-def test_only_what_stays_of_many_is_said_to_have_no_cap(caplog: pytest.LogCaptureFixture) -> None:
-    close(Sockets(keeps=lambda number: number == 1), reported(3))
+def test_only_connections_that_stay_are_logged_as_uncapped(caplog: pytest.LogCaptureFixture) -> None:
+    close_excess(Sockets(keeps=lambda number: number == 1), excess_events(3))
     assert [message.endswith("; nothing caps it") for message in caplog.messages] == [False, True, False]
     assert [message.endswith(": closed") for message in caplog.messages] == [True, False, True]
 
 
-def test_a_flood_of_them_is_said_a_few_times_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_flood_of_excess_connections_is_logged_a_few_times_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     sockets = Sockets()
-    one = closing(sockets)
-    one.close_excess(reported(100), is_dry_run=False)
+    one = actions_with(sockets)
+    one.close_excess(excess_events(100), is_dry_run=False)
     assert (len(sockets.closed), len(caplog.records)) == (100, MOST_LINES)
-    one.close_excess(reported(1, 120.0), is_dry_run=False)
+    one.close_excess(excess_events(1, 120.0), is_dry_run=False)
     assert len(caplog.records) == MOST_LINES + 1

@@ -14,10 +14,10 @@ from mptcp_dialogue import (
     OPENED,
     PORT,
     Host,
-    announced,
     feed,
     kinds,
-    known,
+    kinds_of_events,
+    known_subflows,
 )
 from mptcp_invariants import SMALL, check_tables
 
@@ -31,31 +31,31 @@ def tracker() -> Tracker:
     return Tracker([PORT], SMALL)
 
 
-def many(count: int) -> list[Host]:
+def hosts_with_times(count: int) -> list[Host]:
     return [Host(f"host {number}", time=1000 + number) for number in range(count)]
 
 
 class TestFloods:
-    def test_of_connections(self, tracker: Tracker) -> None:
-        hosts = many(SMALL.max_connections + 5)
+    def test_connections_beyond_the_limit_are_reported(self, tracker: Tracker) -> None:
+        hosts = hosts_with_times(SMALL.max_connections + 5)
         paths = [host.initial(f"198.51.100.{number}") for number, host in enumerate(hosts)]
-        events_seen = [announced(tracker, *path.established()) for path in paths]
+        events_seen = [kinds_of_events(tracker, *path.established()) for path in paths]
         assert events_seen == [[OPENED, ACTIVE]] * SMALL.max_connections + [["connection-excess"]] * 5
         check_tables(tracker, SMALL)
-        assert kinds(tracker.resync([path.dumped() for path in paths], 1100.0)) == ["connection-excess"] * 5
+        assert kinds(tracker.resync([path.kernel_subflow() for path in paths], 1100.0)) == ["connection-excess"] * 5
         late = Host("late", 1101.0).initial("198.51.100.99")
-        assert announced(tracker, hosts[0].closed(), *late.established()) == [CLOSED, ENDED, OPENED, ACTIVE]
+        assert kinds_of_events(tracker, hosts[0].closed(), *late.established()) == [CLOSED, ENDED, OPENED, ACTIVE]
         check_tables(tracker, SMALL)
 
-    def test_of_endings(self, tracker: Tracker) -> None:
-        for number, host in enumerate(many(100)):
+    def test_number_of_remembered_ended_subflows_is_bounded(self, tracker: Tracker) -> None:
+        for number, host in enumerate(hosts_with_times(100)):
             path = host.initial(port=3000 + number)
             feed(tracker, *path.established(), path.kernel(KernelEventKind.SUBFLOW_CLOSED))
             check_tables(tracker, SMALL)
         assert tracker.table_sizes["ended"] == SMALL.max_remembered
 
 
-def test_a_connection_takes_little_memory() -> None:
+def test_connection_takes_little_memory() -> None:
     """10,000 connections of two subflows must take less than 25 MB, including the snapshots for readers."""
     count = 400
     hosts = [Host(f"host {number}") for number in range(count)]
@@ -75,7 +75,7 @@ def test_a_connection_takes_little_memory() -> None:
 
 
 class TestExpiry:
-    def test_an_idle_subflow_and_its_connection(self, tracker: Tracker) -> None:
+    def test_idle_subflow_and_its_connection_expire(self, tracker: Tracker) -> None:
         path = Host().initial()
         feed(tracker, *path.established())
         began = path.host.time
@@ -86,7 +86,7 @@ class TestExpiry:
         assert tracker.counters.expired == 1
 
     def test_times_may_run_backwards_a_little(self, tracker: Tracker) -> None:
-        for number, host in enumerate(many(5)):
+        for number, host in enumerate(hosts_with_times(5)):
             feed(tracker, replace(host.initial(port=number).syn(), time=1000.0 - number))
         tracker.expire(1000.0 + SMALL.handshake_timeout)
         assert tracker.table_sizes["handshakes"] == 0
@@ -101,7 +101,7 @@ def test_timed_table_is_ordered_by_last_put() -> None:
     assert (table.pop("a"), table.pop("a"), table.get("z"), len(table)) == (3, None, None, 0)
 
 
-def test_timed_table_stays_in_order_when_times_do_not() -> None:
+def test_timed_table_stays_in_order_if_times_do_not() -> None:
     table: TimedTable[str, str] = TimedTable(2)
     evicted = [table.put(key, key, time) for key, time in (("late", 5.0), ("early", 3.0), ("early", 3.0), ("new", 4.0))]
     assert (evicted, "late" in table) == ([False, False, False, True], False)
@@ -113,7 +113,7 @@ def test_snapshots_do_not_change(tracker: Tracker) -> None:
     path = Host().initial()
     feed(tracker, *path.established())
     before = tracker.connections[path.host.token]
-    assert tracker.connections[path.host.token] is before, "made once"
+    assert tracker.connections[path.host.token] is before, "the snapshot is made once"
     feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
     assert [each.four_tuple for each in before.subflows] == [path.four_tuple]
-    assert known(tracker, path.host) == []
+    assert known_subflows(tracker, path.host) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the tracker has exactly what the kernel reported, whatever is on the wire.
+"""Tests that the tracker has exactly the subflows that the kernel reported, whatever packets are captured.
 
 A model of the kernel opens, joins, changes and closes subflows. Its packets may or may not be captured, and its events
 may be read late. In between come forged segments of every subtype on any subflow, with the client's or the proxy's
@@ -58,13 +58,13 @@ class Real:
     path: Path
     backup: bool
 
-    def shown(self) -> Subflow:
+    def as_subflow(self) -> Subflow:
         path = self.path
         ids = path.local_id, path.remote_id
         return Subflow(path.four_tuple, path.is_initial, *ids, self.backup, path.interface, 0.0)
 
 
-def leaves_by(four_tuple: FourTuple) -> str:
+def interface_of_route(four_tuple: FourTuple) -> str:
     """Return the interface of the proxy's route. The proxy uses one address on both interfaces."""
     return f"eth{four_tuple.remote_port % 2}"
 
@@ -105,7 +105,7 @@ def forged_options(draw: st.DrawFn, path: Path) -> tuple[MptcpOption, ...]:
 
 
 class Wire(RuleBasedStateMachine):
-    """Each rule is one action of the kernel, the capture or a forger."""
+    """Each rule is one action of the kernel, of the capture, or of an attacker who forges segments."""
 
     version = 4
     limits = LIMITS
@@ -116,15 +116,15 @@ class Wire(RuleBasedStateMachine):
         self.hosts = [Host(name) for name in ("one", "two", "three")]
         self.generation = 0
         self.truth: Truth = {}
-        self.told: Truth = {}
+        self.reported: Truth = {}
         self.packets: deque[Segment] = deque()
         self.events: deque[KernelEvent] = deque()
         self.start()
 
     def start(self) -> None:
         self.tracker, self.subscriber = Tracker([PORT], self.limits), Subscriber()
-        self.tracker.interface_of = leaves_by
-        self.told = {}
+        self.tracker.interface_of = interface_of_route
+        self.reported = {}
         self.packets.clear()
         self.events.clear()
         self.dump(0)
@@ -141,9 +141,9 @@ class Wire(RuleBasedStateMachine):
         else:
             address = "203.0.113.1" if self.version == 4 else "2001:db8:2::1"
             path = host.join(address, port, proxy=proxy)
-        path.interface = leaves_by(path.four_tuple)
+        path.interface = interface_of_route(path.four_tuple)
         for _ in range(self.generation):
-            path = path.again()
+            path = path.retried()
         return path
 
     def receive(self, events: Iterable[Event]) -> None:
@@ -152,7 +152,7 @@ class Wire(RuleBasedStateMachine):
     def segment(self, segment: Segment) -> None:
         self.receive(self.tracker.segment(segment))
 
-    # The kernel, which has the truth
+    # The kernel, whose subflows are the truth
 
     def sends(self, *segments: Segment) -> None:
         for segment in segments:
@@ -184,7 +184,7 @@ class Wire(RuleBasedStateMachine):
         self.reports(path.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
 
     @rule(number=NUMBERS, port=PORTS | st.none(), backup=st.booleans())
-    def is_asked_for_priority(self, number: int, port: int | None, backup: bool) -> None:
+    def changes_priority(self, number: int, port: int | None, backup: bool) -> None:
         path = self.path(number, port)
         real = self.truth.get(path.host.token, {}).get(path.four_tuple)
         if real is not None:
@@ -206,7 +206,7 @@ class Wire(RuleBasedStateMachine):
             self.reports(path.host.closed())
 
     @rule(number=NUMBERS, port=PORTS | st.none())
-    def answers_what_does_not_come_to_be(self, number: int, port: int | None) -> None:
+    def sends_a_handshake_that_is_not_accepted(self, number: int, port: int | None) -> None:
         """Send a handshake that the kernel does not accept, although its third ACK may be on the wire."""
         path = self.path(number, port)
         if any(path.four_tuple in each for each in self.truth.values()):
@@ -214,7 +214,7 @@ class Wire(RuleBasedStateMachine):
         self.sends(*path.handshake())
 
     @rule()
-    def clients_begin_anew(self) -> None:
+    def clients_choose_new_numbers(self) -> None:
         self.generation += 1
 
     # The observers: capture, events and dumps
@@ -233,11 +233,11 @@ class Wire(RuleBasedStateMachine):
             event = replace(self.events.popleft(), time=self.time)
             self.receive(self.tracker.kernel_event(event))
             if event.kind is KernelEventKind.CLOSED:
-                self.told.pop(event.token, None)
+                self.reported.pop(event.token, None)
                 continue
             assert event.four_tuple is not None
-            subflows = self.told.setdefault(event.token, {})
-            for others in self.told.values():
+            subflows = self.reported.setdefault(event.token, {})
+            for others in self.reported.values():
                 if others is not subflows:
                     others.pop(event.four_tuple, None)
             if event.kind is KernelEventKind.SUBFLOW_CLOSED:
@@ -261,12 +261,12 @@ class Wire(RuleBasedStateMachine):
         self.packets_are_read(100, True)
         self.events_are_read(100)
         self.time += seconds
-        there = [each.path.dumped(backup=each.backup) for each in self._all()]
+        in_kernel = [each.path.kernel_subflow(backup=each.backup) for each in self._all()]
         resync = self.tracker.begin_resync(self.time)
-        self.receive(resync.add(there))
+        self.receive(resync.add(in_kernel))
         for events in resync.finish():
             self.receive(events)
-        self.told = {token: dict(subflows) for token, subflows in self.truth.items()}
+        self.reported = {token: dict(subflows) for token, subflows in self.truth.items()}
 
     def _all(self) -> list[Real]:
         return [each for subflows in self.truth.values() for each in subflows.values()]
@@ -277,14 +277,18 @@ class Wire(RuleBasedStateMachine):
         self.events_are_read(100)
         self.time += 0.5
         asked = self.tracker.questions.take(self.time)
-        there = {each.path.four_tuple: each for each in self._all()}
-        found = {each: there[each].path.dumped(backup=there[each].backup) for each in asked if each in there}
+        in_kernel = {each.path.four_tuple: each for each in self._all()}
+        found = {
+            each: in_kernel[each].path.kernel_subflow(backup=in_kernel[each].backup)
+            for each in asked
+            if each in in_kernel
+        }
         self.receive(self.tracker.answer(asked, found, self.time))
         for four_tuple in asked:
-            for subflows in self.told.values():
+            for subflows in self.reported.values():
                 subflows.pop(four_tuple, None)
             if four_tuple in found:
-                self.told.setdefault(found[four_tuple].token, {})[four_tuple] = there[four_tuple]
+                self.reported.setdefault(found[four_tuple].token, {})[four_tuple] = in_kernel[four_tuple]
 
     @rule(seconds=st.sampled_from((0.2, 2.0, 9.0, 20.0)))
     def time_passes(self, seconds: float) -> None:
@@ -295,7 +299,7 @@ class Wire(RuleBasedStateMachine):
     def restart(self) -> None:
         self.start()
 
-    # The forger
+    # The attacker
 
     @rule(
         data=st.data(),
@@ -331,7 +335,7 @@ class Wire(RuleBasedStateMachine):
         It is one that a stack would send, of this attempt or of one that never happened.
         """
         path = self.path(number, port)
-        path = path.again() if anew else path
+        path = path.retried() if anew else path
         host = path.host
         lasts = path.from_client(ACK, MpFastclose(host.proxy_key)), path.from_proxy(RST, MpFastclose(host.client_key))
         signals = path.rst(), path.proxy_rst(), path.fin(), path.from_client(ACK, MpPrio(True, None))
@@ -342,7 +346,7 @@ class Wire(RuleBasedStateMachine):
 
     @precondition(lambda self: self.packets)
     @rule(index=st.integers(0, 5))
-    def comes_in_before(self, index: int) -> None:
+    def genuine_packet_comes_in_early(self, index: int) -> None:
         """Let a genuine packet of either side come in by another interface before it is read itself."""
         self.time += 0.0005
         segment = self.packets[min(index, len(self.packets) - 1)]
@@ -351,10 +355,10 @@ class Wire(RuleBasedStateMachine):
     # Invariants
 
     @invariant()
-    def what_the_kernel_told_is_tracked_and_nothing_else(self) -> None:
-        told = {four_tuple: real for subflows in self.told.values() for four_tuple, real in subflows.items()}
+    def tracker_has_exactly_the_reported_subflows(self) -> None:
+        reported = {four_tuple: real for subflows in self.reported.values() for four_tuple, real in subflows.items()}
         tracked = {each.four_tuple: each for shown in self.tracker.connections.values() for each in shown.subflows}
-        assert {each: replace(real.shown(), since=0.0) for each, real in told.items()} == {
+        assert {each: replace(real.as_subflow(), since=0.0) for each, real in reported.items()} == {
             each: replace(subflow, since=0.0) for each, subflow in tracked.items()
         }
 

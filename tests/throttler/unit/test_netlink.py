@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for netlink requests with a fake kernel: ends of dumps, sequence numbers, refusals, and closing of sockets."""
+"""Tests for netlink requests with a fake kernel: ends of dumps, sequence numbers, refusals, and closed sockets."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class FakeKernel:
         pass
 
 
-def connected(netlink: NetlinkSocket, answer: Callable[[int], list[bytes]]) -> NetlinkSocket:
+def connect_fake(netlink: NetlinkSocket, answer: Callable[[int], list[bytes]]) -> NetlinkSocket:
     netlink._socket.close()
     netlink._socket = FakeKernel(answer)  # type: ignore[assignment]
     return netlink
 
 
-def test_a_dump_that_ends_with_an_error_says_so() -> None:
-    netlink = connected(
+def test_dump_that_ends_with_an_error_raises_it() -> None:
+    netlink = connect_fake(
         NetlinkSocket(ROUTE), lambda n: [message(9, n, b"one"), message(NLMSG_DONE, n, struct.pack("=i", -105))]
     )
     dump = netlink.dump(8, b"", "list things")
@@ -70,9 +70,9 @@ def test_a_dump_that_ends_with_an_error_says_so() -> None:
         next(dump)
 
 
-def test_a_dump_that_was_interrupted_is_noted() -> None:
+def test_interrupted_dump_is_noted() -> None:
     flags = 0x10
-    netlink = connected(
+    netlink = connect_fake(
         NetlinkSocket(ROUTE), lambda n: [message(9, n, b"one", flags), message(NLMSG_DONE, n, bytes(4))]
     )
     assert list(netlink.dump(8, b"", "list things")) == [b"one"]
@@ -82,29 +82,29 @@ def test_a_dump_that_was_interrupted_is_noted() -> None:
     assert not netlink.interrupted
 
 
-def test_sequence_numbers_begin_anew_after_the_largest() -> None:
-    netlink = connected(NetlinkSocket(ROUTE), lambda n: [message(NLMSG_ERROR, n, bytes(20))])
+def test_sequence_numbers_restart_after_the_largest() -> None:
+    netlink = connect_fake(NetlinkSocket(ROUTE), lambda n: [message(NLMSG_ERROR, n, bytes(20))])
     netlink._sequence = 0xFFFFFFFD
     netlink.requests([(1, 0, b"")] * 5, "do five things")
     assert netlink._sequence == 2
-    netlink = connected(NetlinkSocket(ROUTE), lambda n: [message(9, n, b"answer")])
+    netlink = connect_fake(NetlinkSocket(ROUTE), lambda n: [message(9, n, b"answer")])
     netlink._sequence = 0xFFFFFFFF
     assert netlink.ask(8, b"", "ask") == b"answer"
 
 
-def test_look_ups_of_sockets_go_on_after_the_largest_sequence_number() -> None:
+def test_socket_look_ups_continue_after_the_largest_sequence_number() -> None:
     diagnostics = SocketDiagnostics((3128,))
-    connected(diagnostics._look_ups, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", -2))])
+    connect_fake(diagnostics._look_ups, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", -2))])
     diagnostics._look_ups._sequence = 0xFFFFFFF0
     absent = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in range(200)]
     assert diagnostics.look_up(absent) == {}
     diagnostics.close()
 
 
-def test_a_look_up_that_is_refused_is_an_error_after_all_answers_were_read() -> None:
+def test_refused_look_up_raises_after_all_answers_were_read() -> None:
     diagnostics = SocketDiagnostics((3128,))
     code = -1
-    connected(diagnostics._look_ups, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", code))])
+    connect_fake(diagnostics._look_ups, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", code))])
     four_tuple = FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 1)
     with pytest.raises(KernelError, match="EPERM"):
         diagnostics.look_up([four_tuple, four_tuple])
@@ -113,33 +113,33 @@ def test_a_look_up_that_is_refused_is_an_error_after_all_answers_were_read() -> 
     diagnostics.close()
 
 
-def test_a_socket_that_is_to_be_closed_is_named_by_its_cookie() -> None:
-    """Without the cookie, the kernel would close the listening socket if the named one is gone."""
+def test_request_to_close_a_socket_names_its_cookie() -> None:
+    """Without the cookie, the kernel would close the listening socket if the named socket no longer exists."""
     four_tuple = FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 1)
     request = destroy_request(four_tuple, 0x1122334455667788)
-    asked = exact_request(four_tuple)
-    assert request[:-8] == asked[:-8]
-    assert asked[-8:] == b"\xff" * 8
+    look_up = exact_request(four_tuple)
+    assert request[:-8] == look_up[:-8]
+    assert look_up[-8:] == b"\xff" * 8
     assert request[-8:] == struct.pack("=Q", 0x1122334455667788)
 
 
-def test_nothing_is_closed_that_is_not_there() -> None:
+def test_missing_socket_is_not_closed() -> None:
     diagnostics = SocketDiagnostics((3128,))
     code = -2
-    asked: list[int] = []
+    requests: list[int] = []
 
     def answer(number: int) -> list[bytes]:
-        asked.append(number)
+        requests.append(number)
         return [message(NLMSG_ERROR, number, struct.pack("=i", code))]
 
-    connected(diagnostics._look_ups, answer)
+    connect_fake(diagnostics._look_ups, answer)
     assert diagnostics.close_sockets([FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 1)]) == {}
-    assert len(asked) == 1
+    assert len(requests) == 1
     diagnostics.close()
 
 
 class KernelWithSockets(FakeKernel):
-    """Finds every socket that is asked for, and closes it.
+    """Finds every socket that is looked up, and closes it on request.
 
     *refused*: errors by kind of request and remote port. *failures*: errors of reading the answer to a datagram,
     counted from 0.
@@ -164,8 +164,8 @@ class KernelWithSockets(FakeKernel):
                 self._datagrams.append(message(NLMSG_ERROR, sequence, struct.pack("=i", -code)))
                 self.closed += [port] if not code else []
             else:
-                told = bytes([socket.AF_INET, 1, 0, 0]) + socket_id + bytes(28)
-                self._datagrams.append(message(kind, sequence, told + IS_A_SUBFLOW))
+                answer = bytes([socket.AF_INET, 1, 0, 0]) + socket_id + bytes(28)
+                self._datagrams.append(message(kind, sequence, answer + IS_A_SUBFLOW))
 
     def recv(self, size: int) -> bytes:
         if self._failure is not None:
@@ -189,46 +189,48 @@ def close_many(
     diagnostics = SocketDiagnostics((3128,))
     diagnostics._look_ups._socket.close()
     diagnostics._look_ups._socket = kernel  # type: ignore[assignment]
-    stayed = diagnostics.close_sockets([FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in range(1, 201)])
+    still_open = diagnostics.close_sockets(
+        [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in range(1, 201)]
+    )
     diagnostics.close()
-    return kernel, {four_tuple.remote_port: str(error) for four_tuple, error in stayed.items()}
+    return kernel, {four_tuple.remote_port: str(error) for four_tuple, error in still_open.items()}
 
 
-def test_where_some_are_not_closed_the_others_are_and_those_that_stay_are_named() -> None:
-    """Defect: one refused look-up left all sockets open, and one socket that stayed was reported for all."""
+def test_sockets_that_stay_open_are_returned_and_the_others_closed() -> None:
+    """Defect: one refused look-up left all sockets open, and one socket that stayed was reported for all of them."""
     refused = {
         (SOCK_DIAG_BY_FAMILY, 2): errno.ENOMEM,
         (SOCK_DIAG_BY_FAMILY, 3): errno.ENOENT,
         (SOCK_DESTROY, 70): errno.EPERM,
         (SOCK_DESTROY, 71): errno.ENOENT,
     }
-    kernel, stayed = close_many(refused, {})
+    kernel, still_open = close_many(refused, {})
     assert kernel.closed == [port for port in range(1, 201) if port not in (2, 3, 70, 71)]
-    assert stayed == {
+    assert still_open == {
         2: "look up TCP sockets: ENOMEM (Cannot allocate memory)",
         70: "close TCP sockets (CONFIG_INET_DIAG_DESTROY): EPERM (Operation not permitted)",
     }
 
 
 @pytest.mark.parametrize("unread", [0, 1])
-def test_answers_that_cannot_be_read_are_no_reason_to_leave_the_others(unread: int) -> None:
-    """This applies to the answers of look-ups and of closes. Nobody knows which sockets of that batch stayed open."""
-    kernel, stayed = close_many({}, {unread: NO_BUFFER_SPACE})
-    batch = list(stayed)
-    assert batch == list(range(1, len(batch) + 1)), "the first ones"
+def test_unreadable_answers_do_not_prevent_closing_other_sockets(unread: int) -> None:
+    """This applies to answers to look-ups and to closes. It is unknown which sockets of that batch stayed open."""
+    kernel, still_open = close_many({}, {unread: NO_BUFFER_SPACE})
+    batch = list(still_open)
+    assert batch == list(range(1, len(batch) + 1)), "the first batch stays open"
     assert kernel.closed == list(range(len(batch) + 1, 201))
     assert 0 < len(batch) < 200
-    assert all("No buffer space available" in why for why in stayed.values())
+    assert all("No buffer space available" in why for why in still_open.values())
 
 
-def test_a_kernel_that_does_not_answer_is_waited_for_once() -> None:
-    kernel, stayed = close_many({}, {2: TimeoutError("timed out")})
-    assert kernel.datagrams == 3, "a batch that was closed, and the look-up of the next one"
+def test_kernel_that_does_not_answer_is_waited_for_once() -> None:
+    kernel, still_open = close_many({}, {2: TimeoutError("timed out")})
+    assert kernel.datagrams == 3, "two datagrams closed a batch, and the third looked up the next"
     assert kernel.closed
-    assert list(stayed) == [port for port in range(1, 201) if port not in kernel.closed]
+    assert list(still_open) == [port for port in range(1, 201) if port not in kernel.closed]
 
 
-def test_a_dump_of_sockets_that_fails_says_so_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_socket_dump_raises_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: after the kernel had no memory for the rest of a dump, each later dump waited in vain for ten seconds."""
     diagnostics = SocketDiagnostics((3128,))
     answers: list[Callable[[int], list[bytes]]] = [
@@ -237,7 +239,7 @@ def test_a_dump_of_sockets_that_fails_says_so_and_the_next_one_works(monkeypatch
         lambda n: [message(NLMSG_DONE, n, bytes(4))],
     ]
     monkeypatch.setattr(
-        sockets_diagnostics, "NetlinkSocket", lambda protocol: connected(NetlinkSocket(protocol), answers.pop(0))
+        sockets_diagnostics, "NetlinkSocket", lambda protocol: connect_fake(NetlinkSocket(protocol), answers.pop(0))
     )
     for error in (KernelError, IndexError):
         with pytest.raises(error):
@@ -246,8 +248,8 @@ def test_a_dump_of_sockets_that_fails_says_so_and_the_next_one_works(monkeypatch
     diagnostics.close()
 
 
-def test_a_host_without_descriptors_is_a_kernel_error_for_the_upload_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: an OSError ended the daemon, which removed all caps."""
+def test_lack_of_descriptors_is_a_kernel_error_for_the_upload_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: in this case an OSError ended the daemon, which removed all caps."""
 
     def refuse() -> None:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for notices of foreign changes: names from the kernel and from processes may contain any bytes."""
+"""Tests for notices of foreign changes: names from the kernel and of processes may contain any bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mptcp_throttler.kernel.notices import LinkNotices, process_of
 _NEWLINK, _IFNAME = 16, 3
 
 
-def test_a_process_whose_name_is_cut_off_within_a_character() -> None:
+def test_process_name_cut_within_a_character_is_decoded() -> None:
     """Defect: a change by such a process was noticed only at the next periodic comparison."""
     comm = Path("/proc/self/comm")
     before = comm.read_bytes()
@@ -26,7 +26,7 @@ def test_a_process_whose_name_is_cut_off_within_a_character() -> None:
         comm.write_bytes(before)
 
 
-def test_an_interface_of_others_whose_name_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_interface_name_that_is_no_text_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: other notices in the same datagram were lost."""
     # The constructor needs privileges
     monkeypatch.setattr("mptcp_throttler.kernel.notices.NoticeSource.__init__", lambda *_: None)

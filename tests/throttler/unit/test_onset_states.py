@@ -26,7 +26,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(STEPS, max_size=40))
-def test_each_is_in_the_tables_of_its_state_and_nothing_is_kept(steps: list[tuple[str, int]]) -> None:
+def test_each_subflow_is_in_the_tables_of_its_state_and_none_stays(steps: list[tuple[str, int]]) -> None:
     scene, now, cap = Scene(rule(cap=throttle(1_000_000))), 10.0, rule(cap=throttle(1_000_000))
     for step, number in steps:
         each = subflow(number)
@@ -50,7 +50,7 @@ def test_each_is_in_the_tables_of_its_state_and_nothing_is_kept(steps: list[tupl
             case _:
                 scene.run(number / 100, now)
                 now += number / 100
-        is_consistent(scene)
+        check_tables_of_states(scene)
     scene.tcp.clear()
     for number in range(1, 5):
         scene.planner.set_verdicts(number, (), NOW)
@@ -62,7 +62,7 @@ def test_each_is_in_the_tables_of_its_state_and_nothing_is_kept(steps: list[tupl
     assert (onsets._sockets, onsets._urgent, onsets._first_looks, onsets._later_looks, scene.limits) == ({},) * 5
 
 
-def is_consistent(scene: Scene) -> None:
+def check_tables_of_states(scene: Scene) -> None:
     onsets, by_state = scene.transitions, dict[State, set[FourTuple]]()
     for each, known in onsets._sockets.items():
         by_state.setdefault(known.state, set()).add(each)

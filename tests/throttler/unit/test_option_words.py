@@ -39,10 +39,10 @@ SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
         (ACK, "1e02", "a broken MPTCP option: no subtype"),
     ],
 )
-def test_an_option_in_words(flags: int, options: str, words: str) -> None:
+def test_option_is_described_in_words(flags: int, options: str, words: str) -> None:
     assert "; ".join(map(in_words, parse_options(bytes.fromhex(options), flags))) == words
 
 
 @given(st.binary(max_size=40), st.sampled_from([SYN, SYN_ACK, ACK]))
-def test_nothing_raises(options: bytes, flags: int) -> None:
+def test_any_bytes_are_described_without_an_exception(options: bytes, flags: int) -> None:
     assert all(map(in_words, parse_options(options, flags)))

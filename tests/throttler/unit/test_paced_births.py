@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for bringing births into the kernel: only differences, and in turns with the event loop."""
+"""Tests for writing births into the kernel: only differences, while the event loop keeps running."""
 
 from __future__ import annotations
 
@@ -43,37 +43,37 @@ def prefixes(count: int, birth: Birth = CAPPED) -> dict[Network, Birth]:
     return {ip_network(((172 << 24) + number * 256, 24)): birth for number in range(count)}
 
 
-class Counting(FakePacing):
-    """Records what was set in each call."""
+class CountingPacing(FakePacing):
+    """Records what each call sets."""
 
     can, refusal = True, ""
 
     def __init__(self) -> None:
         super().__init__(FakeSockets())
-        self.asked: list[Mapping[Network, Birth | None]] = []
+        self.calls: list[Mapping[Network, Birth | None]] = []
 
     def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
-        self.asked.append(changes)
+        self.calls.append(changes)
         super().set_births(changes)
         if self.refusal:
             raise KernelError(self.refusal)
         return self.can
 
-    def taken(self) -> list[Mapping[Network, Birth | None]]:
-        taken, self.asked = self.asked, []
-        return taken
+    def take_calls(self) -> list[Mapping[Network, Birth | None]]:
+        calls, self.calls = self.calls, []
+        return calls
 
 
 class Scene:
     def __init__(self) -> None:
-        self.kernel = Counting()
+        self.kernel = CountingPacing()
         self.planner = Planner(Ownership())
         self.paced = SocketLimiter(self.planner, lambda: self.kernel, FakeSockets(), lambda: None)
 
     async def begin(self) -> None:
         await self.paced.prepare(load_policy("version: 1\npaths: {a: {subflow: initial}}\nrules: []\n", "p"))
 
-    def know(self, clients: int) -> None:
+    def remember_clients(self, clients: int) -> None:
         self.paced.set_clients({address(number): True for number in range(clients)})
 
 
@@ -84,27 +84,30 @@ def scene() -> Scene:
     return found
 
 
-def test_what_is_as_it_was_is_left_alone(scene: Scene) -> None:
-    """Defect: a reload set all prefixes and all single clients anew. For 100 ms, nothing else was answered."""
+def test_unchanged_births_are_not_written_again(scene: Scene) -> None:
+    """Defect: a reload wrote all prefixes and all single clients again.
+
+    For 100 ms, the daemon answered nothing else.
+    """
 
     async def reload() -> None:
-        scene.know(CLIENTS)
-        assert scene.kernel.taken() == [], "where nothing is capped no socket is touched"
+        scene.remember_clients(CLIENTS)
+        assert scene.kernel.take_calls() == [], "no births are written while nothing is capped"
         await scene.paced.set_births(prefixes(300))
         assert scene.kernel.births == prefixes(300) | {client(number): UNANTICIPATED for number in range(CLIENTS)}
-        scene.kernel.taken()
+        scene.kernel.take_calls()
         await scene.paced.set_births(prefixes(300))
-        assert scene.kernel.taken() == []
+        assert scene.kernel.take_calls() == []
         changed = prefixes(299) | prefixes(1, OTHER)
         await scene.paced.set_births(changed)
-        gone = [*prefixes(300)][-1]
-        assert scene.kernel.taken() == [prefixes(1, OTHER) | {gone: None}]
+        removed = [*prefixes(300)][-1]
+        assert scene.kernel.take_calls() == [prefixes(1, OTHER) | {removed: None}]
         assert set(scene.planner.birth_classes) == {CLASS, OTHER_CLASS}
 
     asyncio.run(reload())
 
 
-def test_single_clients_come_and_go_with_the_births_in_turns_with_the_loop(scene: Scene) -> None:
+def test_births_of_single_clients_are_written_while_the_loop_runs(scene: Scene) -> None:
     turns = 0
 
     async def others() -> None:
@@ -114,28 +117,26 @@ def test_single_clients_come_and_go_with_the_births_in_turns_with_the_loop(scene
             await asyncio.sleep(0)
 
     async def come_and_go() -> None:
-        scene.know(CLIENTS)
-        beside = asyncio.create_task(others())
+        scene.remember_clients(CLIENTS)
+        other_task = asyncio.create_task(others())
         for births in (prefixes(1), {}):
             before = turns
             await scene.paced.set_births(births)
-            taken = scene.kernel.taken()
-            assert max(map(len, taken)) == BIRTHS_AT_ONCE
-            assert turns - before >= len(taken) - 1 > CLIENTS / BIRTHS_AT_ONCE - 1
+            calls = scene.kernel.take_calls()
+            assert max(map(len, calls)) == BIRTHS_AT_ONCE
+            assert turns - before >= len(calls) - 1 > CLIENTS / BIRTHS_AT_ONCE - 1
             assert len(scene.kernel.births) == (CLIENTS + 1 if births else 0)
-        beside.cancel()
+        other_task.cancel()
 
     asyncio.run(come_and_go())
 
 
-def test_a_client_that_is_forgotten_while_the_births_go_is_not_left_behind(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Defect: it kept its entry, and began outside of the cap when the births were set again."""
+def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: the client kept its entry, and began outside of the cap when the births were set again."""
     monkeypatch.setattr(scheduling, "TURN_SECONDS", 0.0)
 
     async def go() -> None:
-        scene.know(3)
+        scene.remember_clients(3)
         await scene.paced.set_births(prefixes(300))
         going = asyncio.create_task(scene.paced.set_births({}))
         await asyncio.sleep(0)
@@ -146,9 +147,9 @@ def test_a_client_that_is_forgotten_while_the_births_go_is_not_left_behind(
     asyncio.run(go())
 
 
-def test_a_policy_that_names_a_single_clients_address_gets_it_back(scene: Scene) -> None:
+def test_birth_from_the_policy_returns_when_a_client_is_forgotten(scene: Scene) -> None:
     async def reload() -> None:
-        scene.know(1)
+        scene.remember_clients(1)
         await scene.paced.set_births(prefixes(1) | {client(0): CAPPED})
         assert scene.kernel.births[client(0)] == UNANTICIPATED
         scene.paced.set_clients({address(0): False})
@@ -157,7 +158,7 @@ def test_a_policy_that_names_a_single_clients_address_gets_it_back(scene: Scene)
     asyncio.run(reload())
 
 
-def test_who_begins_while_much_is_set_may_be_in_a_class_of_before_or_after(scene: Scene) -> None:
+def test_classes_of_old_and_new_births_are_known_during_a_change(scene: Scene) -> None:
     async def reload() -> None:
         await scene.paced.set_births(prefixes(BIRTHS_AT_ONCE))
         assert set(scene.planner.birth_classes) == {CLASS}
@@ -171,7 +172,7 @@ def test_who_begins_while_much_is_set_may_be_in_a_class_of_before_or_after(scene
     asyncio.run(reload())
 
 
-def test_a_kernel_that_cannot_has_no_subflow_begin_in_a_class(scene: Scene) -> None:
+def test_no_class_counts_if_the_kernel_cannot_set_births(scene: Scene) -> None:
     async def reload() -> None:
         scene.kernel.can = False
         for count in (1, 2 * BIRTHS_AT_ONCE):
@@ -184,24 +185,22 @@ def test_a_kernel_that_cannot_has_no_subflow_begin_in_a_class(scene: Scene) -> N
     asyncio.run(reload())
 
 
-def test_what_the_kernel_refuses_is_told_once_and_tried_again_with_the_next_births(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_births_are_logged_once_and_written_again_later(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     async def reload() -> None:
-        scene.know(CLIENTS)
+        scene.remember_clients(CLIENTS)
         scene.kernel.refusal = "the BPF map is full"
         with caplog.at_level(logging.ERROR):
             await scene.paced.set_births(prefixes(1))
-        assert len(scene.kernel.taken()) > 2
+        assert len(scene.kernel.take_calls()) > 2
         assert caplog.messages == ["the BPF map is full"]
         assert not scene.planner.birth_classes
         scene.kernel.refusal = ""
         await scene.paced.set_births(prefixes(1))
-        tried_again = {network for changes in scene.kernel.taken() for network in changes}
+        tried_again = {network for changes in scene.kernel.take_calls() for network in changes}
         assert tried_again == {*prefixes(1), *map(client, range(CLIENTS))}
         assert set(scene.planner.birth_classes) == {CLASS}
         await scene.paced.set_births(prefixes(1))
-        assert scene.kernel.taken() == []
+        assert scene.kernel.take_calls() == []
 
     asyncio.run(reload())
 
@@ -219,10 +218,10 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(400), deadline=None)
 @given(STEPS)
-def test_whatever_comes_while_something_is_set_the_last_of_each_holds(
+def test_last_birth_of_each_network_holds_after_concurrent_changes(
     steps: list[dict[Network, Birth] | dict[int, bool] | None],
 ) -> None:
-    """Steps are new births, changes of single clients, and turns of the loop."""
+    """The steps are new births, changes of single clients, and turns of the loop."""
 
     async def run() -> None:
         scene = Scene()

@@ -39,7 +39,7 @@ BALANCED = load_policy(
 
 
 class FakeKeeper:
-    """Records what it is told, and the value of ``pm_type`` at that time."""
+    """Records its requests, and the value of ``pm_type`` at the time of each."""
 
     pid = 1
 
@@ -114,7 +114,7 @@ def run(host: FakeHost, script: Callable[[UserspacePathManager], Coroutine[Any, 
     asyncio.run(main())
 
 
-def test_somebody_listens_before_the_sysctl_is_set_and_until_it_is_back(host: FakeHost) -> None:
+def test_keeper_holds_before_the_sysctl_is_set_until_it_is_restored(host: FakeHost) -> None:
     async def script(manager: UserspacePathManager) -> None:
         await manager.prepare(BY_ORDER)
         assert host.pm_type == "1"
@@ -126,7 +126,7 @@ def test_somebody_listens_before_the_sysctl_is_set_and_until_it_is_back(host: Fa
     assert not list(host.state.iterdir())
 
 
-def test_a_note_says_that_flags_are_set_from_the_first_policy_by_order_until_the_end(host: FakeHost) -> None:
+def test_flags_file_exists_from_the_first_policy_by_order_to_the_stop(host: FakeHost) -> None:
     note = host.state / family.FLAGS_NOTE
 
     async def script(manager: UserspacePathManager) -> None:
@@ -134,12 +134,12 @@ def test_a_note_says_that_flags_are_set_from_the_first_policy_by_order_until_the
         await manager.commit(BALANCED)
         assert not note.exists()
         await manager.prepare(BY_ORDER)
-        assert note.exists(), "before a flag is set"
+        assert note.exists(), "the file is written before a flag is set"
         await manager.commit(BY_ORDER)
         assert not manager.flags_note.take_over()
         await manager.prepare(BALANCED)
         await manager.commit(BALANCED)
-        assert note.exists(), "flags are taken back later"
+        assert note.exists(), "the file stays, because flags are reset later"
         await manager.close()
         assert not note.exists()
 
@@ -147,15 +147,15 @@ def test_a_note_says_that_flags_are_set_from_the_first_policy_by_order_until_the
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_cleanup_takes_flags_back_that_a_note_tells_of_and_then_removes_it(
+def test_cleanup_resets_flags_if_the_file_exists_and_removes_it(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, noted: bool
 ) -> None:
-    """Defect: it removed only the note, after which no start reset the flags."""
-    asked: list[tuple[int, bool]] = []
+    """Defect: cleanup removed only the file, so that no later start reset the flags."""
+    requests: list[tuple[int, bool]] = []
 
     class Commands:
         def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
-            asked.append((token, backup))
+            requests.append((token, backup))
             if token == 3:
                 error = KernelError("under the kernel's path manager")
                 error.errno = errno.EINVAL
@@ -173,11 +173,11 @@ def test_cleanup_takes_flags_back_that_a_note_tells_of_and_then_removes_it(
     settings: Any = SimpleNamespace(state_directory=host.state)
     done = asyncio.run(cleanup._backup_flags(settings))
     assert done == ("sockets: the backup flag of 1 subflow taken back" if noted else "")
-    assert asked == ([(1, False), (3, False)] if noted else [])
+    assert requests == ([(1, False), (3, False)] if noted else [])
     assert not (host.state / family.FLAGS_NOTE).exists()
 
 
-def test_a_note_stays_as_long_as_flags_do(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_file_stays_if_flags_cannot_be_reset(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def pieces() -> None:
         raise KernelError("no list")
 
@@ -190,7 +190,7 @@ def test_a_note_stays_as_long_as_flags_do(host: FakeHost, monkeypatch: pytest.Mo
     assert list(host.state.iterdir())
 
 
-def test_a_policy_that_steers_by_order_again_keeps_the_keeper(host: FakeHost) -> None:
+def test_reload_to_another_policy_by_order_keeps_the_keeper(host: FakeHost) -> None:
     async def script(manager: UserspacePathManager) -> None:
         for _ in range(3):
             await manager.prepare(BY_ORDER)
@@ -205,7 +205,7 @@ def test_a_policy_that_steers_by_order_again_keeps_the_keeper(host: FakeHost) ->
     run(host, script)
 
 
-@pytest.mark.parametrize("policy", [BALANCED, DRY_RUN])
+@pytest.mark.parametrize("policy", [BALANCED, DRY_RUN.applied])
 def test_other_policies_need_nothing(host: FakeHost, policy: Any) -> None:
     async def script(manager: UserspacePathManager) -> None:
         await manager.prepare(policy)
@@ -217,7 +217,7 @@ def test_other_policies_need_nothing(host: FakeHost, policy: Any) -> None:
     assert not host.state.exists()
 
 
-def test_what_was_prepared_is_rolled_back_unless_the_policy_in_force_needs_it(host: FakeHost) -> None:
+def test_prepared_changes_are_rolled_back_unless_needed(host: FakeHost) -> None:
     async def script(manager: UserspacePathManager) -> None:
         await manager.commit(BALANCED)
         await manager.prepare(BY_ORDER)
@@ -235,18 +235,18 @@ def test_what_was_prepared_is_rolled_back_unless_the_policy_in_force_needs_it(ho
     run(host, script)
 
 
-def _no_keeper(host: FakeHost) -> None:
+def _keeper_cannot_start(host: FakeHost) -> None:
     host.starts = False
 
 
-def _deaf_keeper(host: FakeHost) -> None:
+def _keeper_does_not_answer(host: FakeHost) -> None:
     host.found = FakeKeeper(host)
     host.found.refuses = True
 
 
-@pytest.mark.parametrize("spoil", [_no_keeper, _deaf_keeper, FakeHost.forbid])
-def test_a_failure_changes_nothing(host: FakeHost, spoil: Callable[[FakeHost], None]) -> None:
-    spoil(host)
+@pytest.mark.parametrize("break_host", [_keeper_cannot_start, _keeper_does_not_answer, FakeHost.forbid])
+def test_failed_preparation_changes_nothing(host: FakeHost, break_host: Callable[[FakeHost], None]) -> None:
+    break_host(host)
 
     async def script(manager: UserspacePathManager) -> None:
         with pytest.raises(KernelError):
@@ -259,7 +259,7 @@ def test_a_failure_changes_nothing(host: FakeHost, spoil: Callable[[FakeHost], N
     assert not host.state.exists() or not list(host.state.iterdir())
 
 
-def test_a_successor_takes_over_what_a_killed_one_left(host: FakeHost) -> None:
+def test_successor_uses_the_keeper_of_a_killed_throttler(host: FakeHost) -> None:
     """The keeper may be alive or killed. In both cases the values to restore are known."""
 
     async def killed(manager: UserspacePathManager) -> None:
@@ -286,7 +286,7 @@ def test_a_successor_takes_over_what_a_killed_one_left(host: FakeHost) -> None:
     run(host, other_policy)
 
 
-def test_a_keeper_that_was_killed_is_started_anew(host: FakeHost) -> None:
+def test_killed_keeper_is_replaced(host: FakeHost) -> None:
     async def script(manager: UserspacePathManager) -> None:
         await manager.prepare(BY_ORDER)
         await manager.commit(BY_ORDER)
@@ -303,12 +303,12 @@ def test_a_keeper_that_was_killed_is_started_anew(host: FakeHost) -> None:
     run(host, script)
 
 
-def test_the_keeper_may_put_back_what_is_ours() -> None:
+def test_keeper_restores_the_sysctls_that_the_throttler_sets() -> None:
     assert set(keeper.SYSCTLS) == OURS
 
 
-def test_the_kernel_leaves_a_lost_path_for_one_on_which_data_were_outstanding_at_the_first_timeout() -> None:
+def test_stale_loss_count_makes_the_kernel_leave_a_lost_path_soon() -> None:
     """mptcp_pm_subflow_chk_stale(): the other path's count, then 1, must be below max(value - 1, 1)."""
     value = int(module.SYSCTLS[sysctl.STALE_LOSS_COUNT])
     assert max(value - 1, 1) > 1
-    assert value < 4, "sooner than without us"
+    assert value < 4, "the value is below the kernel's default"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the planner after any history: at the end, it is like a new planner that got only the last verdicts."""
+"""Tests for the planner after any history: at the end, it equals a new planner that got only the last verdicts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Connection:
 
 
 class History(RuleBasedStateMachine):
-    """Each rule is one thing that can happen to a planner. The wanted state is kept beside it in the simplest way."""
+    """Each rule is one event that can happen to a planner. The wanted state is also kept in the simplest way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,14 +93,14 @@ class History(RuleBasedStateMachine):
     ) -> None:
         self.patch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + classes - 1)
         self.direction, self.soft = direction, soft
-        self.planner = self.made()
+        self.planner = self.new_planner()
         self.planner.soft_caps = soft
-        self.reload(throttles, turned=False)
-        self.end_of_enforcing()
+        self.reload(throttles, reverse=False)
+        self.end_enforcing()
         for each in wanted:
             self.connect(each, young=False, at_once=True)
 
-    def made(self) -> Planner:
+    def new_planner(self) -> Planner:
         planner = Planner(Ownership(), self.direction)
         planner.set_policy(self.policy)
         return planner
@@ -140,9 +140,9 @@ class History(RuleBasedStateMachine):
             self.planner.set_verdicts(token, self.verdicts(token), self.now, young)
         except PlanError:
             self.refused.add(token)
-        self.end_of_enforcing()
+        self.end_enforcing()
 
-    def end_of_enforcing(self) -> None:
+    def end_enforcing(self) -> None:
         if self.enforcing and not self.undecided:
             self.enforcing = False
             self.planner.expire(self.now)
@@ -167,13 +167,13 @@ class History(RuleBasedStateMachine):
         if at_once:
             self.decide_token(token)
 
-    def live(self, pick: int) -> int:
+    def pick_token(self, pick: int) -> int:
         return list(self.connections)[pick % len(self.connections)]
 
     @precondition(lambda self: self.connections)
     @rule(pick=PICKS, at_once=st.booleans())
     def end(self, pick: int, at_once: bool) -> None:
-        token = self.live(pick)
+        token = self.pick_token(pick)
         del self.connections[token]
         self.undecided.add(token)
         if at_once:
@@ -183,7 +183,7 @@ class History(RuleBasedStateMachine):
     @rule(pick=PICKS, which=PICKS, outcome=OUTCOMES, ends=st.booleans(), balanced=RATES)
     def change(self, pick: int, which: int, outcome: str | None, ends: bool, balanced: int) -> None:
         """End one of its subflows, or let something else cap it from now on."""
-        token = self.live(pick)
+        token = self.pick_token(pick)
         connection = self.connections[token]
         connection.balanced = balanced
         connection.young.clear()
@@ -209,13 +209,13 @@ class History(RuleBasedStateMachine):
 
     @rule(
         throttles=st.dictionaries(st.sampled_from(RULES), THROTTLES),
-        turned=st.booleans(),
+        reverse=st.booleans(),
     )
-    def reload(self, throttles: Mapping[str, Throttle], turned: bool) -> None:
+    def reload(self, throttles: Mapping[str, Throttle], reverse: bool) -> None:
         rules = [
             a_rule(name, None, throttle, direction=frozenset({self.direction})) for name, throttle in throttles.items()
         ]
-        self.policy = policy(*(reversed(rules) if turned else rules))
+        self.policy = policy(*(reversed(rules) if reverse else rules))
         self.planner.set_policy(self.policy)
         self.undecided |= self.connections.keys()
         self.enforcing = True
@@ -226,13 +226,13 @@ class History(RuleBasedStateMachine):
         """Reload a policy in which one rule has another rate and onset."""
         throttles = {each.name: each.throttle for each in self.policy.rules if each.throttle is not None}
         name = list(throttles)[pick % len(throttles)]
-        throttles[name] = replace(throttles[name], rate=rate, ceil=rate, onset=onset)
+        throttles[name] = replace(throttles[name], rate=rate, ceil=rate, landing=onset)
         self.reload(throttles, turned=False)
 
     @rule()
     def kill(self) -> None:
         """Start another daemon, which takes over the kernel's state."""
-        before, self.planner = self.planner, self.made()
+        before, self.planner = self.planner, self.new_planner()
         self.planner.adopt(before.classes.actual, before.entries.actual)
         self.planner.soft_caps = self.soft
         self.undecided, self.enforcing = set(self.connections), True
@@ -273,19 +273,19 @@ class History(RuleBasedStateMachine):
 
     @precondition(lambda self: self.planner.overdue(1))
     @rule(busy=st.booleans())
-    def look_at_those_that_ended(self, busy: bool) -> None:
+    def settle_ended_subflows(self, busy: bool) -> None:
         for four_tuple in self.planner.overdue(2):
             self.planner.settle_overdue(four_tuple, busy=busy)
 
     # Invariants at any time
 
     @invariant()
-    def entries_send_to_classes_that_are_there(self) -> None:
-        there = {*self.planner.classes.desired, UNCAPPED.minor}
-        assert {target.minor for target in self.planner.entries.desired.values()} <= there
+    def entries_name_existing_classes(self) -> None:
+        existing = {*self.planner.classes.desired, UNCAPPED.minor}
+        assert {target.minor for target in self.planner.entries.desired.values()} <= existing
 
     @invariant()
-    def who_is_decided_has_its_own_cap_or_waits_for_it(self) -> None:
+    def decided_subflows_have_their_cap_or_wait_for_it(self) -> None:
         for token in self.connections.keys() - self.undecided:
             for verdict in self.verdicts(token):
                 target = self.planner.entries.desired.get(verdict.four_tuple)
@@ -297,7 +297,7 @@ class History(RuleBasedStateMachine):
                 assert not self.planner.drains(verdict.four_tuple)
 
     @invariant()
-    def nobody_waits_whom_nobody_follows(self) -> None:
+    def only_subflows_with_a_soft_cap_are_pending(self) -> None:
         for four_tuple in self.planner.pending():
             assert self.soft
             assert self.planner.soft_cap(four_tuple) is not None
@@ -306,20 +306,20 @@ class History(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            self.become_quiet()
+            self.settle()
             # A connection for which no class is left keeps its former cap. Others may wait for the class of that cap.
-            while self.refused or (wanted := self.wanted()) is None:
+            while self.refused or (wanted := self.expected_planner()) is None:
                 token = next(iter(self.refused or self.connections))
                 del self.connections[token]
                 self.undecided.add(token)
-                self.become_quiet()
+                self.settle()
             compare(self.planner, wanted)
         finally:
             self.patch.undo()
 
-    def wanted(self) -> Planner | None:
+    def expected_planner(self) -> Planner | None:
         """Return a planner that got only the last verdicts, or None if there are too few classes for it."""
-        planner = self.made()
+        planner = self.new_planner()
         try:
             for token in self.connections:
                 planner.set_verdicts(token, self.verdicts(token), self.now)
@@ -328,15 +328,15 @@ class History(RuleBasedStateMachine):
             return None
         return planner
 
-    def become_quiet(self) -> None:
+    def settle(self) -> None:
         """Decide every connection, complete every transition, and let idle classes expire.
 
         This is done three times, because idle caps may have had the classes that others needed.
         """
         for _ in range(3):
-            self.become_quieter()
+            self.settle_once()
 
-    def become_quieter(self) -> None:
+    def settle_once(self) -> None:
         planner = self.planner
         # Decide as when a policy comes into force: ended connections first.
         self.enforcing = True
@@ -344,7 +344,7 @@ class History(RuleBasedStateMachine):
         self.undecided |= tokens
         for token in sorted(tokens, key=lambda token: (token in self.connections, token)):
             self.decide_token(token)
-        self.end_of_enforcing()
+        self.end_enforcing()
         for cap in planner.caps.values():
             planner.set_interim(dict.fromkeys(cap.interim))
             planner.lower(cap, None)

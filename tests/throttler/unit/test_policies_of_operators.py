@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for three policies as an operator may first write them, and their effect."""
+"""Tests for three policies as an operator may first write them: their effect is the intended one."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ def verdicts(rules: str, now: float, *clients: str) -> dict[tuple[str, Direction
     return {(str(ip_address(each.four_tuple.remote)), each.direction): each for each in found}
 
 
-def test_dsl_first_and_lte_for_the_overflow_with_a_volume() -> None:
+def test_dsl_before_lte_with_a_monthly_lte_volume() -> None:
     both = verdicts(OVERFLOW, NOON, "10.1.0.5", "10.2.0.5")
     assert {each.steer_path for each in both.values()} == {"dsl", "lte"}
     lte = both["10.2.0.5", Direction.DOWN]
     assert lte.budget is not None
-    assert lte.throttle is None, "until the volume is used up"
+    assert lte.throttle is None, "there is no cap until the volume is used up"
     assert both["10.1.0.5", Direction.DOWN].budget is None
 
 
 @pytest.mark.parametrize("direction", list(Direction))
-def test_each_customer_has_its_cap_in_office_hours_and_vips_have_none(direction: Direction) -> None:
+def test_each_customer_is_capped_in_office_hours_and_vips_are_not(direction: Direction) -> None:
     customer = "10.2.0.5", direction
     capped = verdicts(CUSTOMERS, NOON, "10.1.0.5", "10.2.0.5")[customer]
     assert capped.throttle is not None
@@ -87,9 +87,9 @@ def test_each_customer_has_its_cap_in_office_hours_and_vips_have_none(direction:
     assert verdicts(CUSTOMERS, NOON, "10.1.0.5", "10.2.9.5")["10.2.9.5", direction].throttle is None
 
 
-def test_uploads_on_lte_are_never_above_the_cap() -> None:
-    alone = verdicts(UPLOADS, NOON, "10.2.0.5")
-    assert alone["10.2.0.5", Direction.UP].throttle is not None, "on the last usable path, too"
-    assert alone["10.2.0.5", Direction.DOWN].throttle is None
+def test_uploads_on_lte_are_always_capped() -> None:
+    verdicts_of_lte = verdicts(UPLOADS, NOON, "10.2.0.5")
+    assert verdicts_of_lte["10.2.0.5", Direction.UP].throttle is not None, "the cap also holds on the last usable path"
+    assert verdicts_of_lte["10.2.0.5", Direction.DOWN].throttle is None
     rule = policy(UPLOADS).rules[0]
     assert not rule.guard

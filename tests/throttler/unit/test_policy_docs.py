@@ -24,5 +24,5 @@ def pairs() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("text", "output"), pairs())
-def test_a_policy_of_the_page_gives_the_output_of_the_page(text: str, output: str) -> None:
+def test_policy_on_the_page_gives_the_output_on_the_page(text: str, output: str) -> None:
     assert "".join(f"{problem}\n" for problem in check_policy(text, "policy.yaml").problems) == output

@@ -43,7 +43,7 @@ WHOLE_FILES = {
         ['policy.yaml:2: not valid YAML: a second ": " on the line, or a line with wrong indentation'],
     ),
     "no version": ("rules: []\n", ['policy.yaml:1: version: is required, as in "version: 1"']),
-    "version of the future": (
+    "unknown later version": (
         "version: 2\nrules: []\n",
         ["policy.yaml:1: version: 2 is not a version this release reads; write 1"],
     ),
@@ -82,7 +82,7 @@ WHOLE_FILES = {
             'write Region/City as in the IANA database (e.g. "Europe/Athens"), or UTC'
         ],
     ),
-    "pauses of the guard that get shorter": (
+    "longest_retry below retry": (
         "version: 1\nguard: {retry: 600, longest_retry: 300}\nrules: []\n",
         ["policy.yaml:2: guard.longest_retry: 300 is below retry, which is 600"],
     ),
@@ -97,7 +97,7 @@ WHOLE_FILES = {
 
 
 @pytest.mark.parametrize("case", WHOLE_FILES)
-def test_a_broken_file(case: str) -> None:
+def test_broken_file(case: str) -> None:
     text, expected = WHOLE_FILES[case]
     assert problems(text) == expected
 
@@ -175,7 +175,7 @@ IN_PATHS = {
 
 
 @pytest.mark.parametrize("case", IN_PATHS)
-def test_a_broken_path(case: str) -> None:
+def test_broken_path(case: str) -> None:
     text, expected = IN_PATHS[case]
     assert problems(f"{PATHS}{text}\nrules: []\n") == [f"policy.yaml:{expected}"]
 
@@ -311,12 +311,12 @@ IN_RULES = {
 
 
 @pytest.mark.parametrize("case", IN_RULES)
-def test_a_broken_rule(case: str) -> None:
+def test_broken_rule(case: str) -> None:
     text, expected = IN_RULES[case]
     assert problems(f"{PATHS}rules:\n{text}\n") == [f"policy.yaml:{expected}"]
 
 
-def test_a_rule_name_given_twice_names_the_line_of_the_first() -> None:
+def test_duplicate_rule_name_gives_the_line_of_the_first() -> None:
     text = (
         f"{PATHS}rules:\n- {{name: a, throttle: none}}\n- {{name: b, throttle: none}}\n- {{name: a, throttle: none}}\n"
     )
@@ -325,7 +325,7 @@ def test_a_rule_name_given_twice_names_the_line_of_the_first() -> None:
     ]
 
 
-def test_everything_wrong_is_said_at_once_in_the_order_of_lines() -> None:
+def test_all_errors_are_reported_in_the_order_of_lines() -> None:
     text = dedent("""\
         version: 1
         time_zone: Mars/Olympus
@@ -363,14 +363,14 @@ def test_everything_wrong_is_said_at_once_in_the_order_of_lines() -> None:
     ]
 
 
-def test_a_problem_carries_its_parts() -> None:
+def test_problem_has_its_line_column_key_and_value() -> None:
     (problem,) = check_policy(f"{PATHS}rules:\n  - name: a\n    throttle: {{rate: 5 Mbps}}\n", "p.yaml").problems
     assert (problem.source, problem.line, problem.column) == ("p.yaml", 7, 22)
     assert (problem.key, problem.value) == ("rules[0].throttle.rate", '"5 Mbps"')
     assert problem.severity is Severity.ERROR
 
 
-def test_an_error_in_an_anchor_is_reported_where_it_stands() -> None:
+def test_error_in_an_anchor_is_reported_at_the_anchor() -> None:
     text = f"{PATHS}rules:\n- name: a\n  throttle: &slow\n    rate: 5 Mbps\n- {{name: b, throttle: *slow}}\n"
     assert [line.split(" ")[0:2] for line in problems(text)] == [
         ["policy.yaml:8:", "rules[0].throttle.rate:"],
@@ -382,7 +382,7 @@ BIG_NUMBERS = ["9" * 200, "0x" + "f" * 20_000, "1e400", "-.inf", ".nan", "9" * 5
 
 
 @pytest.mark.parametrize("number", BIG_NUMBERS, ids=["200", "hex", "1e400", "inf", "nan", "5000"])
-def test_a_number_beyond_all_measure_gets_one_short_line(number: str) -> None:
+def test_huge_number_gives_one_short_line(number: str) -> None:
     (line,) = problems(f"{PATHS}rules: [{{name: a, throttle: {{rate: {number}}}}}]\n")
     assert line.startswith("policy.yaml:5: rules[0].throttle.rate: ")
     assert len(line) < 250
@@ -409,13 +409,13 @@ def test_a_number_beyond_all_measure_gets_one_short_line(number: str) -> None:
         ("throttle: {rate: 1 Mbit/s}, always: true, plain_tcp: cap", "paths"),
     ],
 )
-def test_what_was_probably_meant_is_said(rule: str, hint: str) -> None:
+def test_message_suggests_what_was_probably_meant(rule: str, hint: str) -> None:
     (problem,) = check_policy(f"version: 1\nrules:\n  - {{name: x, {rule}}}\n", "policy.yaml").problems
     assert hint in problem.message
     assert problem.line == 3
 
 
-def test_plain_tcp_has_no_address_ids_to_tell_a_path_by() -> None:
+def test_plain_tcp_cannot_use_a_path_with_subflow_conditions() -> None:
     text = (
         "version: 1\npaths: {lte: {clients: [10.3.0.0/16], subflow: joined}}\nrules:\n"
         "  - {name: x, paths: [lte], throttle: {rate: 1 Mbit/s}, always: true, plain_tcp: cap}\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for verdicts: tables of policies and subflows, in the operator's words."""
+"""Tests for verdicts: policies, subflows, and the resulting paths, caps and reasons."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ SPARE = policy("""\
 CAPPED = ("ethernet", True, "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active")
 
 
-def test_the_policy_of_the_demo() -> None:
+def test_demo_policy_caps_ethernet() -> None:
     assert lines(SPARE, subflow(ETHERNET), subflow(WIFI)) == [CAPPED, ("wifi", False, "no rule matches")]
 
 
-def test_ipv6_alike() -> None:
+def test_ipv6_subflows_are_capped_like_ipv4() -> None:
     assert lines(SPARE, subflow("fd77:1::2"), subflow("fd77:2::2")) == [
         CAPPED,
         ("wifi", False, "no rule matches"),
@@ -82,7 +82,7 @@ def test_ipv6_alike() -> None:
     ]
 
 
-def test_one_subflow_is_left_alone() -> None:
+def test_single_subflow_is_not_capped() -> None:
     assert lines(SPARE, subflow(ETHERNET)) == [
         ("ethernet", False, "rule spare-ethernet does not apply: only 1 active subflow (needs 2)")
     ]
@@ -91,25 +91,25 @@ def test_one_subflow_is_left_alone() -> None:
 ONE_PATH = {
     "IPv4 and IPv6 of one uplink": (subflow(ETHERNET, initial=True), subflow("fd77:1::2")),
     "two addresses of the proxy": (subflow(ETHERNET, initial=True), subflow(ETHERNET, port=40001)),
-    "a backup beside": (subflow(ETHERNET), subflow("fd77:1::2"), subflow(LTE, backup=True)),
+    "with a backup on another path": (subflow(ETHERNET), subflow("fd77:1::2"), subflow(LTE, backup=True)),
 }
 
 
 @pytest.mark.parametrize("flows", ONE_PATH.values(), ids=ONE_PATH)
 @pytest.mark.parametrize("when", ["{}", "{min_subflows: 2}", "{min_paths: 1}"])
-def test_several_subflows_on_the_only_path_are_left_alone(flows: tuple[Subflow, ...], when: str) -> None:
-    """Defect: all of these subflows were capped for ever, although there was no other path."""
+def test_several_subflows_on_the_only_path_are_not_capped(flows: tuple[Subflow, ...], when: str) -> None:
+    """Defect: all of these subflows were capped forever, although there was no other path."""
     subject = policy(f"- {{name: x, paths: [ethernet], when: {when}, throttle: {{rate: 5 Mbit/s}}}}\n")
     assert [capped for path, capped, _ in lines(subject, *flows) if path == "ethernet"] == [False, False]
-    beside = [*flows, subflow(WIFI)]
-    assert [capped for path, capped, _ in lines(subject, *beside) if path == "ethernet"] == [True, True]
+    with_wifi = [*flows, subflow(WIFI)]
+    assert [capped for path, capped, _ in lines(subject, *with_wifi) if path == "ethernet"] == [True, True]
     subject = policy(
         f"- {{name: x, when: {when}, lift_last: false, throttle: {{rate: 5 Mbit/s, share: connection}}}}\n"
     )
     assert {capped for _, capped, _ in lines(subject, *flows)} == {when != "{}" or len(flows) > 2}
 
 
-def test_subflows_on_no_path_are_on_one_and_without_paths_each_counts() -> None:
+def test_subflows_on_no_path_count_as_one_path() -> None:
     rule = "- {name: x, throttle: {rate: 5 Mbit/s}}\n"
     elsewhere = subflow(LTE), subflow("10.77.4.2")
     assert [capped for _, capped, _ in lines(policy(rule), *elsewhere)] == [False, False]
@@ -117,8 +117,8 @@ def test_subflows_on_no_path_are_on_one_and_without_paths_each_counts() -> None:
     assert [capped for _, capped, _ in lines(policy(rule, head="version: 1\n"), *elsewhere)] == [True, True]
 
 
-def test_the_cap_is_lifted_beside_nothing_but_a_backup() -> None:
-    """RFC 8684: a backup subflow carries nothing while there is a regular one, so Ethernet is the only usable path."""
+def test_cap_is_lifted_if_the_only_other_subflow_is_backup() -> None:
+    """RFC 8684: a backup subflow carries nothing while a regular subflow exists, so only Ethernet is usable."""
     lifted = "cap of rule spare-ethernet lifted: the last usable path"
     assert lines(SPARE, subflow(ETHERNET), subflow(LTE, backup=True)) == [
         ("ethernet", False, lifted),
@@ -126,11 +126,11 @@ def test_the_cap_is_lifted_beside_nothing_but_a_backup() -> None:
     ]
 
 
-def test_a_backup_is_usable_once_only_backups_are_left() -> None:
+def test_backup_is_usable_if_all_subflows_are_backup() -> None:
     assert lines(SPARE, subflow(ETHERNET, backup=True), subflow(LTE, backup=True))[0] == CAPPED
 
 
-def test_a_capped_backup_stays_capped_beside_a_regular_subflow() -> None:
+def test_capped_backup_stays_capped_with_a_regular_subflow() -> None:
     subject = policy("- {name: slow-backup, paths: [backup], throttle: {rate: 1 Mbit/s}}\n")
     assert lines(subject, subflow(WIFI), subflow(LTE, backup=True)) == [
         ("wifi", False, "no rule matches"),
@@ -138,7 +138,7 @@ def test_a_capped_backup_stays_capped_beside_a_regular_subflow() -> None:
     ]
 
 
-def test_the_cap_of_the_last_one_stays_where_the_operator_says_so() -> None:
+def test_cap_on_the_last_path_stays_with_lift_last_false() -> None:
     subject = policy("""\
         - name: always
           paths: [ethernet]
@@ -151,7 +151,7 @@ def test_the_cap_of_the_last_one_stays_where_the_operator_says_so() -> None:
     ]
 
 
-def test_first_match_wins_and_none_exempts() -> None:
+def test_first_matching_rule_decides_and_none_exempts() -> None:
     subject = policy("""\
         - {name: friends, when: {clients: [10.77.1.2]}, throttle: none}
         - {name: many, paths: [ethernet], when: {min_subflows: 3}, throttle: {rate: 1mbit}}
@@ -184,7 +184,7 @@ def test_first_match_wins_and_none_exempts() -> None:
         ("{days: [thu-tue]}", "outside its hours"),
     ],
 )
-def test_why_a_rule_does_not_apply(when: str, why: str) -> None:
+def test_reason_why_a_rule_does_not_apply(when: str, why: str) -> None:
     subject = policy(f"- {{name: x, paths: [ethernet], when: {when}, throttle: {{rate: 5mbit}}}}\n")
     assert lines(subject, subflow(ETHERNET), subflow(WIFI)) == [
         ("ethernet", False, f"rule x does not apply: {why}"),
@@ -192,7 +192,7 @@ def test_why_a_rule_does_not_apply(when: str, why: str) -> None:
     ]
 
 
-def test_the_first_rule_that_might_have_applied_is_the_one_explained() -> None:
+def test_reason_names_the_first_rule_that_might_have_applied() -> None:
     subject = policy("""\
         - {name: other, paths: [wifi], when: {min_subflows: 5}, throttle: {rate: 1mbit}}
         - {name: first, paths: [ethernet], when: {min_subflows: 4}, throttle: {rate: 1mbit}}
@@ -204,7 +204,7 @@ def test_the_first_rule_that_might_have_applied_is_the_one_explained() -> None:
     ]
 
 
-def test_a_rule_for_every_path_catches_what_is_on_none() -> None:
+def test_rule_without_paths_applies_to_subflows_on_no_path() -> None:
     subject = policy("- {name: all, throttle: {rate: 5mbit}}\n")
     assert lines(subject, subflow(ETHERNET), subflow("192.0.2.1")) == [
         ("ethernet", True, "rule all caps every subflow at 5 Mbit/s: 2 subflows active"),
@@ -212,7 +212,7 @@ def test_a_rule_for_every_path_catches_what_is_on_none() -> None:
     ]
 
 
-def test_a_dry_run_says_what_would_be_done() -> None:
+def test_dry_run_says_what_it_would_cap() -> None:
     subject = policy("- {name: x, paths: [wifi], throttle: {rate: 5mbit}}\n", PATHS + "dry_run: true\n")
     verdicts = evaluate(subject, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
     assert [verdict.reason for verdict in verdicts] == [
@@ -231,7 +231,9 @@ def test_a_dry_run_says_what_would_be_done() -> None:
         ("connection", [0xC0FFEE, 0xC0FFEE], " per connection"),
     ],
 )
-def test_who_shares_a_cap(share: str, members: list[bytes | int | None], words: str) -> None:
+def test_share_key_decides_which_subflows_share_a_cap(
+    share: str, members: list[bytes | int | None], words: str
+) -> None:
     subject = policy(f"- {{name: x, throttle: {{rate: 5mbit, share: {share}}}}}\n")
     verdicts = evaluate(subject, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
     assert [verdict.scope for verdict in verdicts] == [ScopeKey("x", Share(share), member) for member in members]
@@ -253,7 +255,7 @@ def test_who_shares_a_cap(share: str, members: list[bytes | int | None], words: 
         ('{clients: ["::/0"]}', [False, False, True]),
     ],
 )
-def test_what_a_path_matches(match: str, on_it: list[bool]) -> None:
+def test_path_matches_subflows_by_its_conditions(match: str, on_it: list[bool]) -> None:
     subject = policy("- {name: x, throttle: none}\n", f"version: 1\npaths: {{p: {match}}}\n")
     verdicts = evaluate(
         subject,
@@ -267,7 +269,7 @@ def test_what_a_path_matches(match: str, on_it: list[bool]) -> None:
     assert [verdict.path == "p" for verdict in verdicts] == on_it
 
 
-def test_the_first_path_is_the_one_shown() -> None:
+def test_verdict_shows_the_first_matching_path() -> None:
     subject = policy(
         "- {name: x, paths: [wide, narrow], throttle: {rate: 5mbit}}\n",
         dedent("""\
@@ -284,7 +286,7 @@ def test_the_first_path_is_the_one_shown() -> None:
     ]
 
 
-def test_the_clock_opens_and_closes_a_rule_for_the_same_compiled_policy() -> None:
+def test_compiled_policy_follows_the_clock() -> None:
     subject = CompiledPolicy(
         policy("- {name: x, paths: [wifi], when: {hours: [12:00-13:00]}, throttle: {rate: 5mbit}}\n")
     )
@@ -296,7 +298,7 @@ def test_the_clock_opens_and_closes_a_rule_for_the_same_compiled_policy() -> Non
     assert capped == [False, True, True, False, True, True, False, True]
 
 
-def test_policies_do_not_answer_for_each_other() -> None:
+def test_similar_policies_have_separate_results() -> None:
     other = replace(SPARE, dry_run=True)
     pair = subflow(ETHERNET), subflow(WIFI)
     for _ in range(2):
@@ -324,28 +326,28 @@ def test_each_direction_has_its_own_first_match() -> None:
 
 
 @pytest.mark.parametrize("direction", ["down", "both"])
-def test_downloads_are_judged_as_if_there_were_no_uploads(direction: str) -> None:
+def test_download_verdicts_do_not_depend_on_upload_rules(direction: str) -> None:
     subject = connection(subflow(ETHERNET, initial=True), subflow(WIFI))
     rule = "{name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}, direction: %s}"
     plain, found = (evaluate(policy(f"- {rule % each}\n"), subject, NOW) for each in ("down", direction))
     assert [replace(each, rule=None) for each in found[:2]] == [replace(each, rule=None) for each in plain]
-    assert len(plain) == 2, "no verdict on uploads where no rule is for them"
+    assert len(plain) == 2, "there are no upload verdicts if no rule is for uploads"
 
 
 BUDGET = "budget: {period: month, steps: [{after: 5 GB, throttle: {rate: 512 kbit/s}}]}"
 
 
-def named(rule: Rule | None) -> str | None:
+def rule_name(rule: Rule | None) -> str | None:
     return None if rule is None else rule.name
 
 
-def three(subject: Policy, *subflows: Subflow) -> list[tuple[str | None, str | None, str | None]]:
+def rules_by_kind(subject: Policy, *subflows: Subflow) -> list[tuple[str | None, str | None, str | None]]:
     """Return the names of the rules that cap, meter and steer each subflow."""
     verdicts = evaluate(subject, connection(*subflows), NOW)
-    return [(named(each.rule), named(each.budget), named(each.steer)) for each in verdicts]
+    return [(rule_name(each.rule), rule_name(each.budget), rule_name(each.steer)) for each in verdicts]
 
 
-def test_cap_budget_and_steering_are_three_questions() -> None:
+def test_cap_budget_and_steering_are_decided_separately() -> None:
     rules = [
         "- {name: cap, paths: [ethernet], throttle: {rate: 5mbit}}",
         f"- {{name: volume, paths: [ethernet, wifi], {BUDGET}}}",
@@ -353,7 +355,7 @@ def test_cap_budget_and_steering_are_three_questions() -> None:
     ]
     for order in (rules, rules[::-1]):
         subject = policy("\n".join(order) + "\n")
-        assert three(subject, subflow(ETHERNET), subflow(WIFI), subflow(LTE)) == [
+        assert rules_by_kind(subject, subflow(ETHERNET), subflow(WIFI), subflow(LTE)) == [
             ("cap", "volume", "order"),
             (None, "volume", "order"),
             (None, None, None),
@@ -365,10 +367,10 @@ def test_cap_budget_and_steering_are_three_questions() -> None:
         assert lines(subject, subflow(ETHERNET), subflow(WIFI)) == [
             ("ethernet", True, "rule cap caps path ethernet at 5 Mbit/s: 2 subflows active"),
             ("wifi", False, "no rule matches"),
-        ], "budgets and steering say theirs in their stages"
+        ], "reasons of budgets and steering are added by their stages"
 
 
-def test_the_first_match_of_each_kind_decides_and_none_exempts_from_its_kind_alone() -> None:
+def test_first_match_of_each_kind_decides_and_none_exempts_from_its_kind() -> None:
     subject = policy(f"""\
 - {{name: a, when: {{clients: [10.77.1.2]}}, throttle: none, steer: none}}
 - {{name: b, when: {{clients: [10.77.1.3]}}, budget: none}}
@@ -376,25 +378,28 @@ def test_the_first_match_of_each_kind_decides_and_none_exempts_from_its_kind_alo
 - {{name: d, {BUDGET}}}
 - {{name: e, steer: {{mode: load-balancing, weights: {{ethernet: 1, wifi: 1}}}}}}
 """)
-    assert three(subject, subflow("10.77.1.2"), subflow(WIFI)) == [("a", "c", None)] * 2
-    assert three(subject, subflow("10.77.1.3"), subflow(WIFI)) == [("c", None, "e")] * 2
-    assert three(subject, subflow("10.77.1.3")) == [(None, None, None)]
-    assert three(subject, subflow("10.77.1.4")) == [(None, "c", None)], "a budget counts from the first subflow on"
+    assert rules_by_kind(subject, subflow("10.77.1.2"), subflow(WIFI)) == [("a", "c", None)] * 2
+    assert rules_by_kind(subject, subflow("10.77.1.3"), subflow(WIFI)) == [("c", None, "e")] * 2
+    assert rules_by_kind(subject, subflow("10.77.1.3")) == [(None, None, None)]
+    assert rules_by_kind(subject, subflow("10.77.1.4")) == [(None, "c", None)], "a budget counts a single subflow, too"
     assert [reason for _, _, reason in lines(subject, subflow("10.77.1.2"), subflow(WIFI))] == [
         "exempted by rule a; exempted from steering by rule a"
     ] * 2
-    alone = "does not apply: only 1 active subflow (needs 2)"
-    assert lines(subject, subflow("10.77.1.4"))[0][2] == f"rule c {alone}; rule e {alone}"
+    not_met = "does not apply: only 1 active subflow (needs 2)"
+    assert lines(subject, subflow("10.77.1.4"))[0][2] == f"rule c {not_met}; rule e {not_met}"
     both = policy("- {name: a, throttle: {rate: 1mbit}, steer: {mode: smallest-delay}, when: {min_paths: 2}}\n")
-    assert lines(both, subflow("10.77.1.4"))[0][2] == f"rule a {alone}", "once, though it is so for cap and steering"
+    assert lines(both, subflow("10.77.1.4"))[0][2] == f"rule a {not_met}", (
+        "the reason is given once for cap and steering"
+    )
 
 
-def test_uploads_are_metered_for_themselves_and_never_steered() -> None:
+def test_uploads_have_their_own_budget_rule_and_are_never_steered() -> None:
     subject = policy(f"""\
 - {{name: up, direction: up, {BUDGET}}}
 - {{name: both, direction: both, throttle: none, {BUDGET}}}
 - {{name: order, steer: {{mode: waterfall, order: [wifi, ethernet]}}}}
 """)
     assert (
-        three(subject, subflow(ETHERNET), subflow(WIFI)) == [("both", "both", "order")] * 2 + [("both", "up", None)] * 2
+        rules_by_kind(subject, subflow(ETHERNET), subflow(WIFI))
+        == [("both", "both", "order")] * 2 + [("both", "up", None)] * 2
     )

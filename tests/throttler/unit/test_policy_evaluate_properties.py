@@ -149,9 +149,9 @@ INSTANTS = st.integers(0, 7 * 24 * 4).map(lambda quarters: NOW + quarters * 900.
 
 @settings(max_examples=examples(600), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS)
-def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Connection, now: float) -> None:
-    verdicts = evaluate(subject, whole, now)
-    active = whole.subflows
+def test_verdicts_equal_those_of_the_plain_implementation(subject: Policy, connection: Connection, now: float) -> None:
+    verdicts = evaluate(subject, connection, now)
+    active = connection.subflows
     assert [verdict.four_tuple for verdict in verdicts] == [each.four_tuple for each in active]
     regular = [each for each in active if not each.backup]
     usable = regular or list(active)
@@ -166,7 +166,7 @@ def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Con
             member = {
                 Share.PATH: None,
                 Share.CLIENT: each.four_tuple.remote,
-                Share.CONNECTION: whole.token,
+                Share.CONNECTION: connection.token,
             }[rule.throttle.share]
             assert verdict.scope == ScopeKey(rule.name, rule.throttle.share, member)
             assert verdict.throttle == rule.throttle
@@ -177,23 +177,25 @@ def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Con
 
 @settings(max_examples=examples(300), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS)
-def test_a_connection_is_never_left_with_a_capped_subflow_alone(subject: Policy, whole: Connection, now: float) -> None:
-    """The guarantee of lift_last: beside a capped subflow, there is always a usable one on another path."""
+def test_usable_capped_subflow_always_has_another_usable_path(
+    subject: Policy, connection: Connection, now: float
+) -> None:
+    """The guarantee of lift_last: if a usable subflow is capped, a usable subflow exists on another path."""
     subject = replace(subject, rules=[replace(rule, lift_last=True) for rule in subject.rules])
-    capped = {verdict.four_tuple for verdict in evaluate(subject, whole, now) if verdict.scope is not None}
-    usable = [each for each in whole.subflows if not each.backup] or whole.subflows
-    for each in whole.subflows:
+    capped = {verdict.four_tuple for verdict in evaluate(subject, connection, now) if verdict.scope is not None}
+    usable = [each for each in connection.subflows if not each.backup] or connection.subflows
+    for each in connection.subflows:
         if each.four_tuple in capped and each in usable:
             assert any(plain_paths(subject, other) != plain_paths(subject, each) for other in usable)
 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS, st.randoms(use_true_random=False))
-def test_a_verdict_does_not_depend_on_the_order_of_subflows(
-    subject: Policy, whole: Connection, now: float, random: Random
+def test_verdicts_do_not_depend_on_the_order_of_subflows(
+    subject: Policy, connection: Connection, now: float, random: Random
 ) -> None:
-    shuffled = list(whole.subflows)
+    shuffled = list(connection.subflows)
     random.shuffle(shuffled)
-    one = evaluate(subject, whole, now)
-    other = evaluate(subject, replace(whole, subflows=tuple(shuffled)), now)
+    one = evaluate(subject, connection, now)
+    other = evaluate(subject, replace(connection, subflows=tuple(shuffled)), now)
     assert {verdict.four_tuple: verdict for verdict in one} == {verdict.four_tuple: verdict for verdict in other}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for explanations: which rules were tried for a subflow and why they did not decide, compared with verdicts."""
+"""Tests for explanations: which rules were tried for a subflow, and why they did not decide."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from mptcp_throttler.policy.verdict import NO_RULE
 ZONE = ZoneInfo("Europe/Athens")
 
 
-def tried(
+def explain(
     subject: Policy, *subflows: Subflow, now: float = NOW, expected: int = 0, direction: Direction = Direction.DOWN
 ) -> list[tuple[str, bool, str | None]]:
-    """Return what was tried for the first of *subflows*: each rule, whether it decided, and why not."""
+    """Return the rules that were tried for the first of *subflows*: the rule, whether it decided, and why not."""
     found = CompiledPolicy(subject).tried(connection(*subflows), subflows[0], direction, now, expected)
     return [(each.rule, each.matched, each.failed) for each in found]
 
@@ -41,8 +41,8 @@ CONDITIONS = policy("""\
     """)
 
 
-def test_each_condition_that_fails_is_named() -> None:
-    assert tried(CONDITIONS, subflow(ETHERNET), subflow(WIFI)) == [
+def test_each_failed_condition_is_named() -> None:
+    assert explain(CONDITIONS, subflow(ETHERNET), subflow(WIFI)) == [
         ("elsewhere", False, "it is on path ethernet, not on wifi"),
         ("many", False, "only 2 active subflows (needs 4)"),
         ("few", False, "2 active subflows (at most 1)"),
@@ -53,12 +53,12 @@ def test_each_condition_that_fails_is_named() -> None:
     ]
 
 
-def test_a_subflow_on_no_path() -> None:
-    (first, *_) = tried(CONDITIONS, subflow(LTE), subflow(WIFI))
+def test_subflow_on_no_path_is_explained() -> None:
+    (first, *_) = explain(CONDITIONS, subflow(LTE), subflow(WIFI))
     assert first == ("elsewhere", False, "it is on no path of the policy, not on wifi")
 
 
-def test_until_when_the_clock_leaves_it_so() -> None:
+def test_explanation_says_until_when_the_clock_changes_nothing() -> None:
     subject = policy("""\
         - {name: evening, when: {hours: ["18:00-20:00"]}, throttle: {rate: 5 Mbit/s}}
         - {name: all, throttle: {rate: 6 Mbit/s}}
@@ -123,7 +123,7 @@ def test_until_when_the_clock_leaves_it_so() -> None:
         ),
     ],
 )
-def test_a_rule_outside_its_hours_says_which_and_when_they_begin_by_the_policys_clock(
+def test_rule_outside_its_hours_says_when_they_begin_in_the_policys_zone(
     when: str, now: str, words: str, until: str
 ) -> None:
     subject = policy(f"- {{name: timed, when: {{min_subflows: 1, {when}}}, throttle: {{rate: 5 Mbit/s}}}}\n")
@@ -134,7 +134,7 @@ def test_a_rule_outside_its_hours_says_which_and_when_they_begin_by_the_policys_
     assert found.until == datetime.fromisoformat(until).timestamp()
 
 
-def test_the_clock_is_not_waited_for_where_something_else_is_not_met() -> None:
+def test_hours_are_not_mentioned_if_another_condition_fails() -> None:
     subject = policy("""\
         - {name: evening, when: {min_subflows: 3, hours: ["08:00-20:00"]}, throttle: {rate: 5 Mbit/s}}
         """)
@@ -158,7 +158,7 @@ _now = st.one_of(
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(_minute, _minute), min_size=1, max_size=2), _days, _zone, _now)
-def test_until_when_is_what_a_walk_by_minutes_finds(
+def test_until_time_equals_that_of_a_search_by_minutes(
     ranges: list[tuple[int, int]], days: str, zone: str, now: float
 ) -> None:
     hours = ", ".join(
@@ -182,26 +182,26 @@ def test_until_when_is_what_a_walk_by_minutes_finds(
         assert f"; begins {begins:%H:%M}" in re.sub("(begins) [A-Z][a-z]{2} ([0-9-]{10} )?", r"\1 ", found.failed or "")
 
 
-def test_a_cap_that_is_lifted_says_why() -> None:
+def test_lifted_cap_gives_its_reason() -> None:
     subject = policy("- {name: all, when: {min_subflows: 1}, throttle: {rate: 6 Mbit/s}}\n")
-    assert tried(subject, subflow(ETHERNET)) == [("all", True, "lifted: the last usable path")]
-    assert tried(subject, subflow(ETHERNET), subflow(WIFI)) == [("all", True, None)]
+    assert explain(subject, subflow(ETHERNET)) == [("all", True, "lifted: the last usable path")]
+    assert explain(subject, subflow(ETHERNET), subflow(WIFI)) == [("all", True, None)]
 
 
-def test_what_is_anticipated_counts_for_caps() -> None:
+def test_anticipated_subflows_count_for_caps() -> None:
     subject = policy("""\
         - {name: evening, when: {hours: ["18:00-20:00"]}, throttle: {rate: 5 Mbit/s}}
         - {name: all, throttle: {rate: 6 Mbit/s}}
         """)
     flows = (subflow(ETHERNET),)
     words = "outside its hours, 18:00-20:00; begins 18:00 (Europe/Athens)"
-    assert tried(subject, *flows, expected=2) == [("evening", False, words), ("all", True, None)]
+    assert explain(subject, *flows, expected=2) == [("evening", False, words), ("all", True, None)]
     alone = policy('- {name: evening, when: {hours: ["18:00-20:00"]}, throttle: {rate: 5 Mbit/s}}\n')
     (verdict,) = evaluate(alone, connection(*flows), NOW, 2)
     assert verdict.reason == "rule evening does not apply: outside its hours"
 
 
-def test_each_question_is_explained_for_itself() -> None:
+def test_each_kind_is_explained_separately() -> None:
     subject = policy("""\
         - {name: free, paths: [ethernet], budget: none}
         - {name: volume, budget: {period: month, steps: [{after: 1 GB, throttle: {rate: 1 Mbit/s}}]}}
@@ -226,7 +226,7 @@ def test_each_question_is_explained_for_itself() -> None:
     assert kinds(1, Direction.UP) == [(Kind.THROTTLE, "cap", True)]
 
 
-def test_rules_of_the_other_direction_and_below_the_one_that_decides_are_named() -> None:
+def test_rules_for_the_other_direction_and_below_the_decisive_one_are_named() -> None:
     """Defect: an explanation of a capped upload did not mention the exemption, which was for downloads only."""
     subject = policy("""\
         - {name: vip, direction: down, throttle: none}
@@ -242,8 +242,8 @@ def test_rules_of_the_other_direction_and_below_the_one_that_decides_are_named()
     ]
 
 
-def test_the_reason_is_that_of_the_rule_that_is_nearest_to_matching() -> None:
-    """Defect: the reason was that of the first rule, which was for other clients."""
+def test_reason_names_the_rule_that_is_nearest_to_matching() -> None:
+    """Defect: the reason named the first rule, which was for other clients."""
     subject = policy("""\
         - {name: vip, when: {clients: [10.99.0.0/16]}, throttle: none}
         - {name: dear, when: {min_subflows: 4, hours: ["18:00-24:00"]}, throttle: {rate: 1 Mbit/s}}
@@ -266,7 +266,7 @@ _rule = st.tuples(st.sampled_from(["", "paths: [ethernet], ", "paths: [wifi, bac
     st.sampled_from([10, 19]),
     st.integers(0, 3),
 )
-def test_the_explanation_agrees_with_the_verdict(
+def test_explanation_agrees_with_the_verdict(
     rules: list[tuple[str, str]], remotes: list[str], hour: int, expected: int
 ) -> None:
     subject = policy(
@@ -295,5 +295,5 @@ def test_the_explanation_agrees_with_the_verdict(
             assert verdict.reason in reasons
 
 
-def test_an_unknown_direction_tries_nothing() -> None:
-    assert tried(CONDITIONS, subflow(ETHERNET), direction=Direction.UP) == []
+def test_direction_without_rules_tries_none() -> None:
+    assert explain(CONDITIONS, subflow(ETHERNET), direction=Direction.UP) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for good policy files: what they mean, and that the files that we ship are good."""
+"""Tests for valid policy files: what they mean, and that the shipped files are valid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load(text: str) -> Policy:
     return policy
 
 
-def test_everything_that_can_be_said() -> None:
+def test_policy_with_all_keys() -> None:
     policy = load("""\
         version: 1
         time_zone: Europe/Athens
@@ -96,7 +96,7 @@ def test_everything_that_can_be_said() -> None:
     )
 
 
-def test_what_holds_unless_something_else_is_said() -> None:
+def test_defaults_of_a_minimal_policy() -> None:
     policy = load("""\
         version: 1
         rules:
@@ -122,7 +122,7 @@ def test_what_holds_unless_something_else_is_said() -> None:
     )
 
 
-def test_an_exemption_holds_for_a_single_subflow_too_unless_it_says_otherwise() -> None:
+def test_exemption_applies_to_a_single_subflow_by_default() -> None:
     policy = load("""\
         version: 1
         rules:
@@ -142,7 +142,7 @@ def test_an_exemption_holds_for_a_single_subflow_too_unless_it_says_otherwise() 
         ("longest_retry: 15", [5, 10, 15, 15]),
     ],
 )
-def test_no_pause_of_the_guard_is_shorter_than_the_one_before(guard: str, pauses: list[float]) -> None:
+def test_pauses_of_the_guard_never_get_shorter(guard: str, pauses: list[float]) -> None:
     """Defect: with ``retry`` above 300 and no ``longest_retry``, the second pause was only 300 seconds."""
     policy = load(f"version: 1\nguard: {{{guard}}}\nrules: []\n")
     candidate = Candidate()
@@ -153,7 +153,7 @@ def test_no_pause_of_the_guard_is_shorter_than_the_one_before(guard: str, pauses
     assert found == pauses
 
 
-def test_a_rule_for_single_subflows_need_not_say_so_twice() -> None:
+def test_max_subflows_1_implies_min_subflows_1() -> None:
     policy = load("""\
         version: 1
         rules:
@@ -175,12 +175,12 @@ def test_a_rule_for_single_subflows_need_not_say_so_twice() -> None:
         ("{hours: [00:00-24:00]}", (Window(EVERY_DAY, time(0), time(0)),)),
     ],
 )
-def test_days_and_hours(when: str, windows: tuple[Window, ...] | None) -> None:
+def test_days_and_hours_become_windows(when: str, windows: tuple[Window, ...] | None) -> None:
     policy = load(f"version: 1\nrules: [{{name: a, throttle: none, when: {when}}}]\n")
     assert policy.rules[0].when.windows == (None if windows is None else list(windows))
 
 
-def test_yaml_1_2_words_are_text() -> None:
+def test_yaml_1_1_booleans_are_text() -> None:
     policy = load("""\
         version: 1
         paths:
@@ -196,7 +196,7 @@ def test_yaml_1_2_words_are_text() -> None:
     assert policy.rules[0].name == "off"
 
 
-def test_anchors_and_merge_keys() -> None:
+def test_anchors_and_merge_keys_are_resolved() -> None:
     policy = load("""\
         version: 1
         rules:
@@ -221,7 +221,7 @@ def test_anchors_and_merge_keys() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_anchor_may_be_set_anew() -> None:
+def test_anchor_may_be_defined_again() -> None:
     policy = load("""\
         version: 1
         rules:
@@ -232,11 +232,11 @@ def test_an_anchor_may_be_set_anew() -> None:
     assert [rule.throttle.rate for rule in policy.rules if rule.throttle] == [10**6, 2 * 10**6, 2 * 10**6]
 
 
-def test_a_byte_order_mark_and_crlf_do_no_harm() -> None:
+def test_byte_order_mark_and_crlf_are_accepted() -> None:
     assert load("\ufeffversion: 1\r\nrules: []\r\n") == a_policy((), (), ZoneInfo("UTC"))
 
 
-def test_the_policy_of_the_demo() -> None:
+def test_demo_policy_is_as_expected() -> None:
     policy = load_policy((CONF / "policy.yaml").read_text(), "policy.yaml")
     assert [(name, [str(prefix) for prefix in path.clients or ()]) for name, path in policy.paths.items()] == [
         ("ethernet", ["10.77.1.0/24", "fd77:1::/64"]),
@@ -249,7 +249,7 @@ FILES = [CONF / "policy.yaml", *sorted((CONF / "examples").glob("*.yaml"))]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_the_policies_we_ship_have_no_problem(path: Path) -> None:
+def test_shipped_policies_have_no_problem(path: Path) -> None:
     text = path.read_text()
     checked = check_policy(text, path.name)
     assert checked.problems == ()
@@ -259,13 +259,13 @@ def test_the_policies_we_ship_have_no_problem(path: Path) -> None:
     assert text.startswith(f"# yaml-language-server: $schema={schema}\n")
 
 
-def test_several_rules_feed_one_budget() -> None:
+def test_rules_may_share_one_budget() -> None:
     text = rules("name: x, paths: [a], budget: month", "name: y, paths: [b], budget: month") + NAMED
     policy = load_policy(text, "policy.yaml")
     assert [budget.title for budget in policy.budgets.values()] == ["budget month"]
     assert policy.rules[0].budget is policy.rules[1].budget
     (own,) = load_policy(rules(f"name: x, {BUDGET}"), "p").budgets.values()
-    assert (own.name, own.title) == ("x", "budget of rule x"), "the ledger's name of it, as ever"
+    assert (own.name, own.title) == ("x", "budget of rule x"), "the ledger uses the rule's name"
 
 
 @pytest.mark.parametrize(
@@ -292,12 +292,12 @@ def test_several_rules_feed_one_budget() -> None:
         ),
     ],
 )
-def test_mistakes_with_budgets_and_steering(rule: str, error: str) -> None:
+def test_mistakes_with_budgets_and_steering_are_reported(rule: str, error: str) -> None:
     problems = [str(problem) for problem in check_policy(rules(rule) + NAMED, "policy.yaml").problems]
     assert any(problem.startswith(f"policy.yaml:{error}") for problem in problems), problems
 
 
-def test_waterfall_is_what_3gpp_calls_priority_based() -> None:
+def test_waterfall_equals_priority_based() -> None:
     one, other = (
         load_policy(rules(f"name: x, steer: {{mode: {mode}, order: [a, b]}}"), "p").rules[0].steer
         for mode in ("waterfall", "priority-based")

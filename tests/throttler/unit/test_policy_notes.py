@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for warnings and notes about a policy file: what cannot be meant, and what is easily overlooked."""
+"""Tests for warnings and notes about a policy file: probable mistakes, and effects that are easily overlooked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def warnings(text: str) -> list[str]:
         (f"name: x, {CAP}, when: {{max_subflows: 4}}", f"name: y, {CAP}, when: {{max_subflows: 3}}"),
     ],
 )
-def test_a_rule_that_is_never_reached_is_warned_of(earlier: str, later: str) -> None:
+def test_unreachable_rule_is_warned_about(earlier: str, later: str) -> None:
     assert warnings(rules(earlier, later)) == [
         'policy.yaml:5: warning: rules[1]: rule "y" is never reached: "x" above it catches all that it could catch'
     ]
@@ -51,11 +51,11 @@ def test_a_rule_that_is_never_reached_is_warned_of(earlier: str, later: str) -> 
         (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}"),
     ],
 )
-def test_a_rule_that_can_be_reached_is_not(earlier: str, later: str) -> None:
+def test_reachable_rule_is_not_warned_about(earlier: str, later: str) -> None:
     assert warnings(rules(earlier, later)) == []
 
 
-def test_a_cap_that_is_always_lifted_is_warned_of() -> None:
+def test_cap_that_is_always_lifted_is_warned_about() -> None:
     when = "when: {min_subflows: 1, max_subflows: 1}"
     assert warnings(rules(f"name: x, {CAP}, {when}")) == [
         'policy.yaml:4: warning: rules[0]: rule "x" never caps anything: the only active subflow is on the last usable '
@@ -64,7 +64,7 @@ def test_a_cap_that_is_always_lifted_is_warned_of() -> None:
     assert warnings(rules(f"name: x, {CAP}, {when}, lift_last: false")) == []
 
 
-def test_a_path_told_by_address_ids_is_warned_of() -> None:
+def test_path_defined_by_address_ids_is_warned_about() -> None:
     text = f"version: 1\npaths: {{lte: {{remote_ids: [1]}}}}\nrules:\n  - {{name: x, {CAP}, paths: [lte]}}\n"
     assert [each.partition(",")[0] for each in warnings(text)] == [
         'policy.yaml:4: warning: rules[0]: path "lte" is told by remote_ids'
@@ -87,13 +87,13 @@ def notes(text: str) -> list[str]:
         ("clients: [10.1.0.0/16]", "{}", []),
     ],
 )
-def test_a_rule_that_waits_for_two_paths_where_there_is_one_is_noted(path: str, when: str, noted: list[str]) -> None:
+def test_rule_that_waits_for_two_paths_with_one_interface_is_noted(path: str, when: str, noted: list[str]) -> None:
     text = f"version: 1\npaths: {{wan: {{{path}}}}}\nrules:\n  - {{name: x, {CAP}, when: {when}}}\n"
     found = check_policy(text, "policy.yaml", ["wan0"]).notes
     assert [str(each).partition(",")[0] for each in found] == noted
 
 
-def test_rules_for_different_questions_leave_each_other_alone() -> None:
+def test_rules_of_different_kinds_do_not_affect_each_other() -> None:
     """Defect: a note advised to add `budget: none` to a cap above a budget, which turned the budget off."""
     assert warnings(rules(f"name: x, {CAP}", f"name: y, {BUDGET}", f"name: z, {STEER}")) == []
     assert notes(rules(f"name: x, {CAP}", f"name: y, {BUDGET}")) == []
@@ -112,7 +112,7 @@ def test_rules_for_different_questions_leave_each_other_alone() -> None:
         ("subflow: joined", "subflow: initial", True),
     ],
 )
-def test_a_narrow_path_below_a_wide_one_is_never_reached(wide: str, narrow: str, reached: bool) -> None:
+def test_narrow_path_below_a_wide_one_is_never_reached(wide: str, narrow: str, reached: bool) -> None:
     text = (
         f"version: 1\npaths: {{wide: {{{wide}}}, narrow: {{{narrow}}}}}\nrules:\n"
         f"  - {{name: x, {CAP}, paths: [wide]}}\n  - {{name: y, {CAP}, paths: [narrow]}}\n"
@@ -124,7 +124,7 @@ def test_a_narrow_path_below_a_wide_one_is_never_reached(wide: str, narrow: str,
 
 
 @pytest.mark.parametrize("kind", ["budget", "steer"])
-def test_an_exemption_that_used_to_be_one_from_everything_is_warned_of_with_the_line_to_add(kind: str) -> None:
+def test_exemption_from_caps_only_is_warned_about_with_the_line_to_add(kind: str) -> None:
     later = f"name: y, {EACH[kind]}"
     assert warnings(rules("name: x, throttle: none", later)) == [
         f'policy.yaml:4: warning: rules[0]: rule "x" does not exempt from the {kind} of rule "y" below it: add '
@@ -136,12 +136,12 @@ def test_an_exemption_that_used_to_be_one_from_everything_is_warned_of_with_the_
     assert warnings(rules(later, "name: x, throttle: none")) == []
 
 
-def test_smallest_delay_used_to_exempt_as_well() -> None:
+def test_smallest_delay_without_an_exemption_is_warned_about() -> None:
     (warning,) = warnings(rules("name: x, steer: {mode: smallest-delay}", f"name: y, {CAP}"))
     assert 'add "throttle: none"' in warning
 
 
-def test_an_exemption_is_for_both_directions_unless_it_says_otherwise() -> None:
+def test_exemption_applies_to_both_directions_by_default() -> None:
     """Defect: `throttle: none` exempted downloads only: a rule below with `direction: both` capped uploads."""
     cap = f"name: y, {CAP}, direction: both"
     some = "name: x, throttle: none, when: {clients: [10.0.0.0/8]}"
@@ -156,8 +156,8 @@ def test_an_exemption_is_for_both_directions_unless_it_says_otherwise() -> None:
 
 
 @pytest.mark.parametrize("kind", ["throttle", "budget"])
-def test_an_exemption_of_clients_below_the_cap_for_all_is_warned_of(kind: str) -> None:
-    """Defect: VIPs whose rule was below that of all customers were capped, and there was no warning."""
+def test_exemption_of_clients_below_the_cap_for_all_is_warned_about(kind: str) -> None:
+    """Defect: VIPs were capped without a warning if their rule was below the rule for all customers."""
     cap = f'name: y, {EACH[kind]}, when: {{hours: ["08:00-18:00"]}}'
     vip = f"name: x, {kind}: none, when: {{clients: [10.9.0.0/16]}}"
     (warning,) = (each for each in warnings(rules(cap, vip)) if "above it" in each)
@@ -166,7 +166,7 @@ def test_an_exemption_of_clients_below_the_cap_for_all_is_warned_of(kind: str) -
     assert not [each for each in warnings(rules(cap, f"name: x, {kind}: none")) if "move it above" in each]
 
 
-def test_an_answer_that_never_decides_is_warned_of_for_itself() -> None:
+def test_key_that_never_decides_is_warned_about() -> None:
     assert warnings(rules(f"name: x, {CAP}, direction: down", f"name: y, {CAP}, direction: both, {BUDGET}")) == [
         'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides: "x" above it does for all that it '
         "could catch"
@@ -181,7 +181,7 @@ def test_an_answer_that_never_decides_is_warned_of_for_itself() -> None:
     ]
 
 
-def test_a_budget_without_a_rule_is_warned_of_and_none_is_no_name() -> None:
+def test_budget_without_a_rule_is_warned_about_and_none_is_no_name() -> None:
     assert warnings(rules(f"name: x, {CAP}") + NAMED) == [
         "policy.yaml:5: warning: budgets.month: no rule feeds this budget"
     ]
@@ -192,15 +192,15 @@ def test_a_budget_without_a_rule_is_warned_of_and_none_is_no_name() -> None:
 UPLINKS = ("wan0", "wan1")
 
 
-def of_interfaces(*lines: str, interfaces: tuple[str, ...] | None = UPLINKS) -> list[str]:
+def interface_notes(*lines: str, interfaces: tuple[str, ...] | None = UPLINKS) -> list[str]:
     paths = "{a: {subflow: initial}, one: {interfaces: [wan1]}, other: {interfaces: [wan0]}, two: {interfaces: [w, v]}}"
     text = f"version: 1\npaths: {paths}\nrules:\n" + "".join(f"- {{{line}}}\n" for line in lines)
     return [str(note) for note in check_policy(text, "policy.yaml", interfaces).notes]
 
 
 @pytest.mark.parametrize("paths", ["", ", paths: [a]", ", paths: [one, other]", ", paths: [one, a]"])
-def test_a_cap_that_holds_for_each_of_several_interfaces_is_noted(paths: str) -> None:
-    assert of_interfaces(f"name: x, {CAP}{paths}") == [
+def test_cap_that_applies_to_each_of_several_interfaces_is_noted(paths: str) -> None:
+    assert interface_notes(f"name: x, {CAP}{paths}") == [
         'policy.yaml:4: note: rules[0]: the cap of rule "x" holds for each interface apart: where downloads leave by '
         "wan0 and wan1, they get up to 2 times the rate together"
     ]
@@ -213,22 +213,22 @@ def test_a_cap_that_holds_for_each_of_several_interfaces_is_noted(paths: str) ->
         f"name: x, {CAP}, direction: up",
         "name: x, throttle: none",
         "name: x, budget: {period: month, steps: [{after: 1 GB, throttle: none}]}",
-        # nothing is shaped on either of its interfaces, for which there is another warning
+        # These interfaces are not shaped, and another warning says so
         f"name: x, {CAP}, paths: [two]",
     ],
 )
-def test_a_cap_on_one_interface_is_not_noted(rule: str) -> None:
-    assert of_interfaces(rule) == []
+def test_cap_on_one_interface_is_not_noted(rule: str) -> None:
+    assert interface_notes(rule) == []
 
 
-def test_with_one_interface_or_an_unknown_number_nothing_is_noted_unless_paths_name_several() -> None:
-    assert of_interfaces(f"name: x, {CAP}", interfaces=("wan0",)) == []
-    assert of_interfaces(f"name: x, {CAP}", f"name: y, {CAP}, paths: [a, one]", interfaces=None) == []
-    (note,) = of_interfaces(f"name: x, {CAP}, paths: [two]", interfaces=None)
+def test_cap_is_noted_without_known_interfaces_only_if_paths_name_several() -> None:
+    assert interface_notes(f"name: x, {CAP}", interfaces=("wan0",)) == []
+    assert interface_notes(f"name: x, {CAP}", f"name: y, {CAP}, paths: [a, one]", interfaces=None) == []
+    (note,) = interface_notes(f"name: x, {CAP}, paths: [two]", interfaces=None)
     assert "leave by v and w" in note
 
 
-def test_a_budget_that_rules_feed_on_different_interfaces_is_noted_once() -> None:
+def test_budget_of_rules_on_different_interfaces_is_noted_once() -> None:
     text = (
         "version: 1\npaths: {one: {interfaces: [wan1]}, other: {interfaces: [wan0]}}\n"
         "budgets: {paid: {period: month, steps: [{after: 1 GB, throttle: {rate: 1mbit}}]}}\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for windows by local time: across midnight, across weeks, and at both daylight-saving changes."""
+"""Tests for windows in local time: across midnight, across weeks, and at both daylight-saving changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def policy(*windows: Window, zone: ZoneInfo = ATHENS) -> Policy:
 
 
 def at(text: str) -> float:
-    """Return the instant of ``2026-03-29T03:00:00+03:00``."""
+    """Return the time in seconds since the epoch of ``2026-03-29T03:00:00+03:00`` and the like."""
     return datetime.fromisoformat(text).timestamp()
 
 
@@ -53,7 +53,7 @@ def at(text: str) -> float:
         ("00:00-00:00", ("sat",), "2026-07-05T00:00:00", False),
     ],
 )
-def test_a_window(hours: str, days: tuple[str, ...], when: str, expected: bool) -> None:
+def test_window_is_open_at_the_given_time(hours: str, days: tuple[str, ...], when: str, expected: bool) -> None:
     assert is_open([window(hours, *days)], datetime.fromisoformat(when)) is expected
 
 
@@ -80,7 +80,7 @@ def test_office_hours_skip_the_weekend() -> None:
     ]
 
 
-def test_once_a_week_is_seen_a_week_ahead() -> None:
+def test_weekly_window_is_found_a_week_ahead() -> None:
     weekly = policy(window("08:00-09:00", "wed"))
     assert changes(weekly, "2026-07-01T09:00:00+03:00", 2) == [
         "2026-07-08T08:00:00+03:00 opens",
@@ -88,12 +88,12 @@ def test_once_a_week_is_seen_a_week_ahead() -> None:
     ]
 
 
-def test_windows_that_touch_do_not_wake_anybody() -> None:
+def test_adjacent_windows_cause_no_change_between_them() -> None:
     joined = policy(window("08:00-12:00"), window("12:00-18:00"))
     assert changes(joined, "2026-07-01T09:00:00+03:00", 1) == ["2026-07-01T18:00:00+03:00 closes"]
 
 
-def test_what_never_changes() -> None:
+def test_next_change_is_none_if_a_policy_never_changes() -> None:
     now = at("2026-07-01T09:00:00+03:00")
     assert policy().next_change(now) is None
     assert policy(window("00:00-00:00")).next_change(now) is None
@@ -103,35 +103,35 @@ def test_what_never_changes() -> None:
 # Athens, Sunday 29 March 2026: at 03:00+02:00 clocks go to 04:00+03:00.
 
 
-def test_spring_hours_on_both_sides_of_the_skipped_hour() -> None:
+def test_spring_window_around_the_skipped_hour() -> None:
     assert changes(policy(window("01:00-05:00")), "2026-03-29T00:00:00+02:00", 2) == [
         "2026-03-29T01:00:00+02:00 opens",
         "2026-03-29T05:00:00+03:00 closes",
     ]
 
 
-def test_spring_a_window_that_starts_in_the_skipped_hour_opens_after_it() -> None:
+def test_spring_window_that_starts_in_the_skipped_hour_opens_after_it() -> None:
     assert changes(policy(window("03:30-05:00")), "2026-03-29T00:00:00+02:00", 2) == [
         "2026-03-29T04:00:00+03:00 opens",
         "2026-03-29T05:00:00+03:00 closes",
     ]
 
 
-def test_spring_a_window_that_ends_in_the_skipped_hour_closes_with_it() -> None:
+def test_spring_window_that_ends_in_the_skipped_hour_closes_with_it() -> None:
     assert changes(policy(window("02:00-03:30")), "2026-03-29T00:00:00+02:00", 2) == [
         "2026-03-29T02:00:00+02:00 opens",
         "2026-03-29T04:00:00+03:00 closes",
     ]
 
 
-def test_spring_a_window_inside_the_skipped_hour_does_not_open_that_day() -> None:
+def test_spring_window_within_the_skipped_hour_does_not_open() -> None:
     assert changes(policy(window("03:15-03:45")), "2026-03-29T00:00:00+02:00", 2) == [
         "2026-03-30T03:15:00+03:00 opens",
         "2026-03-30T03:45:00+03:00 closes",
     ]
 
 
-def test_spring_a_weekly_window_inside_the_skipped_hour_waits_two_weeks() -> None:
+def test_spring_weekly_window_within_the_skipped_hour_waits_two_weeks() -> None:
     weekly = policy(window("03:15-03:45", "sun"))
     assert changes(weekly, "2026-03-22T03:45:00+02:00", 1) == ["2026-04-05T03:15:00+03:00 opens"]
 
@@ -139,14 +139,14 @@ def test_spring_a_weekly_window_inside_the_skipped_hour_waits_two_weeks() -> Non
 # Athens, Sunday 25 October 2026: at 04:00+03:00 clocks go back to 03:00+02:00.
 
 
-def test_autumn_hours_on_both_sides_of_the_repeated_hour() -> None:
+def test_autumn_window_around_the_repeated_hour() -> None:
     assert changes(policy(window("02:00-05:00")), "2026-10-25T00:00:00+03:00", 2) == [
         "2026-10-25T02:00:00+03:00 opens",
         "2026-10-25T05:00:00+02:00 closes",
     ]
 
 
-def test_autumn_a_window_inside_the_repeated_hour_opens_twice() -> None:
+def test_autumn_window_within_the_repeated_hour_opens_twice() -> None:
     assert changes(policy(window("03:15-03:45")), "2026-10-25T00:00:00+03:00", 5) == [
         "2026-10-25T03:15:00+03:00 opens",
         "2026-10-25T03:45:00+03:00 closes",
@@ -156,7 +156,7 @@ def test_autumn_a_window_inside_the_repeated_hour_opens_twice() -> None:
     ]
 
 
-def test_autumn_a_window_that_ends_in_the_repeated_hour_opens_again() -> None:
+def test_autumn_window_that_ends_in_the_repeated_hour_opens_again() -> None:
     assert changes(policy(window("02:00-03:30")), "2026-10-25T00:00:00+03:00", 4) == [
         "2026-10-25T02:00:00+03:00 opens",
         "2026-10-25T03:30:00+03:00 closes",
@@ -179,31 +179,29 @@ INSTANTS = st.one_of(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(WINDOWS, min_size=1, max_size=2), st.sampled_from(ZONES), INSTANTS)
-def test_the_next_change_is_what_a_walk_by_quarter_hours_finds(windows: list[Window], zone: str, start: float) -> None:
-    """All offsets and window ends here are multiples of 15 minutes, so that a check every 15 minutes misses nothing."""
+def test_next_change_equals_that_of_a_search_by_quarter_hours(windows: list[Window], zone: str, start: float) -> None:
+    """All offsets and window ends here are multiples of 15 minutes, so a check every 15 minutes misses no change."""
     subject = policy(*windows, zone=ZoneInfo(zone))
     before = subject.open_rules(start)
     quarter = start // 900 * 900
-    walked = (quarter + 900 * step for step in range(1, 4 * 24 * 14))
-    expected = next((instant for instant in walked if subject.open_rules(instant) != before), None)
+    instants = (quarter + 900 * step for step in range(1, 4 * 24 * 14))
+    expected = next((instant for instant in instants if subject.open_rules(instant) != before), None)
     assert subject.next_change(start) == expected
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(WINDOWS, min_size=1, max_size=2), st.sampled_from(ZONES), INSTANTS)
-def test_the_last_change_is_what_a_walk_back_by_quarter_hours_finds(
-    windows: list[Window], zone: str, now: float
-) -> None:
+def test_last_change_equals_that_of_a_search_by_quarter_hours(windows: list[Window], zone: str, now: float) -> None:
     subject = policy(*windows, zone=ZoneInfo(zone))
     state = subject.open_rules(now)
     quarter = now // 900 * 900
-    walked = (quarter - 900 * step for step in range(4 * 24 * 14))
-    before = next((instant for instant in walked if subject.open_rules(instant) != state), None)
+    instants = (quarter - 900 * step for step in range(4 * 24 * 14))
+    before = next((instant for instant in instants if subject.open_rules(instant) != state), None)
     found = last_change(tuple(windows), ZoneInfo(zone), now)
     assert found == (None if before is None else before + 900)
 
 
-def test_what_just_opened_opened_now() -> None:
+def test_last_change_includes_the_present_second() -> None:
     hours = (window("08:00-18:00"),)
     for now, changed in (("08:00", "08:00"), ("07:59", "18:00"), ("18:00", "18:00"), ("17:59", "08:00")):
         day = "2026-06-30" if now < changed else "2026-07-01"
@@ -211,7 +209,7 @@ def test_what_just_opened_opened_now() -> None:
     assert last_change((window("00:00-00:00"),), ATHENS, at("2026-07-01T08:00:00+03:00")) is None
 
 
-def test_open_rules_speaks_of_every_rule() -> None:
+def test_open_rules_has_an_entry_for_every_rule() -> None:
     subject = a_policy(
         (),
         (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the published JSON Schemas: they are generated from the models, and agree with what is accepted."""
+"""Tests for the published JSON Schemas: they are generated from the models, and agree with the policy's checks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ RULE: dict[str, object] = {"name": "a", "throttle": {"rate": "5 Mbit/s"}}
 
 
 @pytest.mark.parametrize("name", ["policy.schema.json", "throttler.schema.json"])
-def test_the_committed_schema_is_the_generated_one(name: str) -> None:
+def test_committed_schema_is_the_generated_one(name: str) -> None:
     committed = (CONF / name).read_text(encoding="utf-8")
     assert committed == schema_texts()[name], "run: python -m mptcp_throttler.views.schemas conf"
 
 
-def test_the_command_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_the_schemas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 0
     assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == schema_texts()
     assert main([]) == 2
@@ -42,14 +42,14 @@ def objects(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", ["policy.schema.json", "throttler.schema.json"])
-def test_no_section_takes_an_unknown_key_and_none_takes_null(name: str) -> None:
+def test_no_section_accepts_unknown_keys_or_null(name: str) -> None:
     text = schema_texts()[name]
     for _, schema in objects(json.loads(text)):
         assert schema["additionalProperties"] is False
     assert "null" not in text
 
 
-def test_the_examples_are_accepted() -> None:
+def test_examples_in_the_policy_schema_are_accepted() -> None:
     schema = json.loads(schema_texts()["policy.schema.json"])
 
     def check(path: dict[str, Any], rule: dict[str, Any], **top: Any) -> None:
@@ -76,7 +76,7 @@ def test_the_examples_are_accepted() -> None:
             check({"backup": True}, RULE | fed, **{key: example})
 
 
-def test_the_examples_of_the_settings_are_accepted() -> None:
+def test_examples_in_the_settings_schema_are_accepted() -> None:
     for key, value in json.loads(schema_texts()["throttler.schema.json"])["properties"].items():
         for example in value["examples"]:
             load_settings(
@@ -102,7 +102,7 @@ RULES_WITH: dict[str, Callable[[str], dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_an_editor_and_the_daemon_agree_on_a_word(word: str) -> None:
+def test_schema_patterns_accept_the_same_words_as_the_policy(word: str) -> None:
     for pattern, rule in RULES_WITH.items():
         document = json.dumps({"version": 1, "rules": [rule(word)]})
         accepted = check_policy(document, "policy.json").policy is not None

@@ -37,7 +37,7 @@ NETWORKS = st.builds(
 
 @settings(max_examples=examples(500), deadline=None)
 @given(st.lists(NETWORKS, max_size=6), ADDRESSES)
-def test_an_address_is_in_those_in_which_ipaddress_has_it(
+def test_prefix_table_agrees_with_ipaddress_about_addresses(
     networks: list[Network], address: IPv4Address | IPv6Address
 ) -> None:
     assert Prefixes((each, True) for each in networks).holds(address.packed) is any(
@@ -47,9 +47,7 @@ def test_an_address_is_in_those_in_which_ipaddress_has_it(
 
 @settings(max_examples=examples(500), deadline=None)
 @given(st.lists(NETWORKS, max_size=6), NETWORKS)
-def test_around_a_prefix_are_those_of_which_ipaddress_says_so_and_of_two_the_first(
-    networks: list[Network], inner: Network
-) -> None:
+def test_prefix_table_finds_the_prefixes_around_another_longest_first(networks: list[Network], inner: Network) -> None:
     around = {
         network: networks.index(network)
         for network in networks
@@ -79,7 +77,7 @@ def work(call: Callable[[], object]) -> int:
     return count
 
 
-def many(prefixes: int) -> CompiledPolicy:
+def policy_with_prefixes(prefixes: int) -> CompiledPolicy:
     """Return a policy with *prefixes* prefixes in a path and in the condition of a rule."""
     networks = tuple(ip_network(((172 << 24) + number, 32)) for number in range(prefixes))
     path = a_path("path", clients=(*networks, ip_network("10.0.0.0/8")))
@@ -87,11 +85,11 @@ def many(prefixes: int) -> CompiledPolicy:
     return CompiledPolicy(a_policy((path,), rules, ZoneInfo("UTC"), False))
 
 
-def test_a_decision_costs_as_much_with_many_prefixes_as_with_few() -> None:
+def test_decision_with_many_prefixes_costs_as_much_as_with_few() -> None:
     """Defect: a decision examined all prefixes, so that 64 decisions about new clients took 35 ms."""
 
     def decided(prefixes: int) -> int:
-        subject = many(prefixes)
+        subject = policy_with_prefixes(prefixes)
         subject.evaluate(connection(subflow("10.0.0.1"), subflow("192.0.2.1")), NOW)
         return work(lambda: subject.evaluate(connection(subflow("10.0.0.2"), subflow("192.0.2.2")), NOW))
 
@@ -100,9 +98,9 @@ def test_a_decision_costs_as_much_with_many_prefixes_as_with_few() -> None:
 
 @pytest.mark.nightly(besides=("[5000]",))
 @pytest.mark.parametrize("addresses", [5_000, 30_000])
-def test_what_is_known_of_many_addresses_is_known_in_the_next_round(addresses: int) -> None:
-    """Defect: only 4,096 results were cached. If more addresses were asked for in turn, none was found again."""
-    subject = many(1)
+def test_results_for_many_addresses_are_found_in_the_cache(addresses: int) -> None:
+    """Defect: only 4,096 results were cached. If more addresses were looked up in turn, none was found again."""
+    subject = policy_with_prefixes(1)
     whole = [
         connection(subflow(str(ip_address((10 << 24) + number))), subflow(str(ip_address((11 << 24) + number))))
         for number in range(addresses)

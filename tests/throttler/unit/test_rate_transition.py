@@ -36,28 +36,31 @@ rates = st.integers(64_000, 10_000_000_000)
 
 
 def phase_of(transition: RateTransition) -> Phase:
-    """Return its phase. The type checker must not assume the phase from before the step."""
+    """Return the phase.
+
+    Reading the attribute directly, the type checker would assume the phase from before the step.
+    """
     return transition.phase
 
 
-def test_drain_ramp_done() -> None:
+def test_transition_drains_ramps_and_ends() -> None:
     transition = RateTransition.of(FULL_FLIGHT, 5_000_000, 0.0)
     draining = transition.step(0.0, 2_000_000)
     assert transition.phase is Phase.DRAIN
-    assert draining.rate is None, "what waits leaves at full speed"
+    assert draining.rate is None, "queued data leave at full speed"
     assert draining.not_sent is not None
-    assert 230_000 < draining.not_sent < 240_000, "20 ms at 95 Mbit/s"
+    assert 230_000 < draining.not_sent < 240_000, "the limit of unsent bytes is 20 ms at 95 Mbit/s"
     assert transition.step(0.1, 900_000) == draining
     began = transition.step(0.2, draining.not_sent)
     assert phase_of(transition) is Phase.RAMP
     assert began.rate == 95_000_000
     half = transition.step(0.2 + RAMP_SECONDS / 2, 50_000)
-    assert half.rate == pytest.approx((95e6 * 5e6) ** 0.5, rel=0.01), "half-way of a geometric fall"
+    assert half.rate == pytest.approx((95e6 * 5e6) ** 0.5, rel=0.01), "the rate falls geometrically"
     assert transition.step(1.5, 50_000) == SocketLimit(5_000_000)
     assert phase_of(transition) is Phase.DONE
 
 
-def test_a_drain_that_does_not_end_is_cut_short() -> None:
+def test_long_drain_is_cut_short() -> None:
     transition = RateTransition.of(FULL_FLIGHT, 5_000_000, 0.0)
     transition.step(MAX_DRAIN_SECONDS - 0.01, 2_000_000)
     assert transition.phase is Phase.DRAIN
@@ -65,16 +68,16 @@ def test_a_drain_that_does_not_end_is_cut_short() -> None:
     assert phase_of(transition) is Phase.RAMP
 
 
-def test_the_lower_the_cap_the_less_may_wait_towards_the_end() -> None:
+def test_unsent_limit_lasts_less_time_at_a_lower_cap() -> None:
     ends = []
     for target in (1_000_000, 5_000_000):
         transition = RateTransition.of(FULL_FLIGHT, target, 0.0)
         transition.step(0.0, 0)
         ends.append(8 * (transition.step(RAMP_SECONDS, 0).not_sent or 0) / target)
-    assert ends[0] < 0.06 < 0.16 < ends[1], "seconds at the cap"
+    assert ends[0] < 0.06 < 0.16 < ends[1], "the limit of unsent bytes, in seconds at the cap"
 
 
-def test_what_may_wait_is_bounded_until_the_scheduler_follows() -> None:
+def test_unsent_bytes_are_limited_until_the_scheduler_follows() -> None:
     transition = RateTransition.of(FULL_FLIGHT, 5_000_000, 0.0)
     transition.step(0.0, 0)
     settling = transition.step(RAMP_SECONDS, 0)
@@ -87,7 +90,7 @@ def test_what_may_wait_is_bounded_until_the_scheduler_follows() -> None:
 
 
 @given(start=rates, target=rates, samples=st.lists(st.tuples(st.floats(0, 0.2), st.integers(0, 10**8)), max_size=60))
-def test_a_transition_only_ever_falls_never_below_its_target_and_ends(
+def test_transition_only_descends_to_its_target_and_ends(
     start: int, target: int, samples: list[tuple[float, int]]
 ) -> None:
     tcp = FULL_FLIGHT._replace(pacing_rate=start, delivery_rate=start)
@@ -104,23 +107,23 @@ def test_a_transition_only_ever_falls_never_below_its_target_and_ends(
     assert transition.step(now, 0) == SocketLimit(target)
 
 
-def test_who_needs_a_transition() -> None:
+def test_only_a_busy_socket_with_a_much_lower_cap_needs_a_transition() -> None:
     assert needs_transition(FULL_FLIGHT, 5_000_000)
-    assert not needs_transition(FULL_FLIGHT, 80_000_000), "a gentle fall"
-    assert not needs_transition(IDLE, 5_000_000), "nothing on its way"
+    assert not needs_transition(FULL_FLIGHT, 80_000_000), "the rate changes little"
+    assert not needs_transition(IDLE, 5_000_000), "no data are in flight"
 
 
 @given(ceil=rates, demands=st.lists(st.none() | st.integers(0, 10**10), min_size=1, max_size=20))
-def test_a_level_gives_the_whole_cap_and_little_more(ceil: int, demands: list[int | None]) -> None:
+def test_level_uses_the_whole_cap_and_little_more(ceil: int, demands: list[int | None]) -> None:
     found = max_min_level(ceil, demands)
     assert ceil / len(demands) * 0.99 - 1 <= found <= ceil
     taken = sum(found / HEADROOM if demand is None else min(demand, found / HEADROOM) for demand in demands)
     assert taken <= ceil * 1.01 + len(demands)
     if None in demands and found < ceil:
-        assert taken >= ceil * 0.99 - len(demands), "what satisfied ones leave goes to the backlogged"
+        assert taken >= ceil * 0.99 - len(demands), "backlogged subflows get what the others leave"
 
 
-def test_levels() -> None:
+def test_max_min_levels_of_some_demands() -> None:
     assert max_min_level(5_000_000, [None]) == 5_000_000
     assert max_min_level(5_000_000, [None, None]) == 2_750_000
     assert max_min_level(5_000_000, [None, 0, 0, 0]) == 5_000_000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the share of a processor that reading captured segments takes."""
+"""Tests for the limit on the share of a processor that reading captured segments takes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mptcp_throttler.runtime.observe import (
 
 @pytest.mark.parametrize("captures", [1, 3])
 @pytest.mark.parametrize("batch", [0.0005, 0.008, 0.1])
-def test_without_end_it_takes_its_share(batch: float, captures: int) -> None:
-    """*captures* captures always have more to read, and rest when they are told to."""
+def test_continuous_reading_takes_its_share(batch: float, captures: int) -> None:
+    """*captures* captures always have more to read, and rest as long as the limit demands."""
     reading, now, worked = ReadingShare(0.0), 0.0, 0.0
     next_turns = [0.0] * captures
     while now < 200.0:
@@ -28,7 +28,7 @@ def test_without_end_it_takes_its_share(batch: float, captures: int) -> None:
     assert worked / now == pytest.approx(READING_SHARE, abs=0.05)
 
 
-def test_a_burst_is_read_at_once_and_another_after_a_while() -> None:
+def test_burst_is_read_at_once_and_again_after_a_while() -> None:
     reading, now = ReadingShare(0.0), 0.0
     for _ in range(3):
         worked = 0.0
@@ -39,7 +39,7 @@ def test_a_burst_is_read_at_once_and_another_after_a_while() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 0.1))))
-def test_who_reads_less_than_the_share_never_rests(turns: list[tuple[float, float]]) -> None:
+def test_reading_below_the_share_never_rests(turns: list[tuple[float, float]]) -> None:
     reading, now = ReadingShare(0.0), 0.0
     for gap, worked in turns:
         now += gap + worked / READING_SHARE + 1e-9

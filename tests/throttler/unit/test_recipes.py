@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for docs/recipes.md: each recipe works with the real commands, on a directory that stands for a host."""
+"""Tests for docs/recipes.md: each recipe works with the real commands, on a directory that simulates a host."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Host:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_commands_print_what_the_page_says(recipe: str, tmp_path: Path) -> None:
+def test_commands_print_what_the_page_shows(recipe: str, tmp_path: Path) -> None:
     hosts = {name: Host(tmp_path / (name or "here")) for name in ("", "old", "new")}
     (tmp_path / "client.yaml").write_text(CLIENT)
     ran = 0
@@ -119,18 +119,18 @@ def test_commands_print_what_the_page_says(recipe: str, tmp_path: Path) -> None:
             line, _, expected = part.rstrip("\n").partition("\n")
             prompt = PROMPT.fullmatch(line)
             assert prompt
-            said = hosts[prompt[1]].run(prompt[2], tmp_path)
+            output = hosts[prompt[1]].run(prompt[2], tmp_path)
             wanted = ".*".join(map(re.escape, expected.split("…")))
-            assert re.fullmatch(wanted, said, re.DOTALL) or not expected, f"{line}: {said}"
-            assert expected or not said, f"{line}: the page does not show {said}"
+            assert re.fullmatch(wanted, output, re.DOTALL) or not expected, f"{line}: {output}"
+            assert expected or not output, f"{line}: the page does not show {output}"
             ran += 1
     assert ran
     squid = (hosts[""].root / "etc/mptcp-proxy/squid.conf").read_text()
     assert ("maxconn 4000" in squid and "client_ip_max_connections 5000" in squid) is ("sed -i" in RECIPES[recipe])
     units = {each.stem for each in (ROOT / "systemd").glob("*.service")} | {"prometheus"}
     for host in hosts.values():
-        told = (host.root / "systemctl").read_text().split() if (host.root / "systemctl").exists() else []
-        assert {each for each in told if not each.startswith("-")} <= units | {
+        systemctl_words = (host.root / "systemctl").read_text().split() if (host.root / "systemctl").exists() else []
+        assert {each for each in systemctl_words if not each.startswith("-")} <= units | {
             "start",
             "stop",
             "reload",
@@ -154,11 +154,11 @@ def test_policies_load_without_a_warning(recipe: str, tmp_path: Path, capsys: py
     policy = tmp_path / "policy.yaml"
     policy.write_text(policies()[recipe])
     assert main(["check", "--policy", str(policy)]) == 0
-    said = capsys.readouterr()
-    assert (said.out.endswith("no errors\n"), said.err) == (True, "")
+    output = capsys.readouterr()
+    assert (output.out.endswith("no errors\n"), output.err) == (True, "")
 
 
-def test_rules_of_recipes_may_stand_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_of_all_recipes_may_be_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rules = [block for text in RECIPES.values() for _, block in BLOCK.findall(text) if block.startswith("  - ")]
     assert len(rules) == 4
     policy = tmp_path / "policy.yaml"
@@ -167,7 +167,7 @@ def test_rules_of_recipes_may_stand_in_one_file(tmp_path: Path, capsys: pytest.C
     assert "error" not in capsys.readouterr().err
 
 
-def test_a_move_takes_the_usage_along(tmp_path: Path) -> None:
+def test_move_to_another_host_takes_the_usage_along(tmp_path: Path) -> None:
     old, new = Host(tmp_path / "old"), Host(tmp_path / "new")
     text = RECIPES["Move to another host"]
     old.write("yaml", next(block for _, block in BLOCK.findall(PAGE) if "20 GB" in block))
@@ -184,18 +184,20 @@ def test_a_move_takes_the_usage_along(tmp_path: Path) -> None:
 
 
 def test_firewall_rules_load(tmp_path: Path) -> None:
-    alone = ["unshare", "--user", "--map-root-user", "--net"]
-    if shutil.which("nft") is None or subprocess.run([*alone, "nft", "list", "tables"], check=False).returncode:
+    new_namespace = ["unshare", "--user", "--map-root-user", "--net"]
+    if shutil.which("nft") is None or subprocess.run([*new_namespace, "nft", "list", "tables"], check=False).returncode:
         pytest.skip("NOT TESTED: no nft, or no namespaces for this user")
     (forward,) = (block for language, block in BLOCK.findall(PAGE) if language == "nft")
     (own,) = (block for language, block in BLOCK.findall((ROOT / "docs/firewall.md").read_text()) if language == "nft")
     (insert,) = re.findall(r"^\$ sudo nft (.*)$", PAGE, re.MULTILINE)
     (tmp_path / "rules.nft").write_text(f"{own}{forward}{insert}\n")
-    ended = subprocess.run([*alone, "nft", "-f", tmp_path / "rules.nft"], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [*new_namespace, "nft", "-f", tmp_path / "rules.nft"], capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_the_dashboard_and_the_page_of_prometheus_are_where_the_recipe_says() -> None:
+def test_recipe_names_existing_files_and_the_alerts_job() -> None:
     text = RECIPES["Grafana"]
     for name in re.findall(r"/usr/share/doc/mptcp-steering-proxy/examples/([\w./-]+)", text):
         assert (ROOT / "conf" / name).is_file()
@@ -204,7 +206,7 @@ def test_the_dashboard_and_the_page_of_prometheus_are_where_the_recipe_says() ->
     assert f'up{{job="{job[1]}"}}' in (ROOT / "conf/prometheus/alerts.yml").read_text()
 
 
-def test_recipes_are_ten_and_short() -> None:
+def test_page_has_ten_short_recipes() -> None:
     assert len(RECIPES) == 10
     lines = {name: sum(map(bool, text.splitlines())) for name, text in RECIPES.items()}
     assert {name: count for name, count in lines.items() if count > 25} == {}

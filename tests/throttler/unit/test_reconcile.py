@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the reconciler with fakes: order of changes, retries and repairs."""
+"""Tests for the reconciler with fakes: the order of changes, retries and repairs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Bench:
         self.reconciler = Reconciler(self.planner, self.tc, self.netfilter)
 
 
-def test_a_class_comes_before_its_entries_and_goes_after_them() -> None:
+def test_class_is_made_before_its_entries_and_deleted_after_them() -> None:
     async def scenario() -> list[str]:
         bench = Bench()
         await bench.reconciler.prepare()
@@ -70,7 +70,7 @@ def test_a_class_comes_before_its_entries_and_goes_after_them() -> None:
     ]
 
 
-def test_a_few_entries_are_made_at_once_where_their_class_is_there() -> None:
+def test_few_entries_are_made_at_once_if_their_class_exists() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
@@ -89,7 +89,7 @@ def test_a_few_entries_are_made_at_once_where_their_class_is_there() -> None:
 
 
 @pytest.mark.parametrize("why", ["many", "the backend cannot", "refused", "being changed"])
-def test_what_cannot_be_made_at_once_is_left_to_the_loop(why: str) -> None:
+def test_entries_that_cannot_be_made_at_once_are_made_by_the_loop(why: str) -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
@@ -110,10 +110,10 @@ def test_what_cannot_be_made_at_once_is_left_to_the_loop(why: str) -> None:
     asyncio.run(scenario())
 
 
-def test_a_subflow_of_a_port_without_a_set_keeps_no_other_from_its_entry() -> None:
-    """Defect: the kernel always refused that entry.
+def test_subflow_at_a_port_without_a_set_does_not_delay_other_entries() -> None:
+    """Defect: the kernel always refused the entry of such a subflow.
 
-    All other entries were therefore delayed to the next retry, up to 5 s.
+    Therefore all other entries were delayed until the next retry, up to 5 s.
     """
 
     async def scenario() -> Bench:
@@ -130,7 +130,7 @@ def test_a_subflow_of_a_port_without_a_set_keeps_no_other_from_its_entry() -> No
     assert asyncio.run(scenario()).log[-1] == "1002 at once to 10"
 
 
-def test_what_was_refused_at_once_is_read_back_before_the_next_change() -> None:
+def test_entries_are_read_back_after_a_refusal() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
@@ -152,7 +152,7 @@ def test_what_was_refused_at_once_is_read_back_before_the_next_change() -> None:
     assert {each.remote_port for each in asyncio.run(scenario()).netfilter.entries} == {1000}
 
 
-def test_what_is_made_at_once_while_the_kernel_is_read_is_no_repair() -> None:
+def test_entry_made_while_the_kernel_is_read_is_no_repair() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1010)], NOW)
@@ -171,7 +171,7 @@ def test_what_is_made_at_once_while_the_kernel_is_read_is_no_repair() -> None:
     assert asyncio.run(scenario()).reconciler.counters.repairs == 0
 
 
-def test_nothing_is_done_twice() -> None:
+def test_no_change_is_made_twice() -> None:
     async def scenario() -> list[str]:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
@@ -184,7 +184,7 @@ def test_nothing_is_done_twice() -> None:
     assert asyncio.run(scenario()) == []
 
 
-def test_what_the_kernel_refuses_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_change_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
 
     async def scenario() -> Bench:
@@ -204,13 +204,13 @@ def test_what_the_kernel_refuses_is_tried_again(monkeypatch: pytest.MonkeyPatch)
     assert bench.log == [*["take root", "make sets"] * 2, "class 10 5000000", "1000 to 10"]
 
 
-def test_verify_puts_right_what_somebody_else_changed_and_removes_strays() -> None:
+def test_verify_repairs_foreign_changes_and_removes_foreign_entries() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
         await bench.reconciler.apply()
-        stray = verdict(6666).four_tuple
-        bench.netfilter.entries = {stray: Target(0x99, 0)}
+        foreign_entry = verdict(6666).four_tuple
+        bench.netfilter.entries = {foreign_entry: Target(0x99, 0)}
         bench.tc.classes.clear()
         await bench.reconciler.verify()
         return bench
@@ -221,7 +221,7 @@ def test_verify_puts_right_what_somebody_else_changed_and_removes_strays() -> No
     assert bench.reconciler.counters.repairs == 3
 
 
-def test_a_full_set_does_not_keep_stale_entries_in_it() -> None:
+def test_full_set_does_not_prevent_the_removal_of_old_entries() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.netfilter.room = 4
@@ -236,7 +236,7 @@ def test_a_full_set_does_not_keep_stale_entries_in_it() -> None:
     assert {four_tuple.remote_port for four_tuple in bench.netfilter.entries} == {2000, 2001, 2002, 2003}
 
 
-def test_what_cannot_be_removed_does_not_keep_the_rest() -> None:
+def test_failed_removal_of_sets_does_not_prevent_restoring_the_root() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.netfilter.refuses_removal = True
@@ -248,7 +248,7 @@ def test_what_cannot_be_removed_does_not_keep_the_rest() -> None:
 
 
 @pytest.mark.parametrize("what", ["verify", "apply", "retry"])
-def test_what_waited_for_a_removal_does_not_put_anything_back(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_waited_for_a_removal_makes_no_changes(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
 
     async def scenario() -> Bench:
@@ -284,7 +284,7 @@ def test_what_waited_for_a_removal_does_not_put_anything_back(what: str, monkeyp
     assert bench.reconciler.counters.repairs == 0
 
 
-def test_changes_that_wait_are_not_counted_as_repairs() -> None:
+def test_pending_changes_are_not_counted_as_repairs() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
@@ -294,7 +294,7 @@ def test_changes_that_wait_are_not_counted_as_repairs() -> None:
     assert asyncio.run(scenario()).reconciler.counters.repairs == 0
 
 
-def test_a_comparison_that_finds_nothing_touches_nothing() -> None:
+def test_comparison_without_a_difference_changes_nothing() -> None:
     async def scenario() -> tuple[list[str], int]:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
@@ -306,7 +306,7 @@ def test_a_comparison_that_finds_nothing_touches_nothing() -> None:
     assert asyncio.run(scenario()) == ([], 0)
 
 
-def test_changes_go_on_while_the_kernel_is_read_and_are_no_repairs() -> None:
+def test_changes_while_the_kernel_is_read_are_no_repairs() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1010)], NOW)
@@ -330,7 +330,7 @@ def test_changes_go_on_while_the_kernel_is_read_and_are_no_repairs() -> None:
     assert bench.reconciler.counters.repairs == 0
 
 
-def test_what_somebody_changed_is_found_while_changes_go_on() -> None:
+def test_foreign_change_is_found_in_spite_of_concurrent_changes() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1010)], NOW)
@@ -350,7 +350,7 @@ def test_what_somebody_changed_is_found_while_changes_go_on() -> None:
     assert bench.reconciler.counters.repairs == 1
 
 
-def test_what_is_neither_class_nor_entry_is_compared_too() -> None:
+def test_comparison_includes_interface_settings() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.tc.problems = ["the limit on GSO segments of wan0 is 65536, not 3028"]
@@ -362,7 +362,7 @@ def test_what_is_neither_class_nor_entry_is_compared_too() -> None:
     assert bench.reconciler.counters.repairs == 1
 
 
-def test_what_is_refused_does_not_keep_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_changes_do_not_prevent_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_BATCH", 2)
     monkeypatch.setattr(reconcile, "_CLASS_BATCH", 1)
 
@@ -384,17 +384,17 @@ def test_what_is_refused_does_not_keep_the_rest(monkeypatch: pytest.MonkeyPatch)
     assert {each.remote_port for each in bench.netfilter.entries} == {1002, 1003, 2000, 2001, 2002, 2003}
 
 
-def test_changing_ten_thousand_entries_gives_way_and_costs_nothing_quadratic() -> None:
+def test_ten_thousand_entries_are_changed_in_batches() -> None:
     calls: list[int] = []
 
-    class Counting(FakeNetfilter):
+    class CountingNetfilter(FakeNetfilter):
         async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
             calls.append(len(entries))
             self.entries |= entries
 
     async def scenario() -> Bench:
         bench = Bench()
-        bench.netfilter = Counting()
+        bench.netfilter = CountingNetfilter()
         bench.reconciler = Reconciler(bench.planner, bench.tc, bench.netfilter)
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1, 10_001)], NOW)
         await bench.reconciler.apply()

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from fakes import FakeNetfilter, FakeTrafficControl
 from policy_values import a_policy
-from test_netlink import FakeKernel, connected, message
+from test_netlink import FakeKernel, connect_fake, message
 from test_reconcile import CAP, NOW, uncapped, verdict
 
 from mptcp_common.kernel_error import KernelError
@@ -35,22 +35,22 @@ from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership
 from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
-pytestmark = pytest.mark.usefixtures("collected_by_hand")
+pytestmark = pytest.mark.usefixtures("manual_collection")
 
 TIMES = 200
 SUBFLOWS = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in (1, 2)]
 
 
-def assert_no_cycle_of(once: Callable[[], object]) -> None:
-    """Call *once* many times, and ignore its refusals. Check that this leaves no reference cycles."""
+def assert_no_cycles(action: Callable[[], object]) -> None:
+    """Call *action* many times, and ignore its refusals. Check that this leaves no reference cycles."""
     gc.collect()
     for _ in range(TIMES):
         with contextlib.suppress(KernelError, PlanError):
-            once()
+            action()
     assert gc.collect() < TIMES
 
 
-class Refusing(FakeTrafficControl):
+class RefusingTrafficControl(FakeTrafficControl):
     """Refuses each change of the kinds in `refused`."""
 
     def __init__(self) -> None:
@@ -72,15 +72,15 @@ class Refusing(FakeTrafficControl):
 
 
 class RefusingEntries(FakeNetfilter):
-    """Removes no entry."""
+    """Refuses to remove entries."""
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
         raise KernelError("remove entry: refused")
 
 
-async def refused_one(what: str) -> Reconciler:
+async def reconciler_with_refused_change(what: str) -> Reconciler:
     """Return a reconciler whose only remaining change is refused."""
-    tc, netfilter = Refusing(), RefusingEntries() if what == "remove entry" else FakeNetfilter()
+    tc, netfilter = RefusingTrafficControl(), RefusingEntries() if what == "remove entry" else FakeNetfilter()
     planner = Planner(Ownership())
     planner.set_policy(a_policy((), (CAP,), ZoneInfo("UTC")))
     reconciler = Reconciler(planner, tc, netfilter)
@@ -100,19 +100,19 @@ async def refused_one(what: str) -> Reconciler:
 
 
 @pytest.mark.parametrize("what", ["limit segments", "make class", "make entry", "remove entry", "remove class"])
-def test_a_change_that_the_reconciler_tries_again(
+def test_refused_change_of_the_reconciler_leaves_no_cycle(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
-    """Defect: each retry left about 1.5 kB, 27 MB a day.
+    """Defect: each retry left about 1.5 kB, 27 MB per day.
 
-    It was an error whose traceback had a frame that referred to the error.
+    The cause was an error whose traceback had a frame that referred to the error.
     """
     monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
     monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", 0.0)
     caplog.set_level(logging.CRITICAL, reconcile.log.name)  # pytest would keep each logged error
 
     async def scenario() -> None:
-        reconciler = await refused_one(what)
+        reconciler = await reconciler_with_refused_change(what)
         gc.collect()
         running = asyncio.create_task(reconciler.run())
         reconciler.wake()
@@ -131,25 +131,25 @@ def denied(number: int) -> list[bytes]:
     return [message(NLMSG_ERROR, number, struct.pack("=i", -errno.EPERM))]
 
 
-def test_a_request_to_the_kernel() -> None:
-    """Defect: each refusal left a reference cycle, as above."""
-    netlink = connected(NetlinkSocket(0), denied)
-    assert_no_cycle_of(lambda: netlink.request(9, 0, b"", "do it"))
+def test_refused_netlink_request_leaves_no_cycle() -> None:
+    """Defect: each refusal left a reference cycle."""
+    netlink = connect_fake(NetlinkSocket(0), denied)
+    assert_no_cycles(lambda: netlink.request(9, 0, b"", "do it"))
     netlink.close()
 
 
-def test_look_ups_of_sockets() -> None:
-    """Defect: each refusal left a reference cycle, as above."""
+def test_refused_socket_look_up_leaves_no_cycle() -> None:
+    """Defect: each refusal left a reference cycle."""
     diagnostics = SocketDiagnostics((3128,))
-    connected(diagnostics._look_ups, denied)
-    assert_no_cycle_of(lambda: diagnostics.look_up(SUBFLOWS))
-    assert_no_cycle_of(lambda: diagnostics.details(SUBFLOWS))
+    connect_fake(diagnostics._look_ups, denied)
+    assert_no_cycles(lambda: diagnostics.look_up(SUBFLOWS))
+    assert_no_cycles(lambda: diagnostics.details(SUBFLOWS))
     diagnostics.close()
 
 
 @pytest.mark.parametrize("failure", [OSError, TimeoutError])
-def test_sockets_that_are_not_closed(failure: type[OSError]) -> None:
-    """Defect: the errors that were returned left reference cycles, as above."""
+def test_refused_closing_of_sockets_leaves_no_cycle(failure: type[OSError]) -> None:
+    """Defect: the errors that were returned left reference cycles."""
 
     class Unreadable(FakeKernel):
         def recv(self, _size: int) -> bytes:
@@ -158,7 +158,7 @@ def test_sockets_that_are_not_closed(failure: type[OSError]) -> None:
     diagnostics = SocketDiagnostics((3128,))
     diagnostics._look_ups._socket.close()
     diagnostics._look_ups._socket = Unreadable(lambda _: [])  # type: ignore[assignment]
-    assert_no_cycle_of(lambda: diagnostics.close_sockets(SUBFLOWS))
+    assert_no_cycles(lambda: diagnostics.close_sockets(SUBFLOWS))
     diagnostics.close()
 
 
@@ -179,8 +179,8 @@ class RefusingSocket:
     requests = request
 
 
-def test_classes_and_entries_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: each refusal left a reference cycle, as above."""
+def test_refused_classes_and_entries_leave_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: each refusal left a reference cycle."""
     monkeypatch.setattr(htb, "NetlinkSocket", RefusingSocket)
     netfilter = IptablesNetfilter.__new__(IptablesNetfilter)  # The constructor would open netlink sockets
 
@@ -197,12 +197,12 @@ def test_classes_and_entries_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(scenario())
 
 
-def test_caps_for_which_no_class_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: each decision about such a connection left a reference cycle, as above."""
+def test_caps_without_a_class_leave_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: each decision about such a connection left a reference cycle."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     planner = Planner(Ownership())
     planner.set_policy(a_policy((), (CAP,), ZoneInfo("UTC")))
     planner.set_verdicts(1, [verdict(1000)], NOW)
     with pytest.raises(PlanError):
         planner.set_verdicts(2, [verdict(2000, 2), verdict(2001, 2)], NOW)
-    assert_no_cycle_of(lambda: planner.set_verdicts(2, [verdict(2000, 2), verdict(2001, 2)], NOW))
+    assert_no_cycles(lambda: planner.set_verdicts(2, [verdict(2000, 2), verdict(2001, 2)], NOW))

@@ -52,7 +52,7 @@ CAPTURES = {
 }
 
 
-def test_the_same_timeline_comes_from_every_kind_of_capture(replay: Run) -> None:
+def test_all_kinds_of_captures_give_the_same_timeline(replay: Run) -> None:
     by_address = ("--interface", "10.77.1.0/24=v1", "--interface", "fd77:1::/64=v1", "--interface", "v0")
     expected = replay(CAPTURES["Ethernet"], *by_address)
     assert "path second" not in expected[1]
@@ -61,7 +61,7 @@ def test_the_same_timeline_comes_from_every_kind_of_capture(replay: Run) -> None
         assert replay(capture, *by_address) == expected, kind
 
 
-def test_pcapng_names_the_interfaces_by_which_paths_are_told_apart(replay: Run) -> None:
+def test_interface_names_in_pcapng_determine_paths(replay: Run) -> None:
     _, out, err = replay(pcapng(BOTH), "--json")
     paths = {each["remote"]: each["path"] for each in entries(out) if each["kind"] == "decided"}
     assert paths == {
@@ -78,7 +78,7 @@ def test_pcapng_names_the_interfaces_by_which_paths_are_told_apart(replay: Run) 
     )
 
 
-def test_json_has_the_same_in_one_object_a_line(replay: Run) -> None:
+def test_json_has_the_same_events_in_one_object_per_line(replay: Run) -> None:
     found = entries(replay(pcapng(BOTH[:11]), "--json")[1])
     assert [each["kind"] for each in found] == [
         *("segment", "segment", "segment", "connection", "subflow", "decided", "segment"),
@@ -102,14 +102,14 @@ def test_json_has_the_same_in_one_object_a_line(replay: Run) -> None:
     assert found[-1]["notes"] == []
 
 
-def test_headers_that_were_cut_off_are_counted(replay: Run) -> None:
+def test_truncated_headers_are_counted(replay: Run) -> None:
     code, out, err = replay(pcap(BOTH, snap=68))
-    assert code == 1, "nothing of it was read"
+    assert code == 1, "no packet of the capture was read"
     assert "0 connections" in out
     assert "note: 22 packets cut off before the end of the TCP header; capture 160 bytes (tcpdump -s 160)" in err
 
 
-def test_the_clock_opens_rules_and_forgets_as_the_daemon_does(replay: Run) -> None:
+def test_time_of_the_capture_opens_rules_and_expires_connections(replay: Run) -> None:
     night = POLICY + "    when: {min_subflows: 1, hours: ['22:13-22:20']}\n"
     night = night.replace("throttle: {rate: 5 Mbit/s}}", "throttle: {rate: 5 Mbit/s}, lift_last: false,").replace(
         "\n    when:", " when:"
@@ -123,15 +123,15 @@ def test_the_clock_opens_rules_and_forgets_as_the_daemon_does(replay: Run) -> No
     assert f"                 10.77.0.1:48830 {over}" in lines
     # The capture does not show whether the handshake was completed.
     (ended,) = entries(replay(pcap([BOTH[0], later]), "--json", policy=night + "}")[1])[1:2]
-    assert ended["kind"] == "segment", "a handshake that expires is no news"
+    assert ended["kind"] == "segment", "an expired handshake causes no event"
     gone = entries(replay(pcap([*handshake, (START + 40_000, "v0", BOTH[11][2])]), "--json")[1])
     (closed,) = [each for each in gone if each["kind"] == "closed" and "remote" in each]
     assert "idle" in str(closed["text"])
     assert closed["time"] == pytest.approx(START + 6 * 3600, abs=10)
 
 
-def test_time_that_goes_back_stands_still(replay: Run) -> None:
-    """Defect: after a SYN with a time in 2100, replay went from 2023 to it second by second."""
+def test_wrong_time_in_a_packet_does_not_slow_down_replay(replay: Run) -> None:
+    """Defect: after a SYN with a time in the year 2100, replay advanced from 2023 to 2100 second by second."""
     century = 77 * 365.25 * 86_400
     frames = [BOTH[0], (START + century, "v0", BOTH[11][2]), *BOTH[:11]]
     _, out, err = replay(pcap(frames), "--interface", "v0")
@@ -139,7 +139,7 @@ def test_time_that_goes_back_stands_still(replay: Run) -> None:
     assert err == ""
 
 
-def test_mp_prio_moves_a_subflow_among_paths(replay: Run) -> None:
+def test_mp_prio_changes_a_subflows_path(replay: Run) -> None:
     fin = BOTH[7][2]
     ack = fin[:47] + b"\x10" + fin[48:66] + bytes([30, 3, 0x51, 1]) + bytes([1] * 8)
     _, out, _ = replay(pcap([*BOTH[:7], (START + 0.2, "v0", ack)]))
@@ -147,7 +147,7 @@ def test_mp_prio_moves_a_subflow_among_paths(replay: Run) -> None:
     assert "10.77.0.1:48830 is now: initial subflow, backup" in out
 
 
-def test_version_0_is_said_and_not_tracked(replay: Run) -> None:
+def test_version_0_is_reported_and_not_tracked(replay: Run) -> None:
     syn = BOTH[0][2]
     old = syn[:-2] + b"\x00\x81"
     code, out, err = replay(pcap([(START, "v0", old)]))
@@ -169,8 +169,8 @@ VERSION_0 = [
 """Sender, TCP flags, option (RFC 6824), and its description. There is none for data."""
 
 
-def of_version_0(number: int) -> Frame:
-    """Return a frame of that dialogue. Its sequence numbers do not change, as nothing follows them."""
+def version_0_frame(number: int) -> Frame:
+    """Return a frame of this dialogue. Its sequence numbers do not change, because replay does not follow them."""
     from_client, flags, option, _ = VERSION_0[number]
     options = bytes.fromhex(option)
     options += b"\x01" * (-len(options) % 4)
@@ -184,8 +184,8 @@ def of_version_0(number: int) -> Frame:
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
-def test_a_dialogue_of_version_0_is_in_words_without_keys_and_opens_nothing(replay: Run, form: tuple[str]) -> None:
-    code, out, err = replay(pcap([of_version_0(number) for number in range(len(VERSION_0))]), *form)
+def test_version_0_dialogue_is_described_without_keys(replay: Run, form: tuple[str]) -> None:
+    code, out, err = replay(pcap([version_0_frame(number) for number in range(len(VERSION_0))]), *form)
     assert code == 0
     for key in KEYS:
         assert key not in out
@@ -194,26 +194,26 @@ def test_a_dialogue_of_version_0_is_in_words_without_keys_and_opens_nothing(repl
     assert "not read" not in out + err
     if form:
         found = entries(out)
-        said = [(each["from"] == "client", each["text"]) for each in found if each["kind"] == "segment"]
+        segments = [(each["from"] == "client", each["text"]) for each in found if each["kind"] == "segment"]
         rest = [each["kind"] for each in found if each["kind"] != "segment"]
-        assert rest == ["summary"], "no connection, no subflow, no cap"
+        assert rest == ["summary"], "there are no events of connections, subflows or caps"
         assert (found[-1]["connections"], found[-1]["segments"]) == (0, len(VERSION_0))
     else:
         lines = [line.partition("10.77.0.1:48830 ")[2] for line in out.splitlines() if line.startswith("22:")]
-        said = [(line[0] == ">", line[2:]) for line in lines]
+        segments = [(line[0] == ">", line[2:]) for line in lines]
         assert f"0 connections, 0 subflows and {len(VERSION_0)} segments" in out
     expected = [(from_client, text) for from_client, _, _, text in VERSION_0 if text]
-    assert [(way, str(text).partition(": asks for")[0]) for way, text in said] == expected
+    assert [(direction, str(text).partition(": asks for")[0]) for direction, text in segments] == expected
 
 
-def test_what_began_before_the_capture_is_said(replay: Run) -> None:
+def test_connections_from_before_the_capture_are_reported(replay: Run) -> None:
     _, out, err = replay(pcap(BOTH[4:11]))
     assert "0 connections, 0 subflows" in out
     assert "1 join whose HMAC could not be checked, for keys are missing" in err
     assert "note: 1 subflow began before the capture" in err
 
 
-def test_a_capture_of_the_clients_side_is_understood(replay: Run) -> None:
+def test_capture_from_the_clients_side_is_read(replay: Run) -> None:
     def reversed_cooked(frame: bytes) -> bytes:
         data = cooked(frame)
         return (b"\x00\x04" if data[:2] == b"\x00\x00" else b"\x00\x00") + data[2:]
@@ -225,7 +225,7 @@ def test_a_capture_of_the_clients_side_is_understood(replay: Run) -> None:
     assert replay(capture, "--elsewhere")[1] == replay(pcap(BOTH))[1]
 
 
-def test_another_port_of_the_proxy(replay: Run) -> None:
+def test_missing_segments_of_the_given_ports_are_reported(replay: Run) -> None:
     assert "no segment to or from port 8080 or 8081" in replay(pcap(BOTH), "--port", "8080", "--port", "8081")[2]
 
 
@@ -248,16 +248,14 @@ def test_another_port_of_the_proxy(replay: Run) -> None:
         ),
     ],
 )
-def test_what_is_no_capture_or_a_damaged_one_is_told_in_one_line(
-    replay: Run, capture: bytes, code: int, message: str
-) -> None:
+def test_damaged_capture_is_reported_in_one_line(replay: Run, capture: bytes, code: int, message: str) -> None:
     found, _, err = replay(capture, "--interface", "v1")
     assert found == code
     assert err.startswith(message)
     assert all(line.startswith(("note: ", "mptcp-throttler: ")) for line in err.splitlines())
 
 
-def test_standard_input_is_read(
+def test_replay_reads_standard_input(
     replay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = replay(pcap(BOTH))[1]
@@ -278,7 +276,7 @@ def test_standard_input_is_read(
         (["--config", "/nowhere"], "/nowhere: cannot be read: No such file or directory"),
     ],
 )
-def test_wrong_options_are_told(replay: Run, arguments: list[str], message: str) -> None:
+def test_wrong_options_are_reported(replay: Run, arguments: list[str], message: str) -> None:
     code, out, err = replay(pcap(BOTH), *arguments)
     assert code == 1
     assert out == ""
@@ -309,7 +307,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damaged() | st.binary(max_size=300), st.booleans())
-def test_whatever_is_in_a_file_each_line_is_for_people(replay: Run, capture: bytes, as_json: bool) -> None:
+def test_any_file_gives_readable_lines(replay: Run, capture: bytes, as_json: bool) -> None:
     code, out, err = replay(capture, *(["--json"] if as_json else []))
     assert code in (0, 1)
     assert all(line.startswith(("note: ", "mptcp-throttler: ")) for line in err.splitlines()), err
@@ -319,7 +317,7 @@ def test_whatever_is_in_a_file_each_line_is_for_people(replay: Run, capture: byt
 
 
 @pytest.mark.parametrize("name", ["cooked-v2", "ethernet"])
-def test_a_capture_of_the_laboratory(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_capture_from_the_testbed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The capture was recorded by test_terminal_live.py on the testbed's proxy.
 
     It used ``tcpdump -s 160``, on all interfaces or on wan0.
@@ -327,8 +325,8 @@ def test_a_capture_of_the_laboratory(name: str, capsys: pytest.CaptureFixture[st
     throttler = Path(__file__).parents[1]
     policy = throttler.parents[1] / "conf/policy.yaml"
     assert main(["replay", str(throttler / f"captures/{name}.pcap"), "--policy", str(policy)]) == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == "rule spare-ethernet: 1 cap, 0.2 s and 30.0 KB in all"
-    assert said.err == ""
+    segments = capsys.readouterr()
+    assert segments.out.splitlines()[-1] == "rule spare-ethernet: 1 cap, 0.2 s and 30.0 KB in all"
+    assert segments.err == ""
     if name == "ethernet":
-        assert said.out == (throttler / "golden/replay-ethernet.txt").read_text()
+        assert segments.out == (throttler / "golden/replay-ethernet.txt").read_text()

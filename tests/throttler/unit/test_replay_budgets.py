@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for budgets in ``mptcp-throttler replay``: counted from the capture, by the capture's clock."""
+"""Tests for budgets in ``mptcp-throttler replay``: bytes are counted from the capture, by the capture's time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ rules:
 CAPTURED = Path(__file__).parents[1] / "captures"
 
 
-def test_budgets_count_what_was_captured(replay: Run) -> None:
-    """Defect: replay named the budget that meters a subflow, but did not count its bytes."""
+def test_budget_counts_captured_bytes_and_reports_its_step(replay: Run) -> None:
+    """Defect: replay named the budget of a subflow, but did not count its bytes."""
     capture = (CAPTURED / "ethernet.pcap").read_bytes()
     _, out, _ = replay(capture, policy=BUDGET)
     until = "until 2026-12-01 00:00 UTC"
@@ -32,7 +32,9 @@ def test_budgets_count_what_was_captured(replay: Run) -> None:
     reached = lines.index(f"client 10.77.1.2: {step}")
     assert lines.index(under) < reached
     assert lines[reached + 1] == f"10.77.1.2:52106 capped: {step}"
-    assert re.match(r"19:45:59\.[89]", out.splitlines()[reached]), "it has a time of its own"
+    assert re.match(r"19:45:59\.[89]", out.splitlines()[reached]), (
+        "the event has the time of the packet that reached the step"
+    )
     assert out.splitlines()[-1] == "budget volume of client 10.77.1.2: 30.0 KB of 10.0 KB used"
     found = entries(replay(capture, "--json", policy=BUDGET)[1])
     assert [(each["rule"], each["text"]) for each in found if each["kind"] == "budget"] == [
@@ -40,11 +42,11 @@ def test_budgets_count_what_was_captured(replay: Run) -> None:
     ]
     (account,) = found[-1]["budgets"]
     assert (account["client"], account["step"], account["next_step"]) == ("10.77.1.2", 10_000, 10**9)
-    assert account["used"] == 30_001 + 1, "down and up"
+    assert account["used"] == 30_001 + 1, "bytes in both directions count"
 
 
 @pytest.mark.parametrize(("reset", "used"), [("00:00", 10), ("22:14", 5)])
-def test_a_budget_begins_anew_by_the_captures_clock(replay: Run, reset: str, used: int) -> None:
+def test_budget_period_ends_by_the_captures_time(replay: Run, reset: str, used: int) -> None:
     policy = f"""
 version: 1
 paths: {{}}

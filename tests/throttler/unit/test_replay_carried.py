@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that replay counts retransmitted data once."""
+"""Tests that replay counts each byte once, however often it was sent."""
 
 from __future__ import annotations
 
@@ -33,53 +33,53 @@ TCP_AT = 34
 """Offset of the TCP header, behind Ethernet and IPv4."""
 
 
-def changed(frame: bytes, at: int, value: bytes) -> bytes:
+def replace_bytes(frame: bytes, at: int, value: bytes) -> bytes:
     return frame[:at] + value + frame[at + len(value) :]
 
 
-def sent_again(frame: bytes) -> bytes:
+def retransmitted(frame: bytes) -> bytes:
     """Return the frame with a different IP identification."""
-    return changed(frame, 18, (int.from_bytes(frame[18:20], "big") ^ 0x8000).to_bytes(2, "big"))
+    return replace_bytes(frame, 18, (int.from_bytes(frame[18:20], "big") ^ 0x8000).to_bytes(2, "big"))
 
 
-def with_data(frame: bytes) -> bool:
+def has_data(frame: bytes) -> bool:
     return int.from_bytes(frame[16:18], "big") > 20 + (frame[TCP_AT + 12] >> 4 << 2)
 
 
 @pytest.mark.parametrize("after", [0, 3])
-def test_what_tcp_sends_again_counts_once(replay: Run, after: int) -> None:
-    """Defect: replay counted data as often as they were sent, while the daemon counts acknowledged bytes."""
+def test_retransmitted_data_count_once(replay: Run, after: int) -> None:
+    """Defect: replay counted data each time they were sent, while the daemon counts acknowledged bytes."""
     _, expected, _ = replay(pcap(LABORATORY), policy=BUDGET)
-    frames, again = [], 0
+    frames, repeated = [], 0
     for number, each in enumerate(LABORATORY):
         frames.append(each)
         earlier = LABORATORY[number - after][2] if number >= after else b""
         # Segments with signals cause a line of output each time, so they are not repeated.
-        if number > 12 and with_data(earlier):
-            frames.append((each[0], each[1], sent_again(earlier)))
-            again += 1
-    assert again > 10
+        if number > 12 and has_data(earlier):
+            frames.append((each[0], each[1], retransmitted(earlier)))
+            repeated += 1
+    assert repeated > 10
     _, out, err = replay(pcap(frames), policy=BUDGET)
-    assert out == expected.replace(f"{len(LABORATORY)} segments", f"{len(LABORATORY) + again} segments")
+    assert out == expected.replace(f"{len(LABORATORY)} segments", f"{len(LABORATORY) + repeated} segments")
     assert err == ""
 
 
-def test_what_comes_in_another_order_or_behind_a_gap_is_counted(replay: Run) -> None:
-    data = [number for number, each in enumerate(LABORATORY) if number > 12 and with_data(each[2])]
+def test_reordered_data_and_data_after_a_gap_are_counted(replay: Run) -> None:
+    data = [number for number, each in enumerate(LABORATORY) if number > 12 and has_data(each[2])]
     shuffled = list(LABORATORY)
     order = random.Random(9293).sample(data, len(data))
     for place, number in zip(data, order, strict=True):
         shuffled[place] = (LABORATORY[place][0], "v0", LABORATORY[number][2])
     _, expected, _ = replay(pcap(LABORATORY), policy=BUDGET)
     assert replay(pcap(shuffled), policy=BUDGET)[1].splitlines()[-1] == expected.splitlines()[-1]
-    lost = [each for number, each in enumerate(LABORATORY) if number not in data[1:4]]
-    assert "30.0 KB down" in replay(pcap(lost), policy=BUDGET)[1]
+    received = [each for number, each in enumerate(LABORATORY) if number not in data[1:4]]
+    assert "30.0 KB down" in replay(pcap(received), policy=BUDGET)[1]
 
 
 # Bytes carried by one subflow
 
 
-def of(host: Host, subflow: Subflow, size: int, sequence: int, from_client: bool = False) -> Captured:
+def captured_data(host: Host, subflow: Subflow, size: int, sequence: int, from_client: bool = False) -> Captured:
     send = subflow.from_client if from_client else subflow.from_proxy
     return captured(send(ACK, sequence=sequence), size)
 
@@ -93,25 +93,25 @@ def ends(found: Iterable[Entry]) -> list[str]:
     return [each.text.partition("; ")[2] for each in found if each.kind == "closed" and each.four_tuple is not None]
 
 
-def test_a_port_that_is_used_again_starts_anew() -> None:
+def test_counting_starts_anew_if_a_port_is_reused() -> None:
     """The new connection has other sequence numbers. The end of neither connection was captured."""
     run = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT])
     first, second = Host("first"), Host("second", time=1100.0)
     one, two = first.initial(), second.initial()
     found = [entry for each in one.handshake() for entry in run.take(captured(each))]
-    found += run.take(of(first, one, 1_000, 1))
-    found += run.take(of(first, one, 1_000, 1_001))
+    found += run.take(captured_data(first, one, 1_000, 1))
+    found += run.take(captured_data(first, one, 1_000, 1_001))
     found += [entry for each in two.handshake() for entry in run.take(captured(each))]
     assert ends(found) == ["2.00 KB down, 0 B up"]
-    found += run.take(of(second, two, 300, 1))
-    found += run.take(of(second, two, 40, 1, from_client=True))
+    found += run.take(captured_data(second, two, 300, 1))
+    found += run.take(captured_data(second, two, 40, 1, from_client=True))
     found += run.take(captured(two.from_client(FIN | ACK, sequence=41)))
     found += run.take(captured(two.from_proxy(FIN | ACK, sequence=301)))
     assert ends(found)[1:] == ["300 B down, 40 B up"]
 
 
-def test_data_count_of_the_segment_by_which_a_subflow_is_active() -> None:
-    """The third ACK itself was lost, on the path or by the capture."""
+def test_data_of_the_segment_that_activates_a_subflow_count() -> None:
+    """The third ACK itself was lost, either on the path or by the capture."""
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
     syn, syn_ack, ack = path.handshake()
@@ -120,23 +120,26 @@ def test_data_count_of_the_segment_by_which_a_subflow_is_active() -> None:
     assert ends(found) == ["0 B down, 70 B up"]
 
 
-def test_data_count_from_the_handshake_on_in_whatever_order_they_come() -> None:
+def test_data_in_any_order_count_from_the_handshake_on() -> None:
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
     found = [entry for each in path.handshake() for entry in run.take(captured(each))]
     for sequence in (1_001, 1):
-        found += [*run.take(of(host, path, 1_000, sequence)), *run.take(of(host, path, 1_000, sequence, True))]
+        found += [
+            *run.take(captured_data(host, path, 1_000, sequence)),
+            *run.take(captured_data(host, path, 1_000, sequence, True)),
+        ]
     found += [*run.take(captured(path.fin())), *run.take(captured(path.proxy_fin()))]
     assert ends(found) == ["2.00 KB down, 2.00 KB up"]
 
 
-def test_what_went_the_wrong_way_carries_nothing() -> None:
-    """Otherwise its sequence number would hide data that the client sends later."""
+def test_segment_in_the_wrong_direction_carries_no_data() -> None:
+    """Otherwise the segment's sequence number would hide data that the client sends later."""
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
     found = [entry for each in path.handshake() for entry in run.take(captured(each))]
     forged = replace(path.from_client(ACK, sequence=1_000_000), outgoing=True)
-    found += [*run.take(captured(forged, 100)), *run.take(of(host, path, 50, 1, from_client=True))]
+    found += [*run.take(captured(forged, 100)), *run.take(captured_data(host, path, 50, 1, from_client=True))]
     found += [*run.take(captured(path.fin())), *run.take(captured(path.proxy_fin()))]
     assert ends(found) == ["0 B down, 50 B up"]
 
@@ -152,10 +155,10 @@ def segment(sequence: int, flags: int = ACK, acknowledgment: int = 0) -> Segment
     more=st.lists(st.tuples(st.integers(0, 4_999), st.integers(1, 3_000)), max_size=20),
     order=st.randoms(use_true_random=False),
 )
-def test_each_byte_counts_once_in_whatever_order_and_however_often_it_comes(
+def test_each_byte_counts_once_in_any_order(
     begin: int, cuts: set[int], more: list[tuple[int, int]], order: random.Random
 ) -> None:
-    """Sequence numbers wrap at 2^32. A retransmission may have other bounds than the original."""
+    """Sequence numbers wrap at 2^32. A retransmission may have other boundaries than the original."""
     bounds = [0, *sorted(cuts), 5_000]
     pieces = [(at, end - at) for at, end in pairwise(bounds)]
     pieces += [(at, min(size, 5_000 - at)) for at, size in more]
@@ -166,11 +169,11 @@ def test_each_byte_counts_once_in_whatever_order_and_however_often_it_comes(
     for at, size in pieces:
         assert carried.count(segment(begin + at), size, from_client=False) is (at + size > seen)
         seen = max(seen, at + size)
-        assert carried.down == seen, "what is missing before it is late, or the capture lost it"
+        assert carried.down == seen, "missing earlier bytes count, because they are late or lost by the capture"
     assert (carried.down, carried.up) == (5_000, 0)
 
 
-def test_without_a_handshake_the_first_segment_begins() -> None:
+def test_counting_starts_at_the_first_segment_without_a_handshake() -> None:
     carried = Carried(1)
     assert carried.count(segment(2**32 - 10), 30, from_client=True)
     assert not carried.count(segment(2**32 - 40), 60, from_client=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for events that replay derives from a capture, in place of the kernel: it checks handshakes like the kernel."""
+"""Tests for the events that replay derives from a capture: it checks handshakes like the kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_throttler.replay.endpoint import Endpoint
 K = KernelEventKind
 
 
-def told(endpoint: Endpoint, *segments: Segment) -> list[KernelEvent]:
+def events_of(endpoint: Endpoint, *segments: Segment) -> list[KernelEvent]:
     events = []
     for each in segments:
         from_client = each.destination_port == PORT
@@ -28,7 +28,7 @@ def told(endpoint: Endpoint, *segments: Segment) -> list[KernelEvent]:
 
 
 def kinds(endpoint: Endpoint, *segments: Segment) -> list[KernelEventKind]:
-    return [each.kind for each in told(endpoint, *segments)]
+    return [each.kind for each in events_of(endpoint, *segments)]
 
 
 @pytest.fixture
@@ -45,77 +45,81 @@ def connected(endpoint: Endpoint, host: Host) -> tuple[Path, Path]:
 @pytest.mark.parametrize(
     ("frames", "token", "remote_id", "backup"), [(IPV4, IPV4_TOKEN, 5, True), (IPV6, IPV6_TOKEN, 6, False)]
 )
-def test_connections_of_linux(
+def test_events_of_real_linux_connections(
     endpoint: Endpoint, frames: list[tuple[float, str, bytes]], token: int, remote_id: int, backup: bool
 ) -> None:
     segments = [segment for time, name, frame in frames if (segment := parse_frame(frame, time, name)) is not None]
-    created, joined, *ends = told(endpoint, *segments)
+    created, joined, *ends = events_of(endpoint, *segments)
     assert (created.kind, created.token, joined.kind, joined.token) == (K.CREATED, token, K.SUBFLOW_ESTABLISHED, token)
     assert (joined.local_id, joined.remote_id, joined.backup) == (0, remote_id, backup)
     assert [(each.kind, each.detail[:8]) for each in ends] == [(K.SUBFLOW_CLOSED, "FIN from")] * 2
 
 
 class TestHandshakes:
-    def test_a_third_ack_must_name_both_keys(self, endpoint: Endpoint, host: Host) -> None:
+    def test_third_ack_must_have_both_keys(self, endpoint: Endpoint, host: Host) -> None:
         path = host.initial()
         assert kinds(endpoint, path.syn(), path.syn_ack(), path.ack(forged=True)) == []
         assert kinds(endpoint, path.from_client(ACK, MpCapable(0, 1)), path.ack()) == [K.CREATED]
-        assert kinds(endpoint, path.ack()) == [], "sent again"
+        assert kinds(endpoint, path.ack()) == [], "a repeated third ACK causes no event"
 
-    def test_a_join_must_have_the_right_hmac(self, endpoint: Endpoint, host: Host) -> None:
+    def test_join_must_have_the_right_hmac(self, endpoint: Endpoint, host: Host) -> None:
         """A replayed HMAC proves nothing, because the proxy's nonce is new for each join."""
         connected(endpoint, host)
         old = host.join(port=7)
-        new = old.again()
+        new = old.retried()
         replayed = replace(old.ack(), acknowledgment=new.ack().acknowledgment)
         assert kinds(endpoint, new.syn(), new.syn_ack(), replayed, new.ack(forged=True)) == []
         assert kinds(endpoint, new.ack()) == [K.SUBFLOW_ESTABLISHED]
 
-    def test_numbers_must_fit(self, endpoint: Endpoint, host: Host) -> None:
+    def test_acknowledgment_numbers_must_match(self, endpoint: Endpoint, host: Host) -> None:
         path = host.initial()
         assert kinds(endpoint, path.syn(), replace(path.syn_ack(), acknowledgment=5), path.ack()) == []
         assert kinds(endpoint, path.syn_ack(), replace(path.ack(), acknowledgment=5)) == []
         assert kinds(endpoint, path.ack()) == [K.CREATED]
 
-    def test_without_the_keys_a_join_is_counted(self, endpoint: Endpoint, host: Host) -> None:
+    def test_join_without_known_keys_is_counted_as_unproven(self, endpoint: Endpoint, host: Host) -> None:
         assert kinds(endpoint, *host.join().handshake()) == []
         assert endpoint.unproven_joins == 1
 
-    def test_what_went_the_wrong_way_is_forged(self, endpoint: Endpoint, host: Host) -> None:
+    def test_segments_in_the_wrong_direction_are_ignored(self, endpoint: Endpoint, host: Host) -> None:
         syn, syn_ack, ack = host.initial().handshake()
         assert kinds(endpoint, syn, replace(syn_ack, outgoing=False), ack) == []
         assert kinds(endpoint, replace(syn_ack, outgoing=True), replace(ack, outgoing=False)) == [K.CREATED]
 
 
 class TestEnds:
-    def test_by_both_fins(self, endpoint: Endpoint, host: Host) -> None:
+    def test_subflow_ends_with_both_fins(self, endpoint: Endpoint, host: Host) -> None:
         first, second = connected(endpoint, host)
         assert kinds(endpoint, first.fin(), first.fin()) == []
-        (event,) = told(endpoint, first.proxy_fin())
+        (event,) = events_of(endpoint, first.proxy_fin())
         assert (event.kind, event.detail) == (K.SUBFLOW_CLOSED, "FIN from the proxy")
         assert kinds(endpoint, second.rst()) == [K.SUBFLOW_CLOSED]
 
-    def test_by_a_reset(self, endpoint: Endpoint, host: Host) -> None:
+    def test_subflow_ends_with_a_reset(self, endpoint: Endpoint, host: Host) -> None:
         _, second = connected(endpoint, host)
-        (event,) = told(endpoint, second.rst(MpTcprst(1, 5)), second.rst())
+        (event,) = events_of(endpoint, second.rst(MpTcprst(1, 5)), second.rst())
         assert (event.kind, event.detail) == (K.SUBFLOW_CLOSED, "RST from the client, MP_TCPRST reason 5")
 
     @pytest.mark.parametrize("client", [True, False])
-    def test_by_mp_fastclose_with_the_key(self, endpoint: Endpoint, host: Host, client: bool) -> None:
+    def test_connection_ends_with_mp_fastclose_and_the_right_key(
+        self, endpoint: Endpoint, host: Host, client: bool
+    ) -> None:
         first, second = connected(endpoint, host)
         send = first.from_client if client else first.from_proxy
         right, wrong = (host.proxy_key, host.client_key) if client else (host.client_key, host.proxy_key)
         assert kinds(endpoint, send(ACK, MpFastclose(wrong))) == []
         assert kinds(endpoint, send(RST, MpFastclose(right)), first.rst(), second.rst()) == [K.CLOSED]
 
-    def test_of_its_connection_the_keys_are_forgotten(self, endpoint: Endpoint, host: Host) -> None:
+    def test_keys_of_a_forgotten_connection_are_not_kept(self, endpoint: Endpoint, host: Host) -> None:
         first, _ = connected(endpoint, host)
         endpoint.forget(host.token)
         assert kinds(endpoint, *host.join(port=7).handshake()) == []
         assert kinds(endpoint, first.from_client(ACK, MpFastclose(host.proxy_key))) == []
 
 
-def test_a_priority(endpoint: Endpoint, host: Host) -> None:
+def test_mp_prio_from_the_client_changes_the_priority(endpoint: Endpoint, host: Host) -> None:
     _, second = connected(endpoint, host)
-    (event,) = told(endpoint, second.from_client(ACK, MpPrio(True, None)), second.from_proxy(ACK, MpPrio(False, None)))
+    (event,) = events_of(
+        endpoint, second.from_client(ACK, MpPrio(True, None)), second.from_proxy(ACK, MpPrio(False, None))
+    )
     assert (event.kind, event.backup) == (K.SUBFLOW_PRIORITY, True)

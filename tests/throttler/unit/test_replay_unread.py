@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for parts of a capture that replay does not read."""
+"""Tests for fragments and other packets that replay does not read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def in_fragments(frame: bytes) -> list[bytes]:
     ]
 
 
-def test_data_of_later_fragments_count_with_what_follows(replay: Run) -> None:
+def test_data_in_later_fragments_count(replay: Run) -> None:
     """Defect: the bytes of later fragments were not counted."""
     data = [number for number, (_, _, frame) in enumerate(LABORATORY) if frame[16:18] > b"\x04\x00"]
     assert len(data) > 4
@@ -42,7 +42,7 @@ def test_data_of_later_fragments_count_with_what_follows(replay: Run) -> None:
     assert "30.0 KB down" in out
 
 
-def test_packets_of_other_protocols_are_passed_over(replay: Run) -> None:
+def test_packets_of_other_protocols_are_ignored(replay: Run) -> None:
     others = [(START, "v0", bytes(12) + number.to_bytes(2, "big") + bytes(60)) for number in (0x0806, 0x8864, 0x1234)]
     _, expected, _ = replay(pcap(BOTH), "--interface", "v0")
     assert replay(pcap([*others, *BOTH]), "--interface", "v0") == (0, expected, "")
@@ -52,6 +52,6 @@ def test_packets_of_other_protocols_are_passed_over(replay: Run) -> None:
 
 
 @given(st.binary(max_size=80), st.sampled_from([ETHERNET, RAW, COOKED, COOKED_2]))
-def test_whatever_is_captured_nothing_raises(packet: bytes, link_type: int) -> None:
+def test_any_packet_is_read_without_an_exception(packet: bytes, link_type: int) -> None:
     capture = CaptureFile(io.BytesIO(pcap([(START, "v0", packet)], link_type)), "capture")
     assert all(0 <= len(found.payload) <= max(found.length, 80) for found in capture)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the pauses of the event loop: since it runs in real time, it must leave the processor to others."""
+"""Tests for the pauses of the event loop, which runs in real time: it must leave processor time to other processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ sched_rt_runtime_us and sched_rt_period_us."""
 
 
 @pytest.mark.parametrize("turn", [0.0005, 0.004, 0.02, 0.03, 0.045, 0.2])
-def test_a_loop_that_always_computes_rests_as_much_as_the_kernel_would_take(turn: float) -> None:
-    """Its turns may be so long that the timer for the rest fires late."""
+def test_busy_loop_rests_at_least_as_much_as_the_kernel_would_enforce(turn: float) -> None:
+    """The turns may be so long that the timer for the rest fires late."""
     now = computed = rested = 0.0
     begun, share = Respite(now, computed), list[float]()
     since = now
@@ -35,24 +35,24 @@ def test_a_loop_that_always_computes_rests_as_much_as_the_kernel_would_take(turn
     assert min(share) > KERNELS_SHARE
 
 
-def test_after_a_turn_without_an_end_it_goes_on_soon() -> None:
+def test_rest_after_a_very_long_turn_is_short() -> None:
     assert Respite(0.0, 0.0).seconds(60.0, 60.0) == LONGEST_REST_SECONDS
 
 
-def test_a_loop_that_waits_needs_no_rest() -> None:
-    begun = Respite(0.0, 0.0)
-    assert not any(begun.seconds(period * 0.02, period * 0.02 * 0.8) for period in range(1, 100))
+def test_loop_that_waits_often_needs_no_rest() -> None:
+    respite = Respite(0.0, 0.0)
+    assert not any(respite.seconds(period * 0.02, period * 0.02 * 0.8) for period in range(1, 100))
 
 
 @pytest.mark.parametrize("real_time", [True, False])
-def test_only_who_is_scheduled_in_real_time_rests(monkeypatch: pytest.MonkeyPatch, real_time: bool) -> None:
-    looks = 0
+def test_loop_rests_only_if_it_runs_in_real_time(monkeypatch: pytest.MonkeyPatch, real_time: bool) -> None:
+    readings = 0
 
     def computed() -> float:
         """Return more CPU time in each period than the slowest machine uses."""
-        nonlocal looks
-        looks += 1
-        return 1000.0 * looks
+        nonlocal readings
+        readings += 1
+        return 1000.0 * readings
 
     monkeypatch.setattr(time, "thread_time", computed)
     monkeypatch.setattr(scheduling, "PERIOD_SECONDS", 0)
@@ -62,7 +62,7 @@ def test_only_who_is_scheduled_in_real_time_rests(monkeypatch: pytest.MonkeyPatc
 
     async def scene() -> None:
         resting = asyncio.create_task(scheduling.rest_when_busy(rests.append))
-        while looks < 5:  # noqa: ASYNC110 - nothing else says so
+        while readings < 5:  # noqa: ASYNC110 - nothing else says so
             await asyncio.sleep(0)
         resting.cancel()
 

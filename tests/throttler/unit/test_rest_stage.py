@@ -79,44 +79,44 @@ class Scene:
 
 
 @pytest.mark.parametrize(("part", "rests"), [(0.9, True), (1.1, False)])
-def test_it_rests_where_it_would_carry_next_to_nothing(part: float, rests: bool) -> None:
+def test_low_cap_rests_if_it_would_carry_next_to_nothing(part: float, rests: bool) -> None:
     scene = Scene(policy(part * 120 * MBIT / RATIO), rate=120 * MBIT)
     assert not scene.apply()
     assert scene.run(1.0) is rests
 
 
-def test_the_lowest_caps_rest_before_anything_is_known() -> None:
+def test_lowest_caps_rest_before_any_sample() -> None:
     assert Scene(policy(REST_AT_ONCE)).apply()
     assert not Scene(policy(REST_AT_ONCE + 1)).apply()
 
 
-def test_it_comes_back_where_the_others_are_slow_though_they_have_data() -> None:
+def test_rest_ends_if_the_other_path_is_slow_and_has_data() -> None:
     scene = Scene(policy(512_000))
     assert scene.run(2.0)
     slow, other = scene.first
     other.rate = 0.9 * RATIO / 2 * 512_000
     other.waiting = other.unacked = 0
-    assert scene.run(5.0), "nothing waits"
+    assert scene.run(5.0), "the other path has no data, so the rest continues"
     other.unacked = 10
     slow.unacked = 1
-    assert scene.run(5.0), "it still sends what it was given"
+    assert scene.run(5.0), "the resting subflow still has data in flight"
     slow.unacked = 0
     assert scene.run(2 * WAKE_WINDOWS * STEP + STEP) is False
     assert scene.run(5.0) is False
     assert scene.changes == 1
 
 
-def test_a_slow_path_beside_it_wakes_it_in_a_second() -> None:
+def test_rest_of_a_low_cap_ends_within_a_second_if_the_other_path_is_slow() -> None:
     assert Scene(policy(512_000), rate=3 * MBIT).run(1.2) is False
 
 
-def test_of_a_shared_cap_each_has_its_part() -> None:
+def test_low_share_of_a_shared_cap_rests() -> None:
     cap = 4 * MBIT
     assert not Scene(policy(cap), 1, 40 * MBIT).run(3.0)
     assert Scene(policy(cap), 10, 40 * MBIT).run(3.0)
 
 
-def test_a_cap_that_rises_wakes_it() -> None:
+def test_higher_cap_ends_the_rest() -> None:
     scene = Scene(policy(512_000))
     assert scene.run(2.0)
     scene.policy = policy(2 * MBIT)
@@ -125,11 +125,11 @@ def test_a_cap_that_rises_wakes_it() -> None:
 
 
 @pytest.mark.parametrize("why", ["impossible", "dry run", "alone", "hard cap"])
-def test_it_never_rests(why: str) -> None:
+def test_low_cap_does_not_rest(why: str) -> None:
     scene = Scene(policy(512_000, **({"landing": "at-once"} if why == "hard cap" else {})))
     scene.stage.possible = why != "impossible"
     if why == "dry run":
-        scene.stage.set_policy(replace(scene.policy, dry_run=True))
+        scene.stage.acts = False
     if why == "alone":
         scene.flows[1] = [scene.first[0]]
     assert not scene.apply()
@@ -137,26 +137,26 @@ def test_it_never_rests(why: str) -> None:
     assert not scene.stage.urgent()
 
 
-def test_a_path_without_a_cap_rests_while_it_is_too_slow_and_is_tried_again() -> None:
+def test_slow_uncapped_path_rests_and_is_tried_again() -> None:
     scene = Scene(SLOW_PATHS, rate=48 * MBIT)
     slow, other = scene.first
     slow.rate, slow.waiting = 0.9 * 48 * MBIT / SLOW_RATIO, 60_000
     assert not scene.apply()
     assert scene.run(2 * (SLOW_AFTER + 1) * STEP)
     assert scene.run(FIRST_REST - 3)
-    assert not scene.run(3.2), "it is tried again"
+    assert not scene.run(3.2), "the path is tried again"
     assert scene.run(2 * (SLOW_AFTER + 1) * STEP)
     assert scene.run(2 * FIRST_REST - 3)
     other.rate = 1 * MBIT
-    assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP), "the other path is no better now"
+    assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP), "the rest ends, because the other path is as slow now"
     slow.rate = 2 * 48 * MBIT / SLOW_RATIO
     other.rate = 48 * MBIT
-    assert not scene.run(5.0), "it carries its part"
+    assert not scene.run(5.0), "the path is fast enough to be used"
     slow.rate, slow.waiting, slow.unacked = 0.0, 0, 0
-    assert not scene.run(5.0), "nothing waits on it"
+    assert not scene.run(5.0), "an idle path does not rest"
 
 
-def held_up() -> Scene:
+def scene_with_blocking_path() -> Scene:
     """Return a scene in which 24 Mbit/s wait most of the time for a path of 1 Mbit/s with a long queue."""
     scene = Scene(SLOW_PATHS, rate=0)
     slow, other = scene.first
@@ -169,29 +169,29 @@ def held_up() -> Scene:
     return scene
 
 
-def test_a_path_that_holds_the_other_up_rests() -> None:
-    """Defect: beside a path of 1 Mbit/s with a long queue, 12 Mbit/s carried only 2 or 3.
+def test_path_that_delays_the_other_rests() -> None:
+    """Defect: with a path of 1 Mbit/s and a long queue, a path of 12 Mbit/s carried only 2 or 3 Mbit/s.
 
-    The slow path carried its part of that.
+    The slow path did carry its part of that total.
     """
-    assert held_up().apply()
+    assert scene_with_blocking_path().apply()
     scene = Scene(SLOW_PATHS, rate=3 * MBIT)
     slow, _ = scene.first
     slow.rate, slow.waiting = 1 * MBIT, 60_000
-    assert not scene.run(10.0), "the other one is no faster"
+    assert not scene.run(10.0), "the other path is not much faster"
 
 
 @pytest.mark.parametrize("carried", [12, 2])
-def test_a_path_that_held_nothing_up_comes_back(carried: int) -> None:
-    scene = held_up()
+def test_path_that_did_not_delay_the_other_is_used_again(carried: int) -> None:
+    scene = scene_with_blocking_path()
     slow, other = scene.first
     other.rate, other.unacked = carried * MBIT, 10
     slow.rate, slow.waiting, slow.unacked = 0.0, 0, 0
-    assert scene.run(1.0), "what was sent on it is still on its way"
+    assert scene.run(1.0), "the path's data are still in flight"
     assert scene.run(RECOVERY + 2 * (WAKE_WINDOWS + 1) * STEP) is (carried == 12)
 
 
-def test_the_only_path_never_rests() -> None:
+def test_only_path_never_rests() -> None:
     scene = Scene(SLOW_PATHS, rate=48 * MBIT)
     slow, _ = scene.first
     slow.rate, slow.waiting = 1 * MBIT, 60_000
@@ -201,8 +201,8 @@ def test_the_only_path_never_rests() -> None:
     assert not scene.stage.watched()
 
 
-def test_beside_a_backup_subflow_none_rests() -> None:
-    """The MPTCP scheduler would use neither subflow."""
+def test_no_subflow_rests_if_the_other_is_backup() -> None:
+    """Otherwise the MPTCP scheduler would use neither subflow."""
     scene = Scene(policy(512_000))
     slow, other = scene.first
     connection = connection_of(1, [slow.four_tuple, other.four_tuple])
@@ -212,7 +212,7 @@ def test_beside_a_backup_subflow_none_rests() -> None:
     assert not any(each.rests for each in scene.stage.apply(standby, verdicts, 0.0))
 
 
-def test_nothing_is_kept_of_what_ended() -> None:
+def test_ended_connections_are_forgotten() -> None:
     scene = Scene(policy(512_000), 3)
     scene.run(2.0)
     assert len(scene.stage.urgent()) == 6

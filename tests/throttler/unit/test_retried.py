@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that every change that the kernel refuses is tried again, whether it fails in applying or in comparing."""
+"""Tests that each change that the kernel refuses is tried again, whether it fails when applied or in a comparison."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", 0.0)
 
 
-class Refusing(FakeNetfilter):
+class RefusingNetfilter(FakeNetfilter):
     """A Netfilter fake whose next readings or preparations fail."""
 
     unreadable = unprepared = 0
@@ -53,11 +53,11 @@ class Refusing(FakeNetfilter):
 class Bench:
     def __init__(self) -> None:
         self.tc = FakeTrafficControl()
-        self.netfilter = Refusing()
+        self.netfilter = RefusingNetfilter()
         self.reconciler = Reconciler(Planner(Ownership()), self.tc, self.netfilter)
 
 
-def with_a_running_reconciler(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+def run_with_reconciler(scenario: Callable[[Bench], Awaitable[None]]) -> None:
     async def run() -> None:
         bench = Bench()
         await bench.reconciler.prepare()
@@ -76,8 +76,8 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def test_what_is_refused_for_long_is_tried_again_within_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the obstacle was, the kernel's state must be right two seconds after it went away."""
+def test_retries_follow_within_two_seconds_however_long_a_refusal_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an obstacle has gone, the kernel's state must be right within two seconds."""
     pauses: list[float] = []
     sleep = asyncio.sleep
 
@@ -95,37 +95,37 @@ def test_what_is_refused_for_long_is_tried_again_within_two_seconds(monkeypatch:
 
     monkeypatch.setattr(reconcile, "_FIRST_PAUSE", PAUSES[0])
     monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", PAUSES[1])
-    with_a_running_reconciler(scenario)
+    run_with_reconciler(scenario)
     waited = [seconds for seconds in pauses if seconds]
     assert len(waited) > 8
     assert waited == sorted(waited)
     assert waited[-1] < 2
 
 
-def test_what_cannot_be_read_is_made_anew() -> None:
+def test_objects_that_cannot_be_read_are_made_anew() -> None:
     async def scenario(bench: Bench) -> None:
-        made = bench.netfilter.log.count("make sets")
+        creations = bench.netfilter.log.count("make sets")
         bench.netfilter.unreadable = 1
         await bench.reconciler.verify()
-        assert bench.netfilter.log.count("make sets") == made + 1
+        assert bench.netfilter.log.count("make sets") == creations + 1
         assert bench.reconciler.counters.repairs == 1
 
-    with_a_running_reconciler(scenario)
+    run_with_reconciler(scenario)
 
 
-def test_a_repair_that_fails_is_tried_again_though_nothing_else_is_to_be_done() -> None:
+def test_failed_repair_is_tried_again_without_other_changes() -> None:
     async def scenario(bench: Bench) -> None:
-        made = bench.netfilter.log.count("make sets")
+        creations = bench.netfilter.log.count("make sets")
         bench.netfilter.unreadable, bench.netfilter.unprepared = 1, 3
         with pytest.raises(KernelError, match="out of memory"):
             await bench.reconciler.verify()
-        await until(lambda: bench.netfilter.log.count("make sets") > made)
+        await until(lambda: bench.netfilter.log.count("make sets") > creations)
         assert not bench.netfilter.unprepared
 
-    with_a_running_reconciler(scenario)
+    run_with_reconciler(scenario)
 
 
-def test_one_that_cannot_put_its_objects_right_does_not_keep_the_others_from_it(
+def test_component_that_cannot_repair_does_not_prevent_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = []
@@ -145,7 +145,7 @@ def test_one_that_cannot_put_its_objects_right_does_not_keep_the_others_from_it(
         for _ in range(2):
             assert not await monitor.verify()
         assert len(seen) == 4
-        assert caplog.messages == ["verify: no"], "it is said once"
+        assert caplog.messages == ["verify: no"], "the failure is logged once"
         owners[0].fails = False
         assert await monitor.verify()
 
@@ -156,50 +156,50 @@ class FakeMap:
     """A map in a dictionary, instead of libbpf's."""
 
     def __init__(self) -> None:
-        self.there: dict[bytes, bytes] = {}
+        self.content: dict[bytes, bytes] = {}
         self.full = False
         self.reading: Callable[[], None] = lambda: None
 
     def update_batch(self, table: Map, keys: bytes, values: bytes) -> None:
         if self.full:
             raise KernelError("full")
-        self.there.update({keys[at : at + 1]: values[at : at + 1] for at in range(len(keys))})
+        self.content.update({keys[at : at + 1]: values[at : at + 1] for at in range(len(keys))})
 
     def delete_batch(self, table: Map, keys: bytes) -> None:
         for at in range(len(keys)):
-            self.there.pop(keys[at : at + 1], None)
+            self.content.pop(keys[at : at + 1], None)
 
     def entries(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
-        yield from list(self.there.items())
+        yield from list(self.content.items())
         self.reading()
 
 
-def test_a_map_has_what_it_is_to_have_again_and_nothing_else() -> None:
+def test_comparison_restores_the_content_of_a_map() -> None:
     bpf = FakeMap()
-    known = MirroredMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
-    known.update({b"a": b"1", b"b": b"2", b"c": b"3"})
-    assert asyncio.run(known.check()) == 0
-    bpf.there = {b"a": b"1", b"b": b"9", b"x": b"7"}
-    assert asyncio.run(known.check()) == 3
-    assert bpf.there == {b"a": b"1", b"b": b"2", b"c": b"3"}
+    mirrored = MirroredMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
+    mirrored.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+    assert asyncio.run(mirrored.check()) == 0
+    bpf.content = {b"a": b"1", b"b": b"9", b"x": b"7"}
+    assert asyncio.run(mirrored.check()) == 3
+    assert bpf.content == {b"a": b"1", b"b": b"2", b"c": b"3"}
     # A change during the reading is not treated as damage.
-    bpf.reading = lambda: (known.update({b"d": b"4"}), known.delete([b"a"]))  # type: ignore[assignment, func-returns-value]
-    assert asyncio.run(known.check()) == 0
-    assert bpf.there == {b"b": b"2", b"c": b"3", b"d": b"4"}
+    bpf.reading = lambda: (mirrored.update({b"d": b"4"}), mirrored.delete([b"a"]))  # type: ignore[assignment, func-returns-value]
+    assert asyncio.run(mirrored.check()) == 0
+    assert bpf.content == {b"b": b"2", b"c": b"3", b"d": b"4"}
 
 
-def test_an_entry_that_was_refused_is_set_by_the_next_comparison() -> None:
+def test_refused_entry_is_set_by_the_next_comparison() -> None:
     bpf = FakeMap()
-    known = MirroredMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
+    mirrored = MirroredMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
     bpf.full = True
     with pytest.raises(KernelError):
-        known.update({b"a": b"1"})
+        mirrored.update({b"a": b"1"})
     bpf.full = False
-    assert asyncio.run(known.check()) == 1
-    assert bpf.there == {b"a": b"1"}
+    assert asyncio.run(mirrored.check()) == 1
+    assert bpf.content == {b"a": b"1"}
 
 
-def test_sysctls_and_their_note_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sysctls_and_their_file_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"net.mptcp.pm_type": "0", "net.mptcp.stale_loss_cnt": "4"}
     monkeypatch.setattr(sysctl, "_read", values.__getitem__)
     monkeypatch.setattr(sysctl, "_write", values.__setitem__)
@@ -215,4 +215,6 @@ def test_sysctls_and_their_note_are_compared(tmp_path: Path, monkeypatch: pytest
     assert owned.check(wanted) == []
     assert values == wanted
     owned.restore()
-    assert values == {"net.mptcp.pm_type": "0", "net.mptcp.stale_loss_cnt": "4"}, "not what was there meanwhile"
+    assert values == {"net.mptcp.pm_type": "0", "net.mptcp.stale_loss_cnt": "4"}, (
+        "the values from before are restored, not those in between"
+    )

@@ -16,17 +16,17 @@ SECOND = ", once there are subflows on two paths"
 EXAMPLES = Path(__file__).parents[3] / "conf" / "examples"
 
 
-def told(text: str) -> list[tuple[str, list[str], list[str]]]:
+def words_of(text: str) -> list[tuple[str, list[str], list[str]]]:
     return [(each["rule"], each["conditions"], each["does"]) for each in rules_in_words(load_policy(text, "p"))]
 
 
-def of_rule(rule: str) -> tuple[list[str], list[str]]:
-    ((_, conditions, does),) = told(PATHS + f"rules: [{{name: x, {rule}}}]\n")
+def words_of_rule(rule: str) -> tuple[list[str], list[str]]:
+    ((_, conditions, does),) = words_of(PATHS + f"rules: [{{name: x, {rule}}}]\n")
     return conditions, does
 
 
-def test_a_budget_is_told() -> None:
-    assert told((EXAMPLES / "monthly-volume.yaml").read_text()) == [
+def test_budget_is_described() -> None:
+    assert words_of((EXAMPLES / "monthly-volume.yaml").read_text()) == [
         (
             "lte-monthly",
             ["path lte", "downloads and uploads"],
@@ -38,8 +38,8 @@ def test_a_budget_is_told() -> None:
     ]
 
 
-def test_steering_is_told() -> None:
-    assert told((EXAMPLES / "steering-modes.yaml").read_text()) == [
+def test_steering_is_described() -> None:
+    assert words_of((EXAMPLES / "steering-modes.yaml").read_text()) == [
         (
             "office-hours",
             ["path ethernet or wifi", "Mon-Fri 08:00-18:00 (Europe/Athens)"],
@@ -54,7 +54,7 @@ def test_steering_is_told() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.name)
-def test_every_rule_of_every_example_does_something(file: Path) -> None:
+def test_every_rule_of_the_examples_has_an_effect(file: Path) -> None:
     policy = load_policy(file.read_text(), file.name)
     words = rules_in_words(policy)
     assert [each["rule"] for each in words] == [rule.name for rule in policy.rules]
@@ -91,8 +91,8 @@ def test_every_rule_of_every_example_does_something(file: Path) -> None:
         ),
     ],
 )
-def test_a_rule_in_words(rule: str, conditions: list[str], does: list[str]) -> None:
-    assert of_rule(rule) == (conditions, does)
+def test_rule_is_described(rule: str, conditions: list[str], does: list[str]) -> None:
+    assert words_of_rule(rule) == (conditions, does)
 
 
 @pytest.mark.parametrize(
@@ -107,23 +107,23 @@ def test_a_rule_in_words(rule: str, conditions: list[str], does: list[str]) -> N
         ("period: day", "by day for"),
     ],
 )
-def test_when_a_budget_begins_anew_is_told(budget: str, begins: str) -> None:
-    (does,) = of_rule(
+def test_period_of_a_budget_is_described(budget: str, begins: str) -> None:
+    (does,) = words_of_rule(
         f"budget: {{{budget}, steps: [{{after: 1 GB, throttle: {{rate: 1 Mbit/s, landing: at-once}}}}]}}"
     )[1]
     assert does.startswith(f"budget of rule x, {begins} ")
     assert does.endswith(": after 1.00 GB 1 Mbit/s, at once")
 
 
-def test_of_many_clients_some_are_named() -> None:
+def test_some_of_many_clients_are_named() -> None:
     prefixes = [f"10.{number}.0.0/16" for number in range(MOST_PREFIXES + 2)]
     text = f"when: {{clients: [{', '.join(prefixes)}]}}, throttle: {{rate: 5 Mbit/s}}"
-    assert of_rule(text)[0] == [f"clients {', '.join(prefixes[:MOST_PREFIXES])} and 2 more"]
+    assert words_of_rule(text)[0] == [f"clients {', '.join(prefixes[:MOST_PREFIXES])} and 2 more"]
 
 
 @scenario
-async def test_a_summary_has_them_and_each_path_of_a_rule_that_names_none(tmp_path: Path) -> None:
-    """Defect: such a rule had no metric until a subflow had its cap."""
+async def test_summary_describes_rules_and_lists_all_paths_of_a_rule(tmp_path: Path) -> None:
+    """Defect: a rule without paths had no metric until a subflow had its cap."""
     policy = PATHS + "rules: [{name: all, throttle: {rate: 5 Mbit/s}}]\n"
     async with running(tmp_path, policy) as scene:
         found = scene.ask(query="summary")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the sampler: which subflows are sampled, by which means, and which samples a consumer gets."""
+"""Tests for the sampler: which subflows are sampled, by sweeps or look-ups, and which samples each consumer gets."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def subflow(number: int) -> FourTuple:
 
 class FakeSockets:
     def __init__(self, count: int) -> None:
-        self.there = {subflow(n): KernelSubflow(n, subflow(n), True, 0, 0, False, 0.0, cookie=n) for n in range(count)}
-        self.asked = 0
+        self.by_four_tuple = {
+            subflow(n): KernelSubflow(n, subflow(n), True, 0, 0, False, 0.0, cookie=n) for n in range(count)
+        }
+        self.lookups = 0
         self.dumps = 0
         self.broken = False
 
@@ -33,13 +35,13 @@ class FakeSockets:
         self.dumps += 1
         if self.broken:
             raise KernelError("list TCP sockets: no")
-        found = list(self.there.values())
+        found = list(self.by_four_tuple.values())
         for start in range(0, len(found), 60):
             yield found[start : start + 60]
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
-        self.asked += len(four_tuples)
-        return {each: self.there[each] for each in four_tuples if each in self.there}
+        self.lookups += len(four_tuples)
+        return {each: self.by_four_tuple[each] for each in four_tuples if each in self.by_four_tuple}
 
     def close(self) -> None: ...
 
@@ -65,8 +67,8 @@ class FakeConsumer:
 
     def observe(self, samples: Samples) -> Iterator[None]:
         asked = samples.asked
-        there = {each for each in asked if each in samples.sockets}
-        self.given.append((len(asked), set(asked), there, samples.complete))
+        existing = {each for each in asked if each in samples.sockets}
+        self.given.append((len(asked), set(asked), existing, samples.complete))
         yield
 
     def failed(self, now: float) -> None:
@@ -77,75 +79,75 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-async def both(sampler: Sampler) -> None:
+async def sample_once(sampler: Sampler) -> None:
     """Do once what the sampler does repeatedly."""
     await sampler.watch()
     await sampler.look_up_urgent()
 
 
 def sampler_of(sockets: FakeSockets, *consumers: FakeConsumer) -> Sampler:
-    return Sampler(cast(KernelSockets, sockets), consumers, lambda: len(sockets.there), lambda outcome: None)
+    return Sampler(cast(KernelSockets, sockets), consumers, lambda: len(sockets.by_four_tuple), lambda outcome: None)
 
 
-def test_nobody_watches_and_nothing_is_looked_at() -> None:
+def test_no_socket_is_read_if_no_subflow_is_watched() -> None:
     sockets = FakeSockets(100)
-    run(both(sampler_of(sockets, FakeConsumer())))
-    assert (sockets.dumps, sockets.asked) == (0, 0)
+    run(sample_once(sampler_of(sockets, FakeConsumer())))
+    assert (sockets.dumps, sockets.lookups) == (0, 0)
 
 
-def test_many_watched_are_swept_once_for_everybody() -> None:
+def test_many_watched_subflows_are_read_by_one_sweep() -> None:
     sockets = FakeSockets(1000)
     # One of the urgent subflows is also watched, the other one is not.
     urgent = [subflow(79), subflow(99)]
     first = FakeConsumer([subflow(n) for n in range(80)], urgent)
     second = FakeConsumer([subflow(n) for n in range(990)])
-    run(both(sampler_of(sockets, first, second)))
+    run(sample_once(sampler_of(sockets, first, second)))
     assert sockets.dumps == 1
     assert [count for count, _, _, complete in first.given if complete] == [81]
     assert [count for count, _, _, _ in second.given] == [990]
 
 
-def test_the_last_sweep_is_asked_for_what_it_is_new_enough_to_know() -> None:
+def test_cookies_come_from_the_last_sweep_if_it_is_new_enough() -> None:
     sockets = FakeSockets(3)
     sampler = sampler_of(sockets, FakeConsumer([subflow(1)]))
-    assert sampler.cookies(0.0) is None, "there was none"
+    assert sampler.cookies(0.0) is None, "there was no sweep yet"
 
     async def work() -> None:
         await sampler.sweep()
         swept = sampler.latest_time
         assert sampler.cookies(swept) == {0, 1, 2}
-        await both(sampler)
+        await sample_once(sampler)
         assert sampler.cookies(swept) == {0, 1, 2}
         assert sampler.cookies(swept + 0.001) is None
 
     run(work())
 
 
-def test_the_loop_has_its_turn_while_it_is_found_out_what_a_sweep_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_runs_while_missing_subflows_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searching the samples for ten thousand subflows takes milliseconds."""
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
 
-    class Counted(dict[FourTuple, KernelSubflow]):
-        asked = most = 0
+    class CountingDict(dict[FourTuple, KernelSubflow]):
+        lookups = most = 0
 
         def __contains__(self, key: object) -> bool:
-            self.asked += 1
-            self.most = max(self.most, self.asked)
+            self.lookups += 1
+            self.most = max(self.most, self.lookups)
             return super().__contains__(key)
 
-    class Indifferent(FakeConsumer):
+    class IdleConsumer(FakeConsumer):
         def observe(self, samples: Samples) -> Iterator[None]:
             yield
 
     count = 20 * module.CHECKED
     sockets = FakeSockets(count)
-    sampler = sampler_of(sockets, Indifferent([subflow(number) for number in range(count)]))
-    sampler.latest = looked_through = Counted()
+    sampler = sampler_of(sockets, IdleConsumer([subflow(number) for number in range(count)]))
+    sampler.latest = counting = CountingDict()
 
     async def scenario() -> None:
         async def take_turns() -> None:
             while True:
-                looked_through.asked = 0
+                counting.lookups = 0
                 await asyncio.sleep(0)
 
         turns = asyncio.create_task(take_turns())
@@ -153,33 +155,33 @@ def test_the_loop_has_its_turn_while_it_is_found_out_what_a_sweep_lacks(monkeypa
         turns.cancel()
 
     run(scenario())
-    assert 0 < looked_through.most <= module.CHECKED
+    assert 0 < counting.most <= module.CHECKED
 
 
-def test_few_of_many_are_looked_up() -> None:
+def test_few_watched_subflows_are_looked_up() -> None:
     sockets = FakeSockets(1000)
     consumer = FakeConsumer([subflow(1), subflow(5000)])
-    run(both(sampler_of(sockets, consumer)))
-    assert (sockets.dumps, sockets.asked) == (0, 2)
-    assert consumer.given == [(2, {subflow(1), subflow(5000)}, {subflow(1)}, True)], "one has no socket"
+    run(sample_once(sampler_of(sockets, consumer)))
+    assert (sockets.dumps, sockets.lookups) == (0, 2)
+    assert consumer.given == [(2, {subflow(1), subflow(5000)}, {subflow(1)}, True)], "one subflow has no socket"
 
 
-def test_few_that_several_watch_are_counted_once() -> None:
+def test_subflows_watched_by_several_consumers_are_looked_up_once() -> None:
     sockets = FakeSockets(1000)
     consumers = [FakeConsumer([subflow(n) for n in range(400)]) for _ in range(3)]
     run(sampler_of(sockets, *consumers).watch())
-    assert (sockets.dumps, sockets.asked) == (0, 400)
+    assert (sockets.dumps, sockets.lookups) == (0, 400)
 
 
-def test_urgent_ones_are_looked_up_between_sweeps() -> None:
+def test_urgent_subflows_are_looked_up_between_sweeps() -> None:
     sockets = FakeSockets(1000)
     consumer = FakeConsumer(urgent=[subflow(3)])
-    run(both(sampler_of(sockets, consumer)))
+    run(sample_once(sampler_of(sockets, consumer)))
     assert consumer.given == [(1, {subflow(3)}, {subflow(3)}, False)]
     assert sockets.dumps == 0
 
 
-def test_the_tracker_gets_the_pieces_of_the_same_sweep() -> None:
+def test_tracker_gets_the_pieces_of_the_same_sweep() -> None:
     sockets = FakeSockets(150)
     consumer = FakeConsumer([subflow(1)])
     pieces: list[int] = []
@@ -189,7 +191,7 @@ def test_the_tracker_gets_the_pieces_of_the_same_sweep() -> None:
     assert len(consumer.given) == 1
 
 
-def test_what_cannot_be_sampled_is_said_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_sweep_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     sockets = FakeSockets(1000)
     sockets.broken = True
     consumer = FakeConsumer([subflow(n) for n in range(1000)])
@@ -206,7 +208,7 @@ def test_what_cannot_be_sampled_is_said_and_tried_again(caplog: pytest.LogCaptur
     assert f"list TCP sockets: no; sampling again in {IDLE_SECONDS:g} s" in caplog.text
 
 
-def test_the_gauge_keeps_the_longest_delay_and_forgets_it_in_the_recent_one() -> None:
+def test_gauge_keeps_the_longest_and_the_recent_delay() -> None:
     gauge = LoopGauge()
     gauge.note(1.0, 2 * LATE_SECONDS)
     gauge.note(2.0, 0.001)
@@ -215,7 +217,7 @@ def test_the_gauge_keeps_the_longest_delay_and_forgets_it_in_the_recent_one() ->
     assert gauge.as_json() == {"longest": 0.1, "recent": 0.002, "late": 1}
 
 
-def test_sweeps_that_take_long_do_not_keep_urgent_ones_waiting() -> None:
+def test_long_sweeps_do_not_delay_urgent_look_ups() -> None:
     sockets = FakeSockets(1000)
     consumer = FakeConsumer([subflow(n) for n in range(900)], urgent=[subflow(3)])
     sampler = sampler_of(sockets, consumer)
@@ -223,13 +225,13 @@ def test_sweeps_that_take_long_do_not_keep_urgent_ones_waiting() -> None:
     async def work() -> None:
         await sampler.sweep()
         sampler.sweep_seconds = 10.0
-        await both(sampler)
+        await sample_once(sampler)
 
     run(work())
     assert [complete for _, _, _, complete in consumer.given] == [True, False]
 
 
-def test_urgent_ones_are_looked_up_while_a_sweep_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urgent_subflows_are_looked_up_during_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
     sockets = FakeSockets(1000)
     everything = [subflow(n) for n in range(900)]
@@ -247,14 +249,16 @@ def test_urgent_ones_are_looked_up_while_a_sweep_lists(monkeypatch: pytest.Monke
 
     run(work())
     assert [(count, complete) for count, _, _, complete in transitions.given] == [(1, False), (899, True)], (
-        "what the sweep had listed before the look-up is older than that"
+        "the sweep's sample is older than the look-up"
     )
-    assert [(count, complete) for count, _, _, complete in stage.given] == [(900, True)], "it gets nothing in between"
+    assert [(count, complete) for count, _, _, complete in stage.given] == [(900, True)], (
+        "the stage gets no sample in between"
+    )
 
 
 @pytest.mark.parametrize("by_request", [True, False])
 @pytest.mark.parametrize("swept", [True, False])
-def test_who_joins_while_others_are_sampled_is_not_gone(
+def test_subflow_that_joins_during_sampling_is_looked_up(
     monkeypatch: pytest.MonkeyPatch, by_request: bool, swept: bool
 ) -> None:
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
@@ -266,29 +270,29 @@ def test_who_joins_while_others_are_sampled_is_not_gone(
 
     async def work() -> None:
         sampling = asyncio.create_task(sampler.watch())
-        while not (sampler.latest or sockets.asked):  # noqa: ASYNC110 - as above
+        while not (sampler.latest or sockets.lookups):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
         joined = subflow(5000)
-        sockets.there[joined] = sockets.there[subflow(0)]._replace(four_tuple=joined)
+        sockets.by_four_tuple[joined] = sockets.by_four_tuple[subflow(0)]._replace(four_tuple=joined)
         consumer._watched = [*consumer._watched, joined, subflow(6000)]
         assert not sampling.done()
         await sampling
 
     # The dump has already passed the new subflow's place in the kernel's table.
-    there = list(sockets.there.values())
-    monkeypatch.setattr(sockets, "pieces", lambda: (there[at : at + 60] for at in range(0, 1000, 60)))
+    listed = list(sockets.by_four_tuple.values())
+    monkeypatch.setattr(sockets, "pieces", lambda: (listed[at : at + 60] for at in range(0, 1000, 60)))
     run(work())
     ((_, asked, found, _),) = consumer.given
     assert {subflow(5000), subflow(6000)} <= asked
-    assert found == {subflow(5000), *(subflow(n) for n in range(count))}, "one has no socket"
+    assert found == {subflow(5000), *(subflow(n) for n in range(count))}, "one subflow has no socket"
 
 
-def test_a_consumer_gets_the_samples_of_each_subflow_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
     sockets = FakeSockets(1000)
     seen: dict[str, list[tuple[float, int]]] = {"transitions": [], "stage": []}
 
-    class Noting(FakeConsumer):
+    class RecordingConsumer(FakeConsumer):
         def __init__(self, name: str, by_request: bool) -> None:
             super().__init__([subflow(n) for n in range(900)], urgent=[subflow(3)], by_request=by_request)
             self._name = name
@@ -300,15 +304,15 @@ def test_a_consumer_gets_the_samples_of_each_subflow_in_order(monkeypatch: pytes
             yield
             yield
 
-    sampler = sampler_of(sockets, Noting("transitions", True), Noting("stage", False))
+    sampler = sampler_of(sockets, RecordingConsumer("transitions", True), RecordingConsumer("stage", False))
 
     async def work() -> None:
         for fed in sampler._fed:
             fed.next_urgent = 0.0
         sweep = asyncio.create_task(sampler.sweep())
         while not sweep.done():
-            old = sockets.there[subflow(3)]
-            sockets.there[subflow(3)] = old._replace(bytes_acked=old.bytes_acked + 1)
+            old = sockets.by_four_tuple[subflow(3)]
+            sockets.by_four_tuple[subflow(3)] = old._replace(bytes_acked=old.bytes_acked + 1)
             await asyncio.sleep(0)
             for fed in sampler._fed:
                 fed.next_urgent = 0.0
@@ -319,20 +323,20 @@ def test_a_consumer_gets_the_samples_of_each_subflow_in_order(monkeypatch: pytes
     assert len(seen["transitions"]) > len(seen["stage"]) >= 1
     for samples in seen.values():
         assert samples == sorted(samples)
-        assert len({octets for _, octets in samples}) == len(samples), "each is newer than the one before"
+        assert len({octets for _, octets in samples}) == len(samples), "each sample is newer than the one before"
 
 
-def test_what_is_urgent_and_not_watched_does_not_wait_for_what_is_watched() -> None:
+def test_urgent_subflow_need_not_be_watched() -> None:
     consumer = FakeConsumer([subflow(1)], urgent=[subflow(3)], by_request=False)
     consumer.interval = 60.0
-    run(both(sampler_of(FakeSockets(1000), consumer)))
+    run(sample_once(sampler_of(FakeSockets(1000), consumer)))
     assert [(asked, complete) for _, asked, _, complete in consumer.given] == [
         ({subflow(1)}, True),
         ({subflow(3)}, False),
     ]
 
 
-def test_what_comes_to_be_urgent_while_a_consumer_takes_a_sweep_is_looked_up_next() -> None:
+def test_subflow_that_becomes_urgent_during_a_sweep_is_looked_up_next() -> None:
     consumer = FakeConsumer()
     sampler = sampler_of(FakeSockets(10), consumer)
 
@@ -348,7 +352,7 @@ def test_what_comes_to_be_urgent_while_a_consumer_takes_a_sweep_is_looked_up_nex
     run(work())
 
 
-def test_a_gentle_sweep_rests_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gentle_sweep_rests_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
     real = asyncio.sleep
 

@@ -35,11 +35,11 @@ def scene_of(tcp: TcpInfo, cap: Rule = LOW) -> Scene:
     ("rate", "size"),
     [(LOW_RATE, 0), (LOW_RATE - 1, 1_258_292), (2_000_000, 3_145_728), (1_000_000, MAX_BYTES), (8, MAX_BYTES)],
 )
-def test_the_lower_the_cap_the_larger_the_buffer(rate: int, size: int) -> None:
+def test_buffer_is_larger_for_a_lower_cap(rate: int, size: int) -> None:
     assert send_buffer(rate) == pytest.approx(size, rel=1e-5)
 
 
-def test_there_are_not_too_many_and_those_without_a_backlog_leave_half_to_others() -> None:
+def test_number_of_buffers_is_limited_and_half_are_for_backlogged_sockets() -> None:
     buffers = SendBuffers()
     idle = [buffers.grant(cookie, 1_000_000, backlogged=False) for cookie in range(10_000)]
     assert sum(idle) == MAX_IDLE_SOCKETS
@@ -50,7 +50,7 @@ def test_there_are_not_too_many_and_those_without_a_backlog_leave_half_to_others
     assert buffers.grant(20_000, 1_000_000, backlogged=True)
 
 
-def test_a_buffer_grows_with_a_lower_cap_and_is_not_set_anew_for_little() -> None:
+def test_buffer_grows_with_a_lower_cap_but_not_for_small_changes() -> None:
     buffers = SendBuffers()
     assert buffers.grant(1, 3_000_000, backlogged=True)
     assert not buffers.grant(1, 2_900_000, backlogged=True)
@@ -60,16 +60,16 @@ def test_a_buffer_grows_with_a_lower_cap_and_is_not_set_anew_for_little() -> Non
     assert buffers.get(1) == MAX_BYTES
 
 
-def test_a_buffer_is_as_large_as_can_be_when_the_cap_rises() -> None:
+def test_existing_buffer_gets_the_maximum_size_when_the_cap_rises() -> None:
     buffers = SendBuffers()
     assert buffers.grant(1, LOW_RATE - 1, backlogged=True)
-    assert buffers.grant(1, 50_000_000, backlogged=False), "the kernel would give it no more by itself"
+    assert buffers.grant(1, 50_000_000, backlogged=False), "the kernel would not enlarge the buffer itself"
     assert buffers.get(1) == MAX_BYTES
-    assert not buffers.grant(2, 50_000_000, backlogged=True), "who had none goes on without one"
+    assert not buffers.grant(2, 50_000_000, backlogged=True), "a socket without a large buffer does not get one"
 
 
 @pytest.mark.parametrize("tcp", [FULL_FLIGHT, IDLE])
-def test_a_low_cap_brings_a_larger_buffer_at_once(tcp: TcpInfo) -> None:
+def test_low_cap_sets_a_larger_buffer_at_once(tcp: TcpInfo) -> None:
     scene = scene_of(tcp)
     scene.run(0.01)
     assert scene.limits[1].send_buffer == TWO_MBIT
@@ -77,32 +77,32 @@ def test_a_low_cap_brings_a_larger_buffer_at_once(tcp: TcpInfo) -> None:
     assert scene.limits == {1: SocketLimit(2_000_000, None, TWO_MBIT)}
 
 
-def test_a_higher_cap_leaves_the_buffer_as_it_is() -> None:
+def test_higher_cap_does_not_change_the_buffer() -> None:
     scene = scene_of(FULL_FLIGHT, rule())
     scene.run(5.0)
     assert scene.limits == {1: SocketLimit(5_000_000)}
 
 
-def test_a_socket_whose_cap_has_gone_has_the_most_and_counts_until_it_is_closed() -> None:
+def test_socket_that_lost_its_cap_has_the_maximum_and_counts_until_closed() -> None:
     scene = scene_of(FULL_FLIGHT)
     scene.run(5.0)
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.run(2.0, start=5.0)
     assert scene.limits == {1: SocketLimit(send_buffer=MAX_BYTES)}
-    assert scene.transitions._sockets, "it is asked for until it is gone"
+    assert scene.transitions._sockets, "the socket is looked up until it has closed"
     del scene.tcp[subflow(1)]
     scene.run(40.0, start=7.0)
     assert scene.limits == {}
     assert not scene.transitions._sockets
 
 
-def test_a_stop_leaves_sockets_with_a_larger_buffer_the_most() -> None:
+def test_stop_gives_the_maximum_to_sockets_with_a_larger_buffer() -> None:
     scene = scene_of(FULL_FLIGHT)
     scene.run(5.0)
     assert scene.transitions.end() == {1: SocketLimit(send_buffer=MAX_BYTES)}
 
 
-def test_of_those_that_share_a_cap_one_gets_its_buffer_once_data_wait_on_it() -> None:
+def test_subflow_of_a_shared_cap_gets_its_buffer_when_it_is_backlogged() -> None:
     shared = rule(cap=throttle(4_000_000))
     scene = scene_of(FULL_FLIGHT, shared)
     scene.tcp[subflow(2)] = FULL_FLIGHT

@@ -22,7 +22,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_pending_changes_are_the_difference_whatever_happened(steps: list[tuple[object, ...]]) -> None:
+def test_pending_changes_equal_the_difference(steps: list[tuple[object, ...]]) -> None:
     tracker: DeltaTracker[int, int] = DeltaTracker()
     for name, *arguments in steps:
         getattr(tracker, str(name))(*arguments)
@@ -33,7 +33,7 @@ def test_pending_changes_are_the_difference_whatever_happened(steps: list[tuple[
 
 
 @given(STEPS)
-def test_applying_what_is_pending_settles(steps: list[tuple[object, ...]]) -> None:
+def test_applying_the_pending_changes_settles(steps: list[tuple[object, ...]]) -> None:
     tracker: DeltaTracker[int, int] = DeltaTracker()
     for name, *arguments in steps:
         getattr(tracker, str(name))(*arguments)
@@ -42,7 +42,7 @@ def test_applying_what_is_pending_settles(steps: list[tuple[object, ...]]) -> No
     assert tracker.settled
 
 
-def test_values_that_are_as_good_as_wanted_are_left_alone() -> None:
+def test_value_that_counts_as_equal_is_not_changed() -> None:
     tracker: DeltaTracker[str, float] = DeltaTracker(same=lambda one, other: abs(one - other) < 0.1)
     tracker.observed({"a": 1.01})
     tracker.want("a", 1.0)

@@ -56,13 +56,13 @@ def planner_for(*rules: Rule) -> Planner:
     return planner
 
 
-def test_a_path_cap_has_its_class_before_anybody_needs_it() -> None:
+def test_path_cap_has_its_class_before_a_subflow_needs_it() -> None:
     planner = planner_for(rule())
     assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000]
     assert not planner.entries.desired
 
 
-def test_all_subflows_of_a_path_cap_share_one_class_and_the_rules_mark() -> None:
+def test_subflows_of_a_path_cap_share_the_class_and_mark() -> None:
     first, second = rule("first"), rule("second")
     planner = planner_for(first, second)
     planner.set_verdicts(1, [verdict(1, second)], NOW)
@@ -73,7 +73,7 @@ def test_all_subflows_of_a_path_cap_share_one_class_and_the_rules_mark() -> None
 
 
 @pytest.mark.parametrize(("share", "classes"), [(Share.PATH, 1), (Share.CLIENT, 3), (Share.CONNECTION, 2)])
-def test_shares_decide_how_many_classes_there_are(share: Share, classes: int) -> None:
+def test_share_decides_the_number_of_classes(share: Share, classes: int) -> None:
     shared = rule(cap=throttle(share=share))
     planner = planner_for(shared)
     planner.set_verdicts(1, [verdict(1, shared, 1), verdict(2, shared, 1)], NOW)
@@ -81,7 +81,7 @@ def test_shares_decide_how_many_classes_there_are(share: Share, classes: int) ->
     assert len(planner.classes.desired) == classes
 
 
-def test_a_subflow_that_is_no_longer_capped_loses_its_entry() -> None:
+def test_subflow_that_loses_its_cap_loses_its_entry() -> None:
     cap = rule()
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
@@ -89,7 +89,7 @@ def test_a_subflow_that_is_no_longer_capped_loses_its_entry() -> None:
     assert planner.entries.desired.keys() == {subflow(2)}
 
 
-def test_the_entry_of_one_that_ended_stays_until_what_was_assigned_to_it_is_sent() -> None:
+def test_entry_of_an_ended_subflow_stays_until_its_data_are_sent() -> None:
     cap = rule(cap=throttle(share=Share.CLIENT))
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
@@ -106,10 +106,10 @@ def test_the_entry_of_one_that_ended_stays_until_what_was_assigned_to_it_is_sent
     assert not planner.classes.desired
 
 
-def test_a_subflow_of_another_port_is_left_alone_beside_one_of_a_listening_port() -> None:
-    """Defect: the subflow got an entry, but its port has no set.
+def test_subflow_at_another_port_gets_no_entry() -> None:
+    """Defect: such a subflow got an entry, but no set exists for its port.
 
-    With iptables, the kernel refused that entry at every attempt.
+    With iptables, the kernel refused this entry at each attempt.
     """
     cap = rule()
     planner = planner_for(cap)
@@ -121,7 +121,7 @@ def test_a_subflow_of_another_port_is_left_alone_beside_one_of_a_listening_port(
     assert not planner.entries.desired
 
 
-def test_the_entries_of_those_that_ended_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_entries_of_ended_subflows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "MAX_DRAINING", 2)
     cap = rule()
     planner = planner_for(cap)
@@ -130,7 +130,7 @@ def test_the_entries_of_those_that_ended_are_bounded(monkeypatch: pytest.MonkeyP
     assert len(planner.entries.desired) == 2
 
 
-def test_a_port_reused_by_an_uncapped_connection_loses_the_entry_of_the_one_that_ended() -> None:
+def test_uncapped_connection_on_a_reused_port_has_no_entry() -> None:
     cap = rule()
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
@@ -140,7 +140,7 @@ def test_a_port_reused_by_an_uncapped_connection_loses_the_entry_of_the_one_that
     planner.expire(NOW + DRAIN_SECONDS)
 
 
-def test_a_port_reused_under_another_cap_is_sent_there() -> None:
+def test_reused_port_gets_the_cap_of_the_newer_connection() -> None:
     cap, other = rule(), rule("other", throttle(1_000_000))
     planner = planner_for(cap, other)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
@@ -153,7 +153,7 @@ def test_a_port_reused_under_another_cap_is_sent_there() -> None:
     assert planner.entries.desired == {subflow(1): after}
 
 
-def test_a_port_reused_by_a_newer_connection_keeps_its_entry_when_the_old_one_is_forgotten() -> None:
+def test_reused_port_keeps_its_entry_when_the_older_connection_ends() -> None:
     cap = rule()
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
@@ -162,7 +162,7 @@ def test_a_port_reused_by_a_newer_connection_keeps_its_entry_when_the_old_one_is
     assert planner.entries.desired.keys() == {subflow(1)}
 
 
-def test_idle_classes_of_clients_go_and_those_of_paths_stay() -> None:
+def test_idle_classes_of_clients_are_removed_and_those_of_paths_kept() -> None:
     path, client = rule("path"), rule("client", throttle(share=Share.CLIENT))
     planner = planner_for(path, client)
     of_path = set(planner.classes.desired)
@@ -174,7 +174,7 @@ def test_idle_classes_of_clients_go_and_those_of_paths_stay() -> None:
     assert planner.classes.desired.keys() == of_path
 
 
-def test_a_new_rate_changes_the_class_in_place_and_a_dropped_rule_removes_it() -> None:
+def test_new_rate_changes_the_class_and_a_removed_rule_deletes_it() -> None:
     cap = rule()
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
@@ -191,7 +191,7 @@ def test_a_new_rate_changes_the_class_in_place_and_a_dropped_rule_removes_it() -
     assert not planner.entries.desired
 
 
-def test_a_restarted_planner_recognises_the_classes_it_made() -> None:
+def test_new_planner_adopts_existing_classes_and_entries() -> None:
     cap = rule(cap=throttle(share=Share.CLIENT))
     classes = {minor: class_spec(minor, throttle()) for minor in (0x33, 0x44, 0x55)}
     entries = {subflow(1): Target(0x44, 0x10000), subflow(2): Target(0x33, 0x10000), subflow(9): Target(0x55, 0x10000)}
@@ -206,7 +206,7 @@ def test_a_restarted_planner_recognises_the_classes_it_made() -> None:
     assert planner.classes.deletes == {0x55}
 
 
-def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_classes_raises_and_changes_no_other_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + 1)
     cap = rule(cap=throttle(share=Share.CLIENT))
     planner = planner_for(cap)
@@ -220,10 +220,10 @@ def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest
     assert not planner.entries.desired
 
 
-def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of_its_connection_nothing(
+def test_lack_of_classes_changes_no_cap_of_the_same_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Defect: the verdicts after the one without a class were skipped: their subflows lost the cap of another rule."""
+    """Defect: the verdicts after the one without a class were skipped: their subflows lost the caps of other rules."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + 1)
     shared, own = rule("shared"), rule("own", throttle(1_000_000, Share.CLIENT))
     planner = planner_for(shared, own)
@@ -242,12 +242,12 @@ def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of
     assert planner.entries.desired[subflow(2)].minor != planner.entries.desired[subflow(3)].minor
 
 
-def test_a_reload_from_caps_of_clients_that_have_all_classes_to_one_of_a_path_is_in_force(
+def test_reload_to_a_path_cap_works_when_client_caps_use_all_classes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Defect: after the reload, all clients kept their old caps.
 
-    Newer clients had none, until they happened to be decided again.
+    Newer clients had no cap until they were decided again.
     """
     size = 2 * cap_module.PATHS_SHARE
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + size - 1)
@@ -272,13 +272,11 @@ def test_a_reload_from_caps_of_clients_that_have_all_classes_to_one_of_a_path_is
 
 @pytest.mark.parametrize("capped", [True, False])
 @pytest.mark.parametrize("older_ends_first", [True, False])
-def test_a_port_used_again_has_what_the_newer_connection_is_to_have_whichever_is_decided_first(
-    capped: bool, older_ends_first: bool
-) -> None:
-    """Defects: a newer connection on a port that is used again was taken for the older one.
+def test_reused_port_follows_the_newer_connection_in_any_order(capped: bool, older_ends_first: bool) -> None:
+    """Defects: a newer connection on a reused port was taken for the older one.
 
-    If it was to have no cap, it kept that of the older one for as long as it was busy. If it was to have the same cap,
-    nobody was told that its socket was another one.
+    If it should have no cap, it kept the cap of the older one while it was busy. If it should have the same cap, it was
+    not reported that its socket was another one.
     """
     cap = rule()
     planner = planner_for(cap)
@@ -295,8 +293,8 @@ def test_a_port_used_again_has_what_the_newer_connection_is_to_have_whichever_is
     assert planner.take_moved(10) == [subflow(1)]
 
 
-def test_a_port_used_again_by_one_for_whom_no_class_is_left_has_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the newer connection had the cap of the older one, for as long as it was busy."""
+def test_reused_port_without_a_class_for_the_newer_connection_has_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: the newer connection had the cap of the older one while it was busy."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     own, other = rule("own", throttle(share=Share.CONNECTION)), rule("other", throttle(1_000_000, Share.CONNECTION))
     planner = planner_for(own, other)
@@ -308,10 +306,10 @@ def test_a_port_used_again_by_one_for_whom_no_class_is_left_has_no_cap(monkeypat
     assert not planner.drains(subflow(1))
 
 
-def test_a_cap_that_begins_at_once_after_a_reload_is_on_those_whose_transition_was_under_way() -> None:
-    """Defect: these subflows had no cap until they ended.
+def test_immediate_cap_after_a_reload_replaces_a_transition() -> None:
+    """Defect: subflows in a transition had no cap until they ended.
 
-    The planner waited for their transition, which was no longer run by anybody.
+    The planner waited for the transition to end, but it was no longer run.
     """
     soft = rule()
     planner = planner_for(soft)
@@ -325,7 +323,7 @@ def test_a_cap_that_begins_at_once_after_a_reload_is_on_those_whose_transition_w
     assert not planner.pending()
 
 
-def test_no_class_has_the_number_whose_leaf_handle_would_be_the_roots() -> None:
+def test_no_class_has_a_number_that_conflicts_with_the_root_handle() -> None:
     cap = rule(cap=throttle(share=Share.CLIENT))
     planner = Planner(Ownership(htb_major=FIRST_MINOR))
     planner.set_policy(policy(cap))
@@ -334,7 +332,7 @@ def test_no_class_has_the_number_whose_leaf_handle_would_be_the_roots() -> None:
 
 
 @given(st.integers(8, 10_000_000_000), st.integers(1, 10))
-def test_class_parameters_are_in_the_kernels_range_and_never_below_what_was_asked(rate: int, times: int) -> None:
+def test_class_parameters_are_valid_and_not_below_the_requested_rate(rate: int, times: int) -> None:
     spec = class_spec(0x10, throttle(rate, ceil=rate * times))
     assert rate <= spec.rate < rate + 8
     assert spec.rate % 8 == spec.ceil % 8 == 0
@@ -346,7 +344,7 @@ def test_class_parameters_are_in_the_kernels_range_and_never_below_what_was_aske
     assert not spec.same_as(replace(spec, rate=spec.rate + 8))
 
 
-def test_the_queue_of_a_shared_cap_grows_with_its_subflows_and_seldom_changes() -> None:
+def test_queue_of_a_shared_cap_grows_with_its_subflows_in_steps() -> None:
     cap = rule()
     planner = planner_for(cap)
     (minor,) = planner.classes.desired
@@ -361,7 +359,7 @@ def test_the_queue_of_a_shared_cap_grows_with_its_subflows_and_seldom_changes() 
     assert planner.classes.desired[minor].queue_packets == lengths[0] == 4
 
 
-def test_segments_shrink_with_the_tightest_cap_but_never_grow() -> None:
+def test_gso_limit_follows_the_lowest_cap_but_never_grows() -> None:
     assert gso_limit(policy(), 65536) == 65536
     assert gso_limit(policy(rule(cap=throttle(1_000_000))), 65536) == 3028
     assert gso_limit(policy(rule(cap=throttle(5_000_000)), rule("b", throttle(50_000_000))), 65536) == 3125
@@ -371,12 +369,12 @@ def test_segments_shrink_with_the_tightest_cap_but_never_grow() -> None:
 SPEC = ClassSpec(1, 8, 8, 3000, 3000, 1514, 16)
 
 
-def test_bursts_may_come_back_rounded() -> None:
+def test_bursts_may_be_rounded_by_the_kernel() -> None:
     assert SPEC.same_as(replace(SPEC, burst=2999))
     assert not SPEC.same_as(replace(SPEC, burst=2000))
 
 
-def test_a_planner_heeds_the_verdicts_on_its_own_direction() -> None:
+def test_planner_uses_only_verdicts_of_its_direction() -> None:
     both = replace(rule(), direction=frozenset(Direction))
     down, up = Planner(Ownership()), Planner(Ownership(), Direction.UP)
     of_up = replace(verdict(1, both), direction=Direction.UP, scope=ScopeKey("cap", Share.PATH, None, Direction.UP))
@@ -389,18 +387,18 @@ def test_a_planner_heeds_the_verdicts_on_its_own_direction() -> None:
     assert [len(planner.classes.desired) for planner in (down, up)] == [1, 1]
 
 
-def test_a_rule_for_downloads_makes_no_class_for_uploads() -> None:
+def test_rule_for_downloads_makes_no_class_for_uploads() -> None:
     planner = Planner(Ownership(), Direction.UP)
     planner.set_policy(policy(rule()))
     planner.prepare_path_classes(NOW)
     assert not planner.classes.desired
 
 
-def test_segments_built_here_are_limited_by_caps_on_downloads_alone() -> None:
+def test_gso_limit_depends_only_on_download_caps() -> None:
     assert gso_limit(policy(replace(rule(), direction=frozenset({Direction.UP}))), 65536) == 65536
 
 
-def test_the_class_of_a_budgets_step_is_not_that_of_its_rules_throttle() -> None:
+def test_budget_step_has_another_class_than_its_rules_cap() -> None:
     cap = rule()
     planner = planner_for(cap)
     step = Verdict(subflow(1), "any", cap, ScopeKey("cap", Share.PATH, step=1000), throttle(512_000), "")
@@ -412,7 +410,7 @@ def test_the_class_of_a_budgets_step_is_not_that_of_its_rules_throttle() -> None
     assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000]
 
 
-def test_a_reload_leaves_the_caps_that_balance_loads_to_those_who_balance() -> None:
+def test_reload_does_not_change_load_balancing_caps() -> None:
     both = rule()
     planner = planner_for(both)
     scope = ScopeKey(both.name, Share.CONNECTION, (1, "a"))

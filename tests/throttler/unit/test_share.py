@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a subflow's demand of a shared cap: it keeps its part while its data arrive."""
+"""Tests for a subflow's demand of a shared cap: the subflow keeps its part while its data arrive."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def sample(acked: int, tcp: TcpInfo = BACKLOGGED) -> KernelSubflow:
     return KernelSubflow(1, subflow(1), True, 0, 0, False, 0.0, acked, cookie=1, tcp=tcp)
 
 
-def given_up(demand: Demand, acked: int, start: float, tcp: TcpInfo = BACKLOGGED, turn: float = 0.0) -> float:
-    """Return the seconds of silence from *start* until the subflow's part is given up."""
+def seconds_until_given_up(
+    demand: Demand, acked: int, start: float, tcp: TcpInfo = BACKLOGGED, turn: float = 0.0
+) -> float:
+    """Return the seconds without progress from *start* until the subflow's part is given to others."""
     now = start
     while demand.rate is None:
         now += SHARE_SECONDS
@@ -32,46 +34,46 @@ def given_up(demand: Demand, acked: int, start: float, tcp: TcpInfo = BACKLOGGED
     return now - start
 
 
-def test_a_part_is_given_up_within_a_second_of_silence_and_given_back_with_the_first_byte() -> None:
+def test_part_is_given_up_after_a_second_and_returned_with_the_first_byte() -> None:
     demand = Demand()
     for step in range(10):
         demand.count(sample(step * 100_000), step * SHARE_SECONDS, 0.0)
         assert demand.rate is None
-    assert given_up(demand, 900_000, 9 * SHARE_SECONDS) <= 1.0
+    assert seconds_until_given_up(demand, 900_000, 9 * SHARE_SECONDS) <= 1.0
     demand.count(sample(900_000), 60.0, 0.0)
-    assert demand.rate == 0, "however long it lasts"
+    assert demand.rate == 0, "the demand stays 0 while no data arrive"
     demand.count(sample(901_448), 60.0 + SHARE_SECONDS, 0.0)
     assert demand.rate is None
 
 
-def test_what_arrives_behind_a_lost_segment_is_progress() -> None:
+def test_data_after_a_lost_segment_count_as_progress() -> None:
     demand = Demand()
     for step in range(10):
         demand.count(sample(0, BACKLOGGED._replace(sacked=step)), step * SHARE_SECONDS, 0.0)
         assert demand.rate is None
 
 
-def test_a_long_round_trip_is_no_silence() -> None:
+def test_long_round_trip_is_no_silence() -> None:
     slow = BACKLOGGED._replace(rtt=1_000_000)
     demand = Demand()
     for step in range(20):
         demand.count(sample(step // 3 * 1448, slow), step * SHARE_SECONDS, 0.0)
-        assert demand.rate is None, "nothing arrives for a second and a half"
-    assert given_up(demand, 6 * 1448, 19 * SHARE_SECONDS, slow) <= 2.5
+        assert demand.rate is None, "no data arrive for a second and a half"
+    assert seconds_until_given_up(demand, 6 * 1448, 19 * SHARE_SECONDS, slow) <= 2.5
 
 
-def test_one_of_a_thousand_with_ten_kilobits_each_keeps_its_part_between_two_packets() -> None:
+def test_subflow_with_a_very_small_part_keeps_it_between_packets() -> None:
     turn = turn_seconds(10_000_000, 1000, MTU)
     assert turn == pytest.approx(1.2, abs=0.02)
     demand = Demand()
     for step in range(60):
         arrived = int(step * SHARE_SECONDS / (1.5 * turn))
         demand.count(sample(arrived * 1448), step * SHARE_SECONDS, turn)
-        assert demand.rate is None, "a packet each 1.8 s"
-    assert given_up(demand, 15 * 1448, 30.0, turn=turn) > SILENT_SECONDS
+        assert demand.rate is None, "one packet arrives every 1.8 s"
+    assert seconds_until_given_up(demand, 15 * 1448, 30.0, turn=turn) > SILENT_SECONDS
 
 
-def test_what_nothing_waits_for_is_counted_as_it_arrives() -> None:
+def test_demand_without_backlog_is_the_rate_of_arrival() -> None:
     demand = Demand()
     for step in range(5):
         demand.count(sample(step * 62_500, IDLE), step * SHARE_SECONDS, 0.0)
@@ -105,32 +107,33 @@ def observe(scene: Scene, start: float, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("vanished", [1, 4, 9, 1000])
-def test_the_one_that_lives_has_the_whole_cap_beside_those_that_vanished(vanished: int) -> None:
+def test_remaining_subflow_gets_the_whole_cap_when_others_vanish(vanished: int) -> None:
     scene, tuples = scene_of(vanished + 1)
     observe(scene, 0.0, 6.0)
     before = scene.limits[1].rate
     assert before is not None
     assert before < CAP
     scene.vanished = set(tuples[1:])
-    # A thousand backlogged subflows share 5 Mbit/s, with a packet each in 2.4 s. This may last two turns.
+    # With a thousand backlogged subflows, 5 Mbit/s carry one packet of each in 2.4 s. The redistribution may take two
+    # such rounds.
     observe(scene, 6.0, 1.0 if vanished < 100 else 6.0)
     assert scene.limits[1].rate == CAP
     scene.vanished = set()
     observe(scene, 20.0, 1.0)
-    assert scene.limits[1].rate == pytest.approx(before, rel=0.01), "they came back"
+    assert scene.limits[1].rate == pytest.approx(before, rel=0.01), "the vanished subflows have their parts again"
 
 
-def test_nothing_is_set_on_anybody_while_nothing_changes() -> None:
+def test_no_limit_is_set_while_nothing_changes() -> None:
     scene, tuples = scene_of(1001)
     observe(scene, 0.0, 6.0)
     scene.vanished = set(tuples[1:])
     observe(scene, 6.0, 6.0)
-    found = {each: taken for each in tuples if (taken := scene.sample(each, 13.0)) is not None}
+    found = {each: limit for each in tuples if (limit := scene.sample(each, 13.0)) is not None}
     limits = list(scene.transitions.observe(tuples, found, 13.0))
     assert sum(len(each.wanted) for each in limits) == 0
 
 
-def test_a_demand_is_taken_over_the_time_between_two_readings_of_the_socket() -> None:
+def test_demand_is_measured_between_two_readings_of_the_socket() -> None:
     scene = Scene(rule(), obeys=False)
     scene.tcp = dict.fromkeys((subflow(1), subflow(2)), IDLE)
     scene.planner.set_verdicts(1, [verdict(number, rule()) for number in (1, 2)], NOW)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for policy and stages with thousands of connections. They count operations, and measure no times."""
+"""Tests for policy and stages with thousands of connections. The tests count operations instead of measuring times."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Host:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.guard = GuardStage(policy)
-        self.steering = SteeringStage(policy)
+        self.steering = SteeringStage()
         self.stages: tuple[Stage, ...] = (self.guard, self.steering)
         self.flows = {
             number: (
@@ -106,9 +106,9 @@ class Host:
                 stage.forget(token)
 
 
-def test_of_connections_that_are_capped_only_those_that_download_are_urgent_and_only_the_degraded_are_relaxed() -> None:
+def test_only_downloading_connections_are_urgent_and_only_degraded_ones_relaxed() -> None:
     host = Host(CAP)
-    assert len(host.guard.watched()) == CONNECTIONS, "the uncapped subflows"
+    assert len(host.guard.watched()) == CONNECTIONS, "the uncapped subflow of each connection is watched"
     assert not host.steering.watched()
     assert [host.sweep() for _ in range(3)] == [0, 0, 0]
     assert not host.guard.urgent()
@@ -137,7 +137,7 @@ def test_of_connections_that_are_capped_only_those_that_download_are_urgent_and_
     assert not host.guard.watched()
 
 
-def test_of_connections_that_are_steered_only_those_on_which_data_flow_are_urgent() -> None:
+def test_only_steered_connections_with_data_are_urgent() -> None:
     host = Host(STANDBY)
     assert not host.guard.watched()
     assert len(host.steering.watched()) == len(host.steering.urgent()) == 2 * CONNECTIONS, "new"
@@ -160,7 +160,7 @@ def test_of_connections_that_are_steered_only_those_on_which_data_flow_are_urgen
 
 
 class Calls:
-    """Counts calls of a function: in total, and the most within one slice of a stage."""
+    """Counts the calls of a function, in total and within one slice of a stage."""
 
     def __init__(self, of: Callable[..., Any]) -> None:
         self._of = of
@@ -177,7 +177,7 @@ class Calls:
         return max(most, self.count - before)
 
 
-def test_what_clients_paths_give_is_learnt_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_of_paths_are_updated_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(CAP)
     concluded = Calls(Path.conclude)
 
@@ -190,7 +190,7 @@ def test_what_clients_paths_give_is_learnt_a_slice_at_a_time(monkeypatch: pytest
     assert concluded.count == ADDRESSES
 
 
-def test_which_accounts_are_near_a_step_is_found_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = 2_000
     host = metering.Host(metering.policy("- {name: all, budget: {period: month, " + metering.STEPS + "}}\n"))
     for number in range(clients):
@@ -198,15 +198,15 @@ def test_which_accounts_are_near_a_step_is_found_a_slice_at_a_time(monkeypatch: 
     host.sweep()
     for number in range(clients):
         host.carry(number, 1_000 + number)
-    asked = Calls(next_step)
-    monkeypatch.setattr(budget_accounts, "next_step", asked)
-    found = asked.most_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
-    assert asked.count == clients
+    steps_searched = Calls(next_step)
+    monkeypatch.setattr(budget_accounts, "next_step", steps_searched)
+    found = steps_searched.most_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
+    assert steps_searched.count == clients
     assert found <= 4 * SLICE
 
 
-def test_of_all_that_bring_an_account_near_its_step_those_are_urgent_that_carry_most() -> None:
-    """These subflows are more than one slice can examine."""
+def test_urgent_subflows_are_those_that_carry_most() -> None:
+    """One slice cannot examine all of these subflows."""
     clients = 2_000
     host = metering.Host(metering.policy("- {name: all, budget: {per: path, period: month, " + metering.STEPS + "}}\n"))
     for number in range(clients):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for files that tell root what to restore: they are used only if nobody but root can have written them."""
+"""Tests for files that tell root what to restore: they are used only if no other user can have written them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctl
 from mptcp_throttler.storage import Ledger, LedgerError
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_state_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "new" / "state.json"
     assert read_state(path) is None
     write_state(path, "first, which is longer")
@@ -33,44 +33,44 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert not list(path.parent.iterdir())
 
 
-def _link(path: Path) -> None:
+def make_link(path: Path) -> None:
     path.rename(path.with_name("elsewhere"))
     path.symlink_to("elsewhere")
 
 
-def _pipe(path: Path) -> None:
+def make_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
 
 
-def _directory(path: Path) -> None:
+def make_directory(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
 
-SPOILERS = [
+TAMPERINGS = [
     pytest.param(lambda path: path.chmod(0o620), id="writable by the group"),
     pytest.param(lambda path: path.chmod(0o602), id="writable by others"),
     pytest.param(lambda path: path.parent.chmod(0o777), id="directory writable by others"),
-    pytest.param(_link, id="a symbolic link"),
+    pytest.param(make_link, id="a symbolic link"),
     pytest.param(lambda path: path.with_name("second").hardlink_to(path), id="a second name"),
-    pytest.param(_pipe, id="a pipe"),
-    pytest.param(_directory, id="a directory"),
+    pytest.param(make_pipe, id="a pipe"),
+    pytest.param(make_directory, id="a directory"),
 ]
 
 
-@pytest.mark.parametrize("spoil", SPOILERS)
-def test_a_file_that_others_can_have_written_is_refused(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("tamper", TAMPERINGS)
+def test_file_that_others_could_write_is_refused(tmp_path: Path, tamper: Callable[[Path], None]) -> None:
     path = tmp_path / "state"
     path.write_text("{}")
     path.chmod(0o600)
-    spoil(path)
+    tamper(path)
     for use in (read_state, open_lock):
         with pytest.raises(KernelError, match=r"state|can be written by others"):
             use(path)
 
 
-def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_file_of_another_user_is_refused(tmp_path: Path) -> None:
     needs_root()
     path = tmp_path / "state"
     path.write_text("{}")
@@ -99,9 +99,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> int:
     return number
 
 
-def test_what_the_throttlers_user_noted_is_believed_and_what_root_writes_is_given_to_it(
-    tmp_path: Path, service: int
-) -> None:
+def test_files_of_the_throttlers_user_are_accepted_and_kept_its_own(tmp_path: Path, service: int) -> None:
     needs_root()
     os.chown(tmp_path, service, service)
     path = tmp_path / "state"
@@ -117,17 +115,17 @@ def test_what_the_throttlers_user_noted_is_believed_and_what_root_writes_is_give
         read_state(path)
 
 
-@pytest.mark.parametrize("spoil", SPOILERS)
-def test_a_ledger_that_others_can_have_written_is_refused(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("tamper", TAMPERINGS)
+def test_ledger_that_others_could_write_is_refused(tmp_path: Path, tamper: Callable[[Path], None]) -> None:
     path = tmp_path / "ledger"
     Ledger(path).close()
-    spoil(path)
+    tamper(path)
     for create in (True, False):
         with pytest.raises(LedgerError, match=r"can be written by others|no regular file|second name"):
             Ledger(path, create)
 
 
-def test_a_ledger_of_another_user_is_refused(tmp_path: Path, service: int) -> None:
+def test_ledger_of_another_user_is_refused(tmp_path: Path, service: int) -> None:
     needs_root()
     path = tmp_path / "ledger"
     Ledger(path).close()
@@ -138,7 +136,7 @@ def test_a_ledger_of_another_user_is_refused(tmp_path: Path, service: int) -> No
         Ledger(path)
 
 
-def test_writing_follows_no_link_and_leaves_what_it_points_to(tmp_path: Path) -> None:
+def test_writing_follows_no_symbolic_link(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("keep")
     for name in ("state", "state.new"):
@@ -148,7 +146,7 @@ def test_writing_follows_no_link_and_leaves_what_it_points_to(tmp_path: Path) ->
     assert read_state(tmp_path / "state") == "ours"
 
 
-def test_a_lock_is_made_and_never_truncated(tmp_path: Path) -> None:
+def test_lock_is_made_and_never_truncated(tmp_path: Path) -> None:
     os.close(open_lock(tmp_path / "lock"))
     (tmp_path / "lock").write_text("content")
     os.close(open_lock(tmp_path / "lock"))
@@ -186,7 +184,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         7,
     ],
 )
-def test_a_note_that_is_not_of_our_making_is_refused(tmp_path: Path, root: Path, note: object) -> None:
+def test_invalid_sysctl_file_is_refused(tmp_path: Path, root: Path, note: object) -> None:
     outside = tmp_path / "root" / "outside"
     outside.write_text("0")
     path = tmp_path / "sysctls.json"
@@ -198,7 +196,7 @@ def test_a_note_that_is_not_of_our_making_is_refused(tmp_path: Path, root: Path,
     assert (root / "net/mptcp/pm_type").read_text() == "0\n"
 
 
-def test_sysctls_are_held_and_put_back_by_a_successor(tmp_path: Path, root: Path) -> None:
+def test_sysctls_are_restored_by_a_successor(tmp_path: Path, root: Path) -> None:
     state = tmp_path / "state"
     OwnedSysctls(state).hold({PM_TYPE: "1", STALE_LOSS_COUNT: "1"})
     successor = OwnedSysctls(state)
@@ -210,7 +208,7 @@ def test_sysctls_are_held_and_put_back_by_a_successor(tmp_path: Path, root: Path
     assert not list(state.iterdir())
 
 
-def test_a_failure_half_way_leaves_the_sysctls_as_they_were(tmp_path: Path, root: Path) -> None:
+def test_failed_change_leaves_the_sysctls_unchanged(tmp_path: Path, root: Path) -> None:
     (root / "net/mptcp/stale_loss_cnt").unlink()
     with pytest.raises(KernelError, match="stale_loss_cnt"):
         OwnedSysctls(tmp_path / "state").hold({PM_TYPE: "1", STALE_LOSS_COUNT: "1"})

@@ -25,16 +25,18 @@ from mptcp_throttler.shaping.model import ClassCounters
 WIFI, LTE = "10.1.0.1", "10.2.0.1"
 
 
-async def sampled(scene: Scene) -> None:
-    """Sweep the sockets, and count their bytes as if that were due."""
+async def sweep_and_count(scene: Scene) -> None:
+    """Sweep the sockets, and count their bytes immediately."""
     scene.engine.traffic._due = 0.0
     await scene.engine.sampler.sweep()
 
 
-def listed(scene: Scene, later: float) -> None:
-    """Resync the tracker with the sockets that there are, *later* seconds from now."""
+def resync(scene: Scene, later: float) -> None:
+    """Resync the tracker with the fake kernel's sockets, *later* seconds from now."""
     engine = scene.engine
-    engine.take_events(engine.tracker.resync(list(scene.kernel.sockets.there.values()), time.monotonic() + later))
+    engine.take_events(
+        engine.tracker.resync(list(scene.kernel.sockets.by_four_tuple.values()), time.monotonic() + later)
+    )
 
 
 def path_of(answer: dict[str, Any], name: str) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def path_of(answer: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 @scenario
-async def test_a_child_answers_by_request(tmp_path: Path) -> None:
+async def test_child_process_answers_each_query(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -56,7 +58,7 @@ async def test_a_child_answers_by_request(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_every_answer_is_one_line_that_ends(tmp_path: Path) -> None:
+async def test_every_answer_is_one_line(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -67,45 +69,45 @@ async def test_every_answer_is_one_line_that_ends(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_half_a_surrogate_pair_is_answered(tmp_path: Path) -> None:
+async def test_half_a_surrogate_pair_is_answered_with_an_error(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
         assert "udc00" in scene.ask(query="\udc00")["error"]
 
 
 @scenario
-async def test_a_summary_goes_through_no_connection(tmp_path: Path) -> None:
+async def test_summary_reads_no_connection(tmp_path: Path) -> None:
     kernel = FakeKernel()
     for number in range(20):
         kernel.sockets.connect(number + 1, f"10.1.0.{number // 2}", f"10.2.0.{number // 2}", port=40_000 + number)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        looked = list[int]()
+        read_tokens = list[int]()
         snapshot = ConnectionRecord.snapshot
 
         def noted(record: ConnectionRecord) -> Connection:
-            looked.append(record.token)
+            read_tokens.append(record.token)
             return snapshot(record)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ConnectionRecord, "snapshot", noted)
             found = scene.ask(query="summary")
-            assert not looked, "ten thousand connections would have been looked at"
-            assert len(scene.ask(query="connections")["connections"]) == len(looked) == 20
+            assert not read_tokens, "a summary must not depend on the number of connections"
+            assert len(scene.ask(query="connections")["connections"]) == len(read_tokens) == 20
         assert (found["connections"], found["clients"]) == (20, 10)
 
 
 @scenario
-async def test_a_summary_says_what_going_through_all_connections_says(tmp_path: Path) -> None:
-    """A summary is kept up to date while connections come, change and go, and while the policy is reloaded."""
+async def test_summary_agrees_with_the_list_of_connections(tmp_path: Path) -> None:
+    """A summary is kept up to date while connections come, change and end, and while the policy is reloaded."""
     kernel, chance = FakeKernel(), random.Random(7)
     policies = [UNCAPPED, CAPPED, BOTH_WAYS, CAPPED.replace("paths: [a]", "paths: [a, b]")]
     async with running(tmp_path, CAPPED, kernel) as scene:
         for turn in range(60):
-            token, there = chance.randrange(12), kernel.sockets.there
-            for known in [each for each, socket in there.items() if socket.token == token]:
-                del there[known]
+            token, sockets = chance.randrange(12), kernel.sockets.by_four_tuple
+            for known in [each for each, socket in sockets.items() if socket.token == token]:
+                del sockets[known]
             clients = chance.sample([WIFI, LTE, "10.1.0.2", "10.2.0.2", "10.9.0.1"], chance.randrange(4))
             kernel.sockets.connect(token, *clients, port=40_000 + chance.randrange(3) + 10 * token)
-            listed(scene, 3.0 * turn)
+            resync(scene, 3.0 * turn)
             if turn % 10 == 9:
                 await scene.reload(policies[turn // 10 % len(policies)])
             found = scene.ask(query="summary")
@@ -134,7 +136,7 @@ async def test_a_summary_says_what_going_through_all_connections_says(tmp_path: 
 
 
 @scenario
-async def test_a_summary_adds_up_what_there_is(tmp_path: Path) -> None:
+async def test_summary_has_totals(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, WIFI, LTE, port=40_001)
@@ -172,26 +174,28 @@ async def test_a_summary_adds_up_what_there_is(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_bytes_only_grow_whatever_closes(tmp_path: Path) -> None:
+async def test_byte_totals_only_grow(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.carry(four_tuple(WIFI), 1_000_000, 70)
     async with running(tmp_path, BOTH_WAYS, kernel) as scene:
         before = scene.ask(query="summary")
-        assert path_of(before, "a")["bytes_sent"] == 0, "what was carried before the start"
+        assert path_of(before, "a")["bytes_sent"] == 0, "bytes from before the start do not count"
         kernel.sockets.carry(four_tuple(WIFI), 3_000, 200)
         kernel.sockets.carry(four_tuple(LTE), 10, 1)
-        await sampled(scene)
+        await sweep_and_count(scene)
         kernel.sockets.carry(four_tuple(WIFI), 500, 20)
-        await sampled(scene)
-        kernel.sockets.there.clear()
-        listed(scene, later=5.0)
+        await sweep_and_count(scene)
+        kernel.sockets.by_four_tuple.clear()
+        resync(scene, later=5.0)
         assert not scene.ask(query="summary")["subflows"]["active"]
         kernel.sockets.connect(8, WIFI)  # the port is used again: another socket has the same four-tuple
-        kernel.sockets.there[four_tuple(WIFI)] = kernel.sockets.there[four_tuple(WIFI)]._replace(cookie=99)
+        kernel.sockets.by_four_tuple[four_tuple(WIFI)] = kernel.sockets.by_four_tuple[four_tuple(WIFI)]._replace(
+            cookie=99
+        )
         kernel.sockets.carry(four_tuple(WIFI), 40, 4)
-        listed(scene, later=10.0)
-        await sampled(scene)
+        resync(scene, later=10.0)
+        await sweep_and_count(scene)
         after = scene.ask(query="summary")
         assert {key: path_of(after, "a")[key] for key in ("bytes_sent", "bytes_received", "subflows")} == {
             "bytes_sent": 3_540,
@@ -204,25 +208,25 @@ async def test_bytes_only_grow_whatever_closes(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_what_is_shorter_than_the_time_between_two_sweeps_counts_without_a_budget(tmp_path: Path) -> None:
+async def test_connections_shorter_than_a_sweep_interval_are_counted(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
         for number in range(100):
             kernel.sockets.connect(number + 1, WIFI, LTE, port=40_000 + number)
-            listed(scene, later=0.0)
+            resync(scene, later=0.0)
             for client, octets in ((WIFI, 30_000), (LTE, 70_000)):
                 known = four_tuple(client, 40_000 + number)
                 kernel.sockets.carry(known, octets, 300)
                 kernel.sockets.disconnect(kernel.meter, known)
-            listed(scene, later=5.0)
+            resync(scene, later=5.0)
         # This connection is longer, and closes after its last sample.
         kernel.sockets.connect(1000, WIFI, LTE, port=50_000)
         kernel.sockets.carry(four_tuple(WIFI, 50_000), 1_000)
-        listed(scene, later=0.0)
-        await sampled(scene)
+        resync(scene, later=0.0)
+        await sweep_and_count(scene)
         kernel.sockets.carry(four_tuple(WIFI, 50_000), 500)
         kernel.sockets.disconnect(kernel.meter, four_tuple(WIFI, 50_000))
-        listed(scene, later=5.0)
+        resync(scene, later=5.0)
         await scene.daemon._closed_sockets.tell()
         found = scene.ask(query="summary")
         assert (path_of(found, "a")["bytes_sent"], path_of(found, "a")["bytes_received"]) == (3_001_500, 30_000)
@@ -233,12 +237,12 @@ async def test_what_is_shorter_than_the_time_between_two_sweeps_counts_without_a
 
 
 @scenario
-async def test_rules_of_policies_from_before_keep_their_bytes(tmp_path: Path) -> None:
+async def test_rules_of_earlier_policies_keep_their_bytes(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         kernel.sockets.carry(four_tuple(WIFI), 3_000)
-        await sampled(scene)
+        await sweep_and_count(scene)
         since = scene.ask(query="summary")["policy"]["since"]
         await scene.reload(UNCAPPED)
         found = scene.ask(query="summary")
@@ -249,7 +253,7 @@ async def test_rules_of_policies_from_before_keep_their_bytes(tmp_path: Path) ->
 
 
 @scenario
-async def test_connections_are_chosen_and_sorted(tmp_path: Path) -> None:
+async def test_connections_are_filtered_and_sorted(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, "10.2.0.8", "10.1.0.8")
@@ -257,7 +261,7 @@ async def test_connections_are_chosen_and_sorted(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED, kernel) as scene:
         kernel.sockets.carry(four_tuple("10.2.0.9"), 10)
         kernel.sockets.carry(four_tuple(LTE), 30)
-        await sampled(scene)
+        await sweep_and_count(scene)
 
         def tokens(**request: object) -> list[int]:
             found = scene.ask(query="connections", **request)
@@ -277,7 +281,7 @@ async def test_connections_are_chosen_and_sorted(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_a_connection_shows_how_its_sockets_are_doing(tmp_path: Path) -> None:
+async def test_connection_has_the_values_of_its_sockets(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -285,15 +289,17 @@ async def test_a_connection_shows_how_its_sockets_are_doing(tmp_path: Path) -> N
         # A rate needs two samples. On a busy machine, both may have been taken already.
         assert not any(each["rate_sent"] for each in fresh["subflows"])
         assert [each["share"] for each in fresh["subflows"]] == [None, None]
-        await sampled(scene)
+        await sweep_and_count(scene)
         await asyncio.sleep(0.05)
         kernel.sockets.carry(four_tuple(WIFI), 30_000, 100)
         kernel.sockets.carry(four_tuple(LTE), 10_000)
-        await sampled(scene)
+        await sweep_and_count(scene)
         (found,) = scene.ask(query="connections")["connections"]
         wifi, lte = found["subflows"]
         (status,) = scene.status()["connections"]
-        assert {key: wifi[key] for key in status["subflows"][0]} == status["subflows"][0], "as in status"
+        assert {key: wifi[key] for key in status["subflows"][0]} == status["subflows"][0], (
+            "the values are the same as in status"
+        )
         assert (found["client"], found["bytes_sent"], found["bytes_received"]) == (WIFI, 40_000, 100)
         assert (wifi["rtt"], wifi["rtt_var"], wifi["retransmits"], wifi["segments_out"]) == (0.02, 0.004, 3, 1_200)
         assert (wifi["lost"], wifi["cwnd"]) == (1, 10)
@@ -303,7 +309,7 @@ async def test_a_connection_shows_how_its_sockets_are_doing(tmp_path: Path) -> N
 
 
 @scenario
-async def test_what_the_kernel_does_not_say_is_missing(tmp_path: Path) -> None:
+async def test_values_that_the_kernel_does_not_give_are_null(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -318,7 +324,7 @@ async def test_what_the_kernel_does_not_say_is_missing(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_budgets_come_the_fullest_first(tmp_path: Path) -> None:
+async def test_budgets_are_sorted_by_usage(tmp_path: Path) -> None:
     policy = PATHS + (
         "rules:\n"
         "  - {name: volume, paths: [a, b], budget: {per: client, period: month,"
@@ -330,7 +336,7 @@ async def test_budgets_come_the_fullest_first(tmp_path: Path) -> None:
     async with running(tmp_path, policy, kernel) as scene:
         kernel.sockets.carry(four_tuple(WIFI), 250_000)
         kernel.sockets.carry(four_tuple(LTE), 1_500_000)
-        await sampled(scene)
+        await sweep_and_count(scene)
         found = scene.ask(query="summary")["budgets"]
         assert [(each["client"], each["used"], each["volume"], each["left"]) for each in found] == [
             (LTE, 1_500_000, 1_000_000, 0),
@@ -352,7 +358,7 @@ async def test_budgets_come_the_fullest_first(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_each_budget_is_in_a_summary_however_many_accounts_are_fuller(tmp_path: Path) -> None:
+async def test_summary_contains_each_budget_in_spite_of_many_accounts(tmp_path: Path) -> None:
     step = "period: month, steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]"
     policy = PATHS + (
         "rules:\n"
@@ -370,7 +376,7 @@ async def test_each_budget_is_in_a_summary_however_many_accounts_are_fuller(tmp_
         for number, client in enumerate(clients):
             kernel.sockets.carry(four_tuple(client), 900_000 + 1_000 * number)
         kernel.sockets.carry(four_tuple(LTE), 5_000)
-        await sampled(scene)
+        await sweep_and_count(scene)
         found = scene.ask(query="summary")
         totals = {each["name"]: each for each in found["budget_totals"]}
         assert list(totals) == ["crowded", "calm", "shared"]
@@ -388,7 +394,7 @@ async def test_each_budget_is_in_a_summary_however_many_accounts_are_fuller(tmp_
 
 
 @scenario
-async def test_a_summary_is_no_larger_with_more_connections(tmp_path: Path) -> None:
+async def test_size_of_a_summary_does_not_grow_with_connections(tmp_path: Path) -> None:
     policy = PATHS + (
         "rules:\n"
         "  - {name: cap, paths: [a], throttle: {rate: 1 Mbit/s, share: connection}}\n"

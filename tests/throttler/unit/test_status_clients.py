@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import PATHS, running, scenario, until
-from test_status_answers import LTE, WIFI, sampled
+from test_status_answers import LTE, WIFI, sweep_and_count
 
 from mptcp_throttler.runtime.answers import summary
 
@@ -23,7 +23,7 @@ SECOND, THIRD = "10.1.0.2", "10.1.0.3"
 
 
 @scenario
-async def test_who_uses_what(tmp_path: Path) -> None:
+async def test_clients_are_listed_with_usage_and_budgets(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, WIFI, port=40_001)
@@ -33,19 +33,19 @@ async def test_who_uses_what(tmp_path: Path) -> None:
         kernel.sockets.carry(four_tuple(WIFI), 1 * MB)
         kernel.sockets.carry(four_tuple(LTE), 5 * MB)
         kernel.sockets.carry(four_tuple(SECOND), 3 * MB)
-        await sampled(scene)
+        await sweep_and_count(scene)
         # A sweep that was under way may have read some sockets before they carried their bytes.
         await until(lambda: scene.ask(query="clients", sort="bytes")["clients"][0]["bytes_sent"] == 6 * MB)
         found = scene.ask(query="clients", sort="bytes", limit=2)
         assert found["total"] == 3
         first, second = found["clients"]
         assert (first["client"], first["connections"], first["subflows"], first["bytes_sent"]) == (WIFI, 2, 3, 6 * MB)
-        assert first["capped"] == 1, "of both paths that of the cap"
+        assert first["capped"] == 1, "only the subflow on path a is capped"
         assert [(each["client"], each["used"]) for each in first["budgets"]] == [(WIFI, 1 * MB)]
         assert (second["client"], second["bytes_sent"]) == (SECOND, 3 * MB)
         # A client may be over a budget without any connection.
-        del kernel.sockets.there[four_tuple(SECOND)]
-        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.there.values()), 1e9))
+        del kernel.sockets.by_four_tuple[four_tuple(SECOND)]
+        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 1e9))
         over = scene.ask(query="clients", sort="budget")["clients"]
         assert [(each["client"], each["connections"]) for each in over] == [(SECOND, 0), (WIFI, 2), (THIRD, 1)]
         assert [(each["used"], each["left"]) for each in over[0]["budgets"]] == [(3 * MB, 0)]
@@ -56,7 +56,7 @@ def line(local: str, remote: str, state: str = "01") -> str:
 
 
 @scenario
-async def test_what_is_no_subflow_is_plain_tcp(tmp_path: Path) -> None:
+async def test_sockets_that_are_no_subflows_count_as_plain_tcp(tmp_path: Path) -> None:
     kernel = FakeKernel()
     known = four_tuple(WIFI)
     kernel.sockets.connect(7, WIFI)
@@ -68,8 +68,8 @@ async def test_what_is_no_subflow_is_plain_tcp(tmp_path: Path) -> None:
         + line(proxy, "0900010A:9C40")
         + line(proxy, "0900010A:9C41")
         + line(proxy, "0A00010A:9C40", "06")  # TIME_WAIT
-        + line("0100007F:01BB", "0B00010A:9C40")  # Another service's
-        + line(proxy, "0100007F:9C40")  # From this host itself
+        + line("0100007F:01BB", "0B00010A:9C40")  # The socket of another service
+        + line(proxy, "0100007F:9C40")  # The client is this host itself
     )
     six.write_text(line(f"0000000000000000FFFF0000{proxy}", "0000000000000000FFFF00000C00010A:9C40"))
     async with running(tmp_path, POLICY, kernel) as scene:

@@ -14,13 +14,13 @@ from typing import Any
 
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario
-from test_status_answers import LTE, WIFI, listed, sampled
+from test_status_answers import LTE, WIFI, resync, sweep_and_count
 
 from mptcp_throttler.stages.guard import Relaxed, Resumed
 from mptcp_throttler.stages.steering import SetBackup
 
 
-def told(scene: Scene, **request: object) -> list[dict[str, Any]]:
+def events_of(scene: Scene, **request: object) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = scene.ask(query="events", **request)["events"]
     return found
 
@@ -30,12 +30,12 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
 
 
 @scenario
-async def test_the_life_of_a_connection_is_told(tmp_path: Path) -> None:
+async def test_events_of_a_connections_life(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        begun = time.time()
-        found = told(scene)
+        start = time.time()
+        found = events_of(scene)
         assert kinds(found) == ["connection", "subflow", "subflow", "decided", "applied"]
         assert {each["token"] for each in found} == {"00000007"}
         assert {each["client"] for each in found} == {WIFI}
@@ -44,11 +44,11 @@ async def test_the_life_of_a_connection_is_told(tmp_path: Path) -> None:
         assert (decided["path"], decided["rule"], decided["direction"]) == ("a", "cap-a", "down")
         assert "rule cap-a caps path a at 5 Mbit/s" in decided["text"]
         assert applied["text"] == "10.1.0.1:40000 on path a: cap of rule cap-a in force"
-        assert all(begun - 10 < each["time"] <= time.time() for each in found)
+        assert all(start - 10 < each["time"] <= time.time() for each in found)
         await scene.reload(UNCAPPED)
-        kernel.sockets.there.clear()
-        listed(scene, later=5.0)
-        more = told(scene, after=found[-1]["seq"])
+        kernel.sockets.by_four_tuple.clear()
+        resync(scene, later=5.0)
+        more = events_of(scene, after=found[-1]["seq"])
         assert kinds(more)[:3] == ["decided", "lifted", "reload"]
         assert sorted(kinds(more)[3:]) == ["closed", "closed", "fault", "fault"]
         assert {each["text"].partition(": ")[2] for each in more if each["kind"] == "fault"} == {
@@ -60,25 +60,25 @@ async def test_the_life_of_a_connection_is_told(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_events_are_chosen(tmp_path: Path) -> None:
+async def test_events_are_filtered(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, "10.2.0.8")
     async with running(tmp_path, CAPPED, kernel) as scene:
-        assert {each["token"] for each in told(scene, client=WIFI)} == {"00000007"}
-        assert {each["token"] for each in told(scene, client=LTE)} == {"00000007"}
-        assert {each["client"] for each in told(scene, token="8")} == {"10.2.0.8"}
-        assert kinds(told(scene, rule="cap-a")) == ["decided", "applied"]
-        whole = told(scene)
-        assert told(scene, limit=2) == whole[-2:], "the latest"
-        assert told(scene, after=0, limit=3) == whole[:3], "from the beginning"
-        assert told(scene, after=whole[-1]["seq"]) == []
+        assert {each["token"] for each in events_of(scene, client=WIFI)} == {"00000007"}
+        assert {each["token"] for each in events_of(scene, client=LTE)} == {"00000007"}
+        assert {each["client"] for each in events_of(scene, token="8")} == {"10.2.0.8"}
+        assert kinds(events_of(scene, rule="cap-a")) == ["decided", "applied"]
+        whole = events_of(scene)
+        assert events_of(scene, limit=2) == whole[-2:], "the latest"
+        assert events_of(scene, after=0, limit=3) == whole[:3], "from the beginning"
+        assert events_of(scene, after=whole[-1]["seq"]) == []
         answer = scene.ask(query="events")
         assert (answer["first"], answer["last"]) == (1, whole[-1]["seq"])
 
 
 @scenario
-async def test_reloads_faults_and_the_guard_are_told_once_each(tmp_path: Path) -> None:
+async def test_reloads_faults_and_the_guard_cause_one_event_each(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
         before = scene.ask(query="summary")["last_event"]
         scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
@@ -86,7 +86,7 @@ async def test_reloads_faults_and_the_guard_are_told_once_each(tmp_path: Path) -
         logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
         scene.engine.actions.carry_out([Relaxed(9, ("cap-a",), "it got too little")])
         await scene.reload(UNCAPPED)
-        found = told(scene, after=before)
+        found = events_of(scene, after=before)
         assert sorted((each["kind"], each["text"]) for each in found) == [
             ("fault", "tc: gone of us"),
             ("guard", "caps of rule cap-a relaxed: it got too little"),
@@ -98,19 +98,19 @@ async def test_reloads_faults_and_the_guard_are_told_once_each(tmp_path: Path) -
 
 
 @scenario
-async def test_what_guard_and_steering_do_is_of_a_rule(tmp_path: Path) -> None:
-    """Defect: these events and log lines could not be found by their rule."""
+async def test_events_of_guard_and_steering_name_their_rule(tmp_path: Path) -> None:
+    """Defect: these events and log lines could not be found by the rule's name."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         before = scene.ask(query="summary")["last_event"]
         effects = scene.engine.actions
         scene.engine.path_manager.commands.set_backup = lambda *_: None  # type: ignore[method-assign]
-        with caplogged() as fields:
+        with logged_fields() as fields:
             effects.carry_out([Relaxed(7, ("cap-a",), "it got too little"), Resumed(7, ("cap-a",))])
             effects.carry_out([SetBackup(7, four_tuple(LTE), True, "s"), SetBackup(7, four_tuple(LTE), False, "s")])
-        assert kinds(told(scene, after=before, rule="cap-a")) == ["guard", "guard"]
-        assert [each["text"] for each in told(scene, rule="s")] == [
+        assert kinds(events_of(scene, after=before, rule="cap-a")) == ["guard", "guard"]
+        assert [each["text"] for each in events_of(scene, rule="s")] == [
             "10.2.0.1:40000 on path b: made backup",
             "10.2.0.1:40000 on path b: made regular",
         ]
@@ -119,25 +119,25 @@ async def test_what_guard_and_steering_do_is_of_a_rule(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_what_the_guard_does_to_two_rules_is_one_line_and_found_by_each(tmp_path: Path) -> None:
+async def test_guard_event_of_two_rules_is_logged_once_and_found_by_each(tmp_path: Path) -> None:
     """Defect: the same line was logged twice, with two identical events."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         before = scene.ask(query="summary")["last_event"]
         rules = "cap-a", "cap-b"
-        with caplogged() as fields:
+        with logged_fields() as fields:
             scene.engine.actions.carry_out([Relaxed(7, rules, "it got too little"), Resumed(7, rules)])
         assert [each["MPTCP_RULE"] for each in fields] == [rules, rules]
         for rule in rules:
-            assert [each["text"] for each in told(scene, after=before, rule=rule)] == [
+            assert [each["text"] for each in events_of(scene, after=before, rule=rule)] == [
                 f"caps of rule {rule} relaxed: it got too little",
                 f"caps of rule {rule} are in force again",
             ]
 
 
 @contextmanager
-def caplogged() -> Iterator[list[dict[str, str | tuple[str, ...]]]]:
+def logged_fields() -> Iterator[list[dict[str, str | tuple[str, ...]]]]:
     """Collect the fields of log records about effects."""
     found: list[dict[str, str | tuple[str, ...]]] = []
     handler = logging.Handler()
@@ -162,32 +162,32 @@ VOLUME = PATHS + (
 
 
 @scenario
-async def test_a_budget_that_is_used_up_is_told(tmp_path: Path) -> None:
+async def test_used_up_budget_causes_an_event(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
         before = scene.ask(query="summary")["last_event"]
-        await sampled(scene)
+        await sweep_and_count(scene)
         kernel.sockets.carry(four_tuple(LTE), 1_200_000)
-        with caplogged() as fields:
-            await sampled(scene)
+        with logged_fields() as fields:
+            await sweep_and_count(scene)
         assert fields == [{"MPTCP_CLIENT": LTE, "MPTCP_RULE": "volume"}]
-        found = told(scene, after=before)
+        found = events_of(scene, after=before)
         (budget,) = [each for each in found if each["kind"] == "budget"]
         assert (budget["rule"], budget["token"]) == ("volume", None)
         assert budget["text"].startswith("client 10.2.0.1: rule volume caps what exceeds 1.00 MB until ")
 
 
 @scenario
-async def test_the_owner_of_a_connection_sees_that_and_nothing_else(tmp_path: Path) -> None:
+async def test_owner_of_a_connection_sees_only_that_connection(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, "10.1.0.8", "10.2.0.8")
     async with running(tmp_path, VOLUME, kernel) as scene:
-        await sampled(scene)
+        await sweep_and_count(scene)
         kernel.sockets.carry(four_tuple(LTE), 200_000, 50)
         kernel.sockets.carry(four_tuple("10.2.0.8"), 900_000)
-        await sampled(scene)
+        await sweep_and_count(scene)
         found = scene.ask(query="client", endpoint="10.2.0.1:40000")
         assert found["multipath"] is True
         assert [(each["path"], each["address"], each["capped"], each["rate"]) for each in found["subflows"]] == [
@@ -208,8 +208,8 @@ async def test_the_owner_of_a_connection_sees_that_and_nothing_else(tmp_path: Pa
 
 
 @scenario
-async def test_of_clients_behind_one_nat_each_sees_its_own_connection(tmp_path: Path) -> None:
-    """Defect: the answer was about the first connection found with that address and port, of whatever client."""
+async def test_clients_behind_one_nat_see_their_own_connections(tmp_path: Path) -> None:
+    """Defect: the answer described the first connection with that address and port, whichever client it belonged to."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, WIFI, proxy=ip_address("10.77.0.9").packed)
@@ -224,28 +224,28 @@ async def test_of_clients_behind_one_nat_each_sees_its_own_connection(tmp_path: 
         assert addresses(local="10.77.0.9:3128") == addresses(local="[::ffff:10.77.0.9]:3128") == [WIFI]
         assert addresses(token="8") == [WIFI]
         assert addresses(local="10.77.0.1:3129") == addresses(local="10.77.0.8:3128") == addresses(token="9") == []
-        assert addresses() == [], "nobody knows which of both"
+        assert addresses() == [], "the endpoint alone does not identify the connection"
         # The operator of the proxy sees both connections.
         explained = scene.ask(query="explain", endpoint=f"{WIFI}:40000")
         assert {each["token"] for each in explained["connections"]} == {"00000007", "00000008"}
 
 
 @scenario
-async def test_in_a_dry_run_the_owner_of_a_connection_is_told_of_no_cap(tmp_path: Path) -> None:
+async def test_owner_of_a_connection_sees_no_cap_in_a_dry_run(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, BOTH_WAYS + "dry_run: true\n", kernel) as scene:
-        assert scene.ask(query="summary")["rules"][0]["capped"] == 1, "it would be"
+        assert scene.ask(query="summary")["rules"][0]["capped"] == 1, "the summary counts caps of a dry run"
         found = scene.ask(query="client", endpoint="10.1.0.1:40000")["subflows"]
-        told_of = [[each[key] for key in ("path", "capped", "rate", "rule", "upload_rate")] for each in found]
-        assert told_of == [["a", False, None, None, None], ["b", False, None, None, None]]
+        caps = [[each[key] for key in ("path", "capped", "rate", "rule", "upload_rate")] for each in found]
+        assert caps == [["a", False, None, None, None], ["b", False, None, None, None]]
         await scene.reload(BOTH_WAYS)
         first = scene.ask(query="client", endpoint="10.1.0.1:40000")["subflows"][0]
         assert (first["capped"], first["rate"], first["upload_rate"]) == (True, 5_000_000, 5_000_000)
 
 
 @scenario
-async def test_plain_tcp_is_said_to_be_so(tmp_path: Path) -> None:
+async def test_plain_tcp_is_reported_as_not_multipath(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fake_kernel import FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
-from test_status_answers import LTE, WIFI, listed, sampled
+from test_status_answers import LTE, WIFI, resync, sweep_and_count
 from test_status_events import VOLUME
 
 from mptcp_throttler.cli.asking import explanation
@@ -26,19 +26,19 @@ from mptcp_throttler.stages.guard import Relaxed
 from mptcp_throttler.telemetry.events import MAX_EVENTS
 
 
-def explained(scene: Scene, **request: object) -> list[dict[str, Any]]:
+def explained_subflows(scene: Scene, **request: object) -> list[dict[str, Any]]:
     """Return the subflows of the one connection that the request finds."""
     (connection,) = scene.ask(query="explain", **request)["connections"]
     return list(connection["subflows"])
 
 
 @scenario
-async def test_a_cap_is_explained(tmp_path: Path) -> None:
+async def test_cap_is_explained(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
-    begun = time.time()
+    start = time.time()
     async with running(tmp_path, CAPPED, kernel) as scene:
-        wifi, lte = explained(scene, client=WIFI)
+        wifi, lte = explained_subflows(scene, client=WIFI)
         assert wifi == {
             "remote": "10.1.0.1:40000",
             "local": "10.77.0.1:3128",
@@ -55,13 +55,13 @@ async def test_a_cap_is_explained(tmp_path: Path) -> None:
             "stages": [],
             "cap_state": "in force",
         }
-        assert begun <= wifi["since"] <= time.time()
+        assert start <= wifi["since"] <= time.time()
         assert (lte["verdict"], lte["rate"], lte["rule"], lte["cap_state"]) == ("not capped", None, None, "none")
         assert lte["tried"][0]["failed"] == "it is on path b, not on a"
 
 
 @scenario
-async def test_who_is_explained(tmp_path: Path) -> None:
+async def test_connections_are_found_by_client_token_or_endpoint(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, LTE, port=40_001)
@@ -76,7 +76,7 @@ async def test_who_is_explained(tmp_path: Path) -> None:
         assert tokens(token="9") == set()
         assert tokens(endpoint="10.2.0.1:40001") == {"00000008"}
         assert tokens(endpoint="10.2.0.1:40002") == set()
-        found = explained(scene, token="7")
+        found = explained_subflows(scene, token="7")
         assert [(each["remote"], each["direction"], each["verdict"]) for each in found] == [
             ("10.1.0.1:40000", "down", "capped at 5 Mbit/s"),
             ("10.1.0.1:40000", "up", "capped at 5 Mbit/s"),
@@ -87,18 +87,18 @@ async def test_who_is_explained(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_what_stages_made_of_it(tmp_path: Path) -> None:
+async def test_budget_stage_is_explained(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
-        await sampled(scene)
-        (stage,) = explained(scene, token="7")[1]["stages"]
+        await sweep_and_count(scene)
+        (stage,) = explained_subflows(scene, token="7")[1]["stages"]
         assert stage["stage"] == "budgets"
         assert stage["what"].startswith("budget of rule volume: under 50 % of 1.00 MB used until ")
         kernel.sockets.carry(four_tuple(LTE), 1_200_000)
         used_up = time.time()
-        await sampled(scene)
-        lte = explained(scene, token="7")[1]
+        await sweep_and_count(scene)
+        lte = explained_subflows(scene, token="7")[1]
         assert (lte["verdict"], lte["rule"]) == ("capped at 1 Mbit/s", "volume")
         stage, _ = lte["stages"]
         assert stage["what"].startswith("rule volume caps what exceeds 1.00 MB until ")
@@ -114,64 +114,64 @@ STEERED = VOLUME + "  - {name: share, steer: {mode: load-balancing, weights: {a:
 
 
 @scenario
-async def test_what_a_reload_began_is_as_old_as_the_policy(tmp_path: Path) -> None:
-    """Defect: what causes no event, such as sharing by weights, was reported as having begun with the subflow."""
+async def test_stage_that_a_reload_began_is_as_old_as_the_policy(tmp_path: Path) -> None:
+    """Defect: a stage without events, such as sharing by weights, was said to have begun with the subflow."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        begun = explained(scene, token="7")[1]["since"]
+        since = explained_subflows(scene, token="7")[1]["since"]
         # Wait longer than the rounding of times.
-        await until(lambda: time.time() > begun + 0.001)
+        await until(lambda: time.time() > since + 0.001)
         reloaded = time.time()
         await scene.reload(STEERED)
-        stages = {each["stage"]: each for each in explained(scene, token="7")[1]["stages"]}
+        stages = {each["stage"]: each for each in explained_subflows(scene, token="7")[1]["stages"]}
         assert stages.keys() == {"budgets", "steering"}
-        assert begun < reloaded <= min(each["since"] for each in stages.values())
+        assert since < reloaded <= min(each["since"] for each in stages.values())
         kernel.sockets.connect(8, WIFI, LTE, port=40_001)
-        listed(scene, later=5.0)
-        for subflow in explained(scene, token="8"):
+        resync(scene, later=5.0)
+        for subflow in explained_subflows(scene, token="8"):
             (steering,) = [each for each in subflow["stages"] if each["stage"] == "steering"]
-            assert steering["since"] > reloaded + 4, "it began with the subflow"
+            assert steering["since"] > reloaded + 4, "the stage began with the new subflow"
 
 
 @scenario
-async def test_data_are_spread_since_the_second_subflow(tmp_path: Path) -> None:
-    """Defect: for the first subflow, steering was said to have begun an hour before there was a second one."""
+async def test_steering_begins_with_the_second_subflow(tmp_path: Path) -> None:
+    """Defect: for the first subflow, steering was said to have begun an hour before the second subflow existed."""
     kernel = FakeKernel()
     async with running(tmp_path, STEERED, kernel) as scene:
         for later, clients in ((5.0, (WIFI,)), (3605.0, (WIFI, LTE))):
             kernel.sockets.connect(8, *clients)
-            begun = time.time()
-            listed(scene, later)
-        first, second = explained(scene, token="8")
+            start = time.time()
+            resync(scene, later)
+        first, second = explained_subflows(scene, token="8")
         for subflow in (first, second):
             (steering,) = [each for each in subflow["stages"] if each["stage"] == "steering"]
-            assert steering["since"] >= begun + 3605
-        assert first["since"] < begun + 3600
+            assert steering["since"] >= start + 3605
+        assert first["since"] < start + 3600
 
 
 @scenario
-async def test_what_events_do_not_tell_any_more_has_no_beginning(tmp_path: Path) -> None:
+async def test_stage_has_no_start_time_if_its_event_was_displaced(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
         ring = scene.engine.events.ring
         for _ in range(MAX_EVENTS - ring.last):
             ring.add(time.time(), "fault")
-        assert explained(scene, token="7")[1]["stages"][0]["since"] is not None, "none has gone"
+        assert explained_subflows(scene, token="7")[1]["stages"][0]["since"] is not None, "no event was displaced"
         for _ in range(ring.last):
             ring.add(time.time(), "fault")
-        assert explained(scene, token="7")[1]["stages"][0]["since"] is None
+        assert explained_subflows(scene, token="7")[1]["stages"][0]["since"] is None
         lines = list(explanation(scene.ask(query="explain", token="7")))
         (line,) = [each for each in lines if "then budgets" in each]
         assert ", since" not in line
 
 
-def clock_goes(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[[], float]) -> None:
+def shift_clocks(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[[], float]) -> None:
     """Start the daemon at *start*. From then on, its clocks are *ahead* seconds before the event loop's."""
-    begun = time.monotonic()
+    at_first = time.monotonic()
     clock = SimpleNamespace(
-        time=lambda: start + ahead() + time.monotonic() - begun, monotonic=lambda: time.monotonic() + ahead()
+        time=lambda: start + ahead() + time.monotonic() - at_first, monotonic=lambda: time.monotonic() + ahead()
     )
     for module in (actions, budgets, daemon, decisions, engine):
         monkeypatch.setattr(module, "time", clock)
@@ -179,10 +179,10 @@ def clock_goes(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[[]
 
 
 @pytest.mark.parametrize("hours", ["18:00-20:00", "08:00-18:00"])
-def test_what_hours_began_is_as_old_as_their_opening(
+def test_stage_of_a_rule_with_hours_is_as_old_as_their_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: str
 ) -> None:
-    """Defect: for a rule with hours, no start time was given. Either the rule opened, or the rule before it closed."""
+    """Defect: no start time was given for a rule with hours. Either this rule opened, or the rule before it closed."""
     steps = "steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]"
     timed = f'{{hours: ["{hours}"]}}'
     policy = PATHS + (
@@ -194,18 +194,18 @@ def test_what_hours_began_is_as_old_as_their_opening(
     )
     ahead = 0.0
     six = datetime(2026, 11, 20, 18, tzinfo=UTC).timestamp()
-    clock_goes(monkeypatch, six - 3600, lambda: ahead)
+    shift_clocks(monkeypatch, six - 3600, lambda: ahead)
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
 
     async def scene_of_an_evening() -> None:
         nonlocal ahead
         async with running(tmp_path, policy, kernel) as scene:
-            before = explained(scene, token="7")[1]["stages"]
+            before = explained_subflows(scene, token="7")[1]["stages"]
             assert {each["stage"] for each in before} == {"budgets", "steering"}
-            assert all(six - 3600 <= each["since"] < six for each in before), "with the subflow"
+            assert all(six - 3600 <= each["since"] < six for each in before), "the stages began with the subflow"
             ahead = 5400.0
-            await until(lambda: {each["since"] for each in explained(scene, token="7")[1]["stages"]} == {six})
+            await until(lambda: {each["since"] for each in explained_subflows(scene, token="7")[1]["stages"]} == {six})
 
     asyncio.run(scene_of_an_evening())
 
@@ -220,37 +220,37 @@ rules:
 TIGHTER = "  - {name: tight, paths: [b], throttle: {rate: 500 kbit/s}}\n"
 
 
-@pytest.mark.parametrize("beside", ["", TIGHTER], ids=["alone", "tighter"])
-def test_the_state_of_a_budget_is_not_older_than_its_period_or_the_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: str
+@pytest.mark.parametrize("other_rule", ["", TIGHTER], ids=["alone", "tighter"])
+def test_budget_state_is_not_older_than_its_period_or_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_rule: str
 ) -> None:
-    """Defect: the state was said to have lasted since the day before, when the budget had been used up.
+    """Defect: the state was said to have begun on the day before, when the budget had been used up.
 
-    After a reload had changed it, it was said to have lasted since an earlier event.
+    After a reload had changed the state, it was said to have begun with an earlier event.
     """
     ahead = 0.0
     midnight = datetime(2026, 11, 21, tzinfo=UTC).timestamp()
-    clock_goes(monkeypatch, midnight - 3600, lambda: ahead)
+    shift_clocks(monkeypatch, midnight - 3600, lambda: ahead)
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
-    daily = DAILY + beside
+    daily = DAILY + other_rule
 
     async def scene_of_two_days() -> None:
         nonlocal ahead
         async with running(tmp_path, daily, kernel) as scene:
 
             def state() -> tuple[str, float]:
-                stage, *_ = explained(scene, token="7")[1]["stages"]
+                stage, *_ = explained_subflows(scene, token="7")[1]["stages"]
                 return str(stage["what"]), float(stage["since"])
 
-            await sampled(scene)
+            await sweep_and_count(scene)
             kernel.sockets.carry(four_tuple(LTE), 1_200_000)
-            await sampled(scene)
+            await sweep_and_count(scene)
             what, used_up = state()
             assert " 1.00 MB until 2026-11-21" in what
             assert midnight - 3600 < used_up < midnight
             await scene.reload(f"{daily}anticipate: false\n")
-            assert state() == (what, used_up), "the reload changed nothing of it"
+            assert state() == (what, used_up), "the reload did not change the budget"
             ahead = 1200.0
             await scene.reload(daily.replace("after: 1 MB", "after: 1.1 MB"))
             what, since = state()
@@ -264,7 +264,7 @@ def test_the_state_of_a_budget_is_not_older_than_its_period_or_the_policy(
 
 
 @scenario
-async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
+async def test_guard_stage_is_explained(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -277,7 +277,7 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
         relaxed = time.time()
         scene.engine.actions.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
         scene.engine.decisions.decide([7])
-        wifi = explained(scene, token="7")[0]
+        wifi = explained_subflows(scene, token="7")[0]
         assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("capped at 10.494 Mbit/s", True)
         (stage,) = wifi["stages"]
         assert stage["stage"] == "guard"
@@ -287,22 +287,22 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_a_cap_that_begins_in_a_transition_is_coming(tmp_path: Path) -> None:
+async def test_cap_in_a_transition_is_coming(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.fill(four_tuple(WIFI))
     async with running(tmp_path, UNCAPPED, kernel) as scene:
         await scene.reload(CAPPED)
-        assert explained(scene, token="7")[0]["cap_state"] == "coming"
+        assert explained_subflows(scene, token="7")[0]["cap_state"] == "coming"
         found = scene.ask(query="summary")
         assert (found["rules"][0]["landing"], found["subflows"]["pending"]) == (1, 1)
-        await until(lambda: explained(scene, token="7")[0]["cap_state"] == "in force")
+        await until(lambda: explained_subflows(scene, token="7")[0]["cap_state"] == "in force")
         assert scene.ask(query="summary")["rules"][0]["landing"] == 0
 
 
 @scenario
-async def test_a_cap_on_an_upload_is_coming_until_its_class_is_down_at_it(tmp_path: Path) -> None:
-    """Defect: it was called in force from the first step on, when the class still had the rate of the incoming data."""
+async def test_upload_cap_is_coming_until_its_class_has_the_rate(tmp_path: Path) -> None:
+    """Defect: such a cap was called in force while its class still had the rate of the incoming data."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, UNCAPPED, kernel) as scene:
@@ -322,32 +322,32 @@ async def test_a_cap_on_an_upload_is_coming_until_its_class_is_down_at_it(tmp_pa
             assert connection["subflows"][0]["upload"]["landing"] == status["subflows"][0]["upload"]["landing"]
             summary = scene.ask(query="summary")
             (rule,) = summary["rules"]
-            (wifi,) = [each for each in explained(scene, token="7") if each["path"] == "a" and each["rule"]]
+            (wifi,) = [each for each in explained_subflows(scene, token="7") if each["path"] == "a" and each["rule"]]
             landing = connection["subflows"][0]["upload"]["landing"]
             return wifi["cap_state"], landing, rule["landing"], summary["subflows"]["pending"]
 
         await until(is_on_its_way)
-        assert not planner.is_pending(four_tuple(WIFI)), "it has its entry"
+        assert not planner.is_pending(four_tuple(WIFI)), "the subflow has its entry"
         assert shown() == ("coming", True, 1, 1)
         await until(lambda: not any(cap.interim for cap in planner.caps.values()))
         await until(lambda: shown() == ("in force", False, 0, 0))
 
 
 @scenario
-async def test_a_cap_whose_entry_is_still_there_is_being_lifted(tmp_path: Path) -> None:
+async def test_cap_whose_entry_still_exists_is_being_lifted(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         scene.engine.decisions.set_policy(load_policy(UNCAPPED, "p"))
         scene.engine.decisions.decide([7])  # The entry is removed in a later turn of the loop
-        assert explained(scene, token="7")[0]["cap_state"] == "being lifted"
-        await until(lambda: explained(scene, token="7")[0]["cap_state"] == "none")
+        assert explained_subflows(scene, token="7")[0]["cap_state"] == "being lifted"
+        await until(lambda: explained_subflows(scene, token="7")[0]["cap_state"] == "none")
 
 
 @scenario
-async def test_in_a_dry_run_nothing_is_in_force(tmp_path: Path) -> None:
+async def test_cap_of_a_dry_run_is_not_in_force(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED + "dry_run: true\n", kernel) as scene:
-        wifi = explained(scene, token="7")[0]
+        wifi = explained_subflows(scene, token="7")[0]
         assert (wifi["verdict"], wifi["cap_state"]) == ("capped at 5 Mbit/s (dry run)", "none")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for requests to the status socket: accepted ones, and the error messages for others."""
+"""Tests for requests to the status socket: which are accepted, and the error messages for the others."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from mptcp_throttler.views.requests import LARGEST_REQUEST, QUERIES, Request, RequestError, parse_request
 
 
-def parsed(**request: object) -> Request:
+def parse(**request: object) -> Request:
     return parse_request(json.dumps(request).encode())
 
 
 @pytest.mark.parametrize("line", [b"", b"  ", b"\r"])
-def test_nothing_is_a_question_for_the_status(line: bytes) -> None:
+def test_empty_request_means_the_status_query(line: bytes) -> None:
     assert parse_request(line) == Request("status", {})
 
 
-def test_arguments_are_what_they_mean() -> None:
-    found = parsed(query="connections", client="::ffff:192.0.2.1", token="0000AB01", sort="rate", limit=3, path=None)
+def test_arguments_are_converted() -> None:
+    found = parse(query="connections", client="::ffff:192.0.2.1", token="0000AB01", sort="rate", limit=3, path=None)
     given = {"client": ip_address("192.0.2.1").packed, "token": 0xAB01, "sort": "rate", "limit": 3}
     assert found == Request("connections", {"offset": 0} | given)
 
@@ -54,7 +54,7 @@ def test_arguments_are_what_they_mean() -> None:
         (b'{"query": "' + b"x" * LARGEST_REQUEST + b'"}', "longer than 65536 bytes"),
     ],
 )
-def test_a_request_that_cannot_be_answered(line: bytes, words: str) -> None:
+def test_invalid_request_is_refused_with_a_short_message(line: bytes, words: str) -> None:
     with pytest.raises(RequestError) as refused:
         parse_request(line)
     assert words in str(refused.value)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests for the JSON Schema of the status socket: it is complete and agrees with the parser of requests.
 
-`Scene.ask` in test_daemon checks the answers in every test that sends a query.
+`Scene.ask` in test_daemon checks the answers in each test that sends a query.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from mptcp_throttler.views.requests import QUERIES, RequestError, parse_request,
 from mptcp_throttler.views.schemas import status_schema
 
 
-def test_every_query_has_a_request_and_an_answer() -> None:
+def test_every_query_has_a_request_and_an_answer_schema() -> None:
     assert ANSWERS.keys() == QUERIES.keys() == status_schema()["x-queries"].keys()
 
 
-def test_every_reference_is_there() -> None:
+def test_every_definition_is_referenced_and_closed() -> None:
     found = status_schema()
     text = json.dumps(found)
     for name in found["$defs"]:
         assert f'"#/$defs/{name}"' in text
     objects = [each for each in found["$defs"].values() if each.get("type") == "object"]
-    assert text.count('"additionalProperties": false') == len(objects), "a key that is not documented"
+    assert text.count('"additionalProperties": false') == len(objects), "each object must refuse undocumented keys"
 
 
-def test_inherited_keys_have_their_texts() -> None:
+def test_inherited_keys_have_their_descriptions() -> None:
     assert status_schema()["$defs"]["SubflowDetails"]["properties"]["ceil"]["description"] == "At most."
 
 
-def meets(schema: dict[str, Any], value: Any) -> bool:
+def conforms(schema: dict[str, Any], value: Any) -> bool:
     """Return whether *value* conforms to a schema that uses the keywords of the request schemas."""
     kinds = {"string": str, "integer": int, "object": dict, "null": type(None)}
     if "anyOf" in schema:
-        return any(meets(each, value) for each in schema["anyOf"])
+        return any(conforms(each, value) for each in schema["anyOf"])
     if "type" in schema and (not isinstance(value, kinds[schema["type"]]) or isinstance(value, bool)):
         return False
     if schema.get("type") == "object":
         properties = schema["properties"]
-        allowed = all(key in properties and meets(properties[key], each) for key, each in value.items())
+        allowed = all(key in properties and conforms(properties[key], each) for key, each in value.items())
         return allowed and value.keys() >= set(schema["required"])
     return (
         ("const" not in schema or value == schema["const"])
@@ -81,9 +81,9 @@ _ENDPOINTS = [{"endpoint": "192.0.2.1:40000"}, {"endpoint": "192.0.2.1"}, {"endp
         *[("what_if", each) for each in ({"policy": "version: 1"}, {"policy": 3}, {})],
     ],
 )
-def test_what_the_schema_allows_is_accepted_and_nothing_else(query: str, arguments: dict[str, Any]) -> None:
+def test_parser_accepts_exactly_the_requests_that_the_schema_allows(query: str, arguments: dict[str, Any]) -> None:
     request = {"query": query} | arguments
-    allowed = meets(request_schema(query), request)
+    allowed = conforms(request_schema(query), request)
     try:
         parse_request(json.dumps(request).encode())
         accepted = True
@@ -93,7 +93,7 @@ def test_what_the_schema_allows_is_accepted_and_nothing_else(query: str, argumen
 
 
 @scenario
-async def test_what_children_answer_is_what_the_schema_says(tmp_path: Path) -> None:
+async def test_answers_of_child_processes_conform_to_the_schema(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     needed = {
@@ -109,6 +109,6 @@ async def test_what_children_answer_is_what_the_schema_says(tmp_path: Path) -> N
             validator = TypeAdapter(answer)
             validator.validate_json(json.dumps(found))
             assert "error" not in found
-            spoilt = found | {"pid": "one"}
+            invalid = found | {"pid": "one"}
             with pytest.raises(ValidationError):
-                validator.validate_json(json.dumps(spoilt))
+                validator.validate_json(json.dumps(invalid))

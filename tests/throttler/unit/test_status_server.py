@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the status socket's server: child processes answer, and slow or silent clients delay nothing."""
+"""Tests for the status socket's server: child processes answer, and slow or silent clients delay no other client."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def serving(path: Path, text: str) -> AsyncIterator[StatusServer]:
         await server.close()
 
 
-def connected(path: Path) -> socket.socket:
+def connect_client(path: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.connect(str(path))
     return client
@@ -72,7 +72,7 @@ async def children_of(server: StatusServer, count: int) -> list[int]:
     return list(server._children.values())
 
 
-def test_each_that_asks_gets_the_whole_document(tmp_path: Path) -> None:
+def test_each_client_gets_the_whole_document(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path / "s", "abc" * 100_000) as server:
             answers = await asyncio.gather(*(answer(tmp_path / "s") for _ in range(3 * MAX_ANSWERS)))
@@ -82,9 +82,7 @@ def test_each_that_asks_gets_the_whole_document(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_client_that_is_late_for_want_of_a_processor_gets_what_it_asks_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_client_that_sends_its_request_late_gets_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert SILENT_SECONDS >= 2
     monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
 
@@ -102,14 +100,14 @@ def test_a_client_that_is_late_for_want_of_a_processor_gets_what_it_asks_for(
     assert asyncio.run(scenario()) == "summary"
 
 
-def test_the_document_is_of_the_moment_in_which_it_was_asked_for(tmp_path: Path) -> None:
+def test_answer_has_the_state_at_the_time_of_the_request(tmp_path: Path) -> None:
     async def scenario() -> str:
         known = [1, 2]
         server = StatusServer(
             tmp_path / "s", lambda _: iter([f"{len(known)} connections {' ' * MANY}{known}".encode()])
         )
         await server.open()
-        client = connected(tmp_path / "s")
+        client = connect_client(tmp_path / "s")
         await children_of(server, 1)
         known.append(3)
         found = await asyncio.to_thread(lambda: b"".join(iter(lambda: client.recv(1 << 20), b"")).decode())
@@ -122,7 +120,7 @@ def test_the_document_is_of_the_moment_in_which_it_was_asked_for(tmp_path: Path)
     assert found.endswith("[1, 2]")
 
 
-def test_what_comes_first_is_sent_at_once(tmp_path: Path) -> None:
+def test_first_part_of_an_answer_is_sent_at_once(tmp_path: Path) -> None:
     def document(_: bytes) -> Iterator[bytes]:
         yield b"head"
         while not (tmp_path / "go").exists():
@@ -143,10 +141,10 @@ def test_what_comes_first_is_sent_at_once(tmp_path: Path) -> None:
     assert asyncio.run(asyncio.wait_for(scenario(), 60)) == b"headrest"
 
 
-def test_who_does_not_read_keeps_only_the_client_open_and_ends_with_the_server(tmp_path: Path) -> None:
+def test_children_of_clients_that_do_not_read_end_with_the_server(tmp_path: Path) -> None:
     async def scenario() -> list[int]:
         async with serving(tmp_path / "s", " " * MANY) as server:
-            clients = [connected(tmp_path / "s") for _ in range(MAX_ANSWERS + 1)]
+            clients = [connect_client(tmp_path / "s") for _ in range(MAX_ANSWERS + 1)]
             children = await children_of(server, MAX_ANSWERS)
             for child in children:
                 async with asyncio.timeout(60):
@@ -166,7 +164,7 @@ def test_who_does_not_read_keeps_only_the_client_open_and_ends_with_the_server(t
         assert not Path(f"/proc/{child}").exists()
 
 
-def test_a_child_that_fails_does_not_end_the_server(tmp_path: Path) -> None:
+def test_failing_child_does_not_end_the_server(tmp_path: Path) -> None:
     async def scenario() -> tuple[str, str]:
         broken = [True]
 
@@ -186,7 +184,7 @@ def test_a_child_that_fails_does_not_end_the_server(tmp_path: Path) -> None:
     assert asyncio.run(scenario()) == ("", "well")
 
 
-def test_where_nobody_can_be_accepted_the_next_try_is_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepting_is_tried_again_later_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "AGAIN_SECONDS", 0.01)
     real, tries = socket.socket.accept, []
 
@@ -205,7 +203,7 @@ def test_where_nobody_can_be_accepted_the_next_try_is_later(tmp_path: Path, monk
     assert len(tries) == 4
 
 
-def test_where_there_can_be_no_child_the_server_goes_on(
+def test_server_continues_if_no_child_can_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused() -> int:
@@ -222,7 +220,7 @@ def test_where_there_can_be_no_child_the_server_goes_on(
     assert "make a child: Resource temporarily unavailable" in caplog.text
 
 
-def test_what_is_in_the_way_of_the_socket_is_said(tmp_path: Path) -> None:
+def test_other_file_at_the_sockets_path_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("mine")
 
     async def scenario() -> None:
@@ -234,10 +232,8 @@ def test_what_is_in_the_way_of_the_socket_is_said(tmp_path: Path) -> None:
     assert (tmp_path / "s").read_text() == "mine"
 
 
-def test_a_socket_that_is_removed_as_soon_as_it_is_made_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Defect: the daemon ended if a comparison made the socket anew at that moment."""
+def test_socket_removed_as_soon_as_it_is_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: the daemon ended if a comparison was making the socket anew at that moment."""
 
     async def test() -> None:
         async with serving(tmp_path / "s", "") as server:
@@ -257,7 +253,7 @@ def test_a_socket_that_is_removed_as_soon_as_it_is_made_is_said(
     asyncio.run(test())
 
 
-def test_the_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
+def test_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
     async def scenario() -> os.stat_result:
         group = grp.getgrgid(os.getgid()).gr_name
         server = StatusServer(tmp_path / "s", lambda _: iter([b"."]), group)
@@ -278,7 +274,7 @@ def test_the_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
         (LookupError("no such group"), "status_group staff: no such group"),
     ],
 )
-def test_a_group_that_cannot_have_the_socket_is_told(
+def test_group_that_cannot_have_the_socket_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
     def refused(*_: object, **__: object) -> None:
@@ -294,7 +290,7 @@ def test_a_group_that_cannot_have_the_socket_is_told(
 
 @asynccontextmanager
 async def echoing(path: Path) -> AsyncIterator[StatusServer]:
-    server = StatusServer(path, lambda line: iter([b"asked: " + line]))
+    server = StatusServer(path, lambda line: iter([b"request: " + line]))
     await server.open()
     try:
         yield server
@@ -302,21 +298,21 @@ async def echoing(path: Path) -> AsyncIterator[StatusServer]:
         await server.close()
 
 
-async def taken(writer: asyncio.StreamWriter) -> None:
-    """Wait until the other end has read everything that was written, or is gone (unix(7), SIOCOUTQ)."""
+async def wait_until_read(writer: asyncio.StreamWriter) -> None:
+    """Wait until the other end has read all that was written, or has closed (unix(7), SIOCOUTQ)."""
     unread = bytearray(struct.calcsize("i"))
     async with asyncio.timeout(60):
         await writer.drain()
-        # Nobody is told of it.
+        # The kernel sends no event for this.
         while not ioctl(writer.get_extra_info("socket").fileno(), TIOCOUTQ, unread) and any(unread):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
-async def asked(path: Path, *pieces: bytes, end: bool = False) -> str:
+async def request(path: Path, *pieces: bytes, end: bool = False) -> str:
     reader, writer = await asyncio.open_unix_connection(str(path))
     for piece in pieces:
         writer.write(piece)
-        await taken(writer)
+        await wait_until_read(writer)
     if end:
         writer.write_eof()
     found = (await reader.read()).decode()
@@ -336,7 +332,7 @@ async def asked(path: Path, *pieces: bytes, end: bool = False) -> str:
         ([b"\n"], False, ""),
     ],
 )
-def test_a_client_says_in_one_line_what_it_wants(
+def test_request_is_the_first_line_or_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], end: bool, line: str
 ) -> None:
     if pieces or end:
@@ -345,33 +341,33 @@ def test_a_client_says_in_one_line_what_it_wants(
 
     async def scenario() -> str:
         async with echoing(tmp_path / "s"):
-            return await asked(tmp_path / "s", *pieces, end=end)
+            return await request(tmp_path / "s", *pieces, end=end)
 
-    assert asyncio.run(scenario()) == f"asked: {line}"
+    assert asyncio.run(scenario()) == f"request: {line}"
 
 
-def test_a_silent_client_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child process waits for it, while the event loop answers others."""
+def test_silent_client_does_not_delay_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child process waits for the client, while the event loop answers others."""
     monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
 
     async def scenario() -> str:
         async with echoing(tmp_path / "s") as server:
-            client = connected(tmp_path / "s")
+            client = connect_client(tmp_path / "s")
             await children_of(server, 1)
-            found = await asked(tmp_path / "s", b"hello\n")
+            found = await request(tmp_path / "s", b"hello\n")
             client.close()
             return found
 
-    assert asyncio.run(asyncio.wait_for(scenario(), 60)) == "asked: hello"
+    assert asyncio.run(asyncio.wait_for(scenario(), 60)) == "request: hello"
 
 
-def test_a_line_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
 
     async def scenario() -> str:
         server = StatusServer(tmp_path / "s", lambda line: iter([str(len(line)).encode()]))
         await server.open()
-        client = connected(tmp_path / "s")
+        client = connect_client(tmp_path / "s")
         client.settimeout(60)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             await asyncio.to_thread(client.sendall, b" " * MANY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for reading the status socket's path without parsing the whole settings file: it is right or not found."""
+"""Tests for reading the status socket's path without parsing the whole settings file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIVEN = "interfaces: [w0]\npolicy: p.yaml\n"
     "line",
     ["", "status_socket: /run/x/s.sock\n", 'status_socket: "/run/x/s.sock"  # here\n', "status_socket: '/run/a-b.s'\n"],
 )
-def test_what_stands_plainly_is_what_the_settings_say(line: str, tmp_path: Path) -> None:
+def test_plain_line_gives_the_same_path_as_the_settings(line: str, tmp_path: Path) -> None:
     file = tmp_path / "throttler.yaml"
     file.write_text(GIVEN + line)
     assert plain_status_socket(file) == load_settings(GIVEN + line, "s").status_socket
@@ -33,11 +33,11 @@ def test_what_stands_plainly_is_what_the_settings_say(line: str, tmp_path: Path)
         "status_socket: >-\n  /run/a\n",
     ],
 )
-def test_anything_else_is_left_to_the_whole_file(line: str, tmp_path: Path) -> None:
+def test_other_forms_are_left_to_the_settings_parser(line: str, tmp_path: Path) -> None:
     file = tmp_path / "throttler.yaml"
     file.write_text(GIVEN + line)
     assert plain_status_socket(file) is None
 
 
-def test_a_file_that_cannot_be_read_is_said_by_who_reads_it_all(tmp_path: Path) -> None:
+def test_unreadable_file_gives_none(tmp_path: Path) -> None:
     assert plain_status_socket(tmp_path / "none.yaml") is None

@@ -11,9 +11,9 @@ import pytest
 from fake_kernel import FakeKernel, four_tuple
 from pydantic import TypeAdapter
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, running, scenario
-from test_status_answers import LTE, WIFI, sampled
+from test_status_answers import LTE, WIFI, sweep_and_count
 from test_status_events import VOLUME
-from test_status_explain import explained
+from test_status_explain import explained_subflows
 
 from mptcp_common import status_client
 from mptcp_throttler.policy.load import load_policy
@@ -22,37 +22,37 @@ from mptcp_throttler.views.answers import WhatIfAnswer
 from mptcp_throttler.views.words import paths_in_words
 
 
-async def asked(tmp_path: Path, policy: str) -> dict[str, Any]:
-    """Ask the daemon, whose child decides anew in its copy of the daemon's state."""
+async def ask_what_if(tmp_path: Path, policy: str) -> dict[str, Any]:
+    """Query the daemon. Its child process decides anew in its copy of the daemon's state."""
     found = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": policy}, 60.0)
     TypeAdapter(WhatIfAnswer).validate_json(json.dumps(found))
     return found
 
 
 @scenario
-async def test_another_policy_is_tried_without_being_taken(tmp_path: Path) -> None:
+async def test_policy_is_tried_without_coming_into_force(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        found = await asked(tmp_path, CAPPED)
+        found = await ask_what_if(tmp_path, CAPPED)
         assert (found["changes"], found["changed"], found["capped_now"], found["capped_then"]) == ([], 0, 1, 1)
-        found = await asked(tmp_path, CAPPED.replace("[a]", "[b]").replace("cap-a", "cap-b"))
+        found = await ask_what_if(tmp_path, CAPPED.replace("[a]", "[b]").replace("cap-a", "cap-b"))
         assert [(each["remote"], each["path"], each["now"], each["then"]) for each in found["changes"]] == [
             ("10.1.0.1:40000", "a", "capped at 5 Mbit/s by rule cap-a", "not capped"),
             ("10.2.0.1:40000", "b", "not capped", "capped at 5 Mbit/s by rule cap-b"),
         ]
         assert found["errors"] == []
-        assert (await asked(tmp_path, UNCAPPED))["capped_then"] == 0
-        assert (await asked(tmp_path, BOTH_WAYS))["capped_then"] == 2
+        assert (await ask_what_if(tmp_path, UNCAPPED))["capped_then"] == 0
+        assert (await ask_what_if(tmp_path, BOTH_WAYS))["capped_then"] == 2
         assert scene.status()["policy"]["rules"] == ["cap-a"]
-        assert explained(scene, token="7")[0]["verdict"] == "capped at 5 Mbit/s"
+        assert explained_subflows(scene, token="7")[0]["verdict"] == "capped at 5 Mbit/s"
 
 
 @scenario
-async def test_a_policy_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
-    """Defect: for a policy with a thousand paths, four children computed for 18 s each.
+async def test_policy_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    """Defect: for a policy with a thousand paths, four child processes computed for 18 s each.
 
-    In that time, no other request was answered.
+    During that time, no other request was answered.
     """
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
@@ -64,15 +64,15 @@ async def test_a_policy_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_budgets_that_are_used_up_count_for_another_policy(tmp_path: Path) -> None:
+async def test_used_up_budgets_count_for_another_policy(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
-        await sampled(scene)
+        await sweep_and_count(scene)
         kernel.sockets.carry(four_tuple(LTE), 1_200_000)
-        await sampled(scene)
-        assert (await asked(tmp_path, VOLUME))["changed"] == 0
-        (change,) = (await asked(tmp_path, VOLUME.replace("after: 1 MB", "after: 2 MB")))["changes"]
+        await sweep_and_count(scene)
+        assert (await ask_what_if(tmp_path, VOLUME))["changed"] == 0
+        (change,) = (await ask_what_if(tmp_path, VOLUME.replace("after: 1 MB", "after: 2 MB")))["changes"]
         budget = "budget of rule volume, by month for each client: after {} MB 1 Mbit/s"
         assert (change["now"], change["then"]) == (
             f"capped at 1 Mbit/s by rule volume; {budget.format('1.00')}",
@@ -81,63 +81,63 @@ async def test_budgets_that_are_used_up_count_for_another_policy(tmp_path: Path)
 
 
 @scenario
-async def test_a_policy_with_mistakes_is_told_them_all(tmp_path: Path) -> None:
+async def test_all_mistakes_of_a_policy_are_returned(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED):
-        found = await asked(tmp_path, PATHS + "rules: [{name: x, paths: [c], throttle: {rate: 5}}]\n")
+        found = await ask_what_if(tmp_path, PATHS + "rules: [{name: x, paths: [c], throttle: {rate: 5}}]\n")
         assert len(found["errors"]) == 2
         assert all(each.startswith("policy:5: rules[0].") for each in found["errors"])
         assert "changes" not in found
 
 
 @scenario
-async def test_only_so_many_changes_are_listed(tmp_path: Path) -> None:
+async def test_number_of_listed_changes_is_limited(tmp_path: Path) -> None:
     kernel = FakeKernel()
     count = MAX_LISTED + 10
     for number in range(count):
         host = f"{number >> 8}.{number & 255}"
         kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
     async with running(tmp_path, UNCAPPED, kernel):
-        found = await asked(tmp_path, CAPPED)
+        found = await ask_what_if(tmp_path, CAPPED)
         assert (len(found["changes"]), found["changed"]) == (MAX_LISTED, count)
-        found = await asked(tmp_path, UNCAPPED)
+        found = await ask_what_if(tmp_path, UNCAPPED)
         assert (found["changed"], found["stay_capped_count"]) == (0, 0)
     async with running(tmp_path, CAPPED, kernel):
-        found = await asked(tmp_path, CAPPED)
+        found = await ask_what_if(tmp_path, CAPPED)
         assert (len(found["stay_capped"]), found["stay_capped_count"], found["changed"]) == (MAX_LISTED, count, 0)
 
 
 @scenario
-async def test_what_it_would_cap_is_listed_although_nothing_changes(tmp_path: Path) -> None:
-    """Defect: only changes were listed, and not what the policy in force already caps."""
+async def test_subflows_that_stay_capped_are_listed(tmp_path: Path) -> None:
+    """Defect: only changes were listed, but not the subflows that the policy in force already caps."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel):
-        found = await asked(tmp_path, CAPPED)
+        found = await ask_what_if(tmp_path, CAPPED)
         (row,) = found["stay_capped"]
         assert (row["remote"], row["path"], row["direction"]) == ("10.1.0.1:40000", "a", "down")
         assert row["now"] == row["then"] == "capped at 5 Mbit/s by rule cap-a"
         assert row["why"] == "rule cap-a caps path a at 5 Mbit/s: 2 subflows active"
-        both = await asked(tmp_path, BOTH_WAYS)
+        both = await ask_what_if(tmp_path, BOTH_WAYS)
         assert [(each["remote"], each["direction"]) for each in both["changes"]] == [("10.1.0.1:40000", "up")]
         assert [(each["remote"], each["direction"]) for each in both["stay_capped"]] == [("10.1.0.1:40000", "down")]
 
 
 @scenario
-async def test_the_end_of_a_dry_run_is_a_change_and_so_is_its_beginning(tmp_path: Path) -> None:
-    """Defect: for the policy in force without its dry-run line, the answer was that nothing would change."""
+async def test_beginning_and_end_of_a_dry_run_are_changes(tmp_path: Path) -> None:
+    """Defect: if only the dry-run line was removed from the policy, the answer was that nothing would change."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     dry, words = CAPPED + "dry_run: true\n", "capped at 5 Mbit/s by rule cap-a"
     async with running(tmp_path, dry, kernel):
-        found = await asked(tmp_path, CAPPED)
+        found = await ask_what_if(tmp_path, CAPPED)
         (change,) = found["changes"]
         assert (change["remote"], change["now"], change["then"]) == ("10.1.0.1:40000", f"{words} (dry run)", words)
         assert (found["capped_now"], found["capped_then"]) == (0, 1)
         assert (found["dry_run_now"], found["dry_run_then"]) == (True, False)
-        found = await asked(tmp_path, dry)
+        found = await ask_what_if(tmp_path, dry)
         assert (found["changed"], found["capped_then"], found["stay_capped"]) == (0, 0, [])
     async with running(tmp_path, CAPPED, kernel):
-        found = await asked(tmp_path, dry)
+        found = await ask_what_if(tmp_path, dry)
         (change,) = found["changes"]
         assert (change["now"], change["then"]) == (words, f"{words} (dry run)")
         assert (found["capped_now"], found["capped_then"]) == (1, 0)
@@ -147,79 +147,79 @@ ORDERED = CAPPED.replace("}}]\n", "}}, {name: standby, steer: {mode: active-stan
 
 
 @scenario
-async def test_steering_is_a_change(tmp_path: Path) -> None:
+async def test_new_steering_is_a_change(tmp_path: Path) -> None:
     """Defect: for a policy that makes one path the standby of the other, the answer was that nothing would change."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, LTE, port=40_001)
     async with running(tmp_path, CAPPED, kernel):
-        found = await asked(tmp_path, ORDERED)
+        found = await ask_what_if(tmp_path, ORDERED)
         cap, steered = "capped at 5 Mbit/s by rule cap-a", "steered active-standby by rule standby"
-        # A connection opened under the kernel's path manager keeps that one, so that its flags cannot be set.
+        # A connection opened under the kernel's path manager keeps it, so its flags cannot be set.
         assert [(each["path"], each["now"], each["then"]) for each in found["changes"]] == [
             ("a", f"{cap}; not steered", f"{cap}; {steered}, first, from the next connection on"),
             ("b", "not capped; not steered", f"not capped; {steered}, backup, from the next connection on"),
         ]
         assert (found["changed"], found["capped_now"], found["capped_then"]) == (2, 1, 1)
-        dry = (await asked(tmp_path, ORDERED + "dry_run: true\n"))["changes"]
+        dry = (await ask_what_if(tmp_path, ORDERED + "dry_run: true\n"))["changes"]
         assert [each["then"] for each in dry] == [
             f"{cap}; {steered}, first (dry run)",
             f"not capped; {steered}, backup (dry run)",
         ]
         weights = ORDERED.replace("active-standby, active: a, standby: b", "load-balancing, weights: {a: 60, b: 40}")
-        assert [each["then"].partition("; ")[2] for each in (await asked(tmp_path, weights))["changes"]] == [
+        assert [each["then"].partition("; ")[2] for each in (await ask_what_if(tmp_path, weights))["changes"]] == [
             "steered load-balancing by rule standby, weight 60",
             "steered load-balancing by rule standby, weight 40",
         ]
     async with running(tmp_path, weights, kernel):
-        found = await asked(tmp_path, weights)
+        found = await ask_what_if(tmp_path, weights)
         assert (found["changed"], found["stay_capped_count"]) == (0, 1)
-        found = await asked(tmp_path, CAPPED)
+        found = await ask_what_if(tmp_path, CAPPED)
         assert {each["then"].partition("; ")[2] for each in found["changes"]} == {"not steered"}
 
 
 @scenario
-async def test_a_budget_that_meters_is_a_change_before_it_is_used_up(tmp_path: Path) -> None:
+async def test_new_budget_is_a_change_before_it_is_used_up(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel):
-        found = await asked(tmp_path, VOLUME)
+        found = await ask_what_if(tmp_path, VOLUME)
         (change,) = found["changes"]
         assert (change["path"], change["now"]) == ("b", "not capped; no budget")
         assert change["then"].startswith("not capped; budget of rule volume, by month for each client")
         assert found["capped_then"] == 1
         # Budgets count in a dry run, too, so that "(dry run)" does not apply to their text.
-        (_, change) = (await asked(tmp_path, VOLUME + "dry_run: true\n"))["changes"]
+        (_, change) = (await ask_what_if(tmp_path, VOLUME + "dry_run: true\n"))["changes"]
         assert change["then"].endswith("after 1.00 MB 1 Mbit/s")
 
 
 @scenario
-async def test_whatever_differs_of_a_cap_is_said(tmp_path: Path) -> None:
+async def test_each_difference_between_caps_is_described(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel):
         other = CAPPED.replace("rate: 5 Mbit/s", "rate: 5 Mbit/s, share: client, landing: at-once")
-        (change,) = (await asked(tmp_path, other))["changes"]
+        (change,) = (await ask_what_if(tmp_path, other))["changes"]
         assert change["now"] == "capped at 5 Mbit/s by rule cap-a"
         assert change["then"] == "capped at 5 Mbit/s per client, at once, by rule cap-a"
 
 
 @scenario
-async def test_the_text_of_the_policy_is_that_which_was_taken(tmp_path: Path) -> None:
-    """Defect: to try a change, one needed the policy's file, which may differ from the policy in force."""
+async def test_policy_query_returns_the_text_in_force(tmp_path: Path) -> None:
+    """Defect: to try a change, the policy's file was needed, which may differ from the policy in force."""
     text = f"# for the office\n{CAPPED}"
     async with running(tmp_path, text) as scene:
         first = scene.ask(query="policy")
         assert (first["text"], first["dry_run"]) == (text, False)
         await scene.reload("version: 1\nrules: [nothing]\n")
-        assert scene.ask(query="policy")["text"] == text, "what was refused is not in force"
+        assert scene.ask(query="policy")["text"] == text, "a refused policy is not in force"
         await scene.reload(UNCAPPED + "dry_run: true\n")
         found = scene.ask(query="policy")
         assert (found["text"], found["dry_run"]) == (UNCAPPED + "dry_run: true\n", True)
         assert found["since"] > first["since"]
 
 
-def test_a_path_is_told_by_its_conditions() -> None:
+def test_path_is_described_by_its_conditions() -> None:
     policy = load_policy(
         """\
 version: 1
@@ -241,7 +241,7 @@ rules: []
 
 
 @scenario
-async def test_the_summary_has_the_paths(tmp_path: Path) -> None:
+async def test_summary_describes_the_paths(tmp_path: Path) -> None:
     async with running(tmp_path, PATHS + "rules: []\n") as scene:
         assert scene.ask(query="summary")["policy"]["paths_in_words"] == [
             {"path": "a", "conditions": ["clients 10.1.0.0/16"]},

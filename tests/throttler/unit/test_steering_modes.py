@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the steering modes: which subflow is backup, and which is capped to what rate."""
+"""Tests for the steering modes: which subflow is backup, and which subflow is capped to what rate."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class Scene:
         before = dict(self.delivered)
         for _ in range(round(seconds / TICK)):
             self.ticks += 1
-            there = self.carry(self.actions)
-            for four_tuple, rate in there.items():
+            rates = self.carry(self.actions)
+            for four_tuple, rate in rates.items():
                 self.delivered[four_tuple] += rate / 8 * TICK
             if self.ticks % round(self.spacing / TICK) == 0:
                 now = self.ticks * TICK
                 samples = [
                     sample(ft, now, self.delivered[ft], self.waiting, self.outstanding.get(ft, 0), self.rtt)
-                    for ft in there
+                    for ft in rates
                 ]
                 before_this, self.actions = self.actions, self.steering.observe(now, samples, {})
                 for ft, action in self.actions.items():
@@ -95,14 +95,14 @@ def links(
     return carry
 
 
-def test_a_standby_is_backup_and_nothing_else_is_done() -> None:
+def test_standby_is_backup_and_not_capped() -> None:
     scene = Scene(STANDBY, links(100, 30))
     scene.run(1)
     assert scene.actions == {ETHERNET: Action(True, None, "standby"), WIFI: Action(False, None, "active")}
 
 
 @any_spacing
-def test_a_standby_that_stepped_in_stays_until_nothing_is_outstanding_on_the_active_path(spacing: float) -> None:
+def test_standby_stays_in_use_until_the_active_path_has_no_outstanding_data(spacing: float) -> None:
     scene = Scene(STANDBY, links(100, 30), outstanding={WIFI: 50}, spacing=spacing)
     scene.run(5)
     scene.carry = lambda _: {ETHERNET: 100.0 * MBIT, WIFI: 0.0}
@@ -116,7 +116,7 @@ def test_a_standby_that_stepped_in_stays_until_nothing_is_outstanding_on_the_act
     assert scene.actions == {ETHERNET: Action(True, None, "standby"), WIFI: Action(False, None, "active")}
 
 
-def silent(scene: Scene, other: float) -> None:
+def silence_wifi(scene: Scene, other: float) -> None:
     """Let Wi-Fi carry nothing although data are outstanding, and Ethernet up to *other* Mbit/s."""
     scene.outstanding[WIFI] = 50
     scene.carry = lambda _: {ETHERNET: other * MBIT, WIFI: 0.0}
@@ -125,14 +125,14 @@ def silent(scene: Scene, other: float) -> None:
 @pytest.mark.parametrize("steer", [STANDBY, PRIORITY])
 @pytest.mark.parametrize("demand", [12.0, 1000.0])
 @pytest.mark.parametrize("outage", [2.0, 10.0, 30.0])
-def test_an_outage_changes_each_flag_twice_at_the_most(steer: Steer, demand: float, outage: float) -> None:
-    """The earlier rate of the lost path, and data that then wait on the other one, must not open or close a path."""
+def test_outage_changes_each_flag_at_most_twice(steer: Steer, demand: float, outage: float) -> None:
+    """The rate of the lost path before, and data that then wait on the other path, must not open or close a path."""
     scene = Scene(steer, links(100, 30, demand))
     scene.run(8)
     scene.waiting = 0 if demand < 30 else 500_000
     scene.run(5)
     scene.flips = dict.fromkeys(NAMES, 0)
-    silent(scene, min(demand, 100.0))
+    silence_wifi(scene, min(demand, 100.0))
     scene.run(1)
     for _ in range(round(outage)):
         scene.waiting = 0 if scene.waiting or demand > 100 else 500_000
@@ -147,17 +147,17 @@ def test_an_outage_changes_each_flag_twice_at_the_most(steer: Steer, demand: flo
 
 
 @pytest.mark.parametrize("steer", [STANDBY, PRIORITY])
-def test_a_path_is_not_lost_within_three_round_trips(steer: Steer) -> None:
+def test_path_is_not_lost_within_three_round_trips(steer: Steer) -> None:
     scene = Scene(steer, links(100, 30), rtt=0.6)
     scene.run(5)
-    silent(scene, 100.0)
+    silence_wifi(scene, 100.0)
     scene.run(1.4)
     assert not scene.actions[WIFI].backup
     scene.run(1)
     assert scene.actions[WIFI].backup
 
 
-def test_where_all_paths_are_silent_none_is_left() -> None:
+def test_one_path_stays_in_use_if_all_are_silent() -> None:
     scene = Scene(STANDBY, links(100, 30), outstanding={WIFI: 50})
     scene.run(5)
     scene.outstanding[ETHERNET] = 50
@@ -166,7 +166,7 @@ def test_where_all_paths_are_silent_none_is_left() -> None:
     assert sum(not action.backup for action in scene.actions.values()) == 1
 
 
-def test_a_standby_that_carries_the_first_bytes_stays_one() -> None:
+def test_standby_that_carries_the_first_bytes_stays_backup() -> None:
     scene = Scene(STANDBY, lambda _: {ETHERNET: 1.0 * MBIT})
     scene.run(1)
     scene.carry = links(100, 30)
@@ -175,7 +175,7 @@ def test_a_standby_that_carries_the_first_bytes_stays_one() -> None:
 
 
 @any_spacing
-def test_the_second_path_is_opened_when_the_first_is_full_and_closed_when_it_is_not(spacing: float) -> None:
+def test_second_path_is_used_while_the_first_is_full(spacing: float) -> None:
     scene = Scene(PRIORITY, links(100, 30), spacing=spacing)
     scene.run(max(0.4, spacing))
     assert scene.actions[ETHERNET].backup
@@ -193,7 +193,7 @@ def test_the_second_path_is_opened_when_the_first_is_full_and_closed_when_it_is_
 
 @any_spacing
 @pytest.mark.parametrize("demand", [18, 22, 40])
-def test_a_faster_path_that_comes_later_has_the_overflow(demand: float, spacing: float) -> None:
+def test_faster_second_path_gets_only_the_overflow(demand: float, spacing: float) -> None:
     """Defect: the scheduler gave nearly all data to the path with the shorter queue."""
     scene = Scene(PRIORITY, links(60, 15), spacing=spacing)
     backlog = 0.0
@@ -203,10 +203,10 @@ def test_a_faster_path_that_comes_later_has_the_overflow(demand: float, spacing:
         nonlocal backlog
         action = actions.get(ETHERNET, Action(True, None, ""))
         room = 0.0 if action.backup else min(60.0, 0.94 * (action.rate or 1e9) / MBIT)
-        there = demand + backlog / TICK
-        ethernet = min(room, there)
-        wifi = min(15.0, there - ethernet)
-        backlog = (there - ethernet - wifi) * TICK
+        wanted = demand + backlog / TICK
+        ethernet = min(room, wanted)
+        wifi = min(15.0, wanted - ethernet)
+        backlog = (wanted - ethernet - wifi) * TICK
         scene.waiting = min(500_000, round(backlog * MBIT / 8))
         return {ETHERNET: ethernet * MBIT, WIFI: wifi * MBIT}
 
@@ -218,8 +218,8 @@ def test_a_faster_path_that_comes_later_has_the_overflow(demand: float, spacing:
     assert backlog < 3 * 15
 
 
-def test_the_overflow_keeps_its_cap_while_the_first_path_carries_all_it_can() -> None:
-    """Defect: if buffers are the limit, nothing waits for a moment. The cap then fell, and grew slowly again."""
+def test_overflow_keeps_its_cap_while_the_first_path_is_full() -> None:
+    """Defect: if buffers are the limit, no data wait for a moment. The cap then fell, and grew slowly again."""
     scene = Scene(PRIORITY, links(100, 15))
     scene.run(1)
     opened = scene.actions[ETHERNET].rate
@@ -229,8 +229,8 @@ def test_the_overflow_keeps_its_cap_while_the_first_path_carries_all_it_can() ->
     assert scene.actions[ETHERNET].rate == opened
 
 
-def test_a_path_that_was_there_alone_is_closed_when_the_first_comes_where_nothing_is_carried() -> None:
-    """Defect: an upload carries nothing in this direction, so that the second path stayed open for good."""
+def test_second_path_is_closed_when_the_first_comes_back_without_data() -> None:
+    """Defect: an upload carries no data in this direction, so that the second path stayed open."""
     scene = Scene(PRIORITY, lambda _: {ETHERNET: 0.0}, waiting=0)
     scene.run(1)
     assert not scene.actions[ETHERNET].backup
@@ -244,7 +244,7 @@ def test_a_path_that_was_there_alone_is_closed_when_the_first_comes_where_nothin
 
 @pytest.mark.parametrize(("ethernet", "wifi"), [(70, 30), (50, 50), (30, 70), (90, 10)])
 @any_spacing
-def test_shares_come_within_five_points_and_stay(ethernet: int, wifi: int, spacing: float) -> None:
+def test_shares_are_reached_within_five_points_and_kept(ethernet: int, wifi: int, spacing: float) -> None:
     scene = Scene(balanced(ethernet, wifi), links(100, 30), spacing=spacing)
     scene.run(max(5.0, 5 * spacing))
     for _ in range(5):
@@ -254,7 +254,7 @@ def test_shares_come_within_five_points_and_stay(ethernet: int, wifi: int, spaci
 
 @pytest.mark.parametrize(("ethernet", "wifi", "demand"), [(60, 40, 20), (40, 60, 20), (85, 15, 12), (15, 85, 12)])
 @any_spacing
-def test_shares_hold_where_less_is_to_be_sent_than_the_paths_carry(
+def test_shares_are_kept_if_the_demand_is_below_the_capacity(
     ethernet: int, wifi: int, demand: float, spacing: float
 ) -> None:
     scene = Scene(balanced(ethernet, wifi), links(100, 30, demand), waiting=0, spacing=spacing)
@@ -262,11 +262,13 @@ def test_shares_hold_where_less_is_to_be_sent_than_the_paths_carry(
     for _ in range(5):
         carried = scene.run(10)
         assert 100 * carried[ETHERNET] / sum(carried.values()) == pytest.approx(ethernet, abs=5)
-        assert 8 * sum(carried.values()) / 10 == pytest.approx(demand * MBIT, rel=0.01), "nothing is lost by it"
+        assert 8 * sum(carried.values()) / 10 == pytest.approx(demand * MBIT, rel=0.01), (
+            "balancing does not reduce the total rate"
+        )
 
 
 @any_spacing
-def test_more_to_send_has_all_that_the_paths_carry_within_seconds(spacing: float) -> None:
+def test_higher_demand_gets_the_whole_capacity_within_seconds(spacing: float) -> None:
     scene = Scene(balanced(60, 40), links(100, 30, 12), waiting=0, spacing=spacing)
     scene.run(20)
     scene.carry, scene.waiting = links(100, 30), 500_000
@@ -283,7 +285,7 @@ def test_one_path_is_never_capped() -> None:
 
 
 @any_spacing
-def test_a_path_that_gives_nothing_does_not_slow_the_other_down(spacing: float) -> None:
+def test_path_that_carries_nothing_does_not_slow_the_other(spacing: float) -> None:
     scene = Scene(balanced(50, 50), links(100, 30), spacing=spacing)
     scene.run(10)
     assert scene.actions[ETHERNET].rate is not None
@@ -294,21 +296,26 @@ def test_a_path_that_gives_nothing_does_not_slow_the_other_down(spacing: float) 
 
 @pytest.mark.parametrize(("demand", "waiting"), [(12.0, 0), (1000.0, 500_000)])
 @pytest.mark.parametrize("weights", [(40, 60), (60, 40), (20, 80)])
-def test_a_path_that_falls_silent_takes_the_caps_of_the_others_with_it_at_once(
+def test_path_that_falls_silent_removes_the_caps_of_the_others(
     weights: tuple[int, int], demand: float, waiting: int
 ) -> None:
-    """Until then, the caps follow the share beside a falling rate. A connection once crawled for two seconds."""
+    """Before this was so, the caps followed the share of a falling rate.
+
+    A connection then had almost no rate for two seconds.
+    """
     outstanding = dict.fromkeys(NAMES, 50)
     scene = Scene(balanced(*weights), links(20, 30, demand), waiting, outstanding=outstanding)
     scene.run(10)
     before = scene.actions[ETHERNET].rate
-    silent(scene, 20)
+    silence_wifi(scene, 20)
     scene.run(0.8)
     assert [action.rate for action in scene.actions.values()] == [None, None]
     scene.run(1)
     scene.carry = links(20, 30, demand)
     scene.run(1.4)
-    assert [action.rate for action in scene.actions.values()] == [None, None], "the measure has the outage in it"
+    assert [action.rate for action in scene.actions.values()] == [None, None], (
+        "the measurement still includes the outage"
+    )
     scene.run(8)
     after = scene.actions[ETHERNET].rate
     assert (before is None) == (after is None)
@@ -317,14 +324,14 @@ def test_a_path_that_falls_silent_takes_the_caps_of_the_others_with_it_at_once(
     assert 100 * carried[ETHERNET] / sum(carried.values()) == pytest.approx(weights[0], abs=5)
 
 
-def test_a_cap_is_never_next_to_nothing() -> None:
+def test_cap_is_never_below_the_minimum() -> None:
     scene = Scene(balanced(1, 1000), links(100, 1))
     scene.run(10)
     assert all(action.rate is None or action.rate >= MIN_CAP for action in scene.actions.values())
 
 
 @any_spacing
-def test_a_short_pause_of_the_active_path_changes_nothing(spacing: float) -> None:
+def test_short_pause_of_the_active_path_changes_nothing(spacing: float) -> None:
     """BBR stops for 0.2 s every ten seconds (PROBE_RTT)."""
     scene = Scene(STANDBY, links(100, 30), outstanding={WIFI: 50}, spacing=spacing)
     for _ in range(5):
@@ -335,7 +342,7 @@ def test_a_short_pause_of_the_active_path_changes_nothing(spacing: float) -> Non
         assert scene.actions[ETHERNET].backup
 
 
-def test_a_single_path_is_left_alone() -> None:
+def test_single_path_is_not_capped() -> None:
     scene = Scene(balanced(70, 30), lambda _: {WIFI: 30.0 * MBIT})
     scene.run(10)
     assert scene.actions[WIFI].rate is None
@@ -381,12 +388,12 @@ rules:
         ),
     ],
 )
-def test_mistakes(rule: str, error: str) -> None:
+def test_mistakes_in_steering_rules_are_reported(rule: str, error: str) -> None:
     problems = [str(problem) for problem in check_policy(f"{HEAD}{rule}\n", "policy.yaml").problems]
     assert any(error in problem for problem in problems), problems
 
 
-def test_a_rule_that_steers_is_for_the_paths_that_it_names() -> None:
+def test_steering_rule_applies_to_the_paths_that_it_names() -> None:
     (rule,) = load_policy(f"{HEAD}    steer: {{mode: priority-based, order: [wifi, ethernet]}}\n", "p").rules
     assert rule.paths == ["wifi", "ethernet"]
     assert rule.steer == PRIORITY
@@ -394,8 +401,8 @@ def test_a_rule_that_steers_is_for_the_paths_that_it_names() -> None:
 
 
 @pytest.mark.parametrize("late", [0.0, 1.0])
-def test_a_path_is_lost_only_if_it_was_silent_until_its_socket_was_read(late: float) -> None:
-    """*late*: seconds after which the socket was read, in a sweep that took a second."""
+def test_path_is_lost_only_if_it_was_silent_until_its_socket_was_read(late: float) -> None:
+    """*late*: seconds until the socket was read, in a sweep that took a second."""
     scene = Scene(STANDBY, links(100, 30))
     scene.run(5)
     now = scene.ticks * TICK

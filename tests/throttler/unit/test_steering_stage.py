@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the steering stage: caps and reasons in verdicts, backup flags as effects, and the sampling of subflows."""
+"""Tests for the steering stage: caps and reasons in verdicts, backup flags as effects, and sampled subflows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Scene:
         self.willing = willing
         self.ethernet, self.wifi = capped(100 * MBIT), free(30 * MBIT)
         self.flows: list[Flow] = [self.ethernet, self.wifi]
-        self.stage = SteeringStage(policy)
+        self.stage = SteeringStage()
         self.backup: dict[int, bool] = {}
         """Backup flags, by client port and path."""
         self.effects: list[SetBackup] = []
@@ -80,7 +80,7 @@ class Scene:
             flow.rate, flow.waiting, flow.unacked = 0.0, 0, 0
 
 
-def test_a_standby_is_made_backup_once_and_regular_again_when_the_rule_ends() -> None:
+def test_standby_is_made_backup_and_regular_again_when_the_rule_ends() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     assert scene.run(2) == [SetBackup(1, scene.ethernet.four_tuple, True, "s")]
@@ -92,19 +92,19 @@ def test_a_standby_is_made_backup_once_and_regular_again_when_the_rule_ends() ->
     assert not scene.stage.watched()
 
 
-def test_a_new_policy_that_steers_the_same_way_touches_no_flag() -> None:
+def test_reload_with_the_same_steering_changes_no_flag() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
     scene.stage.set_policy(STANDBY)
-    assert not scene.run(1), "before the connection has been decided on"
+    assert not scene.run(1), "no flag changes before the connection is decided"
     scene.apply()
     assert not scene.run(UNDECIDED_SECONDS + 2)
     assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
-def test_an_idle_connection_keeps_its_flag_across_a_reload() -> None:
-    """Defect: it lost its flag after five seconds, and the next data were sent over the standby."""
+def test_idle_connection_keeps_its_flag_across_a_reload() -> None:
+    """Defect: an idle connection lost its flag after five seconds, and the next data were sent over the standby."""
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
@@ -115,7 +115,7 @@ def test_an_idle_connection_keeps_its_flag_across_a_reload() -> None:
     assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
-def test_another_order_changes_places() -> None:
+def test_reload_with_another_order_swaps_the_flags() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
@@ -127,7 +127,7 @@ def test_another_order_changes_places() -> None:
     }
 
 
-def test_balancing_takes_the_flags_of_an_order_back() -> None:
+def test_reload_to_load_balancing_resets_the_flags() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
@@ -135,7 +135,7 @@ def test_balancing_takes_the_flags_of_an_order_back() -> None:
     assert scene.run(1) == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
-def test_a_flag_that_is_not_reported_is_asked_for_again_and_one_that_is_refused_is_not() -> None:
+def test_unconfirmed_flag_is_set_again_and_refused_flag_is_not() -> None:
     scene = Scene(STANDBY, willing=False)
     scene.apply()
     outcome = observed(scene.stage, sampled(0.1, [flow.socket for flow in scene.flows]))
@@ -152,8 +152,8 @@ def another_standby() -> Flow:
     return more
 
 
-def test_of_a_connection_that_was_refused_no_other_subflow_is_asked_for() -> None:
-    """Defect: the stage asked for each standby, and for all of them again when a subflow came or went."""
+def test_refused_connection_gets_no_further_flags() -> None:
+    """Defect: the stage tried to set the flag of each standby, and all of them again when a subflow came or ended."""
     scene = Scene(STANDBY, willing=False)
     scene.flows.append(another_standby())
     scene.apply()
@@ -172,7 +172,7 @@ def test_of_a_connection_that_was_refused_no_other_subflow_is_asked_for() -> Non
     assert len(scene.effects) == began
 
 
-def test_a_refusal_of_a_subflow_that_had_ended_keeps_no_other_from_being_asked_for() -> None:
+def test_refusal_for_an_ended_subflow_does_not_prevent_other_flags() -> None:
     """The kernel returns the same error for an ended subflow as for a connection that cannot be steered."""
     scene = Scene(STANDBY, willing=False)
     scene.apply()
@@ -184,7 +184,7 @@ def test_a_refusal_of_a_subflow_that_had_ended_keeps_no_other_from_being_asked_f
     assert scene.effects[1:] == [SetBackup(1, scene.flows[0].four_tuple, True, "s")]
 
 
-def test_flags_that_a_killed_daemon_left_are_kept_where_a_rule_explains_them_and_else_taken_back() -> None:
+def test_flags_of_a_killed_daemon_are_kept_if_a_rule_needs_them_or_reset() -> None:
     scene = Scene(STANDBY)
     other = free(connection=2)
     scene.flows.append(other)
@@ -198,7 +198,7 @@ def test_flags_that_a_killed_daemon_left_are_kept_where_a_rule_explains_them_and
     assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
-def test_flags_that_are_adopted_after_the_first_decision_are_kept_as_well() -> None:
+def test_flags_adopted_after_the_first_decision_are_kept() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     scene.stage.adopt([scene.ethernet.socket._replace(made_backup=True)])
@@ -206,7 +206,7 @@ def test_flags_that_are_adopted_after_the_first_decision_are_kept_as_well() -> N
     assert len(scene.stage.flags.release_all()) == 1
 
 
-def test_an_ended_connection_is_forgotten_with_the_next_sweep() -> None:
+def test_ended_connection_is_forgotten_with_the_next_sweep() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
@@ -218,7 +218,7 @@ def test_an_ended_connection_is_forgotten_with_the_next_sweep() -> None:
     assert not scene.stage.flags.release_all()
 
 
-def test_a_four_tuple_used_again_gets_a_flag_of_its_own() -> None:
+def test_reused_four_tuple_gets_its_own_flag() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
@@ -228,15 +228,16 @@ def test_a_four_tuple_used_again_gets_a_flag_of_its_own() -> None:
     assert SetBackup(9, scene.ethernet.four_tuple, True, "s") in scene.run(1)
 
 
-def test_a_dry_run_does_nothing() -> None:
+def test_dry_run_sets_no_flag_and_no_cap() -> None:
     for policy in (STANDBY, BALANCE):
-        scene = Scene(replace(policy, dry_run=True))
+        scene = Scene(policy)
+        scene.stage.acts = False
         scene.apply()
         assert not scene.run(5)
         assert all(each.throttle is None for each in scene.verdicts)
 
 
-def test_balancing_caps_the_path_that_would_carry_too_much() -> None:
+def test_load_balancing_caps_the_path_above_its_share() -> None:
     scene = Scene(BALANCE)
     scene.apply()
     assert not scene.run(3)
@@ -253,7 +254,7 @@ def test_balancing_caps_the_path_that_would_carry_too_much() -> None:
     ("share", "rate", "holds"),
     [(Share.CONNECTION, MBIT, True), (Share.CONNECTION, 90 * MBIT, False), (Share.PATH, 90 * MBIT, True)],
 )
-def test_a_cap_of_another_rule_holds_where_it_is_tighter_or_shared(share: Share, rate: int, holds: bool) -> None:
+def test_cap_of_another_rule_stays_if_it_is_lower_or_shared(share: Share, rate: int, holds: bool) -> None:
     scene = Scene(BALANCE)
     scene.apply()
     scene.run(3)
@@ -272,7 +273,7 @@ def test_uploads_are_not_steered() -> None:
     assert not scene.stage.watched()
 
 
-def test_an_idle_connection_is_urgent_until_its_first_two_samples_and_a_busy_one_always() -> None:
+def test_idle_connection_is_urgent_only_until_its_second_sample() -> None:
     scene = Scene(PRIORITY)
     scene.idle()
     scene.apply()
@@ -293,8 +294,8 @@ def test_an_idle_connection_is_urgent_until_its_first_two_samples_and_a_busy_one
     assert scene.effects[-1] == SetBackup(1, scene.ethernet.four_tuple, True, "p")
 
 
-def test_rates_are_not_taken_over_a_time_of_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path that fills soon after a pause is full. Its small rate during the pause must not lower the estimate."""
+def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path that fills soon after a pause is full. The low rate during the pause must not lower the estimate."""
     seen: list[float] = []
     observe = Mode.observe
 
@@ -310,7 +311,7 @@ def test_rates_are_not_taken_over_a_time_of_rest(monkeypatch: pytest.MonkeyPatch
     scene.run(1)
     seen.clear()
     scene.run(60)
-    assert not seen, "at rest"
+    assert not seen, "an idle connection is not observed"
     scene.wifi.rate, scene.wifi.waiting = 30 * MBIT, 500_000
     scene.run(STEP)
     assert seen == pytest.approx([scene.now - STEP, scene.now])
@@ -319,8 +320,8 @@ def test_rates_are_not_taken_over_a_time_of_rest(monkeypatch: pytest.MonkeyPatch
     assert SetBackup(1, scene.ethernet.four_tuple, False, "p") in scene.run(1)
 
 
-def test_a_sample_of_one_subflow_alone_is_not_taken_for_the_end_of_the_other() -> None:
-    """Other stages also have sockets sampled, so that a sample may contain only one of the subflows."""
+def test_sample_without_the_other_subflow_does_not_end_it() -> None:
+    """Other stages also request samples, so that a sample may contain only one of the subflows."""
     scene = Scene(BALANCE)
     scene.apply()
     scene.run(3)
@@ -332,8 +333,8 @@ def test_a_sample_of_one_subflow_alone_is_not_taken_for_the_end_of_the_other() -
     assert scene.apply() == before
 
 
-def test_a_first_sample_of_one_subflow_alone_opens_no_path() -> None:
-    """Defect: the last path in the order was taken for the only one, and opened."""
+def test_first_sample_of_one_subflow_opens_no_path() -> None:
+    """Defect: the last path in the order was taken for the only path, and opened."""
     scene = Scene(PRIORITY)
     scene.idle()
     scene.apply()
@@ -341,16 +342,16 @@ def test_a_first_sample_of_one_subflow_alone_opens_no_path() -> None:
     assert scene.run(STEP) == [SetBackup(1, scene.ethernet.four_tuple, True, "p")]
 
 
-def test_a_subflow_that_a_sweep_did_not_find_is_not_waited_for() -> None:
+def test_subflow_missing_from_a_sweep_is_not_waited_for() -> None:
     scene = Scene(PRIORITY)
     scene.idle()
     scene.apply()
     for complete in (True, False):
         observed(scene.stage, sampled(scene.now, [scene.ethernet.socket], complete))
-    assert not scene.stage.urgent(), "it has its first two samples"
+    assert not scene.stage.urgent(), "the connection has its first two samples"
 
 
-def test_a_path_that_goes_away_takes_its_flag_along() -> None:
+def test_flag_of_an_ended_path_is_forgotten() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
@@ -358,10 +359,10 @@ def test_a_path_that_goes_away_takes_its_flag_along() -> None:
     assert not scene.run(1)
     assert not scene.stage.flags.release_all()
     scene.apply()
-    assert not scene.stage.watched(), "what is left is not steered"
+    assert not scene.stage.watched(), "the remaining subflow is not steered"
 
 
-def test_a_flag_outlives_samples_that_are_older_than_its_subflow() -> None:
+def test_flag_outlives_samples_older_than_its_subflow() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     flag = SetBackup(1, scene.ethernet.four_tuple, True, "s")
@@ -369,16 +370,16 @@ def test_a_flag_outlives_samples_that_are_older_than_its_subflow() -> None:
     observed(scene.stage, sampled(STEP, [scene.wifi.socket]))
     assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
     observed(scene.stage, sampled(2 * STEP, [scene.wifi.socket]))
-    assert not scene.stage.flags.release_all(), "it has gone"
+    assert not scene.stage.flags.release_all(), "the subflow is missing from a newer sample"
 
 
 def test_subflows_of_nobody_are_ignored() -> None:
-    stage = SteeringStage(STANDBY)
+    stage = SteeringStage()
     stranger = KernelSubflow(5, free().four_tuple, True, 0, 0, False, NOW, tcp=IDLE)
     assert observed(stage, sampled(1.0, [stranger])) == ([], [])
 
 
-def test_a_connection_stays_urgent_after_a_sweep_that_took_longer_than_it_does() -> None:
+def test_connection_stays_urgent_after_a_long_sweep() -> None:
     """If a path fails just after the sweep has read it, its subflows must be looked up soon, not in the next sweep."""
     scene = Scene(STANDBY)
     scene.apply()
@@ -393,7 +394,7 @@ def test_a_connection_stays_urgent_after_a_sweep_that_took_longer_than_it_does()
 
 def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
     """Defect: each had data waiting only for a moment, and a page took as long as over the first path alone."""
-    stage = SteeringStage(PRIORITY)
+    stage = SteeringStage()
     hosts = [2] * 8 + [3]
     flows = [
         [
@@ -408,15 +409,15 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
         for token, host in enumerate(hosts, 1)
     ]
 
-    def reserves(seconds: float) -> set[int]:
+    def backup_connections(seconds: float) -> set[int]:
         """Let time pass. Return the tokens of the connections whose Ethernet subflow is backup."""
         for _ in range(round(seconds / STEP)):
             now[0] += STEP
             for number, (_, first) in enumerate(flows):
                 first.go_on(STEP)
                 first.waiting = waiting if (number + round(now[0] / STEP)) % 2 else 0
-            there = sampled(now[0], [each.socket for pair in flows for each in pair])
-            for effect in observed(stage, there).effects:
+            samples = sampled(now[0], [each.socket for pair in flows for each in pair])
+            for effect in observed(stage, samples).effects:
                 assert isinstance(effect, SetBackup)
                 stage.confirmed(effect)
                 (found.add if effect.backup else found.discard)(effect.token)
@@ -426,15 +427,15 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
     for token, pair in enumerate(flows, 1):
         connection = connection_of(token, [each.four_tuple for each in pair])
         stage.apply(connection, evaluate(PRIORITY, connection, 0.0), 0.0)
-    assert reserves(0.4) == set(range(1, 10))
-    assert reserves(1.6) == {9}
+    assert backup_connections(0.4) == set(range(1, 10))
+    assert backup_connections(1.6) == {9}
     waiting = 0
     for pair in flows:
         pair[1].rate = 1 * MBIT
-    assert reserves(2.4) == set(range(1, 10))
+    assert backup_connections(2.4) == set(range(1, 10))
     for token in range(2, 9):
         stage.forget(token)
         found.discard(token)
         del flows[1]
     waiting = 160_000
-    assert reserves(2.0) == {1, 9}
+    assert backup_connections(2.0) == {1, 9}

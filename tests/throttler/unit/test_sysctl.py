@@ -11,7 +11,7 @@ from mptcp_throttler.kernel import sysctl
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         ("1", None),
         (
@@ -25,12 +25,12 @@ from mptcp_throttler.kernel import sysctl
         ),
     ],
 )
-def test_why_no_connection_is_multipath_tcp(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None, said: str | None
+def test_message_about_missing_or_disabled_mptcp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None, expected: str | None
 ) -> None:
     monkeypatch.setattr(sysctl, "_ROOT", tmp_path)
     if value is not None:
         file = tmp_path / "net/mptcp/enabled"
         file.parent.mkdir(parents=True)
         file.write_text(f"{value}\n")
-    assert sysctl.mptcp_missing() == said
+    assert sysctl.mptcp_missing() == expected

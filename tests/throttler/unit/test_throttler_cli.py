@@ -61,7 +61,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("backend", ["iptables", "nftables"])
+@pytest.mark.parametrize("backend", throttler_needs.BACKENDS)
 def test_plan_prints_the_kernel_state_as_commands(
     settings: Path, capsys: pytest.CaptureFixture[str], backend: str
 ) -> None:
@@ -72,7 +72,7 @@ def test_plan_prints_the_kernel_state_as_commands(
 
 
 @pytest.mark.parametrize(("legacy", "backend"), [(True, "iptables"), (False, "nftables")])
-def test_plan_prints_the_commands_of_the_backend_that_this_host_would_choose(
+def test_plan_prints_commands_of_the_backend_that_auto_would_choose(
     settings: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -80,12 +80,13 @@ def test_plan_prints_the_commands_of_the_backend_that_this_host_would_choose(
     backend: str,
 ) -> None:
     """Defect: under ``netfilter: auto``, plan printed the commands for iptables on every host."""
-    monkeypatch.setattr(backends, "IPTABLES_THERE", Path("/") if legacy else Path("/nowhere"))
+    there = throttler_needs.BACKENDS if legacy else ("nftables",)
+    monkeypatch.setattr(backends, "backends_there", lambda: there)
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     assert capsys.readouterr().out == (GOLDEN / f"plan-{backend}.txt").read_text()
 
 
-def test_plan_takes_ipv4_addresses_as_ss_shows_those_of_a_listener_for_both_families(
+def test_plan_accepts_ipv4_addresses_in_ipv6_form(
     settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Defect: no prefix of the policy contained such an address, so that the plan had no cap."""
@@ -99,7 +100,7 @@ def test_plan_takes_ipv4_addresses_as_ss_shows_those_of_a_listener_for_both_fami
 
 
 @pytest.mark.parametrize("at", ["0001-01-01T00:00", "1969-12-30", "9999-12-31T23:00", "noon"])
-def test_plan_for_a_time_that_is_none(settings: Path, capsys: pytest.CaptureFixture[str], at: str) -> None:
+def test_plan_refuses_an_invalid_time(settings: Path, capsys: pytest.CaptureFixture[str], at: str) -> None:
     """Defect: for a time in the last days of the calendar, plan raised an exception."""
     policy = settings.parent / "policy.yaml"
     policy.write_text('version: 1\nrules: [{name: a, when: {hours: ["08:00-10:00"]}, throttle: {rate: 5mbit}}]\n')
@@ -107,10 +108,10 @@ def test_plan_for_a_time_that_is_none(settings: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.startswith(f'--at: "{at}" is not a time; write e.g. ')
 
 
-def test_plan_reads_a_time_in_the_policys_zone_and_takes_volumes(
+def test_plan_reads_times_in_the_policys_zone_and_accepts_volumes(
     settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: the time was read in the host's zone, and there was no way to plan for a budget that is used up."""
+    """Defect: the time was read in the host's zone, and a used-up budget could not be planned for."""
     (settings.parent / "policy.yaml").write_text(
         "version: 1\ntime_zone: Europe/Athens\npaths: {ethernet: {clients: [10.77.1.0/24]}}\nrules:\n"
         '  - {name: a, paths: [ethernet], when: {hours: ["08:00-10:00"]}, throttle: {rate: 5 Mbit/s}}\n'
@@ -129,8 +130,8 @@ def test_plan_reads_a_time_in_the_policys_zone_and_takes_volumes(
     assert not capped()
     assert not capped("--used", "v=999 MB")
     assert capped("--used", "v=1 GB")
-    for wrong in ("w=1 GB", "v=1 gb", "v"):
-        assert main([*plan, "--used", wrong]) == FAILED
+    for argument in ("w=1 GB", "v=1 gb", "v"):
+        assert main([*plan, "--used", argument]) == FAILED
         assert capsys.readouterr().err.startswith("--used: ")
 
 
@@ -144,7 +145,7 @@ def tcp_table(*clients: str) -> str:
 
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize(
-    ("network", "clients", "said"),
+    ("network", "clients", "severity"),
     [
         ("10.77.0.0/16", (), ""),
         ("fd77:2::/64", (), ""),
@@ -153,19 +154,19 @@ def tcp_table(*clients: str) -> str:
         ("10.77.0.0/16", ("192.0.2.7", "2001:db8::1"), "warning"),
     ],
 )
-def test_check_says_where_no_client_is_on_a_path(
+def test_check_reports_paths_without_clients(
     settings: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     network: str,
     clients: tuple[str, ...],
-    said: str,
+    severity: str,
 ) -> None:
     (settings.parent / "tcp6").write_text(tcp_table(*clients))
     monkeypatch.setattr(host, "TABLES", (settings.parent / "tcp6",))
     monkeypatch.setattr(link, "networks", lambda: [ip_network(network)])
     assert main(["check", "--config", str(settings)]) == 0
-    assert [each.split(": ")[1] for each in capsys.readouterr().err.splitlines()] == ([said] if said else [])
+    assert [each.split(": ")[1] for each in capsys.readouterr().err.splitlines()] == ([severity] if severity else [])
 
 
 def fill_ledger(settings: Path, client: str) -> None:
@@ -182,36 +183,38 @@ def fill_ledger(settings: Path, client: str) -> None:
     ledger.close()
 
 
-def test_quota_takes_an_ipv4_address_in_ipv6_form(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quota_accepts_an_ipv4_address_in_ipv6_form(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill_ledger(settings, "10.1.0.1")
     assert main(["quota", "show", "--config", str(settings), "--client", "::ffff:10.1.0.1", "--json"]) == 0
     assert [each["used"] for each in json.loads(capsys.readouterr().out)] == [7]
 
 
-def test_quota_shows_addresses_as_they_are(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quota_prints_ipv6_addresses_correctly(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: ":a:" and ":b:" in an IPv6 address became emojis."""
     fill_ledger(settings, "fd77:a::b:1")
     assert main(["quota", "show", "--config", str(settings)]) == 0
     assert " fd77:a::b:1 " in capsys.readouterr().out
 
 
-def test_plan_says_for_whom_no_class_is_left(
+def test_plan_names_connections_without_a_class(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: plan ended with a traceback."""
+    """Defect: plan ended with a traceback if no class was left."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     each = "throttle: {rate: 5 Mbit/s, share: connection}, when: {min_subflows: 2}"
     rules = f"rules: [{{name: each, {each}}}, {{name: all, paths: [any], throttle: {{rate: 1 Mbit/s}}}}]"
     (settings.parent / "policy.yaml").write_text(f"version: 1\npaths: {{any: {{subflow: initial}}}}\n{rules}\n")
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     lines = capsys.readouterr().out.splitlines()
-    left = "no HTB class is left: 1 caps are in use; share caps by path or by client"
-    assert lines[3:5] == ["# connection 00000002", f"#   lacks a cap (down): {left}"]
-    assert f"# {left}" in lines
-    assert len([line for line in lines if line.startswith("tc class")]) == 3, "link, default, and the one that there is"
+    message = "no HTB class is left: 1 caps are in use; share caps by path or by client"
+    assert lines[3:5] == ["# connection 00000002", f"#   lacks a cap (down): {message}"]
+    assert f"# {message}" in lines
+    assert len([line for line in lines if line.startswith("tc class")]) == 3, (
+        "the plan has the link's class, the default class, and one cap"
+    )
 
 
-def test_plan_of_a_dry_run_does_nothing(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_of_a_dry_run_prints_only_comments(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policy = settings.parent / "policy.yaml"
     policy.write_text(policy.read_text() + "\ndry_run: true\n")
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml")]) == 0
@@ -221,18 +224,18 @@ def test_plan_of_a_dry_run_does_nothing(settings: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("present")
-def test_check_says_what_is_well(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_without_errors_prints_a_summary(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--config", str(settings)]) == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines() == [
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
         f"{settings}: no errors",
         f"{settings.parent}/policy.yaml: 2 paths, 1 rule, no errors",
     ]
-    assert said.err == ""
+    assert captured.err == ""
 
 
 @pytest.mark.usefixtures("present")
-def test_check_warns_of_a_port_on_which_nobody_listens(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_warns_of_a_port_without_a_listener(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.write_text(settings.read_text() + "listen_ports: [3128, 3129]\n")
     assert main(["check", "--config", str(settings)]) == 0
     words = "nobody listens on port 3129 now; is mptcp-proxy running, and with this port?"
@@ -243,18 +246,18 @@ def test_check_warns_of_a_port_on_which_nobody_listens(settings: Path, capsys: p
 def test_check_warns_of_an_interface_that_stands_on_another(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: there was no warning. Packets that passed both interfaces had half the rate of their cap on uploads."""
+    """Defect: there was no warning. Packets that passed both interfaces had half the rate of their upload cap."""
     settings.write_text("interfaces: [wan0, wan1]\npolicy: policy.yaml\n")
     monkeypatch.setattr(link, "stands_on", lambda: {"wan0": {"lo"}, "wan1": {"bond0"}, "bond0": {"wan0"}})
     assert main(["check", "--config", str(settings)]) == 0
     words = "warning: interfaces: wan1 stands on wan0, and its packets are seen on both"
-    (said,) = (each for each in capsys.readouterr().err.splitlines() if "stands on" in each)
-    assert said.startswith(f"{settings}:1: {words}")
-    assert said.endswith("; list wan1 or wan0 alone")
+    (warning,) = (each for each in capsys.readouterr().err.splitlines() if "stands on" in each)
+    assert warning.startswith(f"{settings}:1: {words}")
+    assert warning.endswith("; list wan1 or wan0 alone")
 
 
 @pytest.mark.usefixtures("present")
-def test_check_looks_for_the_libraries_that_the_daemon_loads(
+def test_check_looks_for_the_libraries_of_the_daemon(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: check found no errors on a host without libpcap, on which the daemon did not start."""
@@ -263,22 +266,22 @@ def test_check_looks_for_the_libraries_that_the_daemon_loads(
     assert capsys.readouterr().err.startswith(f"{settings}: warning: netfilter: libnftables cannot be loaded: ")
     monkeypatch.setattr(throttler_needs, "loads", lambda name: "pcap" not in name)
     assert main(["check", "--config", str(settings)]) == FAILED
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert said.err.startswith(f"{settings}: libpcap cannot be loaded: ")
-    assert said.err.endswith("; apt install libpcap0.8\n")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert captured.err.startswith(f"{settings}: libpcap cannot be loaded: ")
+    assert captured.err.endswith("; apt install libpcap0.8\n")
 
 
 @pytest.mark.usefixtures("present")
-def test_check_tries_what_the_daemon_needs_of_the_kernel(
+def test_check_tries_the_kernel_features_of_the_daemon(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: check found no errors on a kernel without HTB, or IFB for uploads, and the daemon did not start."""
     monkeypatch.setattr(feature_probe, "try_out", lambda features: ({"htb": "No such file or directory"}, ""))
     assert main(["check", "--config", str(settings)]) == FAILED
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert said.err.startswith(
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert captured.err.startswith(
         f"{settings}: HTB does not work (No such file or directory), kernel option CONFIG_NET_SCH_HTB: "
     )
     monkeypatch.setattr(feature_probe, "try_out", lambda features: ({}, "only root may make a network namespace"))
@@ -288,9 +291,7 @@ def test_check_tries_what_the_daemon_needs_of_the_kernel(
 
 
 @pytest.mark.usefixtures("present")
-def test_check_notes_that_a_cap_holds_for_each_interface_apart(
-    settings: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_notes_that_a_cap_applies_to_each_interface(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.write_text(settings.read_text().replace("[wan0]", "[wan0, wan1]"))
     assert main(["check", "--config", str(settings)]) == 0
     (line,) = capsys.readouterr().err.splitlines()
@@ -321,7 +322,7 @@ def test_check_notes_that_a_cap_holds_for_each_interface_apart(
         ),
     ],
 )
-def test_a_broken_list_of_subflows_is_told_by_line(
+def test_broken_list_of_subflows_is_reported_by_line(
     settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
 ) -> None:
     broken = tmp_path / "subflows.yaml"
@@ -333,21 +334,19 @@ def test_a_broken_list_of_subflows_is_told_by_line(
 
 
 @pytest.mark.parametrize("command", ["run", "check", "plan --live", "status", "cleanup", "quota show"])
-def test_every_command_names_settings_that_are_not_there(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_reports_missing_settings(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     status = CONFIGURATION if command == "run" else FAILED
     assert main([*command.split(), "--config", "/nowhere/throttler.yaml"]) == status
     assert capsys.readouterr().err == "/nowhere/throttler.yaml: cannot be read: No such file or directory\n"
 
 
-def test_a_policy_that_is_not_text_is_told_in_one_line(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_that_is_not_text_is_reported_in_one_line(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (settings.parent / "policy.yaml").write_bytes(b"version: \xff\n")
     assert main(["check", "--config", str(settings)]) == 1
     assert capsys.readouterr().err == f"{settings.parent}/policy.yaml: is not UTF-8 text: byte 9 cannot be decoded\n"
 
 
-def test_more_rules_than_mark_values_is_an_error_of_both_files(
-    settings: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_narrow_mark_mask_is_an_error_of_both_files(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.write_text(settings.read_text() + "mark_mask: 0x00010000\n")
     policy = settings.parent / "policy.yaml"
     policy.write_text(policy.read_text() + "  - {name: more, throttle: none}\n")
@@ -355,31 +354,35 @@ def test_more_rules_than_mark_values_is_an_error_of_both_files(
     assert f"{settings}:3: mark_mask: 0x00010000 numbers 1 rule, but the policy has 2" in capsys.readouterr().err
 
 
-def test_status_without_a_daemon_says_so(settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_a_daemon_is_an_error(
+    settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["status", "--config", str(settings), "--socket", str(tmp_path / "status.sock")]) == 1
     assert "is it running?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("command", "status"), [("run", CONFIGURATION), ("check", FAILED)])
-def test_an_interface_that_is_not_there_is_a_mistake_of_the_settings(
+def test_missing_interface_is_an_error_of_the_settings(
     settings: Path, present: list[str], capsys: pytest.CaptureFixture[str], command: str, status: int
 ) -> None:
     present[:] = ["lo", "eth0"]
     assert main([command, "--config", str(settings)]) == status
-    said = capsys.readouterr()
-    assert said.err == f"{settings}:1: interfaces: there is no interface wan0 on this host; there are: eth0, lo\n"
-    assert not said.out
+    captured = capsys.readouterr()
+    assert captured.err == f"{settings}:1: interfaces: there is no interface wan0 on this host; there are: eth0, lo\n"
+    assert not captured.out
 
 
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize("command", ["run", "check"])
-def test_a_group_that_is_not_there_is_told(settings: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_missing_group_is_an_error_of_the_settings(
+    settings: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     settings.write_text(settings.read_text() + "status_group: nobody-is-in-this\n")
     assert main([command, "--config", str(settings)]) in (CONFIGURATION, FAILED)
     assert f"{settings}:3: status_group: there is no group nobody-is-in-this" in capsys.readouterr().err
 
 
-def test_versions_are_those_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     with (ROOT / "pyproject.toml").open("rb") as file:
@@ -388,7 +391,7 @@ def test_versions_are_those_of_the_distribution(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("command", [["status"], ["reload"]])
-def test_who_may_not_ask_is_told_who_may(
+def test_user_without_permission_is_told_the_group(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -424,7 +427,7 @@ print(code, sorted(heavy & sys.modules.keys()))
 
 
 @contextmanager
-def saying(path: Path, *pieces: bytes) -> Iterator[threading.Event]:
+def daemon_that_answers(path: Path, *pieces: bytes) -> Iterator[threading.Event]:
     """Run a daemon at *path* that answers once: the first piece at once, the others when the event is set."""
     go = threading.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -449,9 +452,9 @@ def saying(path: Path, *pieces: bytes) -> Iterator[threading.Event]:
             thread.join(60)
 
 
-def test_the_whole_status_is_passed_on_as_it_comes_without_loading_what_is_not_needed(tmp_path: Path) -> None:
+def test_status_is_printed_as_it_arrives_without_loading_heavy_modules(tmp_path: Path) -> None:
     text = b'{"connections": [' + b" " * 200_000 + b"]}\n"
-    with saying(tmp_path / "s", text[:150_000], text[150_000:]) as go:
+    with daemon_that_answers(tmp_path / "s", text[:150_000], text[150_000:]) as go:
         command = [sys.executable, "-c", ASKING, str(tmp_path / "s")]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as asking:
             assert asking.stdout is not None
@@ -464,8 +467,8 @@ def test_the_whole_status_is_passed_on_as_it_comes_without_loading_what_is_not_n
 @pytest.mark.parametrize(
     "pieces", [[b'{"connections": [', b"{"], [b'{"connections": [{"token": "1"', b"}"], [b"", b""]]
 )
-def test_a_status_that_ends_too_early_is_a_failure(tmp_path: Path, pieces: list[bytes]) -> None:
-    with saying(tmp_path / "s", *pieces) as go:
+def test_incomplete_status_answer_is_an_error(tmp_path: Path, pieces: list[bytes]) -> None:
+    with daemon_that_answers(tmp_path / "s", *pieces) as go:
         go.set()
         command = [sys.executable, "-c", ASKING, str(tmp_path / "s")]
         done = subprocess.run(command, capture_output=True, check=True)
@@ -474,7 +477,7 @@ def test_a_status_that_ends_too_early_is_a_failure(tmp_path: Path, pieces: list[
     assert done.stderr.decode() == f"mptcp-throttler: ask {tmp_path / 's'}: {words}\n"
 
 
-def test_what_the_kernel_refuses_is_one_line(
+def test_kernel_error_is_printed_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_: object) -> int:

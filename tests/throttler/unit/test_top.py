@@ -20,7 +20,7 @@ def shown(answer: dict[str, Any], width: int = 80) -> list[str]:
     return [line.text for line in table(answer, width)]
 
 
-def test_eighty_columns_hold_what_changes_and_why() -> None:
+def test_eighty_columns_show_changing_values_and_reasons() -> None:
     assert shown(page(connection(), total=12)) == [
         " client, subflow       path        age  down    up  shr   rtt loss   cap state",
         "10.77.1.2  4f037d87  2 subflows  33.4M down  102k up  16.6MB  1m",
@@ -31,12 +31,12 @@ def test_eighty_columns_hold_what_changes_and_why() -> None:
     ]
 
 
-def test_a_wide_terminal_has_bytes_class_and_reason() -> None:
+def test_wide_terminal_shows_bytes_class_and_reason() -> None:
     lines = shown(page(connection()), width=200)
     assert lines[0].split()[-3:] == ["bytes", "class", "reason"]
     assert " ethernet " in lines[2]
     assert lines[2].endswith("14M 4d50:10   rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active")
-    assert len(lines) == 5, "the reason has no line of its own"
+    assert len(lines) == 5, "the reason is in the subflow's line"
 
 
 @pytest.mark.parametrize(
@@ -51,30 +51,30 @@ def test_a_wide_terminal_has_bytes_class_and_reason() -> None:
         ({"rate": None, "ceil": None, "classid": None, "backup": True}, "backup"),
     ],
 )
-def test_the_state_of_a_cap_is_told(changes: dict[str, Any], state: str) -> None:
+def test_state_of_a_cap_is_shown(changes: dict[str, Any], state: str) -> None:
     line = shown(page(connection(0, capped("10.0.0.1:1", **changes))))[2]
     assert line.split()[-1] == state
 
 
-def test_a_cap_on_the_upload_has_a_line_of_its_own() -> None:
+def test_upload_cap_has_its_own_line() -> None:
     upload = {"rule": "up", "rate": 1_000_000, "ceil": 2_000_000, "classid": "4d50:11", "landing": False}
     upload["reason"] = "upload: rule up …"
     lines = shown(page(connection(0, capped("10.0.0.1:1", upload=upload))))
     assert lines[4].split() == ["upload", "2M", "held"]
     assert lines[5] == "    upload: rule up …"
     lines = shown(page(connection(0, capped("10.0.0.1:1", upload=upload | {"landing": True}))))
-    assert lines[4].split() == ["upload", "2M", "coming"], "its class still falls"
-    assert lines[2].split()[-1] == "held", "the download's is its own"
+    assert lines[4].split() == ["upload", "2M", "coming"], "the upload's class does not have its rate yet"
+    assert lines[2].split()[-1] == "held", "the download's cap has its own state"
 
 
-def test_what_nobody_knows_is_a_dash() -> None:
+def test_unknown_values_are_dashes() -> None:
     unknown = dict.fromkeys(("bytes_sent", "bytes_received", "rtt", "retransmits", "segments_out", "share", "path"))
     unknown |= dict.fromkeys(("rate_sent", "rate_received", "interface"))
     line = shown(page(connection(0, subflow("10.0.0.1:1", **unknown))))[2]
     assert line.split() == ["10.0.0.1:1", "-", "1m", "-", "-", "-", "-", "-", "-", "-"]
 
 
-def test_rates_that_the_daemon_does_not_know_are_differences() -> None:
+def test_missing_rates_are_computed_from_two_answers() -> None:
     def at(seconds: float, sent: int) -> dict[str, Any]:
         flow = subflow("10.0.0.1:1", bytes_sent=sent, rate_sent=None, rate_received=None)
         return page(connection(0, flow), at=NOW + seconds)
@@ -87,19 +87,19 @@ def test_rates_that_the_daemon_does_not_know_are_differences() -> None:
     assert rates(page(total=0), at(0, 0)) == (None, None)
     assert rates(at(0, 1_000_000), at(2, 2_000_000)) == (4_000_000.0, 0.0)
     assert rates(at(0, 1_000_000), at(0, 2_000_000)) == (None, None), "no time has passed"
-    assert rates(at(0, 1_000_000), at(1, 5))[0] == 0.0, "another socket of that name"
+    assert rates(at(0, 1_000_000), at(1, 5))[0] == 0.0, "the four-tuple has another socket"
     known = page(connection(0, subflow("10.0.0.1:1", bytes_sent=9, rate_sent=7, rate_received=8)), at=NOW + 2)
     assert rates(at(0, 1), known) == (7, 8)
 
 
 @given(st.integers(1, 250), st.integers(0, 40))
-def test_lines_fit_any_terminal(width: int, count: int) -> None:
+def test_lines_fit_any_terminal_width(width: int, count: int) -> None:
     answer = many(count)({"offset": 0, "limit": 40})
     assert all(len(line) <= max(width, 30) for line in shown(answer, width))
 
 
 @given(st.floats(0, 1e13))
-def test_figures_fit_their_columns(value: float) -> None:
+def test_numbers_fit_their_columns(value: float) -> None:
     assert len(amount(value)) <= 5 or value >= 1e13
     assert len(duration(value)) <= 4
     assert len(milliseconds(value)) <= 5
@@ -114,14 +114,14 @@ def test_long_ipv6_addresses_keep_their_port() -> None:
     assert long in shown(page(connection(0, subflow(long))), width=140)[2]
 
 
-def test_once_prints_a_table(
+def test_once_prints_one_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     arguments = ["top", "--once", "--socket", str(tmp_path / "s"), "--rule", "spare-ethernet", "--limit", "7"]
-    with answering(tmp_path / "s", lambda request: page(connection(), total=12)) as asked:
+    with answering(tmp_path / "s", lambda request: page(connection(), total=12)) as requests:
         assert main(arguments) == 0
-    assert [each for _, each in asked] == [
+    assert [each for _, each in requests] == [
         {"query": "connections", "sort": "rate", "limit": 7, "rule": "spare-ethernet"}
     ]
     lines = capsys.readouterr().out.splitlines()
@@ -143,10 +143,10 @@ def test_once_prints_a_table(
         (["events", "--rule", "night"], ""),
     ],
 )
-def test_a_name_that_the_policy_has_not_is_told_where_nothing_is_found(
+def test_unknown_name_is_noted_if_nothing_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], note: str
 ) -> None:
-    """Defect: with a mistyped rule, the output looked as if the rule capped nobody."""
+    """Defect: with a mistyped rule name, the output looked as if the rule capped no subflow."""
     policy = {"rules": ["night", "spare"], "paths_in_words": [{"path": "ethernet", "conditions": []}]}
     answers = {
         "connections": page(total=0),
@@ -165,7 +165,7 @@ def test_a_name_that_the_policy_has_not_is_told_where_nothing_is_found(
         ({"version": "0", "connections": []}, "the daemon is older than this command"),
     ],
 )
-def test_a_refused_question_is_told(
+def test_refused_query_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, Any], message: str
 ) -> None:
     with answering(tmp_path / "s", lambda request: answer):
@@ -175,6 +175,6 @@ def test_a_refused_question_is_told(
     assert "is it running?" in capsys.readouterr().err
 
 
-def test_without_a_terminal_top_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_without_a_terminal_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--socket", str(tmp_path / "s")]) == 1
     assert capsys.readouterr().err == "mptcp-throttler: top needs a terminal; --once prints one table\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for ``top`` on a pseudo-terminal of 80 columns, and that it restores the terminal however it ends."""
+"""Tests for ``top`` on a pseudo-terminal of 80 columns: it shows the answers, and restores the terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from status_answers import Answer, many
 PATIENCE = 60.0
 """Seconds, for a slow machine with two busy processors."""
 ALTERNATE, NORMAL = b"\x1b[?1049h", b"\x1b[?1049l"
-Asked = list[tuple[float, Answer]]
+Requests = list[tuple[float, Answer]]
 CURSOR_OFF, CURSOR_ON = b"\x1b[?25l", b"\x1b[?25h"
 
 
@@ -88,32 +88,32 @@ class Terminal:
         os.close(self._theirs)
 
 
-def plain(written: bytes) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.decode(errors="replace"))
+def plain(output: bytes) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode(errors="replace"))
 
 
 @contextmanager
 def shown(
     tmp_path: Path, answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 ) -> Iterator[tuple[Any, Any]]:
-    with answering(tmp_path / "s", answer or many(10_000)) as asked:
+    with answering(tmp_path / "s", answer or many(10_000)) as requests:
         terminal = Terminal(tmp_path / "s")
         try:
-            yield terminal, asked
+            yield terminal, requests
         finally:
             terminal.close()
 
 
-def is_restored(terminal: Terminal, written: bytes) -> bool:
+def is_restored(terminal: Terminal, output: bytes) -> bool:
     return (
         terminal.modes == terminal.before
-        and written.count(ALTERNATE) == written.count(NORMAL) > 0
-        and written.rindex(CURSOR_ON) > written.rindex(CURSOR_OFF)
+        and output.count(ALTERNATE) == output.count(NORMAL) > 0
+        and output.rindex(CURSOR_ON) > output.rindex(CURSOR_OFF)
     )
 
 
-def test_it_follows_what_the_daemon_knows(tmp_path: Path) -> None:
-    with answering(tmp_path / "s", many(10_000)) as asked:
+def test_top_updates_once_a_second(tmp_path: Path) -> None:
+    with answering(tmp_path / "s", many(10_000)) as requests:
         terminal = Terminal(tmp_path / "s", "--sort", "bytes", "--client", "10.77.1.2")
         try:
             terminal.wait_for(
@@ -126,10 +126,10 @@ def test_it_follows_what_the_daemon_knows(tmp_path: Path) -> None:
             assert terminal.end() == 0
         finally:
             terminal.close()
-    assert len(asked) >= 2, "one picture may come in several pieces"
-    times = [time for time, _ in asked]
-    assert min(later - earlier for earlier, later in pairwise(times)) > 0.8, "once a second, whatever is typed"
-    for _, request in asked:
+    assert len(requests) >= 2, "the output of one answer may come in several pieces"
+    times = [time for time, _ in requests]
+    assert min(later - earlier for earlier, later in pairwise(times)) > 0.8, "top asks once a second, whatever is typed"
+    for _, request in requests:
         assert request == {"query": "connections", "sort": "bytes", "limit": 24, "client": "10.77.1.2"}
 
 
@@ -143,7 +143,7 @@ def test_it_follows_what_the_daemon_knows(tmp_path: Path) -> None:
         (signal.SIGQUIT, 128 + signal.SIGQUIT),
     ],
 )
-def test_the_terminal_is_as_before_however_it_ends(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
+def test_terminal_is_restored_at_every_end(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
     with shown(tmp_path) as (terminal, _):
         terminal.wait_for("10000 connections")
         assert terminal.modes != terminal.before
@@ -156,14 +156,14 @@ def test_the_terminal_is_as_before_however_it_ends(tmp_path: Path, end: str | si
         assert is_restored(terminal, ALTERNATE + CURSOR_OFF + terminal.seen[len(ALTERNATE) :])
 
 
-def test_an_answer_that_nobody_foresaw_restores_the_terminal_too(tmp_path: Path) -> None:
+def test_terminal_is_restored_after_an_unexpected_answer(tmp_path: Path) -> None:
     nonsense = {"schema": 2, "time": 0.0, "total": 1, "connections": [{}]}
     with shown(tmp_path, lambda request: nonsense) as (terminal, _):
         assert terminal.end() != 0
         assert is_restored(terminal, terminal.seen)
 
 
-def test_it_waits_for_a_daemon_that_is_away(tmp_path: Path) -> None:
+def test_top_waits_for_a_daemon(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "s")
     try:
         terminal.wait_for("no daemon answers at")
@@ -176,17 +176,17 @@ def test_it_waits_for_a_daemon_that_is_away(tmp_path: Path) -> None:
         terminal.close()
 
 
-def test_a_daemon_that_hangs_keeps_nobody_from_ending_it(tmp_path: Path) -> None:
+def test_top_can_be_ended_while_the_daemon_hangs(tmp_path: Path) -> None:
     over = threading.Event()
 
     def hang(request: dict[str, Any]) -> dict[str, Any]:
         assert over.wait(PATIENCE)
         return many(1)(request)
 
-    with shown(tmp_path, hang) as (terminal, asked):
+    with shown(tmp_path, hang) as (terminal, requests):
         terminal.wait_for("asking")
         deadline = time.monotonic() + PATIENCE
-        while not asked:
+        while not requests:
             assert time.monotonic() < deadline
             terminal.read(0.05)
         terminal.type("\x1a")

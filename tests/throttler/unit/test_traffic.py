@@ -34,8 +34,8 @@ def verdict(
 
 
 def connection(token: int, *subflows: FourTuple, interface: str = "w0") -> Connection:
-    there = [Subflow(each, True, 0, 0, False, interface, 0.0) for each in subflows]
-    return Connection(token, tuple(there), 0.0)
+    tracked = [Subflow(each, True, 0, 0, False, interface, 0.0) for each in subflows]
+    return Connection(token, tuple(tracked), 0.0)
 
 
 class Bench:
@@ -53,9 +53,9 @@ class Bench:
             self.traffic.begin({})
 
     def decide(self, token: int, *verdicts: Verdict, interface: str = "w0") -> None:
-        there = connection(token, *(each.four_tuple for each in verdicts), interface=interface) if verdicts else None
+        known = connection(token, *(each.four_tuple for each in verdicts), interface=interface) if verdicts else None
         before = self.verdicts.pop(token, ())
-        for decision in self.comparer.decisions(token, there, before, verdicts, self.now, is_dry=self.is_dry):
+        for decision in self.comparer.decisions(token, known, before, verdicts, self.now, is_dry=self.is_dry):
             self.traffic.decided(decision)
         self.verdicts[token] = verdicts
         self.tokens |= dict.fromkeys((each.four_tuple for each in verdicts), token)
@@ -94,7 +94,7 @@ class Bench:
         return self.traffic.caps[CapKey("cap", "a", direction)].bytes
 
 
-def test_samples_count_what_they_have_more_than_before() -> None:
+def test_samples_count_the_bytes_since_the_sample_before() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE), verdict(ONE, direction=Direction.UP))
     bench.sample((ONE, 1, 1_000, 10))
@@ -105,7 +105,7 @@ def test_samples_count_what_they_have_more_than_before() -> None:
     assert bench.traffic.carried(ONE) == (1_500, 12)
 
 
-def test_bytes_count_for_the_cap_that_holds_when_they_are_sampled() -> None:
+def test_bytes_count_for_the_cap_in_force_at_the_sample() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE, cap=False))
     bench.sample((ONE, 1, 1_000, 0))
@@ -118,7 +118,7 @@ def test_bytes_count_for_the_cap_that_holds_when_they_are_sampled() -> None:
     assert bench.carried(PathKey("b", "w0")) == (100, 0)
 
 
-def test_what_was_carried_before_the_start_does_not_count() -> None:
+def test_bytes_from_before_the_start_do_not_count() -> None:
     bench = Bench(begun=False)
     bench.decide(7, verdict(ONE))
     assert not bench.traffic.watches_any()
@@ -127,7 +127,7 @@ def test_what_was_carried_before_the_start_does_not_count() -> None:
     assert bench.path == (400, 1)
 
 
-def test_the_meter_says_what_the_last_sample_did_not() -> None:
+def test_meter_adds_the_bytes_after_the_last_sample() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE), verdict(OTHER))
     bench.sample((ONE, 1, 1_000, 0))
@@ -139,7 +139,7 @@ def test_the_meter_says_what_the_last_sample_did_not() -> None:
     assert bench.cap() == 1_350
 
 
-def test_the_meter_may_speak_before_the_end_is_known() -> None:
+def test_meter_may_report_before_the_tracker_knows_the_end() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE), verdict(OTHER))
     bench.sample((ONE, 1, 1_000, 0))
@@ -149,7 +149,7 @@ def test_the_meter_may_speak_before_the_end_is_known() -> None:
     assert bench.path == (4_000, 0)
 
 
-def test_a_socket_is_reported_once_and_others_are_not_taken_for_it() -> None:
+def test_socket_is_reported_once_and_not_confused_with_another() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 1_000, 0))
@@ -161,21 +161,21 @@ def test_a_socket_is_reported_once_and_others_are_not_taken_for_it() -> None:
     assert bench.path == (1_100, 0)
 
 
-def test_a_report_is_not_taken_for_that_of_the_next_socket_with_the_same_end() -> None:
+def test_report_is_not_used_for_the_next_socket_with_the_same_end() -> None:
     bench = Bench()
     end = (ONE.remote, ONE.remote_port, ONE.local_port)
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 1_000, 0))
     bench.traffic.socket_closed(1, end, 1_500, 0)
     bench.decide(7)
-    # So short that it is never sampled, and known to have ended before the meter reports it
+    # This connection is never sampled, and has ended before the meter reports it
     bench.decide(8, verdict(ONE))
     bench.decide(8)
     bench.traffic.socket_closed(2, end, 40, 0)
     assert bench.path == (1_540, 0)
 
 
-def test_a_port_that_is_used_again_begins_anew() -> None:
+def test_counting_starts_anew_on_a_reused_port() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 1_000, 0))
@@ -186,7 +186,7 @@ def test_a_port_that_is_used_again_begins_anew() -> None:
     assert bench.path == (1_400, 0)
 
 
-def test_what_closed_long_ago_is_forgotten() -> None:
+def test_sockets_closed_long_ago_are_forgotten() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 1_000, 0))
@@ -202,7 +202,7 @@ def test_what_closed_long_ago_is_forgotten() -> None:
     assert len(bench.traffic._reported) == 0
 
 
-def test_a_socket_that_lost_its_path_and_closes_much_later_counts() -> None:
+def test_socket_that_closes_long_after_its_subflow_counts() -> None:
     """The tracker knows at once that the subflow has ended, but the kernel continues to send its queued data."""
     bench = Bench()
     bench.decide(7, verdict(ONE))
@@ -214,21 +214,21 @@ def test_a_socket_that_lost_its_path_and_closes_much_later_counts() -> None:
     assert bench.path == (2_000, 0)
 
 
-def test_where_nothing_is_open_all_is_counted_that_closed() -> None:
+def test_counts_are_current_if_no_socket_is_open() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 1_000, 0))
     counted = bench.traffic.counted
     bench.now += 1.0
     bench.traffic.closed_told()
-    assert bench.traffic.counted == counted, "a sweep is due"
+    assert bench.traffic.counted == counted, "an open socket needs a sweep first"
     bench.decide(7)
     bench.now += 1.0
     bench.traffic.closed_told()
     assert bench.traffic.counted == bench.now
 
 
-def test_those_that_no_meter_reports_are_bounded() -> None:
+def test_number_of_unreported_closed_sockets_is_bounded() -> None:
     bench = Bench()
     for number in range(traffic.MAX_CLOSED + 100):
         bench.decide(number, verdict(four_tuple("10.1.0.1", number)))
@@ -239,7 +239,7 @@ def test_those_that_no_meter_reports_are_bounded() -> None:
     assert bench.path == (5, 0)
 
 
-def test_plain_tcp_that_the_meter_reports_is_forgotten_though_nothing_is_sampled() -> None:
+def test_reports_of_plain_tcp_are_forgotten_without_samples() -> None:
     bench = Bench()
     for number in range(1_000):
         bench.now += 1.0
@@ -248,9 +248,9 @@ def test_plain_tcp_that_the_meter_reports_is_forgotten_though_nothing_is_sampled
     assert len(bench.traffic._reported) <= 4 * (traffic.REPORTED_SECONDS + 1)
 
 
-def test_it_asks_for_a_sweep_no_more_often_than_that_may_cost() -> None:
+def test_sweeps_are_requested_at_a_bounded_cost() -> None:
     bench = Bench()
-    assert not bench.traffic.watches_any(), "nobody is there"
+    assert not bench.traffic.watches_any(), "no subflow exists"
     bench.decide(7, verdict(ONE))
     assert bench.traffic.watches_any()
     assert set(bench.traffic.watched()) == {ONE}
@@ -269,7 +269,7 @@ def test_it_asks_for_a_sweep_no_more_often_than_that_may_cost() -> None:
     assert bench.traffic.watches_any()
 
 
-def test_uploads_count_for_no_cap_once_a_policy_says_nothing_of_them() -> None:
+def test_uploads_count_for_no_cap_after_a_policy_without_upload_rules() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE), verdict(ONE, direction=Direction.UP))
     bench.sample((ONE, 1, 1_000, 10))
@@ -278,10 +278,10 @@ def test_uploads_count_for_no_cap_once_a_policy_says_nothing_of_them() -> None:
     assert (bench.cap(), bench.cap(Direction.UP)) == (2_000, 10)
 
 
-def test_a_cap_is_as_old_as_its_rate() -> None:
-    """Defect: the start of a cap was reported as the start of the one before.
+def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
+    """Defect: the start of a cap was reported as the start of the cap before it.
 
-    It happened to a cap of 2 Mbit/s after one of 5 Mbit/s, by a reload or the next step of a budget.
+    For example, a reload or a budget step replaced a cap of 5 Mbit/s by one of 2 Mbit/s.
     """
     bench = Bench()
     slower, onset = replace(THROTTLE, ceil=500_000), replace(THROTTLE, landing=Onset.IMMEDIATE)
@@ -300,14 +300,16 @@ def test_a_cap_is_as_old_as_its_rate() -> None:
         return bench.now - one
 
     assert [age(THROTTLE), age(THROTTLE), age(onset)] == [0, 10, 20]
-    assert [age(slower), age(slower)] == [0, 10], "as after a reload"
+    assert [age(slower), age(slower)] == [0, 10], "a new rate starts anew"
     assert [age(slower, step=1_000), age(slower, step=1_000), age(slower, step=2_000)] == [0, 10, 0]
     balanced = {"share": Share.CONNECTION, "member": (7, "a")}
-    assert [age(THROTTLE, **balanced), age(slower, **balanced)] == [0, 10], "that changes many times a minute"
+    assert [age(THROTTLE, **balanced), age(slower, **balanced)] == [0, 10], (
+        "load balancing changes its rate many times a minute"
+    )
 
 
-def test_a_cap_that_a_dry_run_named_is_as_old_as_its_enforcement() -> None:
-    """Defect: after a dry run, explain said that a cap had been there since the dry run."""
+def test_cap_named_by_a_dry_run_starts_when_it_is_enforced() -> None:
+    """Defect: after a dry run, explain said that the cap had been in force since the dry run."""
     bench = Bench()
     verdicts = [verdict(ONE), verdict(ONE, direction=Direction.UP), verdict(OTHER, cap=False)]
 
@@ -323,7 +325,9 @@ def test_a_cap_that_a_dry_run_named_is_as_old_as_its_enforcement() -> None:
         return [bench.now - (bench.traffic.since(*each) or 0.0) for each in asked]
 
     assert [ages(dry=True), ages(dry=True)] == [[0, 0, 0], [10, 10, 10]]
-    assert [ages(dry=False), ages(dry=False)] == [[0, 0, 20], [10, 10, 30]], "none is none, dry run or not"
+    assert [ages(dry=False), ages(dry=False)] == [[0, 0, 20], [10, 10, 30]], (
+        "the lack of a cap does not depend on a dry run"
+    )
     assert [ages(dry=True), ages(dry=True)] == [[0, 0, 40], [10, 10, 50]]
     assert bench.traffic.capped == 1
     (down,) = (each for each in bench.traffic.caps.values() if each.key.direction is Direction.DOWN)
@@ -333,7 +337,7 @@ def test_a_cap_that_a_dry_run_named_is_as_old_as_its_enforcement() -> None:
     assert (bench.traffic.capped, down.subflows, down.limits) == (0, 0, {})
 
 
-def test_those_that_moved_to_another_interface_count_there() -> None:
+def test_subflow_that_moves_to_another_interface_counts_there() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))
     bench.decide(7, verdict(ONE), interface="w1")
@@ -342,7 +346,7 @@ def test_those_that_moved_to_another_interface_count_there() -> None:
     assert {key.interface: total.subflows for key, total in bench.traffic.paths.items()} == {"w0": 0, "w1": 1}
 
 
-def test_a_total_that_somebody_has_outlives_those_that_nobody_has() -> None:
+def test_totals_in_use_outlive_unused_ones() -> None:
     bench = Bench()
     bench.decide(8, verdict(OTHER))
     for number in range(traffic.MAX_CAPS + 10):
@@ -360,7 +364,7 @@ _step = st.one_of(
 
 
 @given(st.lists(_step, max_size=40))
-def test_totals_never_fall(steps: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_totals_never_decrease(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     bench = Bench()
     before = [0, 0, 0]
     for what, *rest in steps:
@@ -394,8 +398,8 @@ _decision = st.tuples(
 
 
 @given(st.lists(_decision, max_size=30))
-def test_who_is_on_a_path_and_under_a_cap_is_what_verdicts_say(decisions: list[tuple]) -> None:  # type: ignore[type-arg]
-    """Subflows change their path, lose caps, end and come back. Each connection has ports of its own."""
+def test_subflow_counts_of_paths_and_caps_agree_with_the_verdicts(decisions: list[tuple]) -> None:  # type: ignore[type-arg]
+    """Subflows change their path, lose caps, end and return. Each connection has its own ports."""
     bench = Bench()
     for token, uploads, subflows in decisions:
         down = [(four_tuple("10.1.0.1", 10 * token + each), path, cap) for each, path, cap, _ in subflows]
@@ -405,15 +409,15 @@ def test_who_is_on_a_path_and_under_a_cap_is_what_verdicts_say(decisions: list[t
             *(verdict(known, path, cap=cap) for known, path, cap in down),
             *(verdict(known, path, Direction.UP, cap) for known, path, cap in up),
         )
-        there = [each for verdicts in bench.verdicts.values() for each in verdicts]
-        paths = Counter(each.path for each in there if each.direction is Direction.DOWN)
+        all_verdicts = [each for verdicts in bench.verdicts.values() for each in verdicts]
+        paths = Counter(each.path for each in all_verdicts if each.direction is Direction.DOWN)
         assert {key.path: total.subflows for key, total in bench.traffic.paths.items() if total.subflows} == paths
-        caps = Counter(CapKey("cap", each.path, each.direction) for each in there if each.scope is not None)
+        caps = Counter(CapKey("cap", each.path, each.direction) for each in all_verdicts if each.scope is not None)
         assert {key: total.subflows for key, total in bench.traffic.caps.items() if total.subflows} == caps
-        assert bench.traffic.capped == len({each.four_tuple for each in there if each.scope is not None})
+        assert bench.traffic.capped == len({each.four_tuple for each in all_verdicts if each.scope is not None})
 
 
-def test_the_socket_of_a_connection_before_it_counts_for_none_that_has_its_four_tuple() -> None:
+def test_socket_of_an_earlier_connection_does_not_count_for_a_later_one() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 1_000_000, 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the transitions of one planner: the limits of each subflow, and when a cap is in the plan."""
+"""Tests for the transitions of one planner: the limits of each subflow, and when its cap is in the plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def soft_planner(*rules: Rule) -> Planner:
     return planner
 
 
-def test_a_soft_cap_has_its_entry_once_its_transition_is_complete() -> None:
+def test_soft_cap_has_its_entry_when_its_transition_is_complete() -> None:
     planner = soft_planner(rule())
     planner.set_verdicts(1, [verdict(1, rule())], NOW)
     assert planner.pending() == [subflow(1)]
@@ -44,7 +44,7 @@ def test_a_soft_cap_has_its_entry_once_its_transition_is_complete() -> None:
     assert set(planner.entries.desired) == {subflow(1)}
 
 
-def test_a_subflow_that_leaves_in_transition_gets_no_entry() -> None:
+def test_subflow_that_ends_in_a_transition_gets_no_entry() -> None:
     planner = soft_planner(rule())
     planner.set_verdicts(1, [verdict(1, rule())], NOW)
     planner.set_verdicts(1, (), NOW)
@@ -53,7 +53,7 @@ def test_a_subflow_that_leaves_in_transition_gets_no_entry() -> None:
     assert not planner.entries.desired
 
 
-def test_an_entry_that_a_killed_daemon_left_needs_no_transition() -> None:
+def test_entry_of_a_killed_daemon_needs_no_transition() -> None:
     planner = soft_planner(rule())
     planner.set_verdicts(1, [verdict(1, rule())], NOW)
     planner.complete(subflow(1))
@@ -67,7 +67,7 @@ def test_an_entry_that_a_killed_daemon_left_needs_no_transition() -> None:
     assert set(successor.entries.desired) == {subflow(1)}
 
 
-def test_a_cap_that_falls_keeps_its_class_until_the_transitions_of_all_its_users_are_complete() -> None:
+def test_lower_cap_changes_its_class_after_all_transitions() -> None:
     planner = soft_planner(rule())
     planner.set_verdicts(1, [verdict(1, rule()), verdict(2, rule())], NOW)
     for number in (1, 2):
@@ -83,10 +83,10 @@ def test_a_cap_that_falls_keeps_its_class_until_the_transitions_of_all_its_users
     planner.complete(subflow(2))
     assert [spec.rate for spec in planner.classes.desired.values()] == [1_000_000]
     planner.set_policy(policy(rule()))
-    assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000], "a cap rises at once"
+    assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000], "a higher cap applies at once"
 
 
-def test_a_cap_that_falls_settles_when_its_pending_users_leave() -> None:
+def test_lower_cap_changes_its_class_when_pending_users_end() -> None:
     planner = soft_planner(rule())
     planner.set_verdicts(1, [verdict(1, rule())], NOW)
     planner.complete(subflow(1))
@@ -95,7 +95,7 @@ def test_a_cap_that_falls_settles_when_its_pending_users_leave() -> None:
     assert [spec.rate for spec in planner.classes.desired.values()] == [1_000_000]
 
 
-def test_at_once_is_at_once() -> None:
+def test_cap_with_landing_at_once_has_no_transition() -> None:
     hard = rule(cap=a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     planner = soft_planner(hard)
     planner.set_verdicts(1, [verdict(1, hard)], NOW)
@@ -158,7 +158,7 @@ class Scene:
                 self.tcp[four_tuple] = tcp._replace(not_sent=max(0, tcp.not_sent - 250_000))
 
 
-def test_a_subflow_in_full_flight_is_capped_within_a_second() -> None:
+def test_subflow_in_full_flight_is_capped_within_a_second() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = FULL_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
@@ -171,7 +171,7 @@ def test_a_subflow_in_full_flight_is_capped_within_a_second() -> None:
     assert scene.planned == 1
 
 
-def test_an_idle_subflow_is_capped_and_paced_at_once() -> None:
+def test_idle_subflow_is_capped_and_paced_at_once() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
@@ -181,8 +181,8 @@ def test_an_idle_subflow_is_capped_and_paced_at_once() -> None:
 
 
 @pytest.mark.parametrize("has_cap", [True, False])
-def test_a_subflow_rests_and_comes_back(has_cap: bool) -> None:
-    """With a limit of 0, the scheduler gives the subflow nothing.
+def test_subflow_rests_and_is_used_again(has_cap: bool) -> None:
+    """With a limit of 0, the scheduler gives the subflow no data.
 
     Since it is then idle, a new limit must take effect at once.
     """
@@ -213,7 +213,7 @@ def test_a_subflow_rests_and_comes_back(has_cap: bool) -> None:
     assert not scene.limits
 
 
-def test_a_join_that_was_accepted_at_rest_and_has_no_cap_is_woken() -> None:
+def test_join_accepted_at_rest_without_a_cap_is_released() -> None:
     scene = Scene(rule())
     scene.planner.births_rest = True
     scene.tcp[subflow(1)] = IDLE._replace(max_pacing_rate=0)
@@ -223,24 +223,24 @@ def test_a_join_that_was_accepted_at_rest_and_has_no_cap_is_woken() -> None:
     assert scene.hurried
 
 
-def test_a_subflow_whose_socket_is_gone_waits_for_nothing() -> None:
+def test_subflow_without_a_socket_is_capped_at_once() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(0.01)
     assert set(scene.planner.entries.desired) == {subflow(1)}
 
 
-def test_a_socket_that_takes_no_limit_is_capped_all_the_same() -> None:
+def test_socket_that_applies_no_limit_is_capped_anyway() -> None:
     scene = Scene(rule(), obeys=False)
     scene.tcp[subflow(1)] = FULL_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(1.0)
     assert set(scene.planner.entries.desired) == {subflow(1)}
     scene.run(1.0, start=1.0)
-    assert scene.limits == {1: SocketLimit(5_000_000)}, "it may have been slow to take one"
+    assert scene.limits == {1: SocketLimit(5_000_000)}, "the limit stays, because the socket may apply it later"
 
 
-def test_a_subflow_that_leaves_its_cap_is_released() -> None:
+def test_subflow_that_loses_its_cap_loses_its_limit() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = FULL_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
@@ -252,7 +252,7 @@ def test_a_subflow_that_leaves_its_cap_is_released() -> None:
     assert scene.limits == {}
 
 
-def test_a_released_socket_that_stays_idle_is_sampled_ever_more_seldom() -> None:
+def test_released_idle_socket_is_sampled_less_and_less_often() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
@@ -269,7 +269,7 @@ def test_a_released_socket_that_stays_idle_is_sampled_ever_more_seldom() -> None
     assert scene.limits == {1: NO_LIMIT}
 
 
-def test_a_port_that_is_used_again_has_a_socket_without_the_old_limit() -> None:
+def test_socket_on_a_reused_port_does_not_get_the_old_limit() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
@@ -281,7 +281,7 @@ def test_a_port_that_is_used_again_has_a_socket_without_the_old_limit() -> None:
     assert scene.limits == {77: SocketLimit(5_000_000)}
 
 
-def test_many_at_once_have_each_its_part() -> None:
+def test_simultaneous_subflows_get_equal_parts() -> None:
     scene = Scene(rule())
     verdicts = [verdict(number, rule()) for number in range(1, 11)]
     for each in verdicts:
@@ -293,7 +293,7 @@ def test_many_at_once_have_each_its_part() -> None:
     assert {limit.rate for limit in scene.limits.values()} == {round(500_000 * HEADROOM)}
 
 
-def test_the_level_of_a_cap_is_computed_once_for_all_who_come_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_level_of_a_cap_is_computed_once_for_all_new_subflows(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[int] = []
 
     def counted(ceil: int, demands: list[int | None]) -> int:
@@ -313,23 +313,23 @@ def test_the_level_of_a_cap_is_computed_once_for_all_who_come_to_it(monkeypatch:
     for limits in scene.transitions.observe(tuples, found, 0.0):
         scene.do(limits)
     assert len(scene.planner.entries.desired) == 2000
-    assert computed == [2000], "one for each moved subflow would make the work quadratic"
+    assert computed == [2000], "one computation per subflow would make the work quadratic"
 
 
-def test_limits_that_a_killed_daemon_left_are_lifted_where_no_cap_explains_them() -> None:
+def test_limits_of_a_killed_daemon_are_lifted_unless_a_cap_needs_them() -> None:
     scene = Scene(rule())
-    left = FULL_FLIGHT._replace(max_pacing_rate=5_000_000)
+    limited = FULL_FLIGHT._replace(max_pacing_rate=5_000_000)
     for number in (1, 2):
-        scene.tcp[subflow(number)] = left
+        scene.tcp[subflow(number)] = limited
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    adopted = [KernelSubflow(1, subflow(n), True, 0, 0, False, 0.0, cookie=n, tcp=left) for n in (1, 2)]
+    adopted = [KernelSubflow(1, subflow(n), True, 0, 0, False, 0.0, cookie=n, tcp=limited) for n in (1, 2)]
     scene.do(scene.transitions.adopt(adopted, 0.0))
     scene.run(0.01)
     assert scene.limits[2] == NO_LIMIT
     assert scene.limits.get(1) != NO_LIMIT
 
 
-def test_what_cannot_be_sampled_is_not_left_uncapped() -> None:
+def test_subflow_that_cannot_be_sampled_is_capped_after_a_while() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.do(scene.transitions.follow(0.0))
@@ -339,7 +339,7 @@ def test_what_cannot_be_sampled_is_not_left_uncapped() -> None:
     assert set(scene.planner.entries.desired) == {subflow(1)}
 
 
-def test_where_no_limit_is_taken_caps_begin_at_once() -> None:
+def test_caps_begin_at_once_if_limits_are_refused() -> None:
     scene = Scene(rule())
     for number in (1, 2):
         scene.tcp[subflow(number)] = FULL_FLIGHT
@@ -350,7 +350,7 @@ def test_where_no_limit_is_taken_caps_begin_at_once() -> None:
     assert set(scene.planner.entries.desired) == {subflow(1), subflow(2)}
 
 
-def test_the_one_that_is_left_of_two_may_take_the_whole_cap() -> None:
+def test_remaining_subflow_may_use_the_whole_cap() -> None:
     scene = Scene(rule())
     for number in (1, 2):
         scene.tcp[subflow(number)] = FULL_FLIGHT
@@ -362,7 +362,7 @@ def test_the_one_that_is_left_of_two_may_take_the_whole_cap() -> None:
     assert scene.limits[1].rate == 5_000_000
 
 
-def test_a_cap_that_falls_does_not_wait_for_those_that_come_meanwhile() -> None:
+def test_lower_cap_does_not_wait_for_new_subflows() -> None:
     planner = soft_planner(rule())
     planner.set_verdicts(1, [verdict(1, rule())], NOW)
     planner.complete(subflow(1))
@@ -375,7 +375,7 @@ def test_a_cap_that_falls_does_not_wait_for_those_that_come_meanwhile() -> None:
     assert [spec.rate for spec in planner.classes.desired.values()] == [1_000_000]
 
 
-def test_a_subflow_on_its_way_to_another_cap_is_held_by_the_one_that_it_had() -> None:
+def test_subflow_in_a_transition_to_another_cap_keeps_the_old_one() -> None:
     one, other = rule("one"), rule("other", cap=throttle(1_000_000))
     scene = Scene(one)
     scene.tcp[subflow(1)] = FULL_FLIGHT
@@ -390,23 +390,23 @@ def test_a_subflow_on_its_way_to_another_cap_is_held_by_the_one_that_it_had() ->
     assert scene.planner.entries.desired == {subflow(1): entry}
     assert entry.minor in scene.planner.classes.desired
     assert scene.limits[1].rate is not None
-    assert scene.limits[1].rate <= 5_000_000, "it is never set free in between"
+    assert scene.limits[1].rate <= 5_000_000, "the subflow is never without a limit in between"
     scene.run(2.0, start=2.1)
-    (later,) = scene.planner.entries.desired.values()
-    assert later.minor != entry.minor
+    (new_entry,) = scene.planner.entries.desired.values()
+    assert new_entry.minor != entry.minor
     scene.planner.expire(NOW)
-    assert set(scene.planner.classes.desired) == {later.minor}
+    assert set(scene.planner.classes.desired) == {new_entry.minor}
 
 
-def test_a_subflow_that_loses_its_cap_and_gets_it_back_between_two_slices_begins_anew() -> None:
+def test_subflow_that_loses_and_regains_its_cap_between_slices_starts_anew() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.do(scene.transitions.follow(0.0))
-    many = [subflow(1), *(FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\2\0\1", port) for port in range(2000))]
+    subflows = [subflow(1), *(FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\2\0\1", port) for port in range(2000))]
     sample = scene.sample(subflow(1), 0.0)
     assert sample is not None
-    slices = scene.transitions.observe(many, {subflow(1): sample}, 0.0)
+    slices = scene.transitions.observe(subflows, {subflow(1): sample}, 0.0)
     scene.do(next(slices))
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.do(scene.transitions.follow(0.0))
@@ -418,7 +418,7 @@ def test_a_subflow_that_loses_its_cap_and_gets_it_back_between_two_slices_begins
     assert scene.limits == {1: SocketLimit(5_000_000)}
 
 
-def test_a_transition_does_not_begin_with_what_a_socket_was_before_it_came_to_the_cap() -> None:
+def test_transition_does_not_use_samples_from_before_the_cap() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = FULL_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
@@ -432,19 +432,19 @@ def test_a_transition_does_not_begin_with_what_a_socket_was_before_it_came_to_th
 
 
 @pytest.mark.parametrize("slice_number", range(12))
-def test_a_cap_may_begin_to_repay_between_any_two_slices(slice_number: int) -> None:
+def test_compensation_may_begin_between_any_two_slices(slice_number: int) -> None:
     one, other = rule("one"), rule("other")
     scene = Scene(one, other)
     few = [verdict(number, one) for number in range(1, 3)]
     many = [verdict(number, other) for number in range(10, 310)]
     scene.planner.set_verdicts(1, few, NOW)
     scene.planner.set_verdicts(2, many, NOW)
-    there = [each.four_tuple for each in (*few, *many)]
-    scene.tcp = dict.fromkeys(there, IDLE)
+    four_tuples = [each.four_tuple for each in (*few, *many)]
+    scene.tcp = dict.fromkeys(four_tuples, IDLE)
     while scene.planner.has_moved:
         scene.do(scene.transitions.follow(10.0))
-    samples = {each: sample for each in there if (sample := scene.sample(each, 10.0)) is not None}
-    for number, limits in enumerate(scene.transitions.observe(there, samples, 10.0)):
+    samples = {each: sample for each in four_tuples if (sample := scene.sample(each, 10.0)) is not None}
+    for number, limits in enumerate(scene.transitions.observe(four_tuples, samples, 10.0)):
         scene.do(limits)
         if number == slice_number:
             for cap in scene.planner.shared_soft_caps():

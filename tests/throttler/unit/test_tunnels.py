@@ -37,7 +37,7 @@ def udp(remote: str) -> FourTuple:
     return FourTuple(PROXY, PORT, ip_address(remote).packed, PORT)
 
 
-# The tracker must have the paths of the daemon's last answer.
+# The tracker must have the paths of the tunnel daemon's last answer.
 
 paths = st.lists(
     st.fixed_dictionaries(
@@ -61,7 +61,7 @@ paths = st.lists(
 )
 
 
-def numbered(name: str, paths: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_unique_ids(name: str, paths: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return *paths* with unique ids."""
     return [each | {"id": 100 * each["id"] + 10 * each["number"] + len(name)} for each in paths]
 
@@ -71,7 +71,7 @@ answers = st.dictionaries(st.sampled_from(("home", "office")), paths).map(
     lambda given: {
         "tunnels": [
             OF_RELAY,
-            *({"name": name, "role": "proxy", "paths": numbered(name, each)} for name, each in given.items()),
+            *({"name": name, "role": "proxy", "paths": with_unique_ids(name, each)} for name, each in given.items()),
         ]
     }
 )
@@ -81,7 +81,7 @@ TCP = KernelSubflow(7, four_tuple("10.1.0.1"), True, 0, 0, False, 0.0)
 
 @settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.one_of(answers, answers, broken, st.just("resync")), st.floats(0.1, 20)), max_size=12))
-def test_whatever_the_daemon_says_the_tracker_has_the_paths_of_its_last_answer(steps: list[tuple[Any, float]]) -> None:
+def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]) -> None:
     table, tracker, now = TunnelTable([PORT]), Tracker([3128, PORT], TrackerLimits(idle_timeout=15.0)), 100.0
     tracker.resync([TCP], now)
     last: dict[FourTuple, tuple[str, int]] = {}
@@ -93,24 +93,24 @@ def test_whatever_the_daemon_says_the_tracker_has_the_paths_of_its_last_answer(s
             events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
         else:
             try:
-                told = table.take(step, now)
+                kernel_events = table.take(step, now)
             except ValueError:
-                told = []
+                kernel_events = []
             else:
                 lived = dict(_lived(step, lived, now))
                 last = dict(_shown(step, lived, now))
-            events += [each for event in told for each in tracker.kernel_event(event)]
+            events += [each for event in kernel_events for each in tracker.kernel_event(event)]
             if tracker.wants_resync:
                 events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
         assert EventKind.DISAGREEMENT not in {each.kind for each in events}
-        there = [each for each in tracker.connections.values() if each.is_tunnel]
+        tunnels = [each for each in tracker.connections.values() if each.is_tunnel]
         found = {
             subflow.four_tuple: (table.names[each.token], subflow.remote_id)
-            for each in there
+            for each in tunnels
             for subflow in each.subflows
         }
         assert found == last
-        assert len(there) == len({name for name, _ in last.values()}), "each tunnel is one connection"
+        assert len(tunnels) == len({name for name, _ in last.values()}), "each tunnel is one connection"
 
 
 def _lived(
@@ -147,7 +147,7 @@ def scenario(test: Callable[[Path, pytest.MonkeyPatch], Awaitable[None]]) -> Cal
     return wrapped
 
 
-def with_tunnel() -> FakeKernel:
+def kernel_with_tunnel() -> FakeKernel:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     kernel.tunnels.path("home", 0, "10.1.0.9")
@@ -161,19 +161,19 @@ def tunnel_of(scene: Scene) -> dict[str, Any]:
 
 
 @scenario
-async def test_a_path_is_in_the_class_of_its_cap_and_nothing_else_is_done_to_it(
+async def test_tunnel_path_shares_the_class_of_its_cap_and_is_not_paced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = with_tunnel()
+    kernel = kernel_with_tunnel()
     kernel.netfilter.ports = {3128}
     capped = str(kernel.tunnels.tunnels["home"][0]["id"])
     async with running(tmp_path, BOTH_WAYS, kernel, TUNNELS) as scene:
         await until(lambda: kernel.tunnels.classes == {capped: [0x4D50 << 16 | FIRST_MINOR, 5_000_000]})
         assert {each: target.minor for each, target in kernel.netfilter.entries.items()} == {
             four_tuple("10.1.0.1"): FIRST_MINOR
-        }, "one class for both"
+        }, "the tunnel and the TCP subflow share one class"
         await until(lambda: list(kernel.upload_netfilter.entries) == [four_tuple("10.1.0.1")])
-        assert set(kernel.pacing.limits) == {1}, "the socket alone is paced"
+        assert set(kernel.pacing.limits) == {1}, "only the socket is paced"
         await scene.reload(CAPPED.replace("5 Mbit/s", "2 Mbit/s"))
         await until(lambda: kernel.tunnels.classes[capped][1] == 2_000_000)
         guarded = set(scene.engine.guard.watched())
@@ -188,8 +188,8 @@ async def test_a_path_is_in_the_class_of_its_cap_and_nothing_else_is_done_to_it(
 
 
 @scenario
-async def test_it_is_shown_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = with_tunnel()
+async def test_tunnel_is_shown_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernel_with_tunnel()
     kernel.tunnels.tunnels["home"][1] |= {"bytes_sent": 700, "bytes_received": 11}
     async with running(tmp_path, BOTH_WAYS, kernel, TUNNELS) as scene:
         await until(lambda: tunnel_of(scene)["bytes_sent"] == 700)
@@ -206,10 +206,10 @@ async def test_it_is_shown_by_its_name(tmp_path: Path, monkeypatch: pytest.Monke
         assert reasons["up", "a"] == "upload: counted, not capped: it is a tunnel's"
         tried = {(each["direction"], each["path"]): each["tried"][0]["failed"] for each in explained["subflows"]}
         assert (tried["down", "a"], f"upload: {tried['up', 'a']}") == (None, reasons["up", "a"]), (
-            "it is said there, too"
+            "explain gives the same reason"
         )
         assert {each["rtt"] for each in shown["subflows"]} == {None}
-        assert [each["stages"] for each in explained["subflows"]] == [[]] * 4, "no stage had to say so"
+        assert [each["stages"] for each in explained["subflows"]] == [[]] * 4, "no stage changed the verdict"
         assert [each.get("tunnel") for each in scene.status()["connections"]] == [None, "home"]
         assert scene.ask(query="summary")["tunnels"][1] == {
             "tunnel": "home",
@@ -220,11 +220,9 @@ async def test_it_is_shown_by_its_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @scenario
-async def test_one_budget_counts_both_and_no_byte_from_before_nor_any_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_budget_counts_tunnels_and_connections_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, policy = (
-        with_tunnel(),
+        kernel_with_tunnel(),
         PATHS
         + "rules: [{name: v, budget: {period: day, per: path, steps: ["
         + ("{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}}]\n"),
@@ -252,12 +250,12 @@ async def test_one_budget_counts_both_and_no_byte_from_before_nor_any_twice(
 
 
 @scenario
-async def test_a_path_that_comes_back_after_it_was_forgotten_counts_once(
+async def test_path_that_returns_after_it_was_forgotten_is_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: all bytes that it had ever carried were counted again."""
+    """Defect: all bytes that the path had ever carried were counted again."""
     monkeypatch.setattr(budget, "FORGET_SECONDS", 0.0)
-    kernel = with_tunnel()
+    kernel = kernel_with_tunnel()
     policy = PATHS + "rules: [{name: v, budget: {period: day, steps: [{after: 1 GB, throttle: {rate: 1 Mbit/s}}]}}]\n"
     home = kernel.tunnels.tunnels["home"]
 
@@ -278,22 +276,22 @@ async def test_a_path_that_comes_back_after_it_was_forgotten_counts_once(
 
 
 @scenario
-async def test_a_daemon_that_is_gone_has_no_paths_after_a_while_and_comes_back(
+async def test_paths_of_a_missing_daemon_end_after_a_while_and_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = with_tunnel()
-    kernel.tunnels.is_there = False
+    kernel = kernel_with_tunnel()
+    kernel.tunnels.is_running = False
     async with running(tmp_path, CAPPED, kernel, TUNNELS) as scene:
-        kernel.tunnels.is_there = True
+        kernel.tunnels.is_running = True
         await until(lambda: kernel.tunnels.classes)
-        kernel.tunnels.is_there, kernel.tunnels.classes = False, {}
-        asked = kernel.tunnels.asked
+        kernel.tunnels.is_running, kernel.tunnels.classes = False, {}
+        requests = kernel.tunnels.requests
         await asyncio.sleep(0.05)
-        assert tunnel_of(scene)["subflows"], "it is waited for"
-        assert kernel.tunnels.asked == asked
+        assert tunnel_of(scene)["subflows"], "the paths stay for a while"
+        assert kernel.tunnels.requests == requests
         monkeypatch.setattr(component, "GONE_SECONDS", 0.0)
         await until(lambda: len(scene.engine.tracker.connections) == 1)
-        kernel.tunnels.is_there = True
+        kernel.tunnels.is_running = True
         await until(lambda: kernel.tunnels.classes)
         monkeypatch.setattr(component, "ASK_SECONDS", 3600.0)
         await until(lambda: not scene.engine.tunnels._wake.is_set())
@@ -304,9 +302,9 @@ async def test_a_daemon_that_is_gone_has_no_paths_after_a_while_and_comes_back(
 
 
 @scenario
-async def test_what_a_killed_throttler_left_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = with_tunnel()
-    kernel.sockets.there.clear()
+async def test_class_of_a_killed_throttlers_tunnel_is_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernel_with_tunnel()
+    kernel.sockets.by_four_tuple.clear()
     kernel.tunnels.tunnels["home"][0]["class"] = 0x4D50 << 16 | 0x4321
     kernel.traffic_control.classes[0x4321] = class_spec(0x4321, Throttle(rate=5_000_000))
     async with running(tmp_path, CAPPED, kernel, TUNNELS):
@@ -314,19 +312,19 @@ async def test_what_a_killed_throttler_left_is_taken_over(tmp_path: Path, monkey
         assert [class_id & 0xFFFF for class_id, _ in kernel.tunnels.classes.values()] == [0x4321]
 
 
-def test_a_tunnels_port_is_another_than_the_proxys() -> None:
+def test_tunnel_port_must_differ_from_the_proxys() -> None:
     text = "interfaces: [w0]\npolicy: p\ntunnel_ports: [51820, 3128]\n"
     with pytest.raises(DocumentError) as caught:
         load_settings(text, "throttler.yaml")
     assert str(caught.value).startswith("throttler.yaml:3: tunnel_ports[1]: 3128 is among listen_ports")
 
 
-def test_nothing_is_asked_without_ports(tmp_path: Path) -> None:
-    async def alone() -> int:
-        kernel = with_tunnel()
+def test_tunnel_daemon_is_not_asked_without_tunnel_ports(tmp_path: Path) -> None:
+    async def count_requests() -> int:
+        kernel = kernel_with_tunnel()
         async with running(tmp_path, CAPPED, kernel):
             await asyncio.sleep(0)
-        return kernel.tunnels.asked
+        return kernel.tunnels.requests
 
-    assert asyncio.run(alone()) == 0
+    assert asyncio.run(count_requests()) == 0
     assert tunnels_module.GONE_SECONDS > component.ASK_SECONDS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the guard on uploads, with simulated samples: an upload gets too little when its other path degrades."""
+"""Tests for the guard on uploads, with simulated samples: caps are relaxed if the other path degrades."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class Upload:
             self.sequence["wifi"] = top - self.owed
 
     def send_again(self) -> None:
-        """Send over Ethernet what Wi-Fi owes, and also some data that Wi-Fi has already brought."""
-        again, self.owed = self.owed, 0
-        self.received["ethernet"] += again + 100_000
+        """Send over Ethernet the bytes that Wi-Fi owes, and also some data that Wi-Fi has already carried."""
+        missing, self.owed = self.owed, 0
+        self.received["ethernet"] += missing + 100_000
         self.twice += 100_000
 
     @property
@@ -103,29 +103,29 @@ class Scene:
                 assert set(changed) >= self.detector.relaxed() ^ before
             self.changes += [self.now] * len(self.detector.relaxed() ^ before)
 
-    def until_relaxed(self, most: float, number: int = 1) -> float:
+    def seconds_until_relaxed(self, most: float, number: int = 1) -> float:
         began = self.now
         while self.detector.relaxation(number) is None and self.now < began + most:
             self.run(TICK)
         return self.now - began
 
 
-@pytest.mark.parametrize("spacing", ["full", "slow by itself", "little"])
-def test_a_healthy_upload_is_left_alone(spacing: str) -> None:
-    rates = {"full": (4.7, 28), "slow by itself": (3.0, 5.0), "little": (0.2, 0.4)}[spacing]
+@pytest.mark.parametrize("load", ["full", "slow by itself", "little"])
+def test_healthy_upload_keeps_its_cap(load: str) -> None:
+    rates = {"full": (4.7, 28), "slow by itself": (3.0, 5.0), "little": (0.2, 0.4)}[load]
     scene = Scene(Upload(ethernet=rates[0] * MBIT, wifi=rates[1] * MBIT))
     scene.run(60)
     assert not scene.changes
 
 
-def test_a_path_that_falls_silent_relaxes_the_cap() -> None:
+def test_path_that_falls_silent_relaxes_the_cap() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
     upload.wifi, upload.owed = 0, IN_FLIGHT
     scene.run(0.6)
     upload.send_again()
-    assert scene.until_relaxed(5) + 0.6 <= 1.5
+    assert scene.seconds_until_relaxed(5) + 0.6 <= 1.5
     relaxation = scene.detector.relaxation(1)
     assert relaxation is not None
     assert relaxation.path == upload.ends["wifi"].remote
@@ -133,25 +133,25 @@ def test_a_path_that_falls_silent_relaxes_the_cap() -> None:
     assert relaxation.rate < 0.8 * relaxation.baseline
 
 
-def test_a_client_that_can_send_nothing_for_what_is_owed_still_wants_to() -> None:
+def test_client_blocked_by_owed_data_relaxes_the_cap() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
     upload.wifi, upload.ethernet, upload.owed = 0.3 * MBIT, 0.5 * MBIT, IN_FLIGHT
     upload.sequence["ethernet"] += 2 * IN_FLIGHT
-    assert scene.until_relaxed(5) <= 1.5
+    assert scene.seconds_until_relaxed(5) <= 1.5
 
 
-def test_a_path_that_slows_down_relaxes_the_cap() -> None:
+def test_path_that_slows_down_relaxes_the_cap() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
     upload.wifi, upload.owed = 5 * MBIT, IN_FLIGHT
-    assert scene.until_relaxed(5) <= 1.5
+    assert scene.seconds_until_relaxed(5) <= 1.5
 
 
 @pytest.mark.parametrize("cap", [CAP, 1 * MBIT])
-def test_a_client_that_wants_less_is_left_alone_though_the_cap_is_full(cap: int) -> None:
+def test_client_that_sends_less_keeps_its_cap(cap: int) -> None:
     upload = Upload(ethernet=cap * HEADERS, cap=cap)
     scene = Scene(upload)
     scene.run(8)
@@ -162,7 +162,7 @@ def test_a_client_that_wants_less_is_left_alone_though_the_cap_is_full(cap: int)
     assert not scene.changes
 
 
-def test_a_receiver_that_takes_no_more_is_no_harm() -> None:
+def test_receiver_that_stops_reading_is_no_degradation() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
@@ -171,23 +171,23 @@ def test_a_receiver_that_takes_no_more_is_no_harm() -> None:
     assert not scene.changes
 
 
-def test_a_path_that_died_while_nothing_was_on_it_shows_by_its_silence() -> None:
+def test_path_that_failed_while_idle_is_noticed_by_its_silence() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
     upload.wifi = upload.ethernet = 0
     scene.run(PROVEN_SECONDS + 1)
     upload.ethernet = CAP * HEADERS
-    assert SILENT_SECONDS <= scene.until_relaxed(20) <= SILENT_SECONDS + 3
+    assert SILENT_SECONDS <= scene.seconds_until_relaxed(20) <= SILENT_SECONDS + 3
     seldom = Upload(ethernet=0.1 * MBIT, cap=round(0.1 * MBIT))
     scene = Scene(seldom)
     scene.run(8)
     seldom.wifi = 0
     scene.run(12)
-    assert not scene.changes, "one piece of the scheduler's takes five seconds under this cap"
+    assert not scene.changes, "under this cap, one assignment of the scheduler takes five seconds"
 
 
-def test_of_a_shared_cap_only_who_has_a_part_wants_more() -> None:
+def test_only_limited_users_of_a_shared_cap_are_relaxed() -> None:
     uploads = [Upload(number, CAP * HEADERS / 4, client=number) for number in range(1, 5)]
     scene = Scene(*uploads)
     scene.run(8)
@@ -199,17 +199,17 @@ def test_of_a_shared_cap_only_who_has_a_part_wants_more() -> None:
     content.ethernet, content.wifi = 0.2 * MBIT, 0.3 * MBIT
     for each in others:
         each.ethernet, each.wifi, each.owed = (CAP * HEADERS - 0.2 * MBIT) / 3, 2 * MBIT, IN_FLIGHT
-    assert scene.until_relaxed(5, others[0].number) <= 1.5
+    assert scene.seconds_until_relaxed(5, others[0].number) <= 1.5
     scene.run(3)
     assert [scene.detector.relaxation(each.number) is not None for each in uploads] == [False, True, True, True]
 
 
-def test_the_cap_comes_back_when_the_path_is_well() -> None:
+def test_cap_returns_when_the_path_has_recovered() -> None:
     upload = Upload()
     scene = Scene(upload, guard=Guard(retry=30))
     scene.run(8)
     upload.wifi, upload.owed = 0, IN_FLIGHT
-    scene.until_relaxed(5)
+    scene.seconds_until_relaxed(5)
     upload.owed, upload.ethernet = 0, 90 * MBIT
     scene.run(4)
     assert len(scene.changes) == 1
@@ -221,21 +221,21 @@ def test_the_cap_comes_back_when_the_path_is_well() -> None:
     assert len(scene.changes) == 2
 
 
-def test_the_pause_doubles_while_the_path_is_as_it_was() -> None:
+def test_pause_doubles_while_the_path_stays_degraded() -> None:
     upload = Upload()
     scene = Scene(upload, guard=Guard(retry=5))
     scene.run(8)
     upload.wifi, upload.owed = 2 * MBIT, IN_FLIGHT
-    scene.until_relaxed(5)
+    scene.seconds_until_relaxed(5)
     upload.owed, upload.ethernet = 0, 90 * MBIT
     scene.run(30)
     assert len(scene.changes) == 1
     upload.ethernet = 2 * MBIT
     scene.run(60)
-    assert len(scene.changes) == 2, "the client wants less than the cap: it is tried again"
+    assert len(scene.changes) == 2, "the cap is tried again, because the client sends less than it allows"
 
 
-def test_a_subflow_that_comes_or_goes_owes_nothing() -> None:
+def test_new_or_ended_subflow_owes_no_data() -> None:
     upload = Upload(ethernet=CAP * HEADERS)
     third = Upload(number=1, wifi=0, client=78)
     scene = Scene(upload)
@@ -243,19 +243,19 @@ def test_a_subflow_that_comes_or_goes_owes_nothing() -> None:
     caps = {ends["ethernet"]: Capped(SHARED, CAP)}
     other = third.ends["wifi"]._replace(remote=bytes((10, 78, 3, 2)))
     scene.detector.watch(1, [ends["wifi"], other], caps)
-    gone = upload.sockets[0]._replace(four_tuple=other, bytes_received=50_000_000, data_sequence=START)
+    unrelated = upload.sockets[0]._replace(four_tuple=other, bytes_received=50_000_000, data_sequence=START)
     for step in range(80):
         scene.now += TICK
         upload.go_on(TICK)
-        there = [*upload.sockets, *([gone] if step < 40 else [])]
-        for changed in scene.detector.observe(sampled(scene.now, there)):
+        sockets = [*upload.sockets, *([unrelated] if step < 40 else [])]
+        for changed in scene.detector.observe(sampled(scene.now, sockets)):
             scene.changes += [scene.now] * len(changed)
     upload.wifi = 0
     scene.run(SILENT_SECONDS)
     assert not scene.changes
 
 
-def test_what_ended_leaves_nothing() -> None:
+def test_ended_connections_are_forgotten() -> None:
     scene = Scene(Upload(1), Upload(2, client=2))
     scene.run(1)
     assert len(scene.detector.watched()) == 4
@@ -268,8 +268,8 @@ def test_what_ended_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("skew", [0.0, 1.0])
-def test_what_came_while_a_sweep_went_on_is_no_proof_of_a_degraded_path(skew: float) -> None:
-    """*skew*: seconds between the readings of Wi-Fi's socket and, later, Ethernet's."""
+def test_bytes_received_during_a_sweep_prove_no_degradation(skew: float) -> None:
+    """*skew*: seconds between the reading of Wi-Fi's socket and the later reading of Ethernet's socket."""
     upload = Upload(wifi=10 * MBIT)
     scene = Scene(upload)
     scene.run(5)
@@ -283,8 +283,11 @@ def test_what_came_while_a_sweep_went_on_is_no_proof_of_a_degraded_path(skew: fl
     assert scene.detector.connections[1].is_proven(scene.now) is (skew == 0.0)
 
 
-def test_a_path_is_silent_for_as_long_as_all_of_it_is_known_to_be() -> None:
-    """One connection has two subflows over Wi-Fi. One brings data. The other, read later by the sweep, brings none."""
+def test_path_is_silent_only_if_all_of_its_subflows_are() -> None:
+    """One connection has two subflows over Wi-Fi. One carries data.
+
+    The other, read later by the sweep, carries none.
+    """
     upload = Upload()
     second = four_tuple(3, upload.number)
     scene = Scene()

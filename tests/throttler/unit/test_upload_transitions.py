@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for caps on uploads: the class's rate falls in a ramp, and a client that sends little is capped at once."""
+"""Tests for caps on uploads: the class's rate descends in a ramp, and a slow client is capped at once."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class Scene:
     def load(self, cap: Throttle) -> None:
         self.cap = cap
         self.planner.set_policy(policy(up(cap)))
-        self.judge()
+        self.decide()
 
-    def judge(self) -> None:
+    def decide(self) -> None:
         scope = ScopeKey("cap", Share.PATH, None, Direction.UP)
         verdicts = [Verdict(ft, "any", up(self.cap), scope, self.cap, "", Direction.UP) for ft in self.rates]
         self.planner.set_verdicts(1, verdicts, NOW)
@@ -95,16 +95,16 @@ class Scene:
             self.now += STEP_SECONDS
             list(self.transitions.step(self.now))
             if not self.broken:
-                asked = self.transitions.urgent()
-                self.transitions.observe(asked, {each: self.sample(each) for each in asked}, self.now)
+                urgent = self.transitions.urgent()
+                self.transitions.observe(urgent, {each: self.sample(each) for each in urgent}, self.now)
             if self.planner.entries.desired:
                 had += [spec.ceil for spec in self.planner.classes.desired.values()]
         return had
 
 
-def test_the_class_falls_from_what_comes_in_to_the_cap_and_stays() -> None:
+def test_class_descends_from_the_incoming_rate_to_the_cap() -> None:
     scene = Scene({subflow(1): 90_000_000})
-    scene.judge()
+    scene.decide()
     assert not scene.planner.entries.desired
     had = scene.run(RAMP_SECONDS + 1)
     assert had[0] == pytest.approx(90e6, rel=0.05)
@@ -113,29 +113,29 @@ def test_the_class_falls_from_what_comes_in_to_the_cap_and_stays() -> None:
     assert max(before / after for before, after in pairwise(had)) < 1.1
 
 
-def test_what_sends_little_is_capped_at_once() -> None:
+def test_slow_sender_is_capped_at_once() -> None:
     scene = Scene({subflow(1): 5_000_000})
-    scene.judge()
+    scene.decide()
     assert set(scene.run(1)) == {5_000_000}
 
 
-def test_at_once_means_at_once() -> None:
+def test_cap_with_landing_at_once_has_no_ramp() -> None:
     scene = Scene({subflow(1): 90_000_000}, a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
-    scene.judge()
+    scene.decide()
     assert set(scene.run(1)) == {5_000_000}
 
 
-def test_those_that_share_a_cap_have_together_what_each_has() -> None:
+def test_ramp_of_a_shared_cap_starts_at_the_sum_of_the_rates() -> None:
     scene = Scene({subflow(1): 40_000_000, subflow(2): 50_000_000})
-    scene.judge()
+    scene.decide()
     had = scene.run(RAMP_SECONDS + 1)
     assert had[0] == pytest.approx(90e6, rel=0.05)
     assert had[-1] == 5_000_000
 
 
-def test_a_cap_that_a_reload_lowers_falls_in_a_ramp_too() -> None:
+def test_cap_lowered_by_a_reload_has_a_ramp() -> None:
     scene = Scene({subflow(1): 90_000_000}, throttle(100_000_000))
-    scene.judge()
+    scene.decide()
     scene.run(1)
     scene.load(throttle(5_000_000))
     had = scene.run(RAMP_SECONDS + 1)
@@ -143,9 +143,9 @@ def test_a_cap_that_a_reload_lowers_falls_in_a_ramp_too() -> None:
     assert sum(5_500_000 < each < 80_000_000 for each in had) > 20
 
 
-def test_one_that_leaves_takes_its_part_of_the_ramp_along() -> None:
+def test_subflow_that_ends_takes_its_part_of_the_ramp() -> None:
     scene = Scene({subflow(1): 90_000_000})
-    scene.judge()
+    scene.decide()
     scene.run(1)
     scene.planner.set_verdicts(1, (), NOW)
     scene.run(0.5)
@@ -153,15 +153,15 @@ def test_one_that_leaves_takes_its_part_of_the_ramp_along() -> None:
     assert {spec.ceil for spec in scene.planner.classes.desired.values()} == {5_000_000}
 
 
-def test_where_sockets_cannot_be_sampled_caps_begin_at_once() -> None:
+def test_caps_begin_at_once_if_sockets_cannot_be_sampled() -> None:
     scene = Scene({subflow(1): 90_000_000}, broken=True)
-    scene.judge()
+    scene.decide()
     assert set(scene.run(MAX_UNSAMPLED_SECONDS + 1)) == {5_000_000}
 
 
-def test_a_ramp_goes_on_to_its_end_where_sockets_cannot_be_sampled_meanwhile() -> None:
+def test_ramp_continues_if_sockets_can_no_longer_be_sampled() -> None:
     scene = Scene({subflow(1): 90_000_000})
-    scene.judge()
+    scene.decide()
     scene.run(1)
     scene.broken = True
     had = scene.run(RAMP_SECONDS)
@@ -169,20 +169,20 @@ def test_a_ramp_goes_on_to_its_end_where_sockets_cannot_be_sampled_meanwhile() -
     assert had[-1] == 5_000_000
 
 
-def test_a_ramp_of_one_goes_on_when_another_leaves() -> None:
+def test_ramp_continues_when_another_subflow_ends() -> None:
     scene = Scene({subflow(1): 40_000_000, subflow(2): 50_000_000})
-    scene.judge()
+    scene.decide()
     scene.run(0.5)
     del scene.rates[subflow(2)]
-    scene.judge()
+    scene.decide()
     had = scene.run(RAMP_SECONDS)
-    assert had[0] > 20_000_000, "no moment at the cap in between"
+    assert had[0] > 20_000_000, "the class never has the final rate in between"
     assert had == sorted(had, reverse=True)
 
 
-def test_a_ramp_is_no_cap_of_another_rule() -> None:
+def test_ramp_ends_when_its_rule_is_replaced() -> None:
     scene = Scene({subflow(1): 90_000_000})
-    scene.judge()
+    scene.decide()
     scene.run(1)
     scene.planner.set_policy(policy(rule("other")))
     scene.planner.set_verdicts(1, [], NOW)
@@ -196,30 +196,30 @@ MOST = min(LAG_SECONDS, 8 * LAG_BYTES / SIBLING_RATE)
 """Lag in seconds at which the rate is held, in addition to the time of one assignment."""
 
 
-def seconds_to(cap: Throttle, start: int = 90_000_000, lag: float | None = None) -> float:
+def ramp_seconds(cap: Throttle, start: int = 90_000_000, lag: float | None = None) -> float:
     """Return the duration of the ramp to a cap, in seconds."""
     scene = Scene({subflow(1): start}, cap, lag=lag)
-    scene.judge()
+    scene.decide()
     had = scene.run(MAX_RAMP_SECONDS + 1)
     assert had[-1] == cap.ceil
     return STEP_SECONDS * sum(each > cap.ceil for each in had)
 
 
-def test_the_ramp_is_as_long_as_the_fall_needs() -> None:
-    assert seconds_to(throttle(30_000_000)) == pytest.approx(1.1 / FALL, abs=0.2)
-    assert seconds_to(throttle(10_000_000)) == pytest.approx(2.2 / FALL, abs=0.2)
-    assert seconds_to(CAP_1) > 1.1 * 4.5 / FALL, "slower where an assignment takes long"
+def test_ramp_lasts_as_long_as_the_descent_needs() -> None:
+    assert ramp_seconds(throttle(30_000_000)) == pytest.approx(1.1 / FALL, abs=0.2)
+    assert ramp_seconds(throttle(10_000_000)) == pytest.approx(2.2 / FALL, abs=0.2)
+    assert ramp_seconds(CAP_1) > 1.1 * 4.5 / FALL, "the ramp is slower at rates at which one assignment takes long"
 
 
-def test_the_fall_leaves_low_rates_as_long_as_the_scheduler_needs_to_notice() -> None:
+def test_descent_gives_the_scheduler_time_at_low_rates() -> None:
     for rate in (500_000, 1_000_000, 100_000_000):
         assert fall(rate, 0, 0) <= FALL
         assert fall(rate, 0, 0) * 8 * ASSIGNMENT_BYTES / rate <= FALL_PER_ASSIGNMENT
 
 
-def test_the_rate_is_held_while_the_others_are_ahead_and_goes_on_when_they_are_not() -> None:
+def test_rate_is_held_while_the_other_subflows_are_ahead() -> None:
     scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0)
-    scene.judge()
+    scene.decide()
     scene.run(1)
     scene.lag = 2 * MOST
     held = scene.run(2)[5:]
@@ -229,59 +229,59 @@ def test_the_rate_is_held_while_the_others_are_ahead_and_goes_on_when_they_are_n
     assert had[-1] < 0.6 * held[0]
 
 
-def test_a_lag_of_what_one_assignment_takes_holds_nothing() -> None:
+def test_lag_of_one_assignment_does_not_hold_the_rate() -> None:
     assert fall(1_000_000, 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == fall(1_000_000, 0, SIBLING_RATE)
     assert fall(1_000_000, MOST + 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == 0
 
 
-def test_behind_fast_paths_the_lag_is_bounded_in_bytes() -> None:
+def test_lag_behind_fast_paths_is_bounded_in_bytes() -> None:
     assert fall(50_000_000, LAG_SECONDS / 2, SIBLING_RATE) > 0
     assert fall(50_000_000, LAG_SECONDS / 2, 100_000_000) == 0
 
 
-def test_paths_of_different_delay_do_not_hold_the_ramp() -> None:
-    assert seconds_to(CAP_1, lag=MAX_BASE_LAG_SECONDS) == pytest.approx(seconds_to(CAP_1), abs=0.2)
+def test_different_path_delays_do_not_hold_the_ramp() -> None:
+    assert ramp_seconds(CAP_1, lag=MAX_BASE_LAG_SECONDS) == pytest.approx(ramp_seconds(CAP_1), abs=0.2)
 
 
 def test_sequence_numbers_may_wrap() -> None:
     scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0, first_sequence=(1 << 64) - 1000)
-    scene.judge()
+    scene.decide()
     scene.run(1)
     scene.lag = 2 * MOST
     held = scene.run(2)[5:]
     assert held[-1] > 0.95 * held[0]
 
 
-def test_a_client_that_never_catches_up_is_capped_in_the_end() -> None:
+def test_client_that_stays_behind_is_capped_after_the_longest_ramp() -> None:
     scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0)
-    scene.judge()
+    scene.decide()
     scene.run(1)
     scene.lag = 100.0
     had = scene.run(MAX_RAMP_SECONDS)
     assert had[-1] == 1_000_000
-    assert min(each for each in had if each > 1_000_000) < 2_000_000, "most of the way softly"
+    assert min(each for each in had if each > 1_000_000) < 2_000_000, "most of the descent is soft"
     assert not scene.transitions.busy
 
 
-def test_siblings_are_sampled_as_long_as_the_ramp_goes_on() -> None:
+def test_siblings_are_sampled_until_the_ramp_ends() -> None:
     scene = Scene({subflow(1): 90_000_000}, lag=0.0)
-    scene.judge()
+    scene.decide()
     scene.run(1)
     assert set(scene.transitions.urgent()) == {subflow(1), SIBLING}
     scene.run(RAMP_SECONDS)
     assert not scene.transitions.urgent()
 
 
-def test_those_that_share_a_cap_go_down_to_it_together() -> None:
+def test_subflows_of_a_shared_cap_descend_together() -> None:
     scene = Scene({subflow(1): 40_000_000, subflow(2): 50_000_000})
-    scene.judge()
+    scene.decide()
     had = scene.run(RAMP_SECONDS + 2)
-    assert min(each for each in had if each > 5_000_000) < 6_000_000, "no fall at the end"
+    assert min(each for each in had if each > 5_000_000) < 6_000_000, "the rate makes no step at the end"
 
 
-def test_what_siblings_brought_in_some_milliseconds_is_not_their_rate() -> None:
+def test_rate_of_siblings_is_not_measured_over_milliseconds() -> None:
     scene = Scene({subflow(1): 90_000_000}, lag=0.0)
-    scene.judge()
+    scene.decide()
     scene.run(1.0)
     (ramp,) = scene.transitions._ramps.values()
     sockets = {each: scene.sample(each) for each in scene.transitions.urgent()}
@@ -293,11 +293,11 @@ def test_what_siblings_brought_in_some_milliseconds_is_not_their_rate() -> None:
     assert ramp.others_rate == before
 
 
-def test_a_rate_is_taken_over_the_time_between_the_moments_when_the_socket_was_read() -> None:
+def test_rate_is_measured_between_two_readings_of_the_socket() -> None:
     scene = Scene({subflow(1): 90_000_000})
-    scene.judge()
+    scene.decide()
     list(scene.transitions.step(3.0))
-    # A sweep that began before the subflow came, one after it, and a look-up
+    # A sweep that began before the subflow, one that began after it, and a look-up
     for read, now in ((1.0, 4.05), (3.5, 4.5), (4.6, 4.6)):
         scene.now = read
         scene.transitions.observe([subflow(1)], {subflow(1): scene.sample(subflow(1))._replace(read=read)}, now)

@@ -10,7 +10,7 @@ import pytest
 from mptcp_throttler.runtime.event_loop import wait_at_most
 
 
-def test_a_cancellation_that_comes_with_the_event_ends_the_task() -> None:
+def test_cancellation_at_the_same_time_as_the_event_ends_the_task() -> None:
     async def scenario() -> None:
         event = asyncio.Event()
         task = asyncio.create_task(wait_at_most(event, 10))
@@ -23,5 +23,5 @@ def test_a_cancellation_that_comes_with_the_event_ends_the_task() -> None:
     asyncio.run(scenario())
 
 
-def test_it_ends_when_time_is_up() -> None:
+def test_waiting_ends_after_the_given_time() -> None:
     asyncio.run(wait_at_most(asyncio.Event(), 0.001))

@@ -144,10 +144,10 @@ class Frame(NamedTuple):
         return ETHERNET[version] + bytes(packet)
 
 
-def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int, told: int) -> int | None:
+def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int, measured: int) -> int | None:
     """Return the path for a frame at *now*, or None if it is dropped.
 
-    *told*: when the queue lengths of *paths* were valid.
+    *measured*: when the queue lengths of *paths* were valid.
     """
     size = frame.size
     costs = dict[int, float]()
@@ -162,7 +162,7 @@ def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, n
         elif split.mode is Mode.ORDER:
             costs[index] = index if wait <= split.spill else NO_ROOM + wait + took(split, index, path, size)
         else:
-            stands = max(wait, told + path.queue - now)
+            stands = max(wait, measured + path.queue - now)
             late = stands + path.delay
             done = stands + took(split, index, path, size) + min(path.delay, split.spill)
             costs[index] = (late if frame.is_light else done) + (NO_ROOM if wait > ROOM else 0)
@@ -192,7 +192,7 @@ def drawn_path(random: Random, version: int, number: int) -> PathState:
 
 
 @given(seed=st.integers(0, 1 << 32))
-def test_each_packet_goes_where_the_model_says(kernel: Kernel, seed: int) -> None:
+def test_splitter_chooses_the_path_of_the_model(kernel: Kernel, seed: int) -> None:
     random = Random(seed)
     split, version = MODES[random.choice(sorted(MODES))], random.choice([4, 6])
     paths = [drawn_path(random, version, number) for number in range(random.randint(1, MOST_PATHS))]
@@ -200,9 +200,9 @@ def test_each_packet_goes_where_the_model_says(kernel: Kernel, seed: int) -> Non
     weights, duplicate = tuple(random.choices(range(1, 1001), k=4)), random.random() < 0.5
     split = replace(split, weights=weights, duplicate=duplicate, queue=queue)
     inside, daemon_is_gone = ends(version, 0, 51820), random.random() < 0.25
-    said = time.monotonic_ns()
-    said -= 6000 * MS if daemon_is_gone else 0
-    with mock.patch("time.monotonic_ns", return_value=said):
+    measured = time.monotonic_ns()
+    measured -= 6000 * MS if daemon_is_gone else 0
+    with mock.patch("time.monotonic_ns", return_value=measured):
         kernel.programs.set_tunnel(0, inside, paths, split, split.queue)
     if daemon_is_gone:
         paths, split = [replace(each, alive=True) for each in paths], replace(split, queue=0)
@@ -210,11 +210,11 @@ def test_each_packet_goes_where_the_model_says(kernel: Kernel, seed: int) -> Non
         size, service = random.choice([80, 299, 300, random.randint(80, 1500)]), random.choice([0, 3, 0x88, 0xB8, 0xBB])
         copied = random.randrange(MOST_PATHS) if random.random() < 0.25 else None
         frame = Frame(size, service, copied, random.random() < 0.5)
-        one_packet(kernel, inside, split, paths, frame, random, said)
+        one_packet(kernel, inside, split, paths, frame, random, measured)
 
 
 def one_packet(
-    kernel: Kernel, inside: Ends, split: Split, paths: list[PathState], frame: Frame, random: Random, told: int
+    kernel: Kernel, inside: Ends, split: Split, paths: list[PathState], frame: Frame, random: Random, measured: int
 ) -> None:
     now, wait = time.monotonic_ns(), random.choice([12, 200]) * MS
     next_free = [now + random.randint(-wait // 4, wait) for _ in range(MOST_PATHS)]
@@ -225,7 +225,7 @@ def one_packet(
     end = time.monotonic_ns()
     after = kernel.remembered()
     times = [start + (end - start) * part // 16 for part in range(17)]
-    possible = {chosen(split, paths, before, frame, each, told) for each in times}
+    possible = {chosen(split, paths, before, frame, each, measured) for each in times}
     if possible == {None} or (None in possible and result == DROPPED):
         assert result == DROPPED
         assert after == before
@@ -247,7 +247,7 @@ def one_packet(
 
 
 @given(weights=st.lists(st.integers(1, 100), min_size=2, max_size=4), dead=st.integers(0, 3), seed=st.integers(0, 99))
-def test_bytes_are_shared_by_the_weights_and_a_dead_path_has_nothing_to_catch_up(
+def test_bytes_follow_the_weights_after_a_path_was_dead(
     kernel: Kernel, weights: list[int], dead: int, seed: int
 ) -> None:
     split, inside = Split(Mode.WEIGHTS, weights=tuple(weights)), ends(4, 0, 51820)
@@ -274,7 +274,7 @@ def test_bytes_are_shared_by_the_weights_and_a_dead_path_has_nothing_to_catch_up
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_comes_before_the_daemon_has_told_where_it_goes_is_dropped(kernel: Kernel, version: int) -> None:
+def test_packet_of_an_unconfigured_tunnel_is_dropped(kernel: Kernel, version: int) -> None:
     """Defect: the packet was sent to port 0 of the address 0.0.0.0."""
     outside, inside = ends(version, 1, 4501), ends(version, 0, 51820)
     came = Frame(1000).packed(Ends(outside.remote, outside.local), 7)
@@ -286,8 +286,8 @@ def test_what_comes_before_the_daemon_has_told_where_it_goes_is_dropped(kernel: 
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_the_sum_of_a_packet_that_the_device_has_made_is_right_after_it(kernel: Kernel, version: int) -> None:
-    """Defect: for IPv6 it was wrong, and the kernel attributed this to the device."""
+def test_programs_keep_a_device_checksum_right(kernel: Kernel, version: int) -> None:
+    """Defect: for IPv6 the checksum was wrong, and the kernel blamed the device."""
     inside, outside = ends(version, 5, 51820), ends(version, 6, 4500)
     path = PathState(outside, 100, ip_address(ADDRESSES[version].format(200)))
     kernel.programs.set_tunnel(5, inside, [path], Split())
@@ -298,7 +298,7 @@ def test_the_sum_of_a_packet_that_the_device_has_made_is_right_after_it(kernel: 
         assert kernel.run(program, frame, summed=True)[0] == REDIRECTED
 
 
-def test_paths_that_swap_their_addresses_lose_none(kernel: Kernel) -> None:
+def test_paths_that_swap_addresses_keep_both_entries(kernel: Kernel) -> None:
     """Defect: forgetting the second path's old address deleted the entry that the first path had just got."""
     tunnel = 9
     first, second = (ends(4, number, 4590) for number in (11, 12))
@@ -314,7 +314,7 @@ def test_paths_that_swap_their_addresses_lose_none(kernel: Kernel) -> None:
     assert kernel.run(JOINER, Frame(1000).packed(Ends(first.remote, first.local), 7))[0] != REDIRECTED
 
 
-def test_a_map_that_is_not_as_the_programs_have_it_is_refused() -> None:
+def test_map_of_another_size_is_refused() -> None:
     bpf = Bpf()
     table = bpf.array("test_states", STATE_HEAD.size + MOST_PATHS * PATH_STATE.size - 8, 1)
     with pytest.raises(KernelError, match=r"mptcp_tunnel\.o is of another version; run makes it anew"):

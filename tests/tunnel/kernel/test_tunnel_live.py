@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with both daemons on the real kernel. At each end runs a UDP program that does not know of the tunnel."""
+"""Tests with both daemons on the real kernel. A UDP program that does not know of the tunnel runs at each end."""
 
 from __future__ import annotations
 
@@ -201,17 +201,17 @@ def daemons(site: Site) -> Iterator[tuple[Process, Process]]:
 
 
 @contextmanager
-def both(site: Site) -> Iterator[tuple[Process, Process]]:
+def connected_daemons(site: Site) -> Iterator[tuple[Process, Process]]:
     """Run both daemons, and wait until the programs reach each other through the tunnel."""
     with daemons(site) as processes:
         wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
         yield processes
 
 
-def test_a_program_uses_both_paths_and_nothing_is_left(site: Site, require: Callable[..., None]) -> None:
+def test_program_uses_both_paths_and_daemons_clean_up(site: Site, require: Callable[..., None]) -> None:
     before = [kernel_state(node) for node in (site.relay, site.proxy)]
     echo = [sys.executable, "-I", "-c", ECHO]
-    with site.proxy.running(echo), both(site):
+    with site.proxy.running(echo), connected_daemons(site):
         assert site.exchange(500) >= 495
         for node in (site.relay, site.proxy):
             wait_until(lambda: min(each["packets_sent"] for each in site.paths(node)) > 100, "both carry something")  # noqa: B023
@@ -219,33 +219,33 @@ def test_a_program_uses_both_paths_and_nothing_is_left(site: Site, require: Call
         assert differences(state, kernel_state(node)) == []
 
 
-def test_what_a_path_takes_is_found(site: Site) -> None:
+def test_packet_size_of_each_path_is_found(site: Site) -> None:
     for node in (site.relay, site.proxy):
         node.run(["ip", "link", "set", "u1", "mtu", "1430"])
-    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
-        wait_until(lambda: [each["mtu"] for each in site.paths(site.relay)] == [1500, 1420], "both are known")
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
+        wait_until(lambda: [each["mtu"] for each in site.paths(site.relay)] == [1500, 1420], "both paths are known")
     for node in (site.relay, site.proxy):
         node.run(["ip", "link", "set", "u1", "mtu", "1500"])
 
 
-def test_killed_daemons_leave_the_tunnel_and_their_successors_nothing(site: Site) -> None:
+def test_tunnel_survives_killed_daemons_and_new_ones_clean_up(site: Site) -> None:
     before = [kernel_state(node) for node in (site.relay, site.proxy)]
-    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site) as (relay, proxy):
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site) as (relay, proxy):
         site.exchange(20)
         relay.kill()
         proxy.kill()
         # The packets that the resequencers hold when they end are lost.
-        wait_until(lambda: site.exchange(20) == 20, "no packet waits for a resequencer")
-        assert site.exchange(200) >= 195, "the programs go on with what they were told"
-        with both(site):
+        wait_until(lambda: site.exchange(20) == 20, "packets pass without a resequencer")
+        assert site.exchange(200) >= 195, "the BPF programs keep their last configuration"
+        with connected_daemons(site):
             assert site.exchange(200) >= 195
     for node, state in zip((site.relay, site.proxy), before, strict=True):
         assert differences(state, kernel_state(node)) == []
 
 
-def test_a_second_daemon_touches_nothing(site: Site) -> None:
+def test_second_daemon_changes_nothing(site: Site) -> None:
     """Defect: the second daemon removed the first one's device, and took its status socket."""
-    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         before = kernel_state(site.relay)
         settings = site.settings(site.relay)
         other = settings.with_name("other-tunnel.yaml")
@@ -262,10 +262,10 @@ def test_a_second_daemon_touches_nothing(site: Site) -> None:
         assert site.exchange(100) >= 98
 
 
-def test_what_others_remove_is_put_back(site: Site) -> None:
+def test_daemon_restores_rules_routes_and_filters(site: Site) -> None:
     """systemd-networkd removes rules that it does not know, and a firewall that is reloaded removes all tables."""
     states = [kernel_state(node) for node in (site.relay, site.proxy)]
-    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         before = kernel_state(site.relay)
         for family in FAMILIES:
             site.relay.run(["ip", family, "rule", "flush", "pref", "7712"])
@@ -275,7 +275,7 @@ def test_what_others_remove_is_put_back(site: Site) -> None:
         site.relay.run(["sh", "-c", "nft delete table inet mptcp_tunnel || iptables -t raw -F PREROUTING"])
         (number,) = re.findall(r"^\s*7712\s+(\d+)", site.relay.run(["cat", QUEUES]).stdout, re.M)
         os.kill(int(number), signal.SIGKILL)
-        wait_until(lambda: differences(before, kernel_state(site.relay)) == [], "all is there again", timeout=30)
+        wait_until(lambda: differences(before, kernel_state(site.relay)) == [], "all objects exist again", timeout=30)
         wait_until(lambda: "7712" in site.relay.run(["cat", QUEUES]).stdout, "so is the resequencer", timeout=30)
         assert site.exchange(200) >= 195
         assert site.queued(site.relay) > 0
@@ -283,23 +283,27 @@ def test_what_others_remove_is_put_back(site: Site) -> None:
         assert differences(state, kernel_state(node)) == []
 
 
-def test_a_path_that_is_silent_is_left_and_comes_back(site: Site) -> None:
+def test_silent_path_is_unused_until_it_answers_again(site: Site) -> None:
     echo = [sys.executable, "-I", "-c", ECHO]
-    with site.proxy.running(echo), both(site):
+    with site.proxy.running(echo), connected_daemons(site):
         site.exchange(20)
         with site.proxy.link_down("u1"):
-            wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "it is silent")
+            wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "the path is silent")
             assert site.exchange(200) >= 195
-        wait_until(lambda: site.alive(site.relay) == [True, True], "it is back", timeout=5)
+        wait_until(lambda: site.alive(site.relay) == [True, True], "the path is back", timeout=5)
 
 
-def test_a_dead_path_is_not_used_though_nothing_is_heard_of_the_other(site: Site) -> None:
+def test_dead_path_stays_unused_when_the_other_falls_silent(site: Site) -> None:
     """Defect: when the relay's daemon had died, the proxy's daemon no longer updated its BPF programs.
 
     After 5 s these used all paths.
     """
-    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site) as (relay, _), site.proxy.link_down("u1"):
-        wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "it is silent")
+    with (
+        site.proxy.running([sys.executable, "-I", "-c", ECHO]),
+        connected_daemons(site) as (relay, _),
+        site.proxy.link_down("u1"),
+    ):
+        wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "the path is silent")
         relay.kill()
         wait_until(lambda: site.paths(site.proxy)[0]["silent_s"] > 6, "the other is silent for long")
         before = [each["packets_sent"] for each in site.paths(site.proxy)]
@@ -309,16 +313,16 @@ def test_a_dead_path_is_not_used_though_nothing_is_heard_of_the_other(site: Site
         assert site.paths(site.proxy)[1]["packets_sent"] == before[1]
 
 
-def test_an_uplink_goes_and_comes_back_as_another_device(site: Site) -> None:
+def test_uplink_is_used_again_after_it_returns_as_a_new_device(site: Site) -> None:
     """The relay gets a new address on it, and at the proxy it is also a new device."""
-    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         site.exchange(20)
         unlink(site.relay, 1)
-        wait_until(lambda: "not there" in site.paths(site.relay)[1]["trouble"], "the relay misses it")
-        wait_until(lambda: sum(site.alive(site.proxy)) == 1, "the proxy has left it")
+        wait_until(lambda: "not there" in site.paths(site.relay)[1]["trouble"], "the relay reports the missing uplink")
+        wait_until(lambda: sum(site.alive(site.proxy)) == 1, "the proxy has stopped using the path")
         assert site.exchange(100) >= 98
         link(site.relay, site.proxy, 1, host=7)
-        wait_until(lambda: site.alive(site.relay) == [True, True], "it is back")
+        wait_until(lambda: site.alive(site.relay) == [True, True], "the path is back")
         wait_until(lambda: site.paths(site.proxy)[-1]["remote"] == "10.93.1.7", "the proxy knows where")
         before = [each["packets_sent"] for each in site.paths(site.proxy)]
         assert site.exchange(200) >= 195
@@ -330,15 +334,15 @@ def test_an_uplink_goes_and_comes_back_as_another_device(site: Site) -> None:
         link(site.relay, site.proxy, 1)  # Restore the link as the fixture made it
 
 
-def test_a_proxy_follows_a_change_of_its_gateway(site: Site) -> None:
+def test_proxy_follows_a_changed_gateway(site: Site) -> None:
     """Defect: the proxy's daemon looked up the route to a relay only when the relay's address changed."""
-    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         # The ARP entries are permanent, because a node that asks by ARP would reveal its own address.
         for node, other, neighbour in ((site.proxy, site.relay, "10.93.1.9"), (site.relay, site.proxy, "10.93.1.2")):
             address = other.run(["cat", "/sys/class/net/u1/address"]).stdout.strip()
             node.run(["ip", "neigh", "replace", neighbour, "dev", "u1", "nud", "permanent", "lladdr", address])
         site.proxy.run(["ip", "route", "add", "10.93.1.1", "via", "10.93.1.9", "dev", "u1"])
-        # Nobody answers ARP requests for the old gateway
+        # No host answers ARP requests for the old gateway
         site.relay.run(["sysctl", "-q", "net.ipv4.conf.u1.arp_ignore=8"])
         site.proxy.run(["ip", "neigh", "flush", "to", "10.93.1.1"])
 
@@ -389,16 +393,16 @@ def bare_ip_link(site: Site) -> Iterator[None]:
         yield
 
 
-def test_an_uplink_without_an_ethernet_header(site: Site) -> None:
+def test_uplink_without_ethernet_header_carries_packets(site: Site) -> None:
     unlink(site.relay, 1)
-    with bare_ip_link(site), site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+    with bare_ip_link(site), site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         assert site.exchange(500) >= 495
         for node in (site.relay, site.proxy):
             wait_until(lambda: min(each["packets_received"] for each in site.paths(node)) > 100, "both bring something")  # noqa: B023
     link(site.relay, site.proxy, 1)  # Restore the link as the fixture made it
 
 
-def test_a_relay_that_comes_by_the_other_ip_version_is_followed(site: Site) -> None:
+def test_proxy_follows_a_relay_to_the_other_ip_version(site: Site) -> None:
     """Defect: the program at the proxy kept the first address of the relay's program, which no longer led anywhere."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), site.daemon(site.proxy) as proxy:
         wait_until(partial(site.answers, site.proxy), "the proxy's daemon answers", process=proxy)
@@ -427,12 +431,12 @@ def test_a_relay_that_comes_by_the_other_ip_version_is_followed(site: Site) -> N
         proxy.stop()
 
 
-def test_a_backlog_of_messages_is_not_answered(site: Site) -> None:
+def test_old_queued_probes_are_not_answered(site: Site) -> None:
     """Defect: after a stall, the daemon answered all queued old probes first.
 
     The paths seemed dead as long as that took.
     """
-    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site) as (_, proxy):
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site) as (_, proxy):
         with site.proxy.entered(), closing(Receiver("u0")) as tap:
             while not (waited := tap.read(1)):
                 site.exchange(20)
@@ -446,7 +450,7 @@ def test_a_backlog_of_messages_is_not_answered(site: Site) -> None:
             for _ in range(50):
                 copier.sendto(payload, (PEER, PORT))
             time.sleep(1)  # The messages wait at least this long
-            wait_until(lambda: site.alive(site.relay) == [False, False], "the relay says that it hears nobody")
+            wait_until(lambda: site.alive(site.relay) == [False, False], "the relay reports that no end answers")
             proxy.signal(signal.SIGCONT)
             wait_until(lambda: site.alive(site.relay) == [True, True], "the paths live")
             copier.sendto(payload, (PEER, PORT))
@@ -457,7 +461,7 @@ def test_a_backlog_of_messages_is_not_answered(site: Site) -> None:
 
 
 @pytest.mark.parametrize("class_id", [0, 0x4D500001, 0x80010001, 0xFFFFFFFE])
-def test_messages_leave_in_any_class_and_are_not_taken_for_what_comes(site: Site, class_id: int) -> None:
+def test_sent_messages_keep_their_class_and_are_not_received(site: Site, class_id: int) -> None:
     with site.relay.entered(), closing(Sender("u0")) as sender, closing(Receiver("u0")) as own:
         with site.proxy.entered(), closing(Receiver("u0")) as receiver:
             to = UdpEnds(End(ip_address("10.93.0.1"), 4000), End(ip_address("10.93.0.2"), 4000))
@@ -472,11 +476,11 @@ def test_messages_leave_in_any_class_and_are_not_taken_for_what_comes(site: Site
         assert own.read(9) == []
 
 
-def test_forged_and_repeated_messages_move_nothing(site: Site) -> None:
+def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
     """Send messages with a wrong key, copies from another address and in a victim's name, and random bytes."""
     victim, attacker = End(ip_address("10.93.0.77"), 99), ("10.93.0.1", 6666)
     to = End(ip_address(PEER), PORT)
-    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
+    with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         before = [each["remote"] for each in site.paths(site.proxy)]
         site.relay.run(["ip", "addr", "add", f"{victim.address}/24", "dev", "u0"])
         with site.proxy.entered():
@@ -484,7 +488,7 @@ def test_forged_and_repeated_messages_move_nothing(site: Site) -> None:
         with site.relay.entered():
             copier, hears = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
             spoofer = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-        asked, answered, sockets = Counter[socket.socket](), Counter[socket.socket](), (copier, hears)
+        sent, answered, sockets = Counter[socket.socket](), Counter[socket.socket](), (copier, hears)
         with closing(tap), copier, hears, spoofer:
             copier.bind(attacker)
             hears.bind((str(victim.address), victim.port))
@@ -493,14 +497,14 @@ def test_forged_and_repeated_messages_move_nothing(site: Site) -> None:
                 site.exchange(20)
                 waited = tap.read(64)
                 stamps = [each.came for each in waited]
-                assert stamps == sorted(set(stamps)), "each has the time at which it came, none that of reading"
+                assert stamps == sorted(set(stamps)), "each message has its time of arrival, not of reading"
                 for _, payload, _ in waited:
                     copied += 1
                     for _ in range(3):
                         copier.sendto(payload, (PEER, PORT))
                         spoofer.sendto(packet_of(UdpEnds(victim, to), payload), (PEER, 0))
                     for each in sockets:
-                        asked[each] += 3 * len(payload)
+                        sent[each] += 3 * len(payload)
             for number in range(2000):
                 message = Message(Kind.PROBE, number % 9, time.monotonic_ns(), 1, 1, 1, 1, 0)
                 copier.sendto(packed(message, Key(b"x" * 32)), (PEER, PORT))
@@ -511,8 +515,8 @@ def test_forged_and_repeated_messages_move_nothing(site: Site) -> None:
                 with suppress(BlockingIOError):
                     while True:
                         answered[each] += len(each.recv(2048))
-                assert answered[each] <= asked[each], "nobody gets more than was sent in his name"
-        assert answered[hears] > 0, "what was copied is true"
+                assert answered[each] <= sent[each], "no address gets more than was sent in its name"
+        assert answered[hears] > 0, "the copied messages were valid"
         assert [each["remote"] for each in site.paths(site.proxy)] == before
         assert site.alive(site.relay) == site.alive(site.proxy) == [True, True]
 
@@ -533,7 +537,7 @@ def wireguard(node: LiveNode, private: str, public: str, address: str, more: str
     return node.running(["unshare", "--mount", "env", in_userspace, "sh", "-c", script])
 
 
-def test_wireguard_loses_a_path_in_a_download(site: Site) -> None:
+def test_wireguard_download_survives_the_loss_of_a_path(site: Site) -> None:
     """WireGuard is not modified. The client must receive exactly the data that were sent."""
     keys = [subprocess.run(["wg", "genkey"], text=True, capture_output=True, check=True).stdout for _ in range(2)]
     public = [
@@ -612,7 +616,7 @@ def split(site: Site, line: str) -> Iterator[tuple[socket.socket, socket.socket]
         yield here, there
 
 
-def test_bundles_are_taken_apart_and_use_both_paths(site: Site) -> None:
+def test_gso_bundles_are_split_over_both_paths(site: Site) -> None:
     """UDP GSO, which wireguard-go uses. The uplinks compute no checksums, so that wrong ones are noticed."""
     for number in range(2):
         site.relay.run(["ethtool", "-K", f"u{number}", "tx", "off"])
@@ -628,7 +632,7 @@ def test_bundles_are_taken_apart_and_use_both_paths(site: Site) -> None:
         assert received(there, 2) == [b"light"], "once"
 
 
-def test_light_packets_and_calls_go_by_two_paths(site: Site) -> None:
+def test_small_and_expedited_packets_are_duplicated(site: Site) -> None:
     with split(site, "duplicate: true") as (here, there):
         for size, service, copies in ((100, 0, 2), (1000, 0, 1), (1000, 0xB8, 2)):
             before = sent(site)
@@ -638,4 +642,4 @@ def test_light_packets_and_calls_go_by_two_paths(site: Site) -> None:
                 here.sendto(packet, (PEER, PORT))
             assert sorted(received(there, 50 * copies)) == sorted(packets * copies)
             if copies == 2:
-                wait_until(lambda: min(map(sub, sent(site), before)) >= 50, "one goes by each path")  # noqa: B023
+                wait_until(lambda: min(map(sub, sent(site), before)) >= 50, "each path carries one")  # noqa: B023

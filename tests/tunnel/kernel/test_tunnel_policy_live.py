@@ -102,7 +102,7 @@ def connections(throttler: Throttler) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("backend", ["iptables", "nftables"])
-def test_a_cap_holds_on_one_path_and_goes_with_the_throttler(
+def test_cap_holds_on_one_path_and_ends_with_the_throttler(
     site: live.Site, backend: str, require: Callable[..., None]
 ) -> None:
     require("htb", *(["ipset", "iptables-legacy"] if backend == "iptables" else ["nftables"]))
@@ -111,7 +111,7 @@ def test_a_cap_holds_on_one_path_and_goes_with_the_throttler(
     def classes() -> list[int]:
         return [each["class"] for each in site.paths(proxy)]
 
-    with proxy.running([sys.executable, "-I", "-c", SENT]), live.both(site), flooded(site):
+    with proxy.running([sys.executable, "-I", "-c", SENT]), live.connected_daemons(site), flooded(site):
         before = kernel_state(proxy)
         throttler = start_throttler(proxy, config(proxy, tunnels, backend))
         wait_until(lambda: all(classes()), "the paths are in classes", process=throttler.process)
@@ -119,11 +119,13 @@ def test_a_cap_holds_on_one_path_and_goes_with_the_throttler(
         free, dear = passed(proxy, "u0"), passed(proxy, "u1")
         assert rate(lambda: passed(proxy, "u1").get(of_cap, 0), 1_000_000) <= 1.15 * CAP
         more = {key: value - dear.get(key, 0) for key, value in passed(proxy, "u1").items()}
-        assert more["4d50:ffff"] < 0.05 * more[of_cap], "all of the path is in the class"
+        assert more["4d50:ffff"] < 0.05 * more[of_cap], "all packets of the path are in the class"
         assert passed(proxy, "u0")[of_other] - free.get(of_other, 0) > 2 * more[of_cap], "the other carries more"
         throttler.process.kill()
         throttler = start_throttler(proxy, config(proxy, tunnels, backend))
-        assert [f"4d50:{each & 0xFFFF:x}" for each in classes()] == [of_other, of_cap], "it takes over what was left"
+        assert [f"4d50:{each & 0xFFFF:x}" for each in classes()] == [of_other, of_cap], (
+            "the new daemon takes over the leftovers"
+        )
         (shown,) = connections(throttler)
         assert [each["path"] for each in shown["subflows"]] == ["cheap", "dear"]
         wait_until(lambda: connections(throttler)[0]["bytes_sent"] > 0, "bytes are counted")
@@ -137,7 +139,7 @@ def test_a_cap_holds_on_one_path_and_goes_with_the_throttler(
         throttler.process.kill()
         command = [proxy.program("mptcp-throttler"), "cleanup", "--config", str(throttler.config)]
         assert proxy.popen(command, name="cleanup", mounts=throttler_mounts(proxy)).wait(60) == 0
-        wait_until(lambda: classes() == [0, 0], "what a killed one left is gone")
+        wait_until(lambda: classes() == [0, 0], "the leftovers of a killed daemon are gone")
         assert differences(before, kernel_state(proxy)) == []
         with proxy.link_down("u0"):
             wait_until(lambda: site.alive(proxy) == [False, True], "the other is silent")

@@ -45,11 +45,11 @@ class Link:
 
 
 @pytest.mark.parametrize("rate", [1e6, 5e6, 10e6, 30e6, 100e6])
-def test_the_rate_of_a_path_is_found(rate: float) -> None:
+def test_estimator_finds_the_rate_of_a_path(rate: float) -> None:
     assert Link(rate).run(10) == pytest.approx(rate, rel=0.1)
 
 
-def test_a_fast_path_is_found_soon_and_is_known_to_be_full_then() -> None:
+def test_estimator_finds_a_high_rate_within_two_seconds() -> None:
     """Defect: the search took several seconds, as long as loading a web page."""
     link = Link(100e6)
     assert not link.estimator.full
@@ -57,7 +57,7 @@ def test_a_fast_path_is_found_soon_and_is_known_to_be_full_then() -> None:
     assert link.estimator.full
 
 
-def test_the_rate_does_not_rise_while_a_queue_stands() -> None:
+def test_rate_does_not_rise_while_the_path_has_a_queue() -> None:
     link = Link(10e6)
     link.run(5)
     queues = []
@@ -70,7 +70,7 @@ def test_the_rate_does_not_rise_while_a_queue_stands() -> None:
     assert max(queues) <= QUEUE
 
 
-def test_a_rate_that_falls_and_rises_is_followed() -> None:
+def test_estimator_follows_a_changing_rate() -> None:
     link = Link(10e6)
     link.run(5)
     link.rate = 3e6
@@ -79,7 +79,7 @@ def test_a_rate_that_falls_and_rises_is_followed() -> None:
     assert link.run(6) == pytest.approx(10e6, rel=0.15)
 
 
-def test_a_path_that_carries_little_keeps_its_rate() -> None:
+def test_lightly_used_path_keeps_its_rate() -> None:
     link = Link(10e6)
     link.run(5)
     before = link.estimator.rate
@@ -87,7 +87,7 @@ def test_a_path_that_carries_little_keeps_its_rate() -> None:
     assert link.estimator.rate == pytest.approx(before, rel=0.1)
 
 
-def test_a_queue_of_others_does_not_take_the_rate_of_a_path_that_carries_little() -> None:
+def test_queue_of_other_traffic_does_not_lower_an_unused_rate() -> None:
     """Defect: at the end of a download the queue stood a moment longer, and the rate fell to the minimum."""
     link = Link(10e6)
     link.run(5)
@@ -96,7 +96,7 @@ def test_a_queue_of_others_does_not_take_the_rate_of_a_path_that_carries_little(
     assert link.estimator.rate > 5e6
 
 
-def test_what_does_not_arrive_is_told() -> None:
+def test_estimator_reports_the_share_of_lost_bytes() -> None:
     link = Link(10e6)
     assert link.estimator.loss is None, "nothing was sent"
     link.run(12, load=0.5)
@@ -108,7 +108,7 @@ def test_what_does_not_arrive_is_told() -> None:
     assert link.estimator.loss is None
 
 
-def test_a_path_is_silent_after_a_while() -> None:
+def test_path_counts_as_silent_after_the_limit() -> None:
     link = Link(10e6)
     assert not PathEstimator().lives(link.now, STEP)
     assert link.estimator.heard is not None
@@ -117,7 +117,7 @@ def test_a_path_is_silent_after_a_while() -> None:
     assert link.estimator.lives(link.estimator.heard + 2 * SECOND, SECOND)
 
 
-def test_an_old_message_that_is_told_of_again_shows_no_life() -> None:
+def test_repeated_report_of_an_old_message_keeps_no_path_alive() -> None:
     """Defect: a path that was dead towards the other end counted as alive, because messages still came back."""
     estimator = PathEstimator()
     for time in range(1, 40):
@@ -125,25 +125,25 @@ def test_an_old_message_that_is_told_of_again_shows_no_life() -> None:
     assert not estimator.lives(39 * STEP, STEP)
 
 
-def test_the_other_end_may_begin_anew() -> None:
+def test_estimator_continues_after_a_restart_of_the_other_end() -> None:
     link = Link(10e6)
     link.run(5)
     link.delivered = 0.0
     assert link.run(5) == pytest.approx(10e6, rel=0.1)
 
 
-def test_the_least_delay_is_of_the_last_while() -> None:
+def test_least_delay_is_that_of_the_last_30_seconds() -> None:
     delays = DelayEstimator()
     assert [delays.add(SECOND * time, took) for time, took in ((1, 30), (2, 20), (3, 25), (31, 40))] == [0, 0, 5, 20]
-    assert delays.add(33 * SECOND, 50) == 25, "that of 20 is 31 s old"
+    assert delays.add(33 * SECOND, 50) == 25, "the delay of 20 is 31 s old"
     other = DelayEstimator()
     assert differences([delays, other], 33 * SECOND) == [0, 0]
     other.add(4 * SECOND, 125)
     assert differences([delays, other], 33 * SECOND) == [0, 100]
-    assert differences([delays, other], 35 * SECOND) == [0, 0], "of the other nothing is known any more"
+    assert differences([delays, other], 35 * SECOND) == [0, 0], "the other path's delay is too old"
 
 
-def test_a_path_that_is_full_keeps_a_short_queue() -> None:
+def test_full_path_keeps_a_short_queue() -> None:
     """Defect: rates above the capacity of a path made queues of 30 ms, which delayed calls."""
     link = Link(10e6)
     link.run(5)
@@ -154,7 +154,7 @@ def test_a_path_that_is_full_keeps_a_short_queue() -> None:
     assert max(queues) <= 2 * QUEUE
 
 
-def test_a_path_that_loses_packets_counts_as_longer() -> None:
+def test_loss_adds_a_delay_cost_to_a_path() -> None:
     link = Link(10e6)
     link.run(5)
     assert link.estimator.loss_cost == 0

@@ -25,7 +25,7 @@ MESSAGES = st.builds(
 
 
 @given(MESSAGES, st.integers(SIZE, LARGEST))
-def test_what_is_packed_is_parsed(message: Message, size: int) -> None:
+def test_packed_message_is_parsed_back(message: Message, size: int) -> None:
     payload = packed(message, KEY, size)
     assert len(payload) == size
     assert payload[0] == MAGIC
@@ -35,7 +35,7 @@ def test_what_is_packed_is_parsed(message: Message, size: int) -> None:
 
 
 @given(MESSAGES, st.data())
-def test_a_changed_byte_makes_it_nobodys(message: Message, data: st.DataObject) -> None:
+def test_message_with_a_changed_byte_is_rejected(message: Message, data: st.DataObject) -> None:
     payload = bytearray(packed(message, KEY))
     place = data.draw(st.integers(0, len(payload) - 1))
     payload[place] ^= data.draw(st.integers(1, 255))
@@ -53,7 +53,7 @@ def payloads(draw: st.DrawFn) -> bytes:
 
 
 @given(payloads())
-def test_any_bytes_are_read(payload: bytes) -> None:
+def test_arbitrary_bytes_are_parsed_or_rejected(payload: bytes) -> None:
     """Bytes with the right code are a message, unless their kind is unknown. All others are rejected."""
     sender = sender_of(payload)
     assert (sender is not None) == (SIZE <= len(payload) <= LARGEST and payload[:2] == bytes([MAGIC, VERSION]))
@@ -65,6 +65,6 @@ def test_any_bytes_are_read(payload: bytes) -> None:
             assert packed(message, KEY, len(payload))[:4] == payload[:4]
 
 
-def test_the_identifier_does_not_tell_the_key() -> None:
+def test_message_does_not_contain_the_key() -> None:
     assert b"k" * 8 not in packed(Message(Kind.PROBE, 0, 1, 1, 0, 0, 0, 0), KEY)
     assert KEY.identifier != OTHER.identifier

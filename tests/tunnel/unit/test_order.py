@@ -73,13 +73,13 @@ def order(library: ctypes.CDLL) -> Order:
     return Order(library)
 
 
-def test_what_comes_in_order_is_released_at_once(order: Order) -> None:
+def test_packets_in_order_are_released_at_once(order: Order) -> None:
     for number in range(65_530, 65_550):
         order.take(number, number % 2, MS)
     assert order.released == list(range(65_530, 65_550))
 
 
-def test_a_gap_is_waited_for_until_it_is_filled(order: Order) -> None:
+def test_packets_wait_until_a_gap_is_filled(order: Order) -> None:
     order.take(1, 0, MS)
     order.take(2, 1, MS)
     for number in (4, 5, 6):
@@ -89,18 +89,18 @@ def test_a_gap_is_waited_for_until_it_is_filled(order: Order) -> None:
     assert order.released == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_gap_that_every_path_is_past_is_lost(order: Order) -> None:
+def test_gap_counts_as_lost_when_each_path_is_past_it(order: Order) -> None:
     order.take(1, 0, MS)
     order.take(2, 1, MS)
     order.take(4, 0, 2 * MS)
     assert order.released == [1, 2]
     order.take(5, 1, 2 * MS)
-    assert order.released == [1, 2, 4, 5], "neither path brings 3 any more"
+    assert order.released == [1, 2, 4, 5], "both paths are past packet 3"
     order.take(3, 1, 3 * MS)
-    assert order.released[-1] == 3, "late is better than never"
+    assert order.released[-1] == 3, "a late packet is released"
 
 
-def test_nothing_is_held_longer_than_patience(order: Order) -> None:
+def test_packet_is_held_no_longer_than_the_patience(order: Order) -> None:
     order.take(1, 0, MS)
     order.take(2, 1, MS)
     order.take(4, 0, 2 * MS)
@@ -109,20 +109,20 @@ def test_nothing_is_held_longer_than_patience(order: Order) -> None:
     assert order.released == [1, 2, 4]
 
 
-def test_of_one_path_a_loss_is_known_at_once(order: Order) -> None:
+def test_loss_on_a_single_path_is_detected_at_once(order: Order) -> None:
     order.take(1, 0, MS)
     order.take(3, 0, MS)
     assert order.released == [1, 3]
 
 
-def test_a_path_that_was_idle_for_long_has_no_say(order: Order) -> None:
+def test_long_idle_path_does_not_delay_packets(order: Order) -> None:
     order.take(1, 1, MS)
     order.take(2, 0, 2000 * MS)
     order.take(4, 0, 2001 * MS)
     assert order.released == [1, 2, 4]
 
 
-def test_a_number_far_ahead_begins_anew(order: Order) -> None:
+def test_number_far_ahead_restarts_the_order(order: Order) -> None:
     order.take(1, 0, MS)
     order.take(2, 1, MS)
     order.take(4, 0, MS)
@@ -145,7 +145,7 @@ def arrivals(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], bool]:
 
 
 @given(arrivals())
-def test_each_is_released_once_and_in_order_where_nothing_is_lost(
+def test_each_packet_is_released_once_and_in_order_without_loss(
     library: ctypes.CDLL, drawn: tuple[Sequence[tuple[int, int, int]], bool]
 ) -> None:
     came, lossy = drawn

@@ -21,7 +21,7 @@ ENDS = st.one_of(
 
 
 @given(ENDS, st.binary(min_size=1, max_size=200))
-def test_a_packet_is_what_its_receiver_reads(ends: Ends, payload: bytes) -> None:
+def test_built_packet_is_parsed_by_its_receiver(ends: Ends, payload: bytes) -> None:
     packet = bytearray(packet_of(ends, payload))
     if packet[0] >> 4 == 4:
         packet[2:4] = len(packet).to_bytes(2, "big")  # The kernel fills in this field
@@ -33,7 +33,7 @@ def test_a_packet_is_what_its_receiver_reads(ends: Ends, payload: bytes) -> None
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("size", [1, 76, 1401])
-def test_scapy_finds_the_checksum_right(version: int, size: int) -> None:
+def test_checksum_agrees_with_scapy(version: int, size: int) -> None:
     from scapy.layers.inet import IP, UDP
     from scapy.layers.inet6 import IPv6
 
@@ -61,7 +61,7 @@ def damaged() -> Iterator[bytes]:
         yield bytes(packet) + b"more"
 
 
-def test_a_damaged_packet_is_read_as_scapy_reads_it_or_not_at_all() -> None:
+def test_damaged_packet_is_rejected_or_read_as_by_scapy() -> None:
     from scapy.layers.inet import IP, UDP
     from scapy.layers.inet6 import IPv6
 

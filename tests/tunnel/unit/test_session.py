@@ -45,7 +45,7 @@ class Ends:
         return moved
 
 
-def test_the_second_probe_proves_the_address() -> None:
+def test_second_probe_proves_the_address() -> None:
     ends = Ends()
     assert not ends.exchange()
     assert ends.proxy.paths[0].remote is None
@@ -57,7 +57,7 @@ def test_the_second_probe_proves_the_address() -> None:
     assert ends.relay.alive(ends.now + 5 * SECOND) == [False]
 
 
-def test_a_relay_whose_address_changed_is_followed() -> None:
+def test_proxy_follows_a_changed_address_of_the_relay() -> None:
     ends = Ends()
     other = RELAY._replace(port=40002)
     assert [ends.exchange() for _ in range(3)] == [False, True, False]
@@ -65,7 +65,7 @@ def test_a_relay_whose_address_changed_is_followed() -> None:
     assert ends.proxy.paths[0].remote == other
 
 
-def test_what_is_sent_again_moves_nothing() -> None:
+def test_replayed_probes_change_no_address() -> None:
     """Attack guarded against: copies that arrive before the originals redirect half of a tunnel to a victim."""
     ends = Ends()
     for _ in range(3):
@@ -75,7 +75,7 @@ def test_what_is_sent_again_moves_nothing() -> None:
         for source in (ATTACKER, VICTIM):
             answer, moved = ends.at_proxy(probe, source, 10 * MS)  # before the genuine one
             assert not moved
-            assert answer is not None  # no larger than what came, and useless to who has no key
+            assert answer is not None  # the answer is no larger than the probe, and useless without the key
         answer, moved = ends.at_proxy(probe, RELAY)
         assert not moved
         assert answer is not None
@@ -84,7 +84,7 @@ def test_what_is_sent_again_moves_nothing() -> None:
         assert ends.proxy.paths[0].remote == RELAY
 
 
-def test_a_proxy_that_began_anew_believes_no_old_probe() -> None:
+def test_restarted_proxy_rejects_old_probes() -> None:
     ends = Ends()
     old = []
     for _ in range(5):
@@ -99,14 +99,14 @@ def test_a_proxy_that_began_anew_believes_no_old_probe() -> None:
     assert [ends.exchange() for _ in range(2)] == [False, True]
 
 
-def test_messages_of_the_same_side_and_of_paths_that_are_not_there_are_none() -> None:
+def test_messages_of_the_own_kind_or_unknown_paths_are_ignored() -> None:
     ends = Ends()
     probe = ends.probe()
     assert ends.relay.receive(probe, PROXY, ends.now) == (None, False)
     assert ends.at_proxy(probe._replace(path=1), RELAY) == (None, False)
 
 
-def test_a_tunnel_that_carries_something_is_probed_often() -> None:
+def test_busy_tunnel_is_probed_more_often() -> None:
     ends = Ends()
     assert ends.relay.interval(ends.now) == IDLE_PROBE
     ends.relay.count([PathCounters(1, 100, 0, 0)], ends.now)
@@ -115,10 +115,10 @@ def test_a_tunnel_that_carries_something_is_probed_often() -> None:
     assert ends.relay.interval(ends.now + 6 * SECOND) == IDLE_PROBE
 
 
-def test_no_path_is_taken_to_be_silent_when_the_tunnel_wakes() -> None:
+def test_path_is_not_silent_when_traffic_starts() -> None:
     """Defect: a path was declared silent at once.
 
-    The tunnel had been probed once a second, and from its waking on the path had to be heard within 0.3 s.
+    The tunnel had been probed once a second, but once it carried traffic, an answer had to come within 0.3 s.
     """
     ends = Ends()
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_no_path_is_taken_to_be_silent_when_the_tunnel_wakes() -> None:
     now = ends.now + 900 * MS
     ends.relay.count([PathCounters(1, 100, 0, 0)], now)
     assert ends.relay.alive(now) == [True]
-    assert list(ends.relay.due(now + PROBE)), "and it is probed soon"
+    assert list(ends.relay.due(now + PROBE)), "the path is probed soon"
     assert ends.relay.alive(now + 2 * SECOND) == [False]
 
 
@@ -158,10 +158,10 @@ class TwoPaths:
         return [each // MS for each in (*found, self.proxy.patience(back))]
 
 
-def test_a_path_that_was_dead_before_the_others_fell_silent_is_not_used() -> None:
+def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
     """Defect: if every path was silent, as in a pause of the other daemon, packets were sent on the dead one, too."""
     paths, there = TwoPaths(), [True, True]
-    assert paths.relay.used(paths.now, there) == [True, True], "nobody was ever heard"
+    assert paths.relay.used(paths.now, there) == [True, True], "no path has ever answered"
     for _ in range(4):
         paths.exchange()
     assert paths.relay.used(paths.now + 60 * SECOND, there) == [True, True], "both fell silent at once"
@@ -181,20 +181,22 @@ def test_a_path_that_was_dead_before_the_others_fell_silent_is_not_used() -> Non
     paths.now -= IDLE_PROBE // 2
     paths.exchange()
     paths.relay.count([PathCounters(2, 100, 0, 0)], paths.now + 60 * SECOND)
-    assert paths.relay.used(paths.now + 60 * SECOND, there) == [True, False], "it was to be heard often then"
+    assert paths.relay.used(paths.now + 60 * SECOND, there) == [True, False], (
+        "messages were expected often at that time"
+    )
     paths.dead = set()
     paths.exchange()
     assert paths.relay.used(paths.now + 200 * MS, there) == [True, True]
 
 
-def test_differences_of_delays_are_found_though_the_clocks_differ() -> None:
+def test_delay_differences_are_found_with_different_clocks() -> None:
     paths = TwoPaths()
     for _ in range(4):
         paths.exchange()
     assert paths.differences() == [0, 30, 0, 70, 70 + 10, 30 + 10]
 
 
-def test_a_path_that_is_dead_for_long_has_no_delay() -> None:
+def test_long_dead_path_does_not_count_in_delays() -> None:
     """Defect: packets waited for the delay of a path that no longer carried anything."""
     paths = TwoPaths()
     for _ in range(4):
@@ -206,7 +208,7 @@ def test_a_path_that_is_dead_for_long_has_no_delay() -> None:
 
 
 @pytest.mark.parametrize("host", ["relay", "proxy"])
-def test_a_host_that_began_anew_is_believed_and_its_delays_are_learned_anew(host: str) -> None:
+def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
     """Defect: its clock began anew, and for 30 s every message seemed late or early."""
     paths = TwoPaths()
     for _ in range(4):
@@ -229,7 +231,7 @@ def test_a_host_that_began_anew_is_believed_and_its_delays_are_learned_anew(host
     assert paths.proxy.alive(paths.now + paths.ahead + 200 * MS) == [True, True]
 
 
-def test_a_true_address_is_proven_beside_any_number_of_copiers() -> None:
+def test_true_address_is_proven_despite_copied_probes() -> None:
     """Defect: two attackers who copied its probes took its place among the candidate addresses of the path."""
     ends = Ends()
     for _ in range(3):
@@ -242,11 +244,11 @@ def test_a_true_address_is_proven_beside_any_number_of_copiers() -> None:
         ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
         copies = [ends.at_proxy(probe, ATTACKER._replace(port=port), 25 * MS) for port in range(1, 1000)]
         assert not any(redirected for _, redirected in copies)
-        assert sum(copied is not None for copied, _ in copies) <= UNPROVEN, "a victim gets so many, no more"
+        assert sum(copied is not None for copied, _ in copies) <= UNPROVEN, "a victim gets no more than this number"
     assert ends.proxy.paths[0].remote == other
 
 
-def test_what_size_a_path_takes_is_found_and_its_delay_is_none_of_the_larger_probes() -> None:
+def test_size_search_does_not_change_the_delay_of_a_path() -> None:
     ends = Ends()
     for _ in range(3):
         ends.exchange()
@@ -259,12 +261,12 @@ def test_what_size_a_path_takes_is_found_and_its_delay_is_none_of_the_larger_pro
                 answer, _ = ends.at_proxy(message, RELAY, (20 + longer) * MS)
                 assert answer is not None
                 ends.relay.receive(answer, PROXY, ends.now + (50 + 2 * longer) * MS)
-        assert ends.proxy.paths[0].estimator.queue == 0, "nor is the queue of the way back"
+        assert ends.proxy.paths[0].estimator.queue == 0, "the queue of the reverse direction does not count either"
     assert ends.relay.paths[0].sizes.largest == 1440
     assert ends.relay.paths[0].estimator.queue == 0
 
 
-def test_a_message_that_is_read_late_has_found_no_queue() -> None:
+def test_late_reading_of_a_message_counts_as_no_queue() -> None:
     ends = Ends()
     for _ in range(3):
         ends.exchange()
@@ -280,7 +282,7 @@ def test_a_message_that_is_read_late_has_found_no_queue() -> None:
 
 
 @pytest.mark.parametrize("host", ["relay", "proxy"])
-def test_a_longer_way_is_no_queue(host: str) -> None:
+def test_longer_route_counts_as_no_queue(host: str) -> None:
     """Defect: after a change of uplink or address, the additional delay was taken for a queue for 30 s."""
     ends, longer = Ends(), 70
     for _ in range(3):
@@ -294,7 +296,7 @@ def test_a_longer_way_is_no_queue(host: str) -> None:
     assert (ends.relay if host == "relay" else ends.proxy).paths[0].estimator.queue == 0
 
 
-def test_when_a_path_will_be_silent_is_known() -> None:
+def test_next_silence_predicts_when_a_path_is_silent() -> None:
     ends = Ends()
     assert ends.relay.next_silence(ends.now) is None
     for _ in range(3):
@@ -314,7 +316,7 @@ def test_when_a_path_will_be_silent_is_known() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from([RELAY, ATTACKER, VICTIM]), st.integers(0, 60)), max_size=60)
 )
-def test_whoever_sends_what_again_the_path_is_the_relays(copies: list[tuple[int, End, int]]) -> None:
+def test_no_replay_changes_the_address_of_the_path(copies: list[tuple[int, End, int]]) -> None:
     """Copies of any of the last ten probes arrive from any address, at any time."""
     ends, sent = Ends(), list[Message]()
     ends.exchange()

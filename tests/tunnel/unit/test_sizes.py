@@ -27,29 +27,29 @@ def search(sizes: SizeSearch, takes: int, now: int, lost: float = 0.0) -> int:
 
 
 @pytest.mark.parametrize("takes", [*SIZES, 1450, 9000])
-def test_the_largest_that_passes_is_found(takes: int) -> None:
+def test_search_finds_the_largest_size_that_passes(takes: int) -> None:
     sizes = SizeSearch()
     assert search(sizes, takes, SECOND) < 50_000
     assert sizes.largest == max(each for each in SIZES if each <= takes)
 
 
-def test_a_path_that_becomes_narrower_is_found_out_and_a_dead_one_changes_nothing() -> None:
+def test_search_notices_a_narrower_path_and_ignores_a_dead_one() -> None:
     sizes = SizeSearch()
     search(sizes, 1500, SECOND)
-    assert search(sizes, 1400, 20 * SECOND) == 0, "not so soon"
+    assert search(sizes, 1400, 20 * SECOND) == 0, "the size is searched again only later"
     search(sizes, 0, AGAIN + 20 * SECOND)
     assert sizes.largest == 1500
     search(sizes, 1400, AGAIN + 60 * SECOND)
     assert sizes.largest == 1400
 
 
-def test_some_loss_hides_no_size() -> None:
+def test_search_finds_the_size_despite_loss() -> None:
     sizes = SizeSearch()
     search(sizes, 1500, SECOND, lost=0.2)
     assert sizes.largest == 1500
 
 
-def test_other_messages_are_not_counted() -> None:
+def test_answers_to_other_messages_are_ignored() -> None:
     sizes = SizeSearch()
     assert sizes.next(SECOND) is not None
     assert not sizes.answered(SECOND + 1)

@@ -10,7 +10,7 @@ import pytest
 from mptcp_tunnel.cli import main
 
 
-def test_two_tunnels_need_two_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_tunnels_with_the_same_key_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: with one key for both tunnels, messages went to the wrong tunnel, and its paths never came up."""
     for name in ("a", "b"):
         key = tmp_path / name

@@ -33,7 +33,7 @@ def status(*alive: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("answer", "found"),
     [
         (None, Status.WARN),
         (status(), Status.FAIL),
@@ -42,20 +42,20 @@ def status(*alive: bool) -> dict[str, Any]:
         (status(True, True), Status.OK),
     ],
 )
-def test_what_the_daemon_says_of_paths(tunnel: Tunnel, said: dict[str, Any] | None, found: Status) -> None:
-    (finding,) = doctor.running([tunnel], said)
+def test_finding_for_the_states_of_the_paths(tunnel: Tunnel, answer: dict[str, Any] | None, found: Status) -> None:
+    (finding,) = doctor.running([tunnel], answer)
     assert finding.status is found
     assert found is Status.OK or (finding.why and finding.remedy)
-    assert ("lte" in finding.text) == (said == status(True, False))
+    assert ("lte" in finding.text) == (answer == status(True, False))
 
 
-def test_who_has_the_port(tunnel: Tunnel) -> None:
+def test_finding_for_the_port_of_the_program(tunnel: Tunnel) -> None:
     assert doctor.program(tunnel, {51820}).status is Status.OK
     assert doctor.program(tunnel, {1194}).status is Status.WARN
 
 
 @pytest.mark.parametrize("answer", [b"", b'{"tunnels": [{"na', b"[" * 100_000, b"[]"])
-def test_half_an_answer_of_the_daemon_is_none(
+def test_malformed_answer_of_the_daemon_counts_as_no_answer(
     answer: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "missing", dict)
@@ -84,7 +84,7 @@ def test_half_an_answer_of_the_daemon_is_none(
 
 
 @pytest.mark.parametrize("feature", NEEDS)
-def test_what_the_kernel_lacks_is_named(
+def test_check_names_a_missing_kernel_feature(
     feature: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = {name: "Operation not supported" if name == feature else None for name in NEEDS}

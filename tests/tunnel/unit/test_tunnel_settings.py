@@ -30,7 +30,7 @@ tunnels:
 """
 
 
-def test_a_relay_and_a_proxy() -> None:
+def test_settings_of_a_relay_and_a_proxy_are_read() -> None:
     relay, proxy = load_settings(RELAY, "t"), load_settings(PROXY, "t")
     assert relay.uplinks == ("eth0", "wwan0")
     assert relay.tunnels[0].paths == (("dsl", "eth0"), ("lte", "wwan0"))
@@ -49,11 +49,11 @@ def test_a_relay_and_a_proxy() -> None:
         ("mode: one", Split(Mode.ONE)),
     ],
 )
-def test_modes(lines: str, split: Split) -> None:
+def test_each_mode_is_read(lines: str, split: Split) -> None:
     assert load_settings(f"{RELAY}    {lines}\n", "t").tunnels[0].split == split
 
 
-def test_shares_are_of_the_relays_paths() -> None:
+def test_shares_follow_the_weights() -> None:
     (tunnel,) = load_settings(PROXY.replace("}", ", mode: weights, weights: [3, 1]}"), "t").tunnels
     assert [tunnel.split.share(path) for path in range(3)] == [0.75, 0.25, 0.25]
     assert Split().share(0) is None
@@ -77,14 +77,14 @@ def test_shares_are_of_the_relays_paths() -> None:
         (RELAY + RELAY.partition("\n")[2].replace("home:", "other:"), 10, "tunnel home has the same peer"),
     ],
 )
-def test_mistakes(text: str, line: int, words: str) -> None:
+def test_mistake_is_reported_with_its_line(text: str, line: int, words: str) -> None:
     with pytest.raises(DocumentError) as caught:
         load_settings(text, "tunnel.yaml")
     found = [problem for problem in caught.value.problems if words in str(problem)]
     assert [problem.line for problem in found] == [line], str(caught.value)
 
 
-def test_a_key_that_is_short_or_open_to_others_is_refused(tmp_path: Path) -> None:
+def test_short_or_world_readable_key_is_refused(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_bytes(b"short\n")
     with pytest.raises(ValueError, match="can be read by others than its owner; chmod 600"):
@@ -96,7 +96,7 @@ def test_a_key_that_is_short_or_open_to_others_is_refused(tmp_path: Path) -> Non
     assert read_key(key) == b"x" * 16
 
 
-def test_the_example_and_its_schema() -> None:
+def test_shipped_example_is_valid_and_its_schema_current() -> None:
     text = (CONF / "tunnel.yaml").read_text()
     assert text.startswith(f"# yaml-language-server: $schema={NAME}\n")
     assert load_settings(text, "tunnel.yaml").tunnels[0].peer is not None

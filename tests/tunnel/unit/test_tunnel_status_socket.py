@@ -73,9 +73,7 @@ def answer(daemon: Daemon, client: socket.socket) -> Any:
         ([b"x" * (1 << 20), b"y" * 100], []),
     ],
 )
-def test_whoever_asks_is_answered_and_what_is_wanted_is_taken_first(
-    tmp_path: Path, pieces: list[bytes], taken: list[Any]
-) -> None:
+def test_requested_classes_are_applied_before_the_answer(tmp_path: Path, pieces: list[bytes], taken: list[Any]) -> None:
     path = tmp_path / "run" / "socket"
     daemon = Daemon(path)
     with asking(path) as client:
@@ -95,7 +93,7 @@ def test_whoever_asks_is_answered_and_what_is_wanted_is_taken_first(
     assert not path.parent.exists()
 
 
-def test_one_who_is_silent_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_silent_client_does_not_delay_others(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path / "socket")
     with asking(tmp_path / "socket") as silent, asking(tmp_path / "socket") as other:
         other.send(b'{"classes": {}}\n')
@@ -104,9 +102,7 @@ def test_one_who_is_silent_keeps_nobody_waiting(tmp_path: Path) -> None:
     daemon.socket.close()
 
 
-def test_one_who_reads_nothing_keeps_nobody_waiting_and_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_that_does_not_read_is_dropped_without_delay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the daemon waited until that client had read its answer, and meanwhile sent no probes."""
     daemon = Daemon(tmp_path / "socket")
     daemon.more = "x" * (8 << 20)
@@ -122,7 +118,7 @@ def test_one_who_reads_nothing_keeps_nobody_waiting_and_is_left(
     daemon.socket.close()
 
 
-def test_a_request_that_comes_slowly_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_request_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     daemon = Daemon(tmp_path / "socket")

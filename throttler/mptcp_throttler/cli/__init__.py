@@ -28,7 +28,7 @@ _MODULES = {
     "events": "asking",
     "reload": "asking",
 }
-"""By command; the others have a module of their own name."""
+"""The module of each command; a command that is not listed has a module of its own name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run the command: the function of its name, in its module."""
+    """Call the function named after the command, in the command's module."""
     module = import_module(f"mptcp_throttler.cli.{_MODULES.get(options.command, options.command)}")
     return int(getattr(module, options.command)(options))
 
@@ -63,19 +63,21 @@ def _parser() -> argparse.ArgumentParser:
     run = add("run", "Watch and throttle until SIGTERM; SIGHUP reloads the policy.")
     run.add_argument("--verbose", action="store_true", help="log every event")
 
-    check = add("check", "Check settings and policy and print every problem; nothing is touched.")
+    check = add("check", "Check settings and policy and print every problem; change nothing.")
     check.add_argument("--policy", type=Path, metavar="FILE", help="check only this policy file")
 
-    add("reload", "Have the running daemon take the policy anew, and wait for what becomes of it.")
+    add("reload", "Make the running daemon read its policy again, wait, and report the result.")
 
-    plan = add("plan", "Print what would be done to the kernel, in the words of tc, ipset, iptables or nft.")
+    plan = add(
+        "plan", "Print the changes to the kernel, as commands of tc, ipset, iptables or nft, without making them."
+    )
     plan.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
     source = plan.add_mutually_exclusive_group(required=True)
     source.add_argument("--subflows", type=Path, metavar="FILE", help="connections and their subflows, as YAML")
     source.add_argument("--live", action="store_true", help="the subflows that this host has now")
     help_text = 'evaluate at this time ("2026-11-20T18:30", in the policy\'s time zone) instead of now'
     plan.add_argument("--at", metavar="TIME", help=help_text)
-    help_text = "evaluate as if so much of a budget were used, lte-month=21GB; may be repeated"
+    help_text = "evaluate as if this volume of a budget were used (lte-month=21GB); may be repeated"
     plan.add_argument("--used", metavar="BUDGET=VOLUME", action="append", default=[], help=help_text)
 
     status = add("status", "Show connections, subflows, verdicts and why, classes and bytes of the running daemon.")
@@ -83,36 +85,42 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="print JSON")
     status.add_argument("--brief", action="store_true", help="with --json: no connections, classes and counters")
 
-    explain = add("explain", "Say of a client or connection which rules were tried, which hold, and what comes next.")
+    explain = add(
+        "explain", "Show which rules were tried for a client or connection, which match, and what changes next."
+    )
     explain.add_argument("which", metavar="CLIENT|CONNECTION", help="an address, a token, or ADDR:PORT of a client")
     explain.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
     explain.add_argument("--json", action="store_true", help="print JSON")
 
-    events = add("events", "Show what happened lately: seen, decided, put into the kernel, by which rule.")
-    events.add_argument("--follow", action="store_true", help="go on with what happens, until interrupted")
-    events.add_argument("--client", metavar="ADDRESS", help="of this client alone")
-    events.add_argument("--token", metavar="TOKEN", help="of this connection alone")
-    events.add_argument("--rule", metavar="NAME", help="of this rule alone")
-    help_text = "at most so many of the latest (default: 1000)"
+    events = add(
+        "events", "Show recent events: what the daemon saw, decided and changed in the kernel, and by which rule."
+    )
+    events.add_argument("--follow", action="store_true", help="also show new events, until interrupted")
+    events.add_argument("--client", metavar="ADDRESS", help="only events of this client")
+    events.add_argument("--token", metavar="TOKEN", help="only events of this connection")
+    events.add_argument("--rule", metavar="NAME", help="only events of this rule")
+    help_text = "show at most this number of the latest events (default: 1000)"
     events.add_argument("--limit", type=int, default=1000, metavar="NUMBER", help=help_text)
     events.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
     events.add_argument("--json", action="store_true", help="print JSON, one object a line")
 
     top = add("top", "Show connections and their subflows live: rates, caps and why; --once prints one table.")
     top.add_argument("--once", action="store_true", help="print one table and end")
-    help_text = "what comes first (default: rate)"
+    help_text = "sort the connections by this value (default: rate)"
     top.add_argument("--sort", choices=("rate", "bytes", "age", "client"), default="rate", help=help_text)
-    top.add_argument("--client", metavar="ADDRESS", help="of this client alone")
-    top.add_argument("--path", metavar="NAME", help="with a subflow on this path")
-    top.add_argument("--rule", metavar="NAME", help="with a subflow capped by this rule")
-    help_text = "with --once: at most so many (default: 50)"
+    top.add_argument("--client", metavar="ADDRESS", help="only connections of this client")
+    top.add_argument("--path", metavar="NAME", help="only connections with a subflow on this path")
+    top.add_argument("--rule", metavar="NAME", help="only connections with a subflow capped by this rule")
+    help_text = "with --once: show at most this number of connections (default: 50)"
     top.add_argument("--limit", type=int, default=50, metavar="NUMBER", help=help_text)
     top.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
 
-    quota = add("quota", "Show or reset what was used of the policy's budgets, whether the daemon runs or not.")
-    quota.add_argument("action", choices=("show", "reset"), help="show, or begin the present period anew")
-    quota.add_argument("--rule", metavar="NAME", help="this budget, or this rule's, alone")
-    quota.add_argument("--client", metavar="ADDRESS", help="this client's volume alone")
+    quota = add("quota", "Show or reset the volumes used of the policy's budgets, whether or not the daemon runs.")
+    quota.add_argument(
+        "action", choices=("show", "reset"), help="show the volumes, or set those of the present period to 0"
+    )
+    quota.add_argument("--rule", metavar="NAME", help="only this budget, or the budget of this rule")
+    quota.add_argument("--client", metavar="ADDRESS", help="only this client's volume")
     quota.add_argument("--json", action="store_true", help="print JSON")
 
     text = "Lift a client's caps for a while (2h), or let it use more of its budgets (+5 GB); without CLIENT list them."
@@ -120,8 +128,10 @@ def _parser() -> argparse.ArgumentParser:
     help_text = 'an address or a prefix; "all" for budgets per path'
     granting.add_argument("client", nargs="?", metavar="CLIENT", help=help_text)
     granting.add_argument("what", nargs="*", metavar="TIME|+VOLUME|end", help='90m, 2h, 1d; "+5 GB"; or end')
-    granting.add_argument("--budget", metavar="NAME", help="with a volume: of this budget alone")
-    granting.add_argument("--why", metavar="TEXT", default="", help="kept with it, and told in events")
+    granting.add_argument("--budget", metavar="NAME", help="with a volume: only for this budget")
+    granting.add_argument(
+        "--why", metavar="TEXT", default="", help="a reason, stored with the grant and shown in events"
+    )
 
     text = "Show what the throttler would have known and done, from a capture of the proxy's packets."
     replay = commands.add_parser("replay", help=text, description=text)
@@ -131,9 +141,9 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--config", type=Path, metavar="FILE", help=help_text)
     help_text = "a port of the proxy (default: 3128)"
     replay.add_argument("--port", type=int, action="append", metavar="NUMBER", help=help_text)
-    help_text = "the proxy's interface towards clients of PREFIX, or towards all; the first that fits counts"
+    help_text = "the proxy's interface towards clients of PREFIX, or towards all; the first match counts"
     replay.add_argument("--interface", action="append", metavar="[PREFIX=]NAME", help=help_text)
-    help_text = "captured elsewhere than on the proxy's host: which way packets went there says nothing"
+    help_text = "the capture is from another host than the proxy's: ignore the packets' direction in it"
     replay.add_argument("--elsewhere", action="store_true", help=help_text)
     replay.add_argument("--json", action="store_true", help="print JSON, one object a line")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The commands that ask the running daemon something for people: explain, events, reload."""
+"""The commands ``explain``, ``events`` and ``reload``, which send requests to the running daemon."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _verdict(subflow: Mapping[str, Any], clock: _Clock) -> str:
 def _rule(rule: Mapping[str, Any], clock: _Clock) -> str:
     """Return ``rule night: does not match: outside its hours, 22:00-06:00; begins 22:00 (Europe/Athens)``.
 
-    The reason of a failed match already says when that changes; *clock* tells it for a rule that matches.
+    A failed match's reason contains the time of the next change; for a rule that matches, *clock* formats that time.
     """
     name = f"{_KINDS[rule.get('kind', 'throttle')]} {rule['rule']}"
     if rule["matched"]:
@@ -153,7 +153,7 @@ def events(options: argparse.Namespace) -> int:
     try:
         _show_events(path, request, options.follow, options.json)
     except KeyboardInterrupt:
-        if not options.follow:  # otherwise it is the only way to end it
+        if not options.follow:  # with --follow, an interrupt is the only way to end the command
             raise
     return DONE
 
@@ -182,7 +182,7 @@ def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: boo
             continue
         lost = answer["first"] - after - 1
         if after and lost > 0:
-            journal.say(f"note: {lost} events are missing: the daemon keeps the latest ones alone")
+            journal.say(f"note: {lost} events are missing: the daemon keeps only the latest ones")
         found = answer["events"]
         for event in found:
             for line in (json.dumps(event),) if as_json else people.lines(event):
@@ -206,7 +206,7 @@ class EventLines:
         self._day: str | None = None
 
     def lines(self, event: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the line of *event*: time, kind, connection, what happened."""
+        """Yield the line of *event* (time, kind, connection, text), after a line with the date if the day changed."""
         when = datetime.fromtimestamp(event["time"], self._zone)
         day = when.strftime("%A, %Y-%m-%d")
         if day != self._day:
@@ -231,12 +231,12 @@ def reload(options: argparse.Namespace) -> int:
 
 
 def reload_outcome(path: Path) -> dict[str, Any]:
-    """Have the daemon at *path* reload its policy; return ``reloads`` of its status. Raises Unanswered."""
+    """Make the daemon at *path* reload its policy; return ``reloads`` of its status. Raises Unanswered."""
     before = ask_daemon(path, {"query": "head"}, "reloads")
     try:
         os.kill(before["pid"], signal.SIGHUP)
     except PermissionError as error:
-        raise Unanswered("only root and the throttler's user may have it reload") from error
+        raise Unanswered("only root and the throttler's user may make it reload") from error
     except ProcessLookupError as error:
         raise Unanswered(f"the daemon at {path} has just ended") from error
     deadline = time.monotonic() + RELOAD_SECONDS

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The commands about what clients may use: ``quota`` shows and resets what was used of budgets, ``grant`` lifts caps
-for a while or gives more volume in this period."""
+"""The commands about clients' volumes and caps: ``quota`` shows and resets the used volumes of budgets, ``grant`` lifts
+caps for a while or gives more volume in this period."""
 
 from __future__ import annotations
 
@@ -72,8 +72,10 @@ def quota(options: argparse.Namespace) -> int:
 
 def ledger_accounts(ledger: Ledger, policy: Policy, now: float) -> dict[Account, dict[str, Any]]:
     """Return the accounts used in their present period, and all shared ones, as for ``--json``: bytes, ISO 8601 times.
-    ``budget`` is its own name, otherwise its rule's, ``rule`` the first rule that feeds it, ``client`` empty for all
-    clients together, ``step`` the volume of the step in force, None before the first."""
+
+    ``budget`` is the budget's own name, or its rule's name if it has none, ``rule`` the first rule that feeds it,
+    ``client`` is empty for all clients together, ``step`` is the volume of the step in force, None before the first.
+    """
     found = {}
     for budget in policy.budgets.values():
         begin, end = period(budget, policy.time_zone, now)
@@ -193,7 +195,7 @@ def _volume(path: Path, database: Path, policy: Policy, client: str, words: str,
         for budget in chosen:
             begin, end = period(budget, policy.time_zone, now)
             fresh = Grant(client, now, end, _asked_by(), options.why, budget.name, octets)
-            # First: a file that cannot be written leaves the volume as it is.
+            # Write the file first: if that fails, the volume stays unchanged.
             change_grants(path, lambda before, fresh=fresh: [*_present(before), fresh])  # type: ignore[misc]
             ledger.credit(Account(budget.name, client, begin), octets)
             more = f"{approximate_size(octets)} more of {budget.title}"

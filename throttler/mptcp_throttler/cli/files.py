@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from mptcp_common import journal
+from mptcp_common import journal, throttler_needs
 from mptcp_common.exit_status import DONE
 from mptcp_common.problems import DocumentError, Severity, did_you_mean
 from mptcp_common.units import counted
@@ -47,7 +48,9 @@ def check(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy = _noted_policy(settings.policy, settings)
     tried = feature_probe.try_out(host.needed_of_kernel(settings, policy))
-    needs = [*host.library_problems_here(settings, policy), *host.kernel_problems(settings, policy, *tried)]
+    has_types = Path(throttler_needs.KERNEL_TYPES).exists()
+    libraries = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_types)
+    needs = [*libraries, *host.kernel_problems(settings, policy, *tried)]
     found = [
         *host.ports_without_listener(settings),
         *host.silent_tunnels(settings),
@@ -170,7 +173,7 @@ def _plan(
         for interface in settings.interfaces:
             yield f"ip link set dev {interface} gso_max_size {size}"
     yield from commands.traffic_control(settings.interfaces, classes, ownership, Direction.DOWN)
-    yield from backends.preview(settings.netfilter)(entries, ownership)
+    yield from backends.preview(settings.netfilter, entries, ownership)
     for command in commands.plain_tcp_table(list(plain_tcp_caps(policy, planner)), ownership):
         yield f"nft '{command}'"
     if policy.acts_on_upload:

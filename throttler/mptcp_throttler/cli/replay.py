@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The command ``replay``: a capture of the proxy's packets as a timeline, which needs neither a daemon nor its host.
+"""The command ``replay``: print a capture of the proxy's packets as a timeline. It needs neither a daemon nor its host.
 
-It is printed as text lines, or as JSON lines with the keys of ``events --json``.
+The timeline consists of text lines, or of JSON lines with the keys of ``events --json``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from mptcp_throttler.replay.replay import Entry, Replay
 from mptcp_throttler.views.words import end_text
 
 _CLOCK: Final = "%H:%M:%S.%f"
-_BY_TIME: Final = ("segment", "clock", "budget")
-"""Kinds of entries that the segment before them did not cause."""
+_BY_TIME: Final = ("segment", "clock", "budget")  # kinds of entries that the segment before them did not cause
 _NOTES: Final = {
     "version_0": ("SYN", " for MPTCP version 0 (RFC 6824), which is not tracked"),
     "misdirected": (
@@ -42,7 +41,7 @@ _NOTES: Final = {
     "unproven_joins": ("join", " whose HMAC could not be checked, for keys are missing"),
     "overflows": ("subflow", " not tracked, for there were too many"),
 }
-"""By counter: the noun that it counts, and what the reader must know about it."""
+"""For each counter, the noun that it counts, and a text about such segments or subflows for the user."""
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -83,7 +82,7 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def _replay_of(options: argparse.Namespace) -> Replay:
-    """Take policy, ports and interfaces from the options, otherwise from the settings, otherwise defaults."""
+    """Take policy, ports and interfaces from the options, otherwise from the settings, otherwise from the defaults."""
     settings = None
     if options.config is not None or options.policy is None:
         settings = read_settings(options.config or DEFAULT_SETTINGS)
@@ -112,7 +111,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 class _Timeline:
-    """Text lines, in the time of *zone*."""
+    """Formats entries as text lines, in the time of *zone*."""
 
     def __init__(self, zone: tzinfo) -> None:
         self._zone = zone
@@ -151,7 +150,6 @@ def _remote_end(entry: Entry) -> str:
 
 
 def _summary(run: Replay) -> Iterator[str]:
-    """Yield the totals as text lines."""
     seconds = run.now - (run.first or 0.0)
     yield (
         f"{counted(run.connections, 'connection')}, {counted(run.subflows, 'subflow')} and "
@@ -174,7 +172,7 @@ def _summary_json(run: Replay, notes: list[str]) -> str:
 
 
 def _notes(run: Replay, capture: CaptureFile, named: bool) -> Iterator[str]:
-    """Yield what the timeline lacks, and why; *named*: whether any segment's interface is known."""
+    """Yield notes on what the timeline lacks, and why. *named* says whether any segment's interface is known."""
     if capture.damage is not None:
         yield capture.damage
     if foreign := capture.foreign.total():

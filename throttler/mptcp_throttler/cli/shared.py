@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Shared by several commands: requests to the daemon, and messages on standard error."""
+"""Functions for several commands: requests to the daemon, and messages on standard error."""
 
 from __future__ import annotations
 

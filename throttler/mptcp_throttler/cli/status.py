@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The command ``status``: what the running daemon answers, as a table for the terminal or as JSON."""
+"""The command ``status``: print the running daemon's status as a table for the terminal or as JSON."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _pass_on(path: Path, pieces: Iterator[bytes]) -> int:
 
 def print_status(status: dict[str, Any]) -> None:
     """Print the answer to ``status`` as a table."""
-    from rich.console import Console  # they take longer to load than the daemon to answer; JSON needs none of them
+    from rich.console import Console  # loading them takes longer than the daemon's answer, and JSON does not need them
     from rich.table import Table
 
     from mptcp_common.units import approximate_size, counted, format_rate

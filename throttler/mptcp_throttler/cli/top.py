@@ -100,7 +100,7 @@ def _live(path: Path, request: dict[str, Any]) -> int:
         return FAILED
     for number in _ENDINGS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    # If stopped, it would leave its screen to the shell.
+    # Ignore Ctrl+Z: a stopped process would leave its screen on the terminal, under the shell's prompt.
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
     console = Console(highlight=False, emoji=False)
     try:

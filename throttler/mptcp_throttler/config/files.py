@@ -63,7 +63,7 @@ def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Po
 
 
 def read_notes(path: Path, settings: Settings | None = None) -> tuple[Problem, ...]:
-    """Return the notes of ``check`` about the policy of *path*."""
+    """Return the notes that ``check`` prints about the policy of *path*."""
     return check_policy(text_of(path), str(path), None if settings is None else settings.interfaces).notes
 
 

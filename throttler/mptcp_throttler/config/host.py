@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Check the settings against the host. The daemon refuses to start on an error; what it can do without is a warning."""
+"""Check the settings against the host. The daemon refuses to start on an error; it starts despite warnings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mptcp_throttler.policy.values import Network, Prefixes
 
 
 def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
-    """Yield what this host lacks of *settings*. *as_daemon*: this process becomes the daemon."""
+    """Yield a problem for each item of *settings* that this host lacks. *as_daemon*: the process becomes the daemon."""
     there = [name for _, name in socket.if_nameindex()]
     for name in settings.interfaces:
         if name not in there:
@@ -83,7 +83,7 @@ def distant_paths(settings: Settings, policy: Policy, networks: Collection[Netwo
     prefixes = Prefixes((each, True) for each in wanted)
     connected = (each for table in _tables() for each in sockets(table.splitlines(), ESTABLISHED))
     clients = {unmap(each.remote) for each in connected if each.local_port in settings.listen_ports}
-    # Not this host's own, monitoring for one.
+    # Ignore connections of this host itself, such as those of monitoring.
     seen = sorted(each for each in clients if not ip_address(each).is_loopback)
     if seen and not any(map(prefixes.holds, seen)):
         message = f"of {counted(len(seen), 'client')} connected now none is on a path: {ip_address(seen[0])}, for one"
@@ -122,7 +122,6 @@ def silent_tunnels(settings: Settings) -> Iterator[Problem]:
 
 
 def listening_ports(tables: Iterable[str]) -> set[int]:
-    """Return the listening ports in the kernel's *tables*."""
     return {each.local_port for table in tables for each in sockets(table.splitlines(), LISTEN)}
 
 
@@ -157,11 +156,6 @@ def library_problems(
         yield _lacking(settings, "", lack, Severity.WARNING)
 
 
-def library_problems_here(settings: Settings, policy: Policy) -> Iterator[Problem]:
-    """Yield the :func:`library_problems` of this host."""
-    return library_problems(settings, policy, needs.loads, os.uname().release, Path(needs.KERNEL_TYPES).exists())
-
-
 def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = needs.loads) -> tuple[str, ...]:
     """Return the kernel features that *settings* and *policy* need, without nftables if its library is missing."""
     wanted = (*needs.OF_KERNEL, settings.netfilter, *(needs.FOR_UPLOADS if policy.acts_on_upload else ()))
@@ -174,7 +168,7 @@ def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], 
 def kernel_problems(
     settings: Settings, policy: Policy, results: Mapping[str, str | None], refusal: str = ""
 ) -> Iterator[Problem]:
-    """Yield the needed features that the kernel lacks, by the results of ``kernel.feature_probe``, or a note of its
+    """Yield the needed features that the kernel lacks, by *results* of ``kernel.feature_probe``, or a note of its
     *refusal*."""
     if refusal:
         yield settings.problem("", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)

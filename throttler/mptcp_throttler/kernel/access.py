@@ -42,7 +42,7 @@ def _class_counters(settings: Settings, direction: Direction) -> Mapping[int, Cl
 
 @dataclass(frozen=True, slots=True)
 class KernelAccess:
-    """How each part is opened. All raise KernelError if the kernel refuses, except ``prefer_event_loop``."""
+    """The functions that open each part. All raise KernelError if the kernel refuses, except ``prefer_event_loop``."""
 
     traffic_control: Callable[[Settings], HtbTrafficControl] = lambda s: HtbTrafficControl(
         s.interfaces, s.ownership, s.state_directory
@@ -52,7 +52,7 @@ class KernelAccess:
         backend, s.ownership
     )
     upload_missing: Callable[[], str | None] = nftables_missing
-    """Says what this host lacks to shape uploads; None if nothing."""
+    """What this host lacks to shape uploads; None if nothing."""
     upload_traffic_control: Callable[[Settings], TrafficControl] = lambda s: IfbTrafficControl(s.ownership)
     upload_netfilter: Callable[[Settings], Netfilter] = lambda s: NftablesNetfilter(NftTable(s.ownership, s.interfaces))
     nftables: Callable[[], LibNftables] = LibNftables
@@ -64,17 +64,15 @@ class KernelAccess:
     routes: Callable[[Settings], Routes] = lambda s: Routes(s.interfaces)
     prefer_event_loop: Callable[[], None] = prefer_event_loop
     notices: Callable[[Settings], Sequence[Callable[[], NoticeSource]]] = _notices
-    class_counters: Callable[[Settings, Direction], Mapping[int, ClassCounters]] = _class_counters
-    """By minor number."""
+    class_counters: Callable[[Settings, Direction], Mapping[int, ClassCounters]] = _class_counters  # by minor number
     mptcp_missing: Callable[[], str | None] = mptcp_missing
     """Says why connections to this host cannot be Multipath TCP; None if they can."""
-    sysctls: Callable[[Path], OwnedSysctls] = OwnedSysctls
-    """Takes the state directory."""
+    sysctls: Callable[[Path], OwnedSysctls] = OwnedSysctls  # takes the state directory
     keeper: Callable[[Path], Awaitable[KeeperConnection]] = find_or_start_keeper
     """Finds a killed daemon's keeper in the state directory, or starts one."""
     subflow_commands: Callable[[], SubflowCommands] = SubflowCommands
     ask_tunnels: Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]] = ask_async
-    """Asks the tunnel daemon at its socket."""
+    """Asks the tunnel daemon."""
 
 
 REAL = KernelAccess()

@@ -27,10 +27,11 @@ a paused download.
 
 A second map gives initial options by client prefix (longest match) when a subflow is accepted. So even before the first
 sample, little data waits on a subflow that will have a cap, and its first segments are few and use the cap's HTB class
-(SO_PRIORITY, tc-htb(8)). The program clears the class after some segments, by when the entry, if any, exists. It raises
-the small TCP_NOTSENT_LOWAT after much data without a limit, or a subflow without a verdict would stay slow. Under a
-very low cap a join rests (rate 0) from its acceptance, because the scheduler would give it 32 kB at a time at first.
-The first subflow never rests, because no other would carry its data. Plain TCP is not changed.
+(SO_PRIORITY, tc-htb(8)). The program clears the class after some segments; by then, the subflow's netfilter entry
+exists if it needs one. It raises the small TCP_NOTSENT_LOWAT after much data without a limit, or a subflow without a
+verdict would stay slow. Under a very low cap a join rests (rate 0) from its acceptance, because the scheduler would
+give it 32 kB at a time at first. The first subflow never rests, because no other would carry its data. Plain TCP is not
+changed.
 
 A third program puts the counters of a closing connection into a map: a dump does not show sockets that closed since the
 last one.
@@ -62,30 +63,25 @@ log = logging.getLogger(__name__)
 
 PROGRAMS = Path(__file__).parent / "sockets/programs"
 LIMITS, BIRTHS, ALL_SOCKETS, METER = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all", "mptcp_thr_meter"
-"""The first program (and its map), the map of initial options, the iterator, and the program of counters (and its
-map)."""
+"""The program of limits and its map, the map of initial options, the iterator, the program of counters and its map."""
 MAX_PREFIXES = 131_072
 UNLIMITED = 0xFFFFFFFF
-MIN_SEND_BUFFER = 1 << 20
-"""Bytes. A smaller buffer does not help, and the socket could not get a larger one after the cap either."""
-USER_TIMEOUT = 300.0
-"""Seconds without acknowledgment of data after which the kernel closes a subflow."""
+MIN_SEND_BUFFER = 1 << 20  # Bytes. A smaller buffer does not help, and could not grow after the cap either.
+USER_TIMEOUT = 300.0  # seconds without acknowledgment of data after which the kernel closes a subflow
 _COOKIE, _LIMIT = struct.Struct("=Q"), struct.Struct("=III")
 _PREFIX, _BIRTH = struct.Struct("=I16s"), struct.Struct("=IIII")
 _CLOSED = struct.Struct("=QQI4s16sII")
 """Keys and values of the maps: struct limit in ``programs/limits.h``; structs prefix and birth in
 ``programs/mptcp_throttler.c``; struct closed in ``programs/mptcp_thr_meter.c``."""
-_SETTINGS = struct.Struct("=QIII8192s4x")
-"""struct settings of ``programs/bpf.h``."""
+_SETTINGS = struct.Struct("=QIII8192s4x")  # struct settings of ``programs/bpf.h``
 _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
 _LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)
-"""In struct bpf_link_info; the cgroup id is 0 after somebody detached the program."""
+"""In struct bpf_link_info; cgroup id 0: somebody detached the program."""
 _ITERATOR_BYTES = 1 << 16
 _SOL_SOCKET, _SO_NETNS_COOKIE = 1, 71
 _IPPROTO_TCP, _TCP_CONGESTION = 6, 13
 _CGROUP2 = "cgroup2"
-_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
-"""System call numbers, the same on every architecture."""
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # system call numbers, the same on every architecture
 _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 
 
@@ -95,8 +91,7 @@ class SocketPacing:
     def __init__(self, ownership: Ownership, user_timeout: float = USER_TIMEOUT, *, for_accepted: bool = True) -> None:
         """*user_timeout*: seconds. Without *for_accepted*, leave newly accepted sockets alone. Raises KernelError."""
         self._most = largest_send_buffer()
-        self.has_buffers = self._most >= MIN_SEND_BUFFER
-        """Whether sockets can have larger send buffers."""
+        self.has_buffers = self._most >= MIN_SEND_BUFFER  # whether sockets can have larger send buffers
         if not self.has_buffers:
             log.info("net.core.wmem_max is %d: caps of 1 to 3 Mbit/s may slow other paths down", self._most // 2)
         ports = ownership.listen_ports if for_accepted else ()
@@ -133,7 +128,7 @@ class SocketPacing:
         self._limits.update({_COOKIE.pack(each): _LIMIT.pack(*_value(limits[each], self._most)) for each in limits})
 
     def forget(self, cookies: Iterable[int]) -> None:
-        """Remove the sockets' limits from the map; the sockets keep the options already set."""
+        """Remove the limits of sockets from the map; the options that are already set on the sockets stay."""
         self._limits.delete([_COOKIE.pack(each) for each in cookies])
 
     async def check(self) -> list[str]:
@@ -174,7 +169,6 @@ class SocketPacing:
         return self._iterator
 
     def close(self) -> None:
-        """Stop setting limits."""
         self._bpf.close()
 
 
@@ -242,7 +236,6 @@ class SocketMeter:
         return self._bpf.put_right()
 
     def close(self) -> None:
-        """Stop metering."""
         self._bpf.close()
 
 
@@ -259,13 +252,10 @@ def open_socket_meter(listen_ports: Iterable[int]) -> SocketMeter | None:
 class ProgramConstants:
     """Load-time constants. The program acts on sockets of the network namespace in which :meth:`packed` is called."""
 
-    ports: Iterable[int] = ()
-    """Listening ports of the connections to handle."""
-    user_timeout: float = 0.0
-    """Seconds that a socket may retransmit."""
+    ports: Iterable[int] = ()  # listening ports of the connections to handle
+    user_timeout: float = 0.0  # seconds that a socket may retransmit
     htb_major: int = 0
-    births: bool = False
-    """Whether subflows get initial options on acceptance."""
+    births: bool = False  # whether subflows get initial options on acceptance
 
     def packed(self) -> bytes:
         """Return struct settings. Raises KernelError."""
@@ -281,18 +271,19 @@ class ProgramConstants:
 
 
 class Bpf(bpf.Bpf):
-    """Adds one program on the cgroup hierarchy, and iterators."""
+    """Adds to the base class one program on the cgroup hierarchy, and iterators."""
 
     _name: str
     _program: int
     _link: int | None = None
 
-    def attach_sock_ops(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> None:
-        """Run the program for TCP sockets of the whole cgroup hierarchy, beside other programs. Raises KernelError.
+    def attach_sock_ops(self, program: str, constants: ProgramConstants, maps: Mapping[str, Map]) -> None:
+        """Run the program for TCP sockets of the whole cgroup hierarchy; other programs still run. Raises KernelError.
 
-        *maps* are by their names in the program. It is detached when this object is closed or the process ends.
+        *maps* has the maps by their names in the program. The program is detached when this object is closed or the
+        process ends.
         """
-        self._name, self._program = program, self._load(program, told, maps)
+        self._name, self._program = program, self._load(program, constants, maps)
         self._attach()
 
     def _attach(self) -> None:
@@ -312,15 +303,15 @@ class Bpf(bpf.Bpf):
     def put_right(self) -> list[str]:
         """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
         info, size = ctypes.create_string_buffer(_LINK_INFO_BYTES), ctypes.c_uint32(_LINK_INFO_BYTES)
-        told = self.library.bpf_obj_get_info_by_fd(self._link, info, ctypes.byref(size)) == 0
-        if not told or any(info.raw[_LINK_CGROUP]):
+        is_known = self.library.bpf_obj_get_info_by_fd(self._link, info, ctypes.byref(size)) == 0
+        if not is_known or any(info.raw[_LINK_CGROUP]):
             return []
         self._attach()
         return [f"the BPF program {self._name} was detached"]
 
-    def tcp_iterator(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> int:
+    def tcp_iterator(self, program: str, constants: ProgramConstants, maps: Mapping[str, Map]) -> int:
         """Load a program for :meth:`iterate`. Needs Linux 5.16 with BTF and CAP_PERFMON. Raises KernelError."""
-        descriptor = self._load(program, told, maps)
+        descriptor = self._load(program, constants, maps)
         return self.made(
             self.library.bpf_link_create(descriptor, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {program}"
         )
@@ -337,23 +328,21 @@ class Bpf(bpf.Bpf):
         except OSError as error:
             raise KernelError(f"go through the TCP sockets: {error.strerror}") from error
 
-    def _load(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> int:
-        (descriptor,) = self.load(PROGRAMS / f"{program}.o", told.packed(), maps, PROGRAMS / "build").values()
+    def _load(self, program: str, constants: ProgramConstants, maps: Mapping[str, Map]) -> int:
+        (descriptor,) = self.load(PROGRAMS / f"{program}.o", constants.packed(), maps, PROGRAMS / "build").values()
         return descriptor
 
 
 class MirroredMap:
-    """A map and a copy of its wanted entries, because others may change the map. Methods raise KernelError."""
+    """A map and a copy of its wanted entries, because other programs may change the map. Methods raise KernelError."""
 
     def __init__(self, loaded: Bpf, table: Map) -> None:
         self._bpf = loaded
         self._table = table
         self._wanted: dict[bytes, bytes] = {}
-        self._touched: set[bytes] | None = None
-        """Keys changed since the current comparison began; None without one."""
+        self._touched: set[bytes] | None = None  # keys changed since the current comparison began; None without one
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the wanted value of *key*."""
         return self._wanted.get(key)
 
     def update(self, entries: Mapping[bytes, bytes]) -> None:

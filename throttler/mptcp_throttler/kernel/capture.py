@@ -7,7 +7,7 @@ after a timestamp or SACK. It compares these preceding bytes too; otherwise one 
 of its timestamp. An IPv6 segment with extension headers is not captured; the kernel's events still report its subflow.
 
 The filter passes incoming frames to a listening port and outgoing ones from it; an incoming frame from a listening port
-was sent by somebody else. Loopback delivers each frame in both directions; only the incoming one is read.
+comes from another host, and is dropped. Loopback delivers each frame in both directions; only the incoming one is read.
 
 The socket has protocol 0 (packet(7)) until filter and buffer are set; otherwise it would receive frames of other
 interfaces, and the kernel would count overflows of the small buffer as dropped.
@@ -32,8 +32,7 @@ from mptcp_throttler.mptcp.segment import parse_frame
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 8 << 20
-MAX_AGE_SECONDS = 60.0
-"""A frame with an older timestamp counts as new."""
+MAX_AGE_SECONDS = 60.0  # a frame with an older timestamp counts as new
 _SO_RCVBUFFORCE = 33
 _NO_PROTOCOL, _ETH_P_ALL = 0, 3
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
@@ -47,8 +46,7 @@ _PLACES: tuple[tuple[int, Callable[[Callable[..., str]], str]], ...] = (
     (32, lambda at: f"{at(20, 2)} = {_NOPS} and ({at(22, 2)} = {_TIME_STAMP} or {at(22)} = {_SACK}) and "),
 )
 """Possible offsets of the option in the TCP header, bytes, and the required bytes before it."""
-_LINK_HEADER = {1: 14, 772: 14}
-"""Bytes, by type of the link: Ethernet, loopback; others have none."""
+_LINK_HEADER = {1: 14, 772: 14}  # bytes, by type of the link: Ethernet, loopback; others have none
 
 
 def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tries the kernel features of the throttler: those of ``mptcp_common.throttler_trial``, and netfilter by the daemon's
-adapters. Run it in a network namespace that ends with the process; see ``try_out``.
+"""Tries the kernel features that the throttler needs: those of ``mptcp_common.throttler_trial``, and netfilter through
+the daemon's adapters. It runs in a network namespace that ends with the process; see ``try_out``.
 
-Prints one JSON object: feature to null if it works, otherwise to the reason.
+It prints one JSON object, which maps each feature to null if the feature works, otherwise to the reason.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
+from functools import partial
 from ipaddress import ip_address
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.throttler_needs import BY_EITHER, BY_IPTABLES, BY_NFTABLES, INGRESS, IPTABLES_THERE
+from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, INGRESS, backends_there
 from mptcp_common.throttler_trial import TRIALS, Results, attempt, in_fresh_namespace
 from mptcp_throttler.kernel.libraries import AsyncIPRoute
 from mptcp_throttler.kernel.netfilter.backends import NO_BACKEND, open_netfilter
@@ -26,8 +27,7 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable
 from mptcp_throttler.shaping.model import FIRST_MINOR, UPLOAD_DEVICE, Ownership, Target
 
-_LO = 1
-"""Index of the loopback interface, the only interface of a fresh namespace."""
+_LO = 1  # index of the loopback interface, the only interface of a fresh namespace
 _OURS = Ownership()
 _ENTRIES = {
     FourTuple(ip_address(local).packed, _OURS.listen_ports[0], ip_address(remote).packed, 50000): Target(
@@ -35,7 +35,7 @@ _ENTRIES = {
     )
     for local, remote in (("192.0.2.1", "198.51.100.1"), ("2001:db8::1", "2001:db8:1::1"))
 }
-"""One per family, from documentation networks."""
+"""One entry per address family, with addresses from documentation networks."""
 
 
 async def _use(netfilter: Netfilter) -> None:
@@ -55,12 +55,11 @@ def _use_backend(wanted: str) -> None:
 
 
 def _either() -> None:
-    """Try what ``auto`` takes, if possible without loading the kernel's iptables modules. Once they are loaded, the
-    daemon, which cannot load them itself, would take iptables at its next start."""
-    if not IPTABLES_THERE.exists():
+    """Try what ``auto`` takes, if possible without loading kernel modules of a backend."""
+    there = backends_there()
+    for name in there if there != BACKENDS else ():
         with suppress(KernelError, OSError):  # the call below reports all reasons
-            _use_backend(BY_NFTABLES)
-            return
+            return _use_backend(name)
     _use_backend(BY_EITHER)
 
 
@@ -73,21 +72,20 @@ async def _use_at_ingress() -> None:
 
 _TRIALS: Mapping[str, Callable[[], None]] = {
     **TRIALS,
-    BY_IPTABLES: lambda: _use_backend(BY_IPTABLES),
-    BY_NFTABLES: lambda: _use_backend(BY_NFTABLES),
+    **{name: partial(_use_backend, name) for name in BACKENDS},
     BY_EITHER: _either,
     INGRESS: lambda: asyncio.run(_use_at_ingress()),
 }
 
 
 def try_out(features: Iterable[str]) -> tuple[Results, str]:
-    """Return whether each of *features* works, and why nothing could be tried, empty if it was."""
+    """Return whether each of *features* works, and the reason if none could be tried (otherwise empty)."""
     return in_fresh_namespace(__name__, list(features))
 
 
 def main() -> None:
     tries = {feature: do for feature, do in _TRIALS.items() if feature in sys.argv[1:]}
-    # Nobody else changes this namespace's tables, so avoid the host's lock. A memfd always ends with the process.
+    # No other program changes this namespace's tables, so avoid the host's lock. A memfd always ends with the process.
     os.environ["XTABLES_LOCKFILE"] = f"/proc/self/fd/{os.memfd_create('xtables.lock')}"
     print(json.dumps(attempt(tries)))
 

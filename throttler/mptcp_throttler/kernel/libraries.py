@@ -2,8 +2,8 @@
 """The adapters' libraries, loaded without their unused parts, which saves 35 MB of resident memory.
 
 ``import pyroute2`` loads all its modules, including a database. python-iptables loads setuptools to find one directory,
-and works without. Scapy loads the names of all network card vendors. Other importers in this process get the complete
-libraries, except these names. An already loaded library stays as it is.
+and also works without setuptools. Scapy loads the names of all network card vendors. Other importers in this process
+get the complete libraries, except for Scapy's vendor names. An already loaded library stays as it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Netlink (netlink(7)) where pyroute2 is too slow or has no message class.
+"""Netlink (netlink(7)), for requests for which pyroute2 is too slow or has no message class.
 
-Used for thousands of messages per second (set entries, path-manager events, socket diagnostics) and for root qdiscs,
-which are saved and restored byte for byte. Everything else uses pyroute2.
+These are thousands of messages per second (set entries, path-manager events, socket diagnostics), and root qdiscs,
+which are saved and restored byte for byte. All other requests use pyroute2.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from mptcp_common.reasons import reason
 NETLINK_NETFILTER = 12
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_CREATE, NLM_F_DUMP = 0x400, 0x300
-REPLACE = NLM_F_CREATE | 0x100
-"""Make an object, or replace it (NLM_F_REPLACE)."""
+REPLACE = NLM_F_CREATE | 0x100  # make an object, or replace it (NLM_F_REPLACE)
 NLA_NESTED, NLA_NET_BYTEORDER, NLA_TYPE_MASK = 0x8000, 0x4000, 0x3FFF
 
 OUR_PORTS = 0x4D50 << 16
-"""The upper 16 bits of our sockets' port ids: a notification has the port id of the socket that made the change. Above
-every process id, which the kernel assigns by default."""
+"""The upper 16 bits of our sockets' port ids: a notification has the port id of the socket that made the change. Our
+port ids are above every process id, which is the port id that the kernel assigns by default."""
 
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP_INTR = 0x1, 0x4, 0x10
 _SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1
@@ -38,18 +37,15 @@ _SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _SEQUENCE_MASK = 0xFFFFFFFF
-_RECEIVE_BYTES = 1 << 16
-"""The kernel's dump datagrams have up to 32 KB."""
+_RECEIVE_BYTES = 1 << 16  # the kernel's dump datagrams have up to 32 KB
 _NEEDED = {
     4: "socket diagnostics (modules inet_diag, tcp_diag, mptcp_diag)",
     NETLINK_NETFILTER: "netfilter's netlink (module nfnetlink)",
     16: "generic netlink",
 }
 """What the kernel lacks if it refuses a socket, by protocol."""
-_ATTEMPTS = 8
-"""Attempts to find an unused port id."""
-_BATCH = 128
-"""Requests per batch: the receive buffer must hold all acknowledgments."""
+_ATTEMPTS = 8  # attempts to find an unused port id
+_BATCH = 128  # requests per batch: the receive buffer must hold all acknowledgments
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
@@ -70,7 +66,6 @@ def attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def string(kind: int, value: str) -> bytes:
-    """Return the attribute of a string."""
     return attribute(kind, value.encode() + b"\0")
 
 
@@ -87,7 +82,7 @@ def integer(value: bytes) -> int:
 def listen(
     protocol: int, groups: Iterable[int], what: str, *, buffer: int = 0, drops: Sequence[tuple[int, int, int, int]] = ()
 ) -> socket.socket:
-    """Return a non-blocking socket that is in multicast *groups*, with a receive buffer of that many bytes.
+    """Return a non-blocking socket that is in multicast *groups*, with a receive buffer of *buffer* bytes (0: default).
 
     *drops* is a classic BPF program of struct sock_filter (linux/filter.h) for unwanted messages. Raises KernelError.
     """
@@ -155,8 +150,7 @@ class NetlinkSocket:
         self._socket.settimeout(10.0)
         bind_as_ours(self._socket)
         self._sequence = 0
-        self.interrupted = False
-        """The kernel's table changed during the last dump (NLM_F_DUMP_INTR): objects may be missing."""
+        self.interrupted = False  # the table changed during the last dump (NLM_F_DUMP_INTR): objects may be missing
 
     def __enter__(self) -> NetlinkSocket:
         return self

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kernel notifications about changes by others: rtnetlink(7) groups TC and LINK, nfnetlink group NFTABLES.
+"""Kernel notifications about other programs' changes: rtnetlink(7) groups TC and LINK, nfnetlink group NFTABLES.
 
 Each message has the port id of the netlink socket that made the change, which distinguishes our own changes. Our
 adapters' sockets have special port ids (``netlink.OUR_PORTS``), which a socket filter drops in the kernel; those of
-libnftables are looked up in /proc. Other programs' port ids are mostly their process ids, so the process can be named.
-The kernel does not notify of changes to ipset, legacy iptables and sysctls, which are therefore polled.
+libnftables are looked up in /proc. Other programs' port ids are mostly their process ids, so the log can name the
+process. The kernel does not notify of changes to ipset, legacy iptables and sysctls, which are therefore polled.
 """
 
 from __future__ import annotations
@@ -29,21 +29,18 @@ _QDISC, _CLASS = (36, 37), (40, 41)
 _IFINFOMSG_BYTES, _IFLA_IFNAME = 16, 3
 _NFT = 10 << 8
 _NEWGEN, _GEN_PROCESS, _GEN_NAME = _NFT | 15, 2, 3
-_NFGENMSG_BYTES, _TABLE = 4, 1
-"""Attribute number of the table name, in every nf_tables message except that of the generation."""
+_NFGENMSG_BYTES, _TABLE = 4, 1  # attribute of the table's name, in every nf_tables message but that of the generation
 _KINDS = {0: "table", 3: "chain", 6: "rule", 9: "set", 12: "entries"}
-_PORT_AT = 12
-"""Offset of the port id in the netlink header."""
-_MOST_PROCESSES = 1 << 22
-"""PID_MAX_LIMIT: a larger port id is not a process id."""
+_PORT_AT = 12  # offset of the port id in the netlink header
+_MOST_PROCESSES = 1 << 22  # PID_MAX_LIMIT: a larger port id is not a process id
 _LIMIT = 256
 
-UNKNOWN = "somebody whom the kernel does not name"
+UNKNOWN = "an unknown process"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChange:
-    """A change to an object of ours or below ours, and its author, as texts."""
+    """A change to one of our objects, or to an object below it, and the author of the change, as texts."""
 
     what: str
     who: str
@@ -65,10 +62,10 @@ class NoticeSource:
         self._socket.close()
 
     def read(self) -> Iterator[KernelChange]:
-        """Yield changes by others; report lost messages as a change of everything."""
+        """Yield other programs' changes; report lost messages as one change of unknown objects."""
         for data in datagrams(self._socket, _LIMIT):
             if data is None:
-                yield KernelChange("more than there was room to hear of", UNKNOWN)
+                yield KernelChange("unknown objects, because the kernel lost notifications", UNKNOWN)
                 continue
             for kind, _, _, port, body in messages(data):
                 yield from self._changes(kind, port, body)
@@ -118,10 +115,8 @@ class NftablesNotices(NoticeSource):
 
     def __init__(self) -> None:
         super().__init__(NETLINK_NETFILTER, (_NFNLGRP_NFTABLES,))
-        self._changed: dict[int, str] = {}
-        """Changes of unfinished transactions, by port id."""
-        self._libraries: set[int] = set()
-        """Port ids of this process's sockets that libraries opened."""
+        self._changed: dict[int, str] = {}  # changes of unfinished transactions, by port id
+        self._libraries: set[int] = set()  # port ids of this process's sockets that libraries opened
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         if kind == _NEWGEN:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails, Sockets
 from mptcp_throttler.shaping.model import ClassSpec, Target
 
 
@@ -82,7 +82,7 @@ class KernelSockets(Protocol):
     def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
         """Yield all subflows in pieces, so that the caller can do other work in between."""
 
-    def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
+    def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         """Return the subflows that have a socket."""
 
     def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:

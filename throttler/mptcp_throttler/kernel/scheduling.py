@@ -3,9 +3,10 @@
 
 A joining subflow must not wait behind the proxy's transfers. A nice value does not suffice: the running process first
 uses up its slice of some milliseconds. So the event loop, which has little to do, has real-time priority. Even if it is
-busy, ordinary processes get no less than beside nice -20: the kernel reserves 50 ms of each second for them, against
-11 ms for one process of nice 0. It would take 50 ms in one piece and block the loop (``kernel.sched_rt_runtime_us``;
-since Linux 6.12 its deadline server), so the loop rests by itself, a few milliseconds at a time.
+busy, ordinary processes get at least as much time as if the loop had nice -20 instead: the kernel reserves 50 ms of
+each second for them, against 11 ms for one process of nice 0. The kernel would take these 50 ms in one piece and block
+the loop (``kernel.sched_rt_runtime_us``; since Linux 6.12 its deadline server), so the loop rests by itself, a few
+milliseconds at a time.
 
 All other processes and threads that we start are ordinary: workers and status copies may compute for long and must not
 alternate with the loop. But they must not starve: the loop waits for a worker that holds Python's lock, so workers get
@@ -25,25 +26,22 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-NICE = -20
-"""For workers, which may hold Python's lock, and for the loop if real time is refused."""
+NICE = -20  # for workers, which may hold Python's lock, and for the loop if real time is refused
 REAL_TIME_PRIORITY = 1
 TURN_SECONDS = 0.001
 PERIOD_SECONDS = 0.02
-BUSY = 0.9
-"""Share of a period from which the loop counts as busy. The kernel takes what is missing to 5 % of rest."""
+BUSY = 0.9  # Share of a period from which the loop counts as busy. The kernel takes what is missing to 5 % of rest.
 REST = 0.1
 """Rest after a busy period, as a share of it. Long turns make long periods: a fixed rest of 2 ms was too little for
 periods of 40 ms or more."""
-LONGEST_REST_SECONDS = 0.02
-"""Limit, so that a turn of seconds does not cause a rest of tenths of a second."""
+LONGEST_REST_SECONDS = 0.02  # limit, so that a turn of seconds does not cause a rest of tenths of a second
 
 
 def prefer_event_loop() -> None:
     """Give the calling thread real-time priority, if the kernel allows.
 
-    It refuses without CAP_SYS_NICE, and in a cgroup without a real-time budget. An administrator's policy (chrt(1),
-    ``CPUSchedulingPolicy=``) stays.
+    It refuses without CAP_SYS_NICE, and in a cgroup without a real-time budget. A policy that an administrator set
+    (chrt(1), ``CPUSchedulingPolicy=``) is kept.
     """
     prefer_worker()
     if os.sched_getscheduler(0) != os.SCHED_OTHER:

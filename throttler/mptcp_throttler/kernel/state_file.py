@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The state directory: files that say what to restore, and locks that let one daemon at a time run.
+"""The state directory: files about the state to restore, and locks that allow only one daemon at a time.
 
-Only files that nobody else can write are trusted. A file must be regular, have one hard link, and belong to root, the
-throttler's user or the current user; nobody else may write to it or to the directory. Symbolic links below the
-directory are not followed. open(2). Files that root writes belong to the directory's owner, who must go on with them.
+Only files that no other user can write are trusted. A file must be regular, have one hard link, and belong to root, the
+throttler's user or the current user; no other user may write to it or to the directory. Symbolic links below the
+directory are not followed. open(2). Files that root writes are given to the directory's owner, who must be able to
+rewrite them.
 
 Two locks end with their holder. One is on a file. The other is an abstract unix(7) address, one per network namespace:
-a daemon with another state directory would use the same names for sets, tables and classes. Anybody can take such an
-address, so one held by a user other than root, this user or the throttler's is no reason to refuse.
+a daemon with another state directory would use the same names for sets, tables and classes. Every user can take such an
+address, so a start is refused only if root, this user or the throttler's user holds it.
 """
 
 from __future__ import annotations
@@ -28,11 +29,9 @@ from mptcp_common.trust import distrust, throttler_uid
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20
-_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""Non-blocking: opening a pipe that somebody put there must not wait."""
+_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # non-blocking: opening a pipe put there must not wait
 _ADDRESS = "\0mptcp-throttler"
-_ASKED = 4096
-"""Listen backlog: nobody accepts the connections that ask who holds the address."""
+_ASKED = 4096  # listen backlog: nobody accepts the connections that ask who holds the address
 
 
 def read_state(path: Path) -> str | None:

@@ -22,16 +22,15 @@ OURS = frozenset({PM_TYPE, STALE_LOSS_COUNT})
 NOTE = "sysctls.json"
 _ROOT = "/proc/sys"
 _LACKING = "the kernel has no Multipath TCP (option MPTCP), or is older than 5.19"
-"""Text for a missing sysctl. pm_type is the newest one that the throttler needs."""
+"""Text for a missing sysctl. ``net.mptcp.pm_type`` is the newest one that the throttler needs."""
 
 
 class OwnedSysctls:
-    """Sysctls set while needed. A file has their former values, for a successor after a crash."""
+    """Sysctls that are set while they are needed. A file keeps their former values for a successor after a crash."""
 
     def __init__(self, state_directory: Path) -> None:
         self._note = state_directory / NOTE
-        self._noted: dict[str, str] = {}
-        """Content of the note, in case another program removes the file."""
+        self._noted: dict[str, str] = {}  # content of the note, in case another program removes the file
 
     def before(self, names: Iterable[str]) -> dict[str, str]:
         """Return the values of *names* before our change. Raises KernelError if they cannot be read."""

@@ -22,12 +22,9 @@ from mptcp_throttler.mptcp.limits import Shares, TrackerCounters, TrackerLimits
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelEvent, KernelSubflow, Subflow
 from mptcp_throttler.mptcp.questions import SocketLookupQueue
 
-EXPIRY_STEP: Final = 1_000
-"""Maximum number of entries per table that one ``expire`` call checks or forgets; this takes about 10 ms."""
-MAX_DUMP_SECONDS: Final = 120.0
-"""A dump that takes longer counts as failed: ended subflows are not remembered for it any longer."""
-MAX_LOCALS: Final = 256
-"""Maximum number of cached local addresses with ports, which subflows share. The proxy has only few."""
+EXPIRY_STEP: Final = 1_000  # maximum entries per table that one ``expire`` call checks or forgets, in about 10 ms
+MAX_DUMP_SECONDS: Final = 120.0  # a dump that takes longer counts as failed: ended subflows are not kept for it
+MAX_LOCALS: Final = 256  # Maximum number of cached local ends, which subflows share. The proxy has few.
 
 KernelRecord = KernelEvent | KernelSubflow
 K = TypeVar("K", bound=Hashable)
@@ -43,10 +40,8 @@ class ConnectionRecord:
     seen_from_start: bool
     holder: bytes
     """The client against whose share the connection counts (:class:`~.limits.Shares`)."""
-    subflows: list[SubflowRecord] = field(default_factory=list)
-    """The subflows, oldest first. They are few, so a list is fast enough."""
-    kept: Connection | None = None
-    """The snapshot of the connection, if it was read since the last change."""
+    subflows: list[SubflowRecord] = field(default_factory=list)  # oldest first; they are few, so a list is fast enough
+    kept: Connection | None = None  # the snapshot of the connection, if it was read since the last change
 
     def snapshot(self) -> Connection:
         if self.kept is None:
@@ -66,12 +61,10 @@ class SubflowRecord:
     remote_id: int | None
     backup: bool
     since: float
-    prioritised: float
-    """When the kernel last reported ``backup``."""
+    prioritised: float  # when the kernel last reported ``backup``
     last_seen: float
     interface: str | None = None
-    listed: int = 0
-    """Number of the latest dump that listed it."""
+    listed: int = 0  # number of the latest dump that listed it
     kept: Subflow | None = None
 
     def touch(self, time: float) -> None:
@@ -185,13 +178,10 @@ class ConnectionTable:
         self.connections: dict[int, ConnectionRecord] = {}
         self.lingering = IdleConnections()
         self.ended: TimedTable[FourTuple | int, float] = TimedTable(limits.max_remembered)
-        """When recent subflows (by four-tuple) and connections (by token) ended, because an older dump may still list
-        them."""
+        """When recent subflows (by four-tuple) and connections (by token) ended: an older dump may still list them."""
         self.turned_away: TimedTable[int, None] = TimedTable(limits.max_remembered)
-        """Tokens of connections that were refused because of their client's share. A late join to one is refused,
-        too."""
-        self.dumps = 0
-        """Number of socket dumps begun."""
+        """Tokens of connections refused because of their client's share. A late join to one is refused, too."""
+        self.dumps = 0  # number of socket dumps begun
         self.dump_began: float | None = None
         self.dumps_wanted = self.dumps_served = 0
         """Number of requests for a dump, and number of these that a complete dump has served. A dump serves only
@@ -248,7 +238,6 @@ class ConnectionTable:
         return [self._event(EventKind.SUBFLOW_CLOSED, subflow, time, detail)]
 
     def close(self, connection: ConnectionRecord, time: float, detail: str) -> list[Event]:
-        """End *connection* with all its subflows."""
         events = [event for each in list(connection.subflows) for event in self.remove(each, time, detail)]
         del self.connections[connection.token]
         self.lingering.pop(connection.token)
@@ -257,7 +246,6 @@ class ConnectionTable:
         return [*events, Event(EventKind.CONNECTION_CLOSED, time, connection.token, None, detail)]
 
     def change(self, subflow: SubflowRecord, time: float, detail: str) -> list[Event]:
-        """Announce a change of *subflow*."""
         subflow.changed()
         return [self._event(EventKind.SUBFLOW_CHANGED, subflow, time, detail)]
 

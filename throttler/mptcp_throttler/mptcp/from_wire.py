@@ -3,9 +3,9 @@
 
 Sources: RFC 8684, 3.1 (MP_CAPABLE, version negotiation), 3.2 (MP_JOIN), 3.5 (MP_FASTCLOSE); RFC 9293, 3.10.
 
-Segments never add, change or end a subflow: anybody can send them, and the kernel drops many of them. Rules:
+Segments never add, change or end a subflow: any host can send them, and the kernel drops many of them. Rules:
 
-- The proxy's SYN/ACK shows the interface by which the subflow leaves. Anybody can send the client's SYN.
+- The proxy's SYN/ACK shows the interface by which the subflow leaves. Any host can send the client's SYN.
 - A join that the proxy answers with a RST or in plain TCP counts as refused.
 - A RST or MP_FASTCLOSE asks for a look-up of the subflows: if both sides give up a connection at the same time, no
   event reports its end.
@@ -25,12 +25,8 @@ _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFl
 
 @dataclass(slots=True)
 class Handshake:
-    """A captured handshake in progress."""
-
-    token: int | None
-    """From the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured."""
-    interface: str | None = None
-    """By which the proxy answered."""
+    token: int | None  # from the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured
+    interface: str | None = None  # by which the proxy answered
 
 
 class WireObserver:
@@ -39,8 +35,7 @@ class WireObserver:
     def __init__(self, table: ConnectionTable) -> None:
         self._table = table
         self.handshakes: TimedTable[FourTuple, Handshake] = TimedTable(table.limits.max_remembered)
-        self.refused: TimedTable[FourTuple, None] = TimedTable()
-        """Recently refused joins: a retransmitted one is not announced again."""
+        self.refused: TimedTable[FourTuple, None] = TimedTable()  # recently refused joins, to announce each once
 
     def segment(self, segment: Segment) -> list[Event]:
         table, counters, options = self._table, self._table.counters, segment.options
@@ -83,7 +78,6 @@ class WireObserver:
         return None if handshake is None else handshake.interface
 
     def expire(self, time: float) -> None:
-        """Forget handshakes and refusals that are too old at *time*."""
         before = time - self._table.limits.handshake_timeout
         self._table.counters.expired += self.handshakes.drop_until(before)
         self.refused.drop_until(before)

@@ -37,8 +37,7 @@ class TrackerLimits:
     Meanwhile it counts against its client's share. Ended subflows are remembered for the same time, so that an older
     dump does not bring them back."""
     idle_timeout: float = 6 * 3600.0
-    resync_grace: float = 1.0
-    """A dump may miss a subflow that became active less than this many seconds before it."""
+    resync_grace: float = 1.0  # a dump may miss a subflow that became active less than this many seconds before it
 
 
 @dataclass(slots=True)
@@ -46,34 +45,25 @@ class TrackerCounters:
     """Counters since the tracker was made. They never decrease."""
 
     segments: int = 0
-    ignored: int = 0
-    """Segments that belong to no handshake and no tracked subflow."""
-    misdirected: int = 0
-    """Segments that came in with the proxy's source address, or went out with a client's. They are forged, or do not
-    belong to the proxy."""
+    ignored: int = 0  # segments that belong to no handshake and no tracked subflow
+    misdirected: int = 0  # segments that came in with the proxy's source address, or went out with a client's
     malformed: int = 0
-    fallbacks: int = 0
-    """Connections that requested MPTCP and got plain TCP."""
-    version_0: int = 0
-    """SYNs for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP. They are not tracked."""
+    fallbacks: int = 0  # connections that requested MPTCP and got plain TCP
+    version_0: int = 0  # SYNs for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP. They are not tracked.
     connections_opened: int = 0
     connections_closed: int = 0
     subflows_activated: int = 0
     subflows_closed: int = 0
-    joins_refused: int = 0
-    """Joins that the proxy refused, because of an unknown token, a wrong HMAC, or too many subflows."""
+    joins_refused: int = 0  # joins that the proxy refused: unknown token, wrong HMAC, or too many subflows
     kernel_events: int = 0
     kernel_events_ignored: int = 0
     resyncs: int = 0
     disagreements: int = 0
     handshakes_evicted: int = 0
     lingering_evicted: int = 0
-    overflows: int = 0
-    """Subflows not tracked because their connection has too many."""
-    connections_refused: int = 0
-    """Connections reported for closing, because they exceed their client's share."""
-    expired: int = 0
-    """Handshakes and subflows forgotten by timeout."""
+    overflows: int = 0  # subflows not tracked because their connection has too many
+    connections_refused: int = 0  # connections reported for closing, because they exceed their client's share
+    expired: int = 0  # handshakes and subflows forgotten by timeout
 
 
 class Shares:
@@ -92,10 +82,8 @@ class Shares:
     def __init__(self, room: int) -> None:
         """*room*: the maximum number of connections of all clients together."""
         self._room = room
-        self.held: dict[bytes, int] = {}
-        """Number of connections, by client."""
-        self._clients: Counter[int] = Counter()
-        """Number of clients that have a given number of connections, by that number."""
+        self.held: dict[bytes, int] = {}  # number of connections, by client
+        self._clients: Counter[int] = Counter()  # number of clients with a number of connections, by that number
         self.taken = 0
 
     def has_room(self, address: bytes, without: int = 0) -> bool:
@@ -120,7 +108,6 @@ class Shares:
         return client
 
     def give_back(self, client: bytes) -> None:
-        """Count one connection less."""
         self._change(client, -1)
 
     def _change(self, client: bytes, by: int) -> None:

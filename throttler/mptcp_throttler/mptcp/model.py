@@ -11,6 +11,7 @@ stamps of its packets. They are always arguments.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple, TypeVar
@@ -31,10 +32,8 @@ def mapped(address: bytes) -> bytes:
     return _V4_MAPPED + address
 
 
-End = tuple[bytes, int, int]
-"""The client's address and port, and the proxy's port. A closed socket reports only these of its four-tuple."""
-LARGEST_TOKEN = 0xFFFFFFFF
-"""The largest token of a Multipath TCP connection. Tunnels have larger ones."""
+End = tuple[bytes, int, int]  # client's address and port, proxy's port: what a closed socket reports of its four-tuple
+LARGEST_TOKEN = 0xFFFFFFFF  # The largest token of a Multipath TCP connection. Tunnels have larger ones.
 
 
 class FourTuple(NamedTuple):
@@ -88,8 +87,7 @@ class Segment:
     sequence: int
     acknowledgment: int
     options: tuple[MptcpOption, ...]
-    outgoing: bool | None = None
-    """Whether this host sent the segment; None if unknown (on the loopback interface)."""
+    outgoing: bool | None = None  # whether this host sent the segment; None if unknown (on the loopback interface)
 
     def option(self, kind: type[_Option]) -> _Option | None:
         """Return the first MPTCP option of that *kind*."""
@@ -101,30 +99,22 @@ class Subflow:
     """One subflow of the kernel, as of its last change."""
 
     four_tuple: FourTuple
-    initial: bool
-    """Whether the subflow opened the connection (MP_CAPABLE); otherwise it joined (MP_JOIN)."""
+    initial: bool  # whether the subflow opened the connection (MP_CAPABLE); otherwise it joined (MP_JOIN)
     local_id: int | None
-    remote_id: int | None
-    """Address identifiers (RFC 8684, 3.2), 0 for the initial subflow; None while unknown."""
-    backup: bool
-    """The peer asked to use this subflow only if no other is left (MP_JOIN 'B' bit, MP_PRIO)."""
-    interface: str | None
-    """The proxy's interface that carries the subflow; None while unknown."""
-    since: float
-    """When the tracker learned of the subflow."""
+    remote_id: int | None  # address identifiers (RFC 8684, 3.2), 0 for the initial subflow; None while unknown
+    backup: bool  # the peer asked to use this subflow only if no other is left (MP_JOIN 'B' bit, MP_PRIO)
+    interface: str | None  # the proxy's interface that carries the subflow; None while unknown
+    since: float  # when the tracker learned of the subflow
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
     """An MPTCP connection and its subflows, oldest first."""
 
-    token: int
-    """The proxy's token (RFC 8684, 3.2), which ``ss -M`` prints and a client's MP_JOIN carries."""
+    token: int  # the proxy's token (RFC 8684, 3.2), which ``ss -M`` prints and a client's MP_JOIN carries
     subflows: tuple[Subflow, ...]
     since: float
-    seen_from_start: bool = False
-    """Whether the kernel reported the creation. If so, ``since`` is the begin of the connection; otherwise it is
-    older."""
+    seen_from_start: bool = False  # whether the kernel reported the creation, at ``since``; otherwise it is older
 
     @property
     def is_tunnel(self) -> bool:
@@ -159,13 +149,11 @@ class KernelEvent:
     time: float
     kind: KernelEventKind
     token: int
-    four_tuple: FourTuple | None
-    """None for CLOSED, which names only the connection."""
+    four_tuple: FourTuple | None  # None for CLOSED, which names only the connection
     local_id: int | None = None
     remote_id: int | None = None
     backup: bool = False
-    detail: str = ""
-    """A reason for display, if the event has one."""
+    detail: str = ""  # a reason for display, if the event has one
 
 
 class TcpInfo(NamedTuple):
@@ -176,26 +164,17 @@ class TcpInfo(NamedTuple):
     """
 
     rtt: int
-    mss: int
-    """Bytes per sent segment."""
-    unacked: int
-    """Segments sent and not acknowledged."""
-    not_sent: int
-    """Bytes assigned to the subflow and not sent yet."""
-    pacing_rate: int
-    """Present pacing rate. The MPTCP scheduler uses it as the subflow's rate."""
-    max_pacing_rate: int | None
-    """SO_MAX_PACING_RATE; None without a limit."""
-    delivery_rate: int
-    """Delivery rate of the kernel's last rate sample. It is too low if the sender had too little data to send."""
-    receive_window_limited: int
-    """Total time in which only the receiver's window kept the subflow from sending."""
-    sacked: int = 0
-    """Unacknowledged segments that arrived after a missing segment."""
+    mss: int  # bytes per sent segment
+    unacked: int  # segments sent and not acknowledged
+    not_sent: int  # bytes assigned to the subflow and not sent yet
+    pacing_rate: int  # Present pacing rate. The MPTCP scheduler uses it as the subflow's rate.
+    max_pacing_rate: int | None  # SO_MAX_PACING_RATE; None without a limit
+    delivery_rate: int  # delivery rate of the kernel's last rate sample; too low if too little data was there to send
+    receive_window_limited: int  # total time in which only the receiver's window kept the subflow from sending
+    sacked: int = 0  # unacknowledged segments that arrived after a missing segment
 
 
-NOTHING_SENT = TcpInfo(0, 0, 0, 0, 0, None, 0, 0)
-"""Used for subflows from a capture, which have no sockets."""
+NOTHING_SENT = TcpInfo(0, 0, 0, 0, 0, None, 0, 0)  # used for subflows from a capture, which have no sockets
 
 
 class KernelSubflow(NamedTuple):
@@ -207,19 +186,13 @@ class KernelSubflow(NamedTuple):
     local_id: int | None
     remote_id: int | None
     backup: bool
-    read: float
-    """When the kernel read the socket, monotonic seconds. This may be seconds before the sweep of all sockets ends."""
-    bytes_acked: int = 0
-    """Payload that the peer acknowledged, each byte once."""
+    read: float  # when the kernel read the socket, monotonic seconds: perhaps long before the sweep of all ends
+    bytes_acked: int = 0  # payload that the peer acknowledged, each byte once
     bytes_received: int = 0
-    cookie: int = 0
-    """The kernel's number of the socket, unique while the host is up; 0 while unknown."""
+    cookie: int = 0  # the kernel's number of the socket, unique while the host is up; 0 while unknown
     tcp: TcpInfo = NOTHING_SENT
-    made_backup: bool = False
-    """Whether this host made the subflow backup, independently of the client's request (MP_PRIO, RFC 8684, 3.3.8)."""
-    data_sequence: int = 0
-    """64-bit data sequence number at the begin of the last mapping (RFC 8684, 3.3.1) that the subflow received in
-    order."""
+    made_backup: bool = False  # whether this host made the subflow backup, whatever the client asked (RFC 8684, 3.3.8)
+    data_sequence: int = 0  # data sequence number where the last mapping received in order begins (RFC 8684, 3.3.1)
 
     @property
     def is_of_tunnel(self) -> bool:
@@ -229,6 +202,9 @@ class KernelSubflow(NamedTuple):
     def delivered(self) -> int:
         """Bytes that arrived, in order or not."""
         return self.bytes_acked + self.tcp.sacked * self.tcp.mss
+
+
+Sockets = Mapping[FourTuple, KernelSubflow]
 
 
 class ClosedSocket(NamedTuple):
@@ -241,15 +217,12 @@ class ClosedSocket(NamedTuple):
 
 
 class SocketDetails(NamedTuple):
-    """Further values of one subflow's socket, for display, in segments and microseconds. No decision uses them, so
-    samples omit them."""
+    """Further values of one subflow's socket, in segments and microseconds, for display only: samples omit them."""
 
     rtt_variance: int
-    retransmits: int
-    """Segments sent again since the subflow began."""
+    retransmits: int  # segments sent again since the subflow began
     segments_out: int
-    lost: int
-    """Segments in flight that the kernel considers lost."""
+    lost: int  # segments in flight that the kernel considers lost
     congestion_window: int
 
 
@@ -264,14 +237,12 @@ class EventKind(enum.Enum):
     SUBFLOW_CHANGED = "subflow-changed"
     SUBFLOW_CLOSED = "subflow-closed"
     SUBFLOW_EXCESS = "subflow-excess"
-    """The kernel has a subflow whose connection already has the tracked maximum. It would have no cap, so it must be
+    """The kernel has a subflow beyond the tracked maximum of its connection. It would have no cap: it must be
     closed."""
     CONNECTION_EXCESS = "connection-excess"
-    """The subflow's connection exceeds its client's share. It is not tracked and would have no cap, so it must be
-    closed."""
+    """The subflow's connection exceeds its client's share. Untracked, it would have no cap: it must be closed."""
     JOIN_REFUSED = "join-refused"
-    DISAGREEMENT = "disagreement"
-    """Two kernel records contradict each other; the tracker took the later one."""
+    DISAGREEMENT = "disagreement"  # two kernel records contradict each other; the tracker took the later one
 
 
 @dataclass(frozen=True, slots=True)

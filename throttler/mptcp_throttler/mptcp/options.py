@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parse MPTCP options: the bytes of a TCP header's options in, frozen dataclasses out. Derive what proves keys.
+"""Parse the MPTCP options of a TCP header into frozen dataclasses, and compute tokens and HMACs from keys.
 
 Sources: RFC 8684, 3; kind 30, subtypes in figure 19. The parser recognises the forms of RFC 6824 (version 0), which
 Linux does not speak, but reads the keys of MP_CAPABLE only in version 1. Rules:
@@ -30,12 +30,10 @@ class MpCapable:
     """Opens a connection (3.1). Which keys it carries depends on the step of the handshake."""
 
     version: int
-    flags: int
-    """The octet of bits A to H."""
+    flags: int  # the octet of bits A to H
     sender_key: bytes | None = field(default=None, repr=False)
     receiver_key: bytes | None = field(default=None, repr=False)
-    data_length: int | None = None
-    """In a third ACK with data: the length of the data-level mapping, in place of a DSS."""
+    data_length: int | None = None  # in a third ACK with data: the length of the data-level mapping, in place of a DSS
     checksum: int | None = None
 
     @property
@@ -54,8 +52,7 @@ class MpJoinSyn:
 
     backup: bool
     address_id: int
-    token: int
-    """The receiver's token of the connection to join."""
+    token: int  # the receiver's token of the connection to join
     nonce: bytes
 
 
@@ -94,14 +91,12 @@ class Dss:
 class AddAddr:
     """The sender has another address (3.4.1)."""
 
-    version: int
-    """0 for the form of RFC 6824 (no echo, no HMAC), otherwise 1."""
+    version: int  # 0 for the form of RFC 6824 (no echo, no HMAC), otherwise 1
     echo: bool
     address_id: int
     address: bytes
     port: int | None
-    hmac: bytes | None
-    """Rightmost 64 bits; None in an echo and in version 0."""
+    hmac: bytes | None  # rightmost 64 bits; None in an echo and in version 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +111,7 @@ class MpPrio:
     """Asks to make a subflow backup, or no longer backup (3.3.8)."""
 
     backup: bool
-    address_id: int | None
-    """RFC 6824 only: one of the sender's addresses; None means the subflow that carries the option."""
+    address_id: int | None  # RFC 6824 only: one of the sender's addresses; None: the subflow that carries the option
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +132,7 @@ class MpFastclose:
 class MpTcprst:
     """Why a subflow is reset (3.6). RFC 8684 only."""
 
-    flags: int
-    """Bits U, V, W, T; T (1) marks a transient cause."""
+    flags: int  # bits U, V, W, T; T (1) marks a transient cause
     reason: int
 
     @property
@@ -152,8 +145,7 @@ class UnknownSubtype:
     """A subtype that neither RFC defines, or the private one (0xf)."""
 
     subtype: int
-    body: bytes = field(repr=False)
-    """Everything after kind and length."""
+    body: bytes = field(repr=False)  # everything after kind and length
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +292,7 @@ def _dss(option: bytes, length: int) -> MptcpOption | None:
 
 
 def _add_addr(option: bytes, length: int) -> MptcpOption | None:
-    """Version 0 has the IP version in the low bits of octet 2; version 1 has zeros and bit E there, and an HMAC unless
-    E is set."""
+    """Octet 2 has, in its low bits, the IP version in version 0, bit E in version 1, which adds an HMAC without E."""
     bits = option[2] & 15
     size = length - 4 - (8 if bits == 0 else 0)
     octets, port_octets = size & ~2, size & 2

@@ -19,14 +19,10 @@ from typing import Final, NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple
 
-RATE: Final = 400.0
-"""Maximum look-ups a second."""
-BURST: Final = 64
-"""Maximum look-ups at once; these take about 2 ms."""
-MAX_WAITING: Final = 1024
-"""Maximum number of waiting subflows. Others are checked by the next dump of all sockets."""
-_PAUSES: Final = (0.1, 0.9)
-"""Seconds before each look-up of a subflow."""
+RATE: Final = 400.0  # maximum look-ups a second
+BURST: Final = 64  # maximum look-ups at once; these take about 2 ms
+MAX_WAITING: Final = 1024  # Maximum number of waiting subflows. Others are checked by the next dump of all sockets.
+_PAUSES: Final = (0.1, 0.9)  # seconds before each look-up of a subflow
 
 
 class _Entry(NamedTuple):
@@ -35,8 +31,7 @@ class _Entry(NamedTuple):
     due: float
     number: int
     four_tuple: FourTuple
-    times: int
-    """How often it was looked up."""
+    times: int  # how often it was looked up
 
 
 class SocketLookupQueue:

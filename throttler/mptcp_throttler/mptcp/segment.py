@@ -15,12 +15,9 @@ from typing import Final
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import parse_options
 
-ETHERNET: Final = 14
-"""Link header of Ethernet and of the loopback interface, before any 802.1Q tag."""
-RAW_IP: Final = 0
-"""No link header: TUN and other layer-3 interfaces."""
-LINUX_COOKED: Final = 16
-"""Linux 'cooked' capture, SLL."""
+ETHERNET: Final = 14  # link header of Ethernet and of the loopback interface, before any 802.1Q tag
+RAW_IP: Final = 0  # no link header: TUN and other layer-3 interfaces
+LINUX_COOKED: Final = 16  # Linux 'cooked' capture, SLL
 
 _VERSION: Final = {0x0800: 4, 0x86DD: 6}
 _TAGS: Final = frozenset({0x8100, 0x88A8, 0x9100})
@@ -31,8 +28,7 @@ EXTENSION_HEADERS: Final = frozenset({0, 43, 60, FRAGMENT, AUTHENTICATION, 135, 
 _MAX_EXTENSION_HEADERS: Final = 8
 
 _tcp_header = struct.Struct("!HHIIBB").unpack_from
-_Transport = tuple[int, int, bytes, bytes]
-"""Offset of TCP, end of the packet, source, destination."""
+_Transport = tuple[int, int, bytes, bytes]  # offset of TCP, end of the packet, source, destination
 
 
 def parse_frame(

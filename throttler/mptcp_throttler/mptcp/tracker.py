@@ -40,6 +40,7 @@ from mptcp_throttler.mptcp.model import (
     KernelEventKind,
     KernelSubflow,
     Segment,
+    Sockets,
     unmapped,
 )
 
@@ -61,11 +62,9 @@ class Tracker:
         """Returns the interface by which a subflow leaves whose handshake was not captured; None if unknown."""
 
     def segment(self, segment: Segment) -> list[Event]:
-        """Apply one captured segment."""
         return self.wire.segment(segment)
 
     def kernel_event(self, event: KernelEvent) -> list[Event]:
-        """Apply one path-manager event."""
         table, four_tuple = self.table, event.four_tuple
         table.counters.kernel_events += 1
         connection = table.connections.get(event.token)
@@ -115,7 +114,7 @@ class Tracker:
             events += more
         return events
 
-    def answer(self, asked: Iterable[FourTuple], found: Mapping[FourTuple, KernelSubflow], time: float) -> list[Event]:
+    def answer(self, asked: Iterable[FourTuple], found: Sockets, time: float) -> list[Event]:
         """Apply a look-up at *time*: the sockets *found* of the subflows *asked* for, in any socket state."""
         events: list[Event] = []
         for four_tuple in asked:
@@ -199,7 +198,6 @@ class Tracker:
     # Room
 
     def _enter(self, four_tuple: FourTuple, told: KernelRecord, initial: bool, time: float, detail: str) -> list[Event]:
-        """Track a new subflow if there is room."""
         table, token, events = self.table, told.token, list[Event]()
         dumped = isinstance(told, KernelSubflow)
         if token not in table.connections:

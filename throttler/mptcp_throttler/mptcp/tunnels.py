@@ -16,22 +16,16 @@ from typing import Any, Final, NamedTuple
 
 from mptcp_throttler.mptcp.model import LARGEST_TOKEN, FourTuple, KernelEvent, KernelEventKind, KernelSubflow
 
-GONE_SECONDS: Final = 10.0
-"""A path has ended if the tunnel's daemon heard nothing from it, and it carried nothing, for this long."""
-FIRST_COOKIE: Final = 1 << 62
-"""The kernel counts sockets from 1."""
+GONE_SECONDS: Final = 10.0  # a path has ended if the tunnel's daemon heard nothing, and it carried nothing, for so long
+FIRST_COOKIE: Final = 1 << 62  # the kernel counts sockets from 1
 
 
 @dataclass(frozen=True, slots=True)
 class TunnelPath:
-    """One path of a tunnel."""
-
     tunnel: str
     name: str
-    number: int
-    """Nanoseconds since the epoch when the path got these ends; unique."""
-    class_id: int
-    """HTB class by which its packets leave, as its daemon says; 0: none of ours."""
+    number: int  # nanoseconds since the epoch when the path got these ends; unique
+    class_id: int  # HTB class by which its packets leave, as its daemon says; 0: none of ours
     interface: str | None
     socket: KernelSubflow
 
@@ -54,13 +48,10 @@ class TunnelTable:
 
     ports: Collection[int]
     paths: dict[FourTuple, TunnelPath] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)
-    """By token."""
-    strangers: set[tuple[str, int]] = field(default_factory=set)
-    """Name and port of tunnels at other ports, which are ignored."""
+    names: dict[int, str] = field(default_factory=dict)  # by token
+    strangers: set[tuple[str, int]] = field(default_factory=set)  # name and port of ignored ones, at other ports
     _tokens: dict[str, int] = field(default_factory=dict)
-    _signs: dict[int, _Sign] = field(default_factory=dict)
-    """By :attr:`TunnelPath.number`."""
+    _signs: dict[int, _Sign] = field(default_factory=dict)  # by :attr:`TunnelPath.number`
     _latest: int = LARGEST_TOKEN
 
     def take(self, answer: Mapping[str, Any], now: float) -> list[KernelEvent]:
@@ -107,7 +98,7 @@ class TunnelTable:
                     yield four_tuple, self._path(name, path, four_tuple, now)
 
     def _sign(self, begun: int, path: Mapping[str, Any], now: float) -> _Sign:
-        """Return when the path was last heard of or carried something: packets may outlive the relay's daemon."""
+        """Return the last sign of life, a message or carried data: packets may pass after the relay's daemon ended."""
         counters, silent = (int(path["bytes_sent"]), int(path["bytes_received"])), path["silent_s"]
         heard = -math.inf if silent is None else now - float(silent)
         before = self._signs.get(begun)

@@ -21,52 +21,36 @@ from itertools import islice
 
 from mptcp_throttler.mptcp.model import Connection
 
-ANTICIPATED = 2
-"""Number of paths of an anticipated connection."""
-WINDOW_SECONDS = 0.14
-"""The usual window: a few round trips. A single-path client loses at most this, plus congestion window growth."""
-LONG_WINDOW_SECONDS = 1.0
-"""Longest window for a client with a second subflow on nearly all connections: joins wait behind data."""
-LATE_FACTOR = 2.0
-"""The window of such a client is this multiple of its longest recent join."""
+ANTICIPATED = 2  # number of paths of an anticipated connection
+WINDOW_SECONDS = 0.14  # The usual window: a few round trips. A single-path client loses this and its window's growth.
+LONG_WINDOW_SECONDS = 1.0  # longest window for a client that nearly always has a second subflow: joins wait behind data
+LATE_FACTOR = 2.0  # the window of such a client is this multiple of its longest recent join
 LONGEST_WINDOW_SECONDS = 8.0
 """Longest window while other connections of such a client joined within ``LONG_WINDOW_SECONDS``: its second path
 works, and a lost SYN is sent again after 1, 3 and 7 seconds. Tested every ``RECHECK_SECONDS``."""
 RECHECK_SECONDS = 0.5
 FEW_CONNECTIONS, MORE_SECONDS = 10, 0.01
 """Each simultaneous connection beyond these few lengthens the window, because handshakes wait for each other."""
-NEARLY_ALL, WEIGHT = 0.8, 0.1
-"""Threshold and weight of the exponentially weighted share of connections with a second subflow."""
+NEARLY_ALL, WEIGHT = 0.8, 0.1  # threshold and weight of the weighted share of connections with a second subflow
 MISSES = {False: 1.0, True: 2.0}
 """Misses until a client counts as single-path, by whether it ever joined: a busy path delays joins past the window."""
-SHORT_MISS = 0.34
-"""Weight of a connection that ended before its window."""
-KEPT_SECONDS = 600.0
-"""A client without a connection for this long is forgotten."""
+SHORT_MISS = 0.34  # weight of a connection that ended before its window
+KEPT_SECONDS = 600.0  # a client without a connection for this long is forgotten
 MAX_FORGOTTEN = 256
 """Clients forgotten each second: removing them from the map of initial limits blocks the loop for 1 to 2 ms. If
 ``MAX_CLIENTS`` came in ten minutes, 109 must go each second."""
-MAX_CLIENTS = 65_536
-"""Addresses remembered; the one seen longest ago gives way."""
+MAX_CLIENTS = 65_536  # addresses remembered; the one seen longest ago gives way
 
 
 @dataclass(slots=True)
 class _Client:
-    """The record of a client address."""
-
-    last: float
-    """When it was last seen."""
-    young: int = 0
-    """Number of its connections that are anticipated now."""
+    last: float  # when it was last seen
+    young: int = 0  # number of its connections that are anticipated now
     joins: bool = False
-    joined: float = -math.inf
-    """When the last second subflow came."""
-    share: float = 1.0
-    """Weighted share of its connections that had one."""
-    longest: float = 0.0
-    """Longest recent time to join, seconds, at most ``LONG_WINDOW_SECONDS``; it decays with each faster join."""
-    misses: float = 0.0
-    """Weighted number of connections without a second subflow since the last join."""
+    joined: float = -math.inf  # when the last second subflow came
+    share: float = 1.0  # weighted share of its connections that had one
+    longest: float = 0.0  # longest recent time to join, at most ``LONG_WINDOW_SECONDS``; decays with each faster join
+    misses: float = 0.0  # weighted number of connections without a second subflow since the last join
 
     @property
     def has_single_path(self) -> bool:
@@ -94,8 +78,7 @@ class _Young:
     client: bytes
     began: float
     known: _Client
-    until: float | None
-    """When its window ends; None while it is not anticipated."""
+    until: float | None  # when its window ends; None while it is not anticipated
 
 
 class Anticipation:
@@ -104,17 +87,14 @@ class Anticipation:
     def __init__(self) -> None:
         self._clients: dict[bytes, _Client] = {}
         """In the order of ``last``: :meth:`_remember` moves a client to the end."""
-        self._young: dict[int, _Young] = {}
-        """By token."""
+        self._young: dict[int, _Young] = {}  # by token
         self._settled: dict[int, _Young | None] = {}
-        """Connections that tell nothing more about their client; None if their beginning was not seen."""
+        """Connections that give no more information about their client; None if their beginning was not seen."""
         self._flips: dict[bytes, bool] = {}
-        self._windows: list[tuple[float, int]] = []
-        """Heap: window end, token."""
+        self._windows: list[tuple[float, int]] = []  # heap: window end, token
 
     @property
     def clients(self) -> int:
-        """Number of clients remembered."""
         return len(self._clients)
 
     def take_flips(self) -> dict[bytes, bool]:
@@ -152,12 +132,11 @@ class Anticipation:
         return active if young.until is None else ANTICIPATED
 
     def forget(self, token: int, now: float) -> None:
-        """Record that connection *token* has ended."""
         self._settled.pop(token, None)
         young = self._young.pop(token, None)
         if young is not None and young.until is not None:
             self._leave(young)
-            # Simultaneous connections count once: together they tell no more than one.
+            # Simultaneous connections count once: together they give no more information than one.
             if young.began >= young.known.last:
                 self._missed(young, SHORT_MISS, now)
 

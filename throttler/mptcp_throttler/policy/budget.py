@@ -20,8 +20,7 @@ from mptcp_throttler.policy.values import Network, parse_prefix, parse_volume
 _NEIGHBOURS: Final = (-1, 0, 1, 2)
 _LENGTH: Final = re.compile(r"([0-9]+) *([mhd])", re.ASCII)
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
-LONGEST_GRANT: Final = 366 * 86_400
-"""Seconds. A permanent exemption belongs in the policy, as a rule."""
+LONGEST_GRANT: Final = 366 * 86_400  # Seconds. A permanent exemption belongs in the policy, as a rule.
 
 
 class Account(NamedTuple):
@@ -29,19 +28,15 @@ class Account(NamedTuple):
 
     budget: str
     client: str
-    start: int
-    """Start of the period, seconds since the epoch."""
+    start: int  # start of the period, seconds since the epoch
 
 
 class Usage(NamedTuple):
     """A change of the ledger, stored atomically."""
 
-    added: Mapping[Account, int]
-    """Bytes."""
-    counters: Mapping[int, tuple[int, int]]
-    """By socket cookie: the acked and received bytes that the accounts include."""
-    closed: frozenset[int]
-    """Socket cookies."""
+    added: Mapping[Account, int]  # bytes
+    counters: Mapping[int, tuple[int, int]]  # by socket cookie: the acked and received bytes that the accounts include
+    closed: frozenset[int]  # socket cookies
 
 
 def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:
@@ -87,14 +82,12 @@ class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     More volume is subtracted from the used volume (``storage.Ledger``) at once; its grant is only a note.
     """
 
-    client: str
-    """An address or a prefix; empty for a budget that all clients share."""
+    client: str  # an address or a prefix; empty for a budget that all clients share
     since: int
     until: int
     by: str = ""
     why: str = ""
-    budget: str = ""
-    """The budget that gets more volume; empty: no caps."""
+    budget: str = ""  # the budget that gets more volume; empty: no caps
     octets: int = 0
 
     @property

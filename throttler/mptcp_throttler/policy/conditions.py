@@ -19,10 +19,8 @@ from mptcp_common.units import counted
 from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT, Window, hours_text, is_open, may_coincide
 from mptcp_throttler.policy.values import Days, Hours, Network, Prefix, Prefixes
 
-MOST_SUBFLOWS = 255
-"""An address identifier has one byte (RFC 8684, 3.2)."""
-MOST_PREFIXES = 4
-"""Client prefixes named in messages; further ones are counted."""
+MOST_SUBFLOWS = 255  # an address identifier has one byte (RFC 8684, 3.2)
+MOST_PREFIXES = 4  # client prefixes named in messages; further ones are counted
 
 
 class Subject(NamedTuple):
@@ -36,7 +34,7 @@ class Subject(NamedTuple):
 
 
 class Named(Section):
-    """A section that has a name elsewhere: as a key, or that of the rule in which it stands. The policy sets it."""
+    """A section that gets its name from the policy: its key there, or the name of the rule that contains it."""
 
     _name: str = PrivateAttr("")
 
@@ -74,7 +72,6 @@ class PathMatch(Named):
         return Prefixes((each, True) for each in self.clients or ())
 
     def holds(self, subflow: Subject) -> bool:
-        """Return whether *subflow* is on the path."""
         return (
             (self.interfaces is None or subflow.interface in self.interfaces)
             and (self.remote_ids is None or subflow.remote_id in self.remote_ids)
@@ -106,20 +103,14 @@ class PathMatch(Named):
 
 
 class Situation(NamedTuple):
-    """All that the answers about a subflow depend on, except the clock."""
+    """Everything on which the answers about a subflow depend, except the clock."""
 
-    path_bits: int
-    """Bit set of the paths that the subflow is on, by position in the policy."""
-    from_clients: int
-    """Bit set of the rules from whose clients any active subflow of the connection comes."""
-    active: int
-    """Number of active subflows."""
-    paths: int
-    """Number of paths with active subflows."""
-    expected: int
-    """Number of paths expected soon, at least ``paths``; caps are decided with it."""
-    last: bool
-    """Whether the subflow is on the last usable path."""
+    path_bits: int  # bit set of the paths that the subflow is on, by position in the policy
+    from_clients: int  # bit set of the rules from whose clients any active subflow of the connection comes
+    active: int  # number of active subflows
+    paths: int  # number of paths with active subflows
+    expected: int  # number of paths expected soon, at least ``paths``; caps are decided with it
+    last: bool  # whether the subflow is on the last usable path
 
 
 Unmet = Literal["counts", "clients", "hours"]
@@ -129,12 +120,9 @@ class Conditions(NamedTuple):
     """What must hold for a rule to answer one question."""
 
     when: When
-    subflows: int
-    """The least number of active subflows."""
-    paths: int
-    """The least number of paths with active subflows."""
-    anticipate: bool
-    """Whether expected subflows count, too."""
+    subflows: int  # the least number of active subflows
+    paths: int  # the least number of paths with active subflows
+    anticipate: bool  # whether expected subflows count, too
 
     def unmet(self, seen: Situation, local: datetime, from_clients: bool) -> dict[Unmet, str]:
         """Return in words the conditions that do not hold at the time *local* of the policy's zone. *from_clients*: an

@@ -7,9 +7,9 @@ Cap, budget and steering are three independent questions, for each direction. Th
 question (``none`` included), catches the subflow and whose conditions the connection meets. Then the cap is lifted from
 a subflow on the last usable path. A backup subflow is usable only while there is no regular one (RFC 8684, 3.3.8).
 
-Two subflows are on different paths if they match different ``paths`` of the policy, or if one of them matches none:
-what a cap keeps from one of two subflows over one uplink has nowhere else to go. In a policy without ``paths``, which
-cannot tell uplinks apart, each subflow counts as a path.
+Two subflows are on different paths if they match different ``paths`` of the policy, or if one of them matches none: if
+two subflows share an uplink and one has a cap, its data cannot move to another uplink. In a policy without ``paths``,
+which cannot tell uplinks apart, each subflow counts as a path.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from mptcp_throttler.policy.verdict import BEFORE, NO_RULE, ScopeKey, Verdict, j
 _REMEMBERED_SUBFLOWS: Final = 65_536
 """Size of the cache of facts: room for all subflows, because a reload asks for each in order, and a smaller LRU cache
 would never hit. An entry takes 250 to 300 bytes, all of them about 20 MB."""
-_REMEMBERED_ANSWERS: Final = 4096
-"""Cached answers per direction, one per situation."""
+_REMEMBERED_ANSWERS: Final = 4096  # cached answers per direction, one per situation
 
 _EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 _PLURAL: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
@@ -66,22 +65,18 @@ def _compiled(policy: Policy) -> CompiledPolicy:
 
 
 class _Facts(NamedTuple):
-    """What the policy says of a subflow regardless of the rest of its connection."""
+    """The policy's properties of a subflow that do not depend on the rest of its connection."""
 
-    path: str | None
-    """The first path that it is on."""
-    path_bits: int
-    """Bit set of all its paths, by position in the policy."""
-    from_clients: int
-    """Bit set of the rules from whose clients it comes, by position in the policy."""
+    path: str | None  # the first path that it is on
+    path_bits: int  # bit set of all its paths, by position in the policy
+    from_clients: int  # bit set of the rules from whose clients it comes, by position in the policy
 
 
 class _Answer(NamedTuple):
     """The verdict for every subflow in one situation and direction, without the subflow's four-tuple."""
 
     rule: Rule | None
-    scope: ScopeKey | None
-    """Without its member."""
+    scope: ScopeKey | None  # without its member
     throttle: Throttle | None
     reason: str
     budget: Rule | None
@@ -95,10 +90,8 @@ class CompiledRule(NamedTuple):
     rule: Rule
     exempts: bool
     conditions: Conditions
-    clients_bit: int
-    """0 for a rule for all clients."""
-    path_bits: int | None
-    """Bit set of the paths whose subflows it catches; None for all subflows."""
+    clients_bit: int  # 0 for a rule for all clients
+    path_bits: int | None  # bit set of the paths whose subflows it catches; None for all subflows
 
     def catches(self, situation: Situation) -> bool:
         return self.path_bits is None or bool(self.path_bits & situation.path_bits)
@@ -114,13 +107,11 @@ class Tried(NamedTuple):
     rule: str
     kind: Kind
     matched: bool
-    failed: str | None
-    """The first unmet condition, in words. For a rule that decided: why its cap is lifted."""
+    failed: str | None  # The first unmet condition, in words. For a rule that decided: why its cap is lifted.
     until: float | None = None
-    """When the rule's hours next change this, seconds since the epoch; None if never, or if the first unmet condition
-    is not the hours."""
-    since: float | None = None
-    """When the rule's hours last caused this; None as for ``until``."""
+    """When the rule's hours next change this, seconds since the epoch; None if never, or if another condition is unmet
+    first."""
+    since: float | None = None  # when the rule's hours last caused this; None as for ``until``
 
 
 def cap_text(throttle: Throttle) -> str:
@@ -130,8 +121,6 @@ def cap_text(throttle: Throttle) -> str:
 
 
 class CompiledPolicy:
-    """A policy compiled for fast evaluation."""
-
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         directions = (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
@@ -182,7 +171,6 @@ class CompiledPolicy:
         return tuple(verdicts)
 
     def count_paths(self, connection: Connection) -> int:
-        """Return the number of paths with subflows of *connection*."""
         return len(set(self._places(self._facts_of(connection.subflows))))
 
     def _facts_of(self, subflows: Collection[Subflow]) -> list[_Facts]:
@@ -192,7 +180,7 @@ class CompiledPolicy:
         ]
 
     def _places(self, facts: Sequence[_Facts]) -> Sequence[int]:
-        """Return what tells the paths of subflows apart."""
+        """Return a value for each subflow; subflows on the same path have equal values."""
         return [each.path_bits for each in facts] if self.policy.paths else range(len(facts))
 
     def _situations(self, subflows: Sequence[Subflow], facts: Sequence[_Facts], expected: int) -> list[Situation]:
@@ -231,13 +219,12 @@ class CompiledPolicy:
         else:
             throttle = rule.throttle
             scope = ScopeKey(rule.name, throttle.share, direction=direction)
-            verb = "would cap" if self.policy.dry_run else "caps"
+            verb, note = self.policy.cap_verb, self.policy.cap_note
             what = "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits, situation)}"
             active = f"{counted(situation.active, 'subflow')} active"
             if situation.expected > situation.paths:
                 active = f"{active}, {situation.active + situation.expected - situation.paths} anticipated"
-            dry = " (dry run)" if self.policy.dry_run else ""
-            reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{dry}"
+            reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{note}"
         budget, reason = self._also(Kind.BUDGET, situation, direction, reason)
         steer, reason = self._also(Kind.STEER, situation, direction, reason)
         return _Answer(
@@ -253,7 +240,7 @@ class CompiledPolicy:
     def _also(
         self, kind: Kind, situation: Situation, direction: Direction, reason: str
     ) -> tuple[CompiledRule | None, str]:
-        """Return the rule that meters or steers the subflow, and *reason* with why none does."""
+        """Return the rule that meters or steers the subflow, and *reason*, with the cause added if no rule does."""
         found, passed_over = self._first(kind, situation, direction)
         if found is not None and found.exempts:
             return None, joined(reason, f"exempted from {_PLURAL[kind]} by rule {found.rule.name}", direction)
@@ -262,7 +249,8 @@ class CompiledPolicy:
         return found, reason
 
     def _first(self, kind: Kind, situation: Situation, direction: Direction) -> tuple[CompiledRule | None, str | None]:
-        """Return the deciding rule, and why the nearest to matching of those above that catch the subflow does not."""
+        """Return the deciding rule. Also return, for the rule above it that catches the subflow and is nearest to
+        matching, the reason why it does not match."""
         passed_over: list[tuple[int, str]] = []
         decides: CompiledRule | None = None
         for each in self._rules[direction][kind]:

@@ -29,23 +29,17 @@ from mptcp_throttler.policy.model import DIRECTIONS, NO_BUDGET, Direction, Kind,
 from mptcp_throttler.policy.values import volume_as_budget
 from mptcp_throttler.steering.modes import BY_NAME
 
-ACTIONS: Final = ("throttle", "steer", "budget")
-"""Keys of which a rule needs at least one."""
+ACTIONS: Final = ("throttle", "steer", "budget")  # keys of which a rule needs at least one
 _UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
-Finding = tuple[int, str]
-"""Index of a rule, and a sentence."""
+Finding = tuple[int, str]  # index of a rule, and a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPolicy:
-    """The result of :func:`check_policy`."""
-
-    policy: Policy | None
-    """None if any of the problems is an error."""
-    problems: tuple[Problem, ...]
-    """Errors or, without errors, warnings; in the order of their lines."""
+    policy: Policy | None  # None if any of the problems is an error
+    problems: tuple[Problem, ...]  # errors or, without errors, warnings; in the order of their lines
     notes: tuple[Problem, ...] = ()
-    """Notes for ``check``: caps per interface, rules that wait in vain, caps that plain TCP exceeds."""
+    """For ``check``: caps per interface, rules that wait in vain, caps without plain TCP."""
 
 
 def check_policy(text: str, source: str, interfaces: Collection[str] | None = None) -> CheckedPolicy:

@@ -57,29 +57,22 @@ from mptcp_throttler.policy.values import (
 from mptcp_throttler.steering.mode import Mode
 from mptcp_throttler.steering.modes import BY_NAME, MODES
 
-VERSION: Final = 1
-"""The version of the policy format that this release reads."""
-DERIVED: Any = None
-"""Default of a key that a validator derives from other keys."""
-LONGEST_BURST: Final = 60
-"""Seconds at the cap's rate."""
-LONGEST_RETRY: Final = 300.0
-"""Seconds."""
+VERSION: Final = 1  # the version of the policy format that this release reads
+DERIVED: Any = None  # default of a key that a validator derives from other keys
+LONGEST_BURST: Final = 60  # seconds at the cap's rate
+LONGEST_RETRY: Final = 300.0  # seconds
 
 
 class Kind(enum.Enum):
-    """The three questions about a subflow. Each is answered for itself: the first rule that answers it decides."""
+    """The three questions about a subflow. For each of them separately, the first rule that answers it decides."""
 
-    THROTTLE = "throttle"
-    """Which cap does the subflow have?"""
-    BUDGET = "budget"
-    """Which budget meters it?"""
-    STEER = "steer"
-    """Which rule spreads its connection's data over paths?"""
+    THROTTLE = "throttle"  # which cap does the subflow have?
+    BUDGET = "budget"  # which budget meters it?
+    STEER = "steer"  # which rule spreads its connection's data over paths?
 
 
 class Share(enum.Enum):
-    """Among whom one cap is shared: who falls into the same HTB class."""
+    """The subflows that share one cap, and so one HTB class."""
 
     __hash__ = object.__hash__
 
@@ -89,15 +82,13 @@ class Share(enum.Enum):
 
 
 class Direction(enum.Enum):
-    """Which way the capped packets go."""
+    """The direction of the capped packets."""
 
     # Members are singletons, and Enum's own hash runs in Python each time.
     __hash__ = object.__hash__
 
-    DOWN = "down"
-    """From the proxy to the client."""
-    UP = "up"
-    """From the client to the proxy."""
+    DOWN = "down"  # from the proxy to the client
+    UP = "up"  # from the client to the proxy
 
 
 class Onset(enum.Enum):
@@ -161,10 +152,6 @@ class Throttle(Section):
         if self.ceil is None:
             self.__dict__["ceil"] = self.rate
         return self
-
-    @property
-    def onset(self) -> Onset:
-        return self.landing
 
     def at(self, rate: int, **changes: Any) -> Throttle:
         """Return a copy with *rate* (bits/s) as rate and ceil, and with other *changes*."""
@@ -430,7 +417,7 @@ class Rule(Section):
 
     @property
     def budget_guard(self) -> bool:
-        """Whether the guard may relax the caps of ``budget``: only if the rule says so, as they are about money."""
+        """Whether the guard may relax the caps of ``budget``: only if the rule allows it, because they limit costs."""
         return self.guard and "guard" in self.model_fields_set
 
     def least_paths(self, kind: Kind) -> int:
@@ -446,7 +433,6 @@ class Rule(Section):
         return min(usual, when.max_subflows or usual)
 
     def conditions(self, kind: Kind) -> Conditions:
-        """Return the conditions under which the rule answers *kind*."""
         paths = self.least_paths(kind)
         return Conditions(self.when, max(self.when.min_subflows or 1, paths), paths, kind is Kind.THROTTLE)
 
@@ -552,13 +538,22 @@ class Policy(Section):
 
     @property
     def caps_plain_tcp(self) -> bool:
-        """Whether a rule caps plain TCP."""
         return any(rule.caps_plain_tcp for rule in self.rules)
 
     @property
-    def enforced(self) -> Policy:
-        """The policy to enforce: without rules in a dry run."""
+    def applied(self) -> Policy:
+        """The policy that all get that act on the kernel: without rules in a dry run."""
         return self.model_copy(update={"rules": []}) if self.dry_run else self
+
+    @property
+    def cap_verb(self) -> str:
+        """What a rule or budget does, in reasons."""
+        return "would cap" if self.dry_run else "caps"
+
+    @property
+    def cap_note(self) -> str:
+        """What follows a text about a cap."""
+        return " (dry run)" if self.dry_run else ""
 
     def open_rules(self, now: float) -> tuple[bool, ...]:
         """Return for each rule whether its hours are open at *now*; a rule without hours is always open."""

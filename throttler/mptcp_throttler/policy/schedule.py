@@ -26,10 +26,8 @@ DAYS_PATTERN: Final = f"^({_ANY_DAY})(-({_ANY_DAY}))?$"
 HOURS_PATTERN: Final = "^([01]?[0-9]|2[0-3]):[0-5][0-9]-(([01]?[0-9]|2[0-3]):[0-5][0-9]|24:00)$"
 _HOURS: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})", re.ASCII)
 
-_HORIZON: Final = timedelta(days=15)
-"""A weekly window changes within one week, or within two if its only opening is in a skipped hour."""
-_STEP: Final = 3 * 3600
-"""Seconds. No time zone changes its offset twice in this time."""
+_HORIZON: Final = timedelta(days=15)  # a weekly window changes within a week, or two if it opens in a skipped hour only
+_STEP: Final = 3 * 3600  # Seconds. No time zone changes its offset twice in this time.
 
 
 class Window(NamedTuple):
@@ -37,8 +35,7 @@ class Window(NamedTuple):
 
     days: frozenset[int]
     start: time
-    end: time
-    """``start == end`` means the whole day."""
+    end: time  # ``start == end`` means the whole day
 
     def is_open(self, day: int, now: time) -> bool:
         today = day in self.days
@@ -76,7 +73,6 @@ def parse_hours(value: object) -> tuple[time, time]:
 
 
 def is_open(windows: Iterable[Window], local: datetime) -> bool:
-    """Return whether any of *windows* is open at the local time *local*."""
     return any(window.is_open(local.weekday(), local.time()) for window in windows)
 
 

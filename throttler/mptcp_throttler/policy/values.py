@@ -29,12 +29,10 @@ from mptcp_throttler.policy.schedule import DAYS, DAYS_PATTERN, HOURS_PATTERN, p
 
 Network = IPv4Network | IPv6Network
 T = TypeVar("T")
-LOWEST_BURST: Final = 1600
-"""Bytes: one full-size Ethernet packet with its headers."""
+LOWEST_BURST: Final = 1600  # bytes: one full-size Ethernet packet with its headers
 VOLUME_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30}
 VOLUME_PATTERN: Final = rf"^[0-9]+(?:\.[0-9]+)? *(?:{'|'.join(VOLUME_UNITS)})$"
-HIGHEST_VOLUME: Final = 10**18
-"""Bytes: far more than a link carries, and small enough for all tools to print, plot and store."""
+HIGHEST_VOLUME: Final = 10**18  # bytes: far more than a link carries, and small enough for all tools
 _VOLUME: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(VOLUME_UNITS)})", re.ASCII)
 _LIKE_A_VOLUME: Final = re.compile("[0-9.]+ *[kmgt]b", re.IGNORECASE)
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
@@ -140,8 +138,7 @@ Burst = Annotated[
     ),
 ]
 """Bytes."""
-Volume = Annotated[int, Parsed(parse_volume, _text_or(VOLUME_PATTERN))]
-"""Bytes."""
+Volume = Annotated[int, Parsed(parse_volume, _text_or(VOLUME_PATTERN))]  # bytes
 ResetTime = Annotated[time, Parsed(_parse_reset_time, {"type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"})]
 ResetDay = Annotated[
     int, Parsed(_parse_reset_day, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 31}, {"enum": list(DAYS)}]})
@@ -211,7 +208,6 @@ class Prefixes(Generic[T]):
         return self._around(network.version, int(network.network_address), shortest)
 
     def has(self, network: Network) -> bool:
-        """Return whether any prefix contains all of *network*."""
         return any(True for _ in self.around(network))
 
     def _around(self, version: int, number: int, least: int = 0) -> Iterator[T]:

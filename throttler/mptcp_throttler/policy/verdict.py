@@ -48,26 +48,19 @@ class Verdict:
     """The decision on one active subflow in one direction, and why."""
 
     four_tuple: FourTuple
-    path: str | None
-    """The first path that matches the subflow, for display."""
-    rule: Rule | None
-    """The rule that decided about the cap, ``none`` included."""
-    scope: ScopeKey | None
-    """None: not throttled."""
+    path: str | None  # the first path that matches the subflow, for display
+    rule: Rule | None  # the rule that decided about the cap, ``none`` included
+    scope: ScopeKey | None  # None: not throttled
     throttle: Throttle | None
-    reason: str
-    """For the operator: a sentence on the cap, then the sentences that the stages add (:func:`joined`)."""
+    reason: str  # for the operator: a sentence on the cap, then the sentences that the stages add (:func:`joined`)
     direction: Direction = Direction.DOWN
-    budget: Rule | None = None
-    """The rule whose budget meters the subflow."""
+    budget: Rule | None = None  # the rule whose budget meters the subflow
     steer: Rule | None = None
-    steer_path: str | None = None
-    """The path of ``steer`` that the subflow is on."""
+    steer_path: str | None = None  # the path of ``steer`` that the subflow is on
     beside: Cap | None = None
-    """The looser of two caps, one of which is a budget's. Unless it is guarded too, it holds while the cap of ``rule``
-    is relaxed."""
-    rests: bool = False
-    """Whether the scheduler must leave the subflow out while the other subflows do well."""
+    """The looser of two caps, one of them a budget's. Unless guarded too, it holds while the cap of ``rule`` is
+    relaxed."""
+    rests: bool = False  # whether the scheduler must leave the subflow out while the other subflows do well
 
 
 BEFORE: Final = {Direction.DOWN: "", Direction.UP: "upload: "}

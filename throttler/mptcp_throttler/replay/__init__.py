@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The command ``replay``: what the throttler would have decided on a capture. The daemon imports none of it."""
+"""The command ``replay``: the throttler's decisions for a capture. The daemon imports no module of this package."""

@@ -23,8 +23,7 @@ KNOWN_LINK_TYPES: Final = "Ethernet (1), Linux cooked (113, 276), raw IP (12, 14
 _SENT_BY_US: Final = {0: False, 4: True}
 """Packet types of cooked captures: sent to this host, sent by it. Others are copies of other hosts' packets."""
 _OUTBOUND: Final = {1: False, 2: True}  # directions of a pcapng packet: inbound, outbound
-_LATEST: Final = 10**9 << 33
-"""Nanoseconds since the epoch, in the year 2242: later times are invalid."""
+_LATEST: Final = 10**9 << 33  # nanoseconds since the epoch, in the year 2242: later times are invalid
 _LARGEST: Final = 65_535  # Scapy returns at most this many bytes of a packet, from its start
 
 
@@ -33,8 +32,6 @@ class CaptureError(Exception):
 
 
 class Captured(NamedTuple):
-    """One TCP segment."""
-
     segment: Segment
     time: int  # nanoseconds since the epoch: a float would round to 0.25 µs
     length: int  # payload bytes on the wire
@@ -42,15 +39,14 @@ class Captured(NamedTuple):
 
 
 class CaptureFile:
-    """The segments of one file, readable once. Its counters count skipped packets on the way."""
+    """The segments of one file, readable once. Its counters count the packets skipped meanwhile."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file
         self._name = name
         self.packets = 0
         self.cut = 0  # packets cut off within their TCP header
-        self.foreign: Counter[int] = Counter()
-        """Packets of unsupported link types, by link type."""
+        self.foreign: Counter[int] = Counter()  # packets of unsupported link types, by link type
         self.damage: str | None = None  # damage found in the file; the rest is not read
 
     def __iter__(self) -> Iterator[Captured]:
@@ -75,7 +71,7 @@ class CaptureFile:
         except OSError as error:
             raise CaptureError(f"{self._name}: cannot be read: {reason(error)}") from error
         except Exception as error:
-            # Scapy may raise anything on unexpected bytes.
+            # Scapy may raise any exception on unexpected bytes.
             raise CaptureError(f"{self._name}: is no capture file, pcap or pcapng: {reason(error)}") from error
 
     def _segments(self, reader: Any) -> Iterator[Captured]:

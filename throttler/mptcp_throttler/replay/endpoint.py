@@ -41,8 +41,7 @@ class Endpoint:
         self.unproven_joins = 0
         self._handshakes: TimedTable[FourTuple, _Handshake] = TimedTable()
         self._established: dict[FourTuple, _Handshake] = {}
-        self._keys: dict[int, tuple[bytes, bytes]] = {}
-        """The client's and the proxy's key, by token."""
+        self._keys: dict[int, tuple[bytes, bytes]] = {}  # the client's and the proxy's key, by token
 
     def forget(self, token: int) -> None:
         """Drop the keys of an ended connection."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Replay captured segments: what the throttler would have known and decided. Pure.
+"""Replay captured segments: find what the throttler would have known and decided. Pure.
 
 Each segment goes to the tracker, and the policy decides on the tracker's events, as in the daemon. The clock is the
 time of the capture. Differences from the daemon:
@@ -38,8 +38,7 @@ from mptcp_throttler.views.words import steered_reason
 
 TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
-MOST_ACCOUNTS: Final = 20
-"""Budget accounts in the summary; if the policy has more budgets, one of each."""
+MOST_ACCOUNTS: Final = 20  # budget accounts in the summary; if the policy has more budgets, one of each
 _SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
 _Key = tuple[FourTuple, Direction]
@@ -51,27 +50,24 @@ class Entry:
     """One observation or decision."""
 
     time: float
-    kind: str
-    """segment, connection, subflow, changed, closed, refused, decided, lifted, budget, clock: docs/operator.md."""
+    kind: str  # segment, connection, subflow, changed, closed, refused, decided, lifted, budget, clock: operator.md
     text: str
     token: int | None = None
     four_tuple: FourTuple | None = None
     sender: str | None = None  # of a segment: client or proxy
-    details: Mapping[str, str | int | None] = field(default_factory=dict)
-    """What JSON has besides: path, rule, rate, ceil, direction."""
+    details: Mapping[str, str | int | None] = field(default_factory=dict)  # for JSON: path, rule, rate, ceil, direction
 
 
 @dataclass(slots=True)
 class Carried:
     """Data bytes that one subflow carried: in each direction, the advance of the highest sequence number. So each byte
-    counts once, however often it is sent; a gap counts at once, and data that fill it later do not."""
+    counts once, even if it is sent several times; a gap counts at once, and the data that fill it later do not."""
 
     cookie: int
     token: int = 0
     down: int = 0
     up: int = 0
-    highest: dict[bool, int] = field(default_factory=dict)
-    """Highest sequence number seen, plus one, by whether the client sends."""
+    highest: dict[bool, int] = field(default_factory=dict)  # highest sequence number plus 1, by whether a client's
 
     def begin(self, segment: Segment, from_client: bool) -> None:
         """Count from *segment* on, which made the subflow active."""
@@ -99,8 +95,6 @@ _NOTHING: Final = Carried(0)
 
 @dataclass(slots=True)
 class CapTotals:
-    """Totals of the caps of one rule."""
-
     caps: int = 0  # how often a subflow was capped; directions count separately
     seconds: float = 0.0
     bytes: int = 0  # captured, under the caps; no cap was applied to them
@@ -116,20 +110,17 @@ class Replay:
         self.segments = self.connections = self.subflows = 0
         self.older = 0  # subflows with MPTCP options whose SYN is not in the capture
         self.first: float | None = None
-        self.now = 0.0
-        """Time of the latest segment; it never goes back: a later segment with an earlier time counts as of then."""
+        self.now = 0.0  # time of the latest segment; never goes back: a segment with an earlier time counts as of then
         self.rules: dict[str, CapTotals] = {}
         self._tracker = Tracker(ports)
         self._endpoint = Endpoint()
         self._anticipation = Anticipation()
         self._budgets = BudgetStage()
         self._budgets.set_policy(policy)
-        self._asked: dict[FourTuple, bool] = {}
-        """Four-tuples with MPTCP options: whether their SYN was seen."""
+        self._asked: dict[FourTuple, bool] = {}  # four-tuples with MPTCP options: whether their SYN was seen
         self._verdicts: dict[int, dict[_Key, Verdict]] = {}
         self._active: dict[FourTuple, Carried] = {}
-        self._caps: dict[_Key, tuple[str, float, int]] = {}
-        """The caps in force: rule, begin, and the bytes that the subflow had carried before."""
+        self._caps: dict[_Key, tuple[str, float, int]] = {}  # in force: rule, begin, bytes that the subflow had carried
         self._moved: set[FourTuple] = set()  # subflows that carried data since the last sample
         self._tick = self._sample = self._change = math.inf
         """When to check for expired subflows, when to sample for budgets, when a rule's hours next begin or end."""
@@ -140,8 +131,8 @@ class Replay:
         return {**asdict(self._tracker.counters), "unproven_joins": self._endpoint.unproven_joins}
 
     def take(self, captured: Captured) -> Iterator[Entry]:
-        """Process a segment to or from the proxy's ports. Yield what fell due before it, the segment itself if it
-        signals anything, and its effects."""
+        """Process a segment to or from the proxy's ports. Yield the entries that were due before it, the segment itself
+        if it carries signalling, and its effects."""
         segment = captured.segment
         yield from self._advance(segment.time)
         now = self.now
@@ -158,8 +149,8 @@ class Replay:
         if before is not None:
             self._count(captured, four_tuple, from_client)
         yield from self._follow(self._tracker.segment(segment))
-        for told in self._endpoint.take(segment, four_tuple, from_client):
-            yield from self._follow(self._tracker.kernel_event(told))
+        for event in self._endpoint.take(segment, four_tuple, from_client):
+            yield from self._follow(self._tracker.kernel_event(event))
         if (begun := self._active.get(four_tuple)) is not None and begun is not before:
             begun.begin(segment, from_client)
             self._count(captured, four_tuple, from_client)
@@ -221,7 +212,7 @@ class Replay:
         return captured
 
     def _signals(self, segment: Segment, four_tuple: FourTuple) -> bool:
-        """Return whether the segment is worth a line: SYN, FIN, RST, or any option but DSS."""
+        """Return whether the segment gets a line: it has SYN, FIN, RST, or any option other than DSS."""
         if segment.flags & _SYN:
             if segment.options:
                 self._asked[four_tuple] = True
@@ -341,7 +332,7 @@ class Replay:
         yield Entry(self.now, "decided", text, token, verdict.four_tuple, details=details)
 
     def _end_cap(self, key: _Key, token: int | None = None, verdict: Verdict | None = None) -> Entry:
-        """End the cap on a subflow; *verdict* has the reason if the subflow goes on uncapped."""
+        """End the cap on a subflow; *verdict* has the reason if the subflow continues without a cap."""
         rule, since, before = self._caps.pop(key)
         seconds, carried = self.now - since, self._carried(key) - before
         total = self.rules[rule]

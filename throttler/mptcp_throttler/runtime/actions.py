@@ -29,8 +29,7 @@ order, the kernel refuses the flag on all existing connections."""
 
 
 class Actions:
-    """Carries out the stages' effects (:class:`~mptcp_throttler.stages.stage.Effect`), and closes excess subflows and
-    connections."""
+    """Carries out the stages' effects (``stages.stage.Effect``), and closes excess subflows and connections."""
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The components that count bytes: one meters sockets until they close, one keeps the budgets.
+"""The components of what clients may use: one meters sockets until they close, one keeps the budgets, one follows the
+file of grants.
 
 The component of budgets gives the budget stage the calendar and the closed sockets, and writes the stage's counts to
 the ledger. Only one thread opens, reads and writes the ledger, so the disk never stops the event loop. Counts that
@@ -21,50 +22,41 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.bpf import SocketMeter
 from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.mptcp.model import End
-from mptcp_throttler.policy.budget import period
+from mptcp_throttler.policy.budget import Grant, period
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.storage import BOOT_ID, Ledger, LedgerError
+from mptcp_throttler.runtime.logs import TOLD, about
+from mptcp_throttler.storage import BOOT_ID, GRANTS, GrantsError, Ledger, LedgerError, read_grants
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-CLOSED_AT_ONCE = 256
-"""Closed sockets counted before yielding to the event loop: about a millisecond."""
-MAX_WRITE_SECONDS = 5.0
-"""Maximum pause between two writes while no socket has closed: the kernel keeps the counters of open sockets."""
-COUNTERS_PER_SECOND = 4000
-"""Maximum rate of writing socket counters: about 0.5 % of a processor."""
+CLOSED_AT_ONCE = 256  # closed sockets counted before yielding to the event loop: about a millisecond
+MAX_WRITE_SECONDS = 5.0  # maximum pause between two writes while no socket has closed: the kernel keeps their counters
+COUNTERS_PER_SECOND = 4000  # maximum rate of writing socket counters: about 0.5 % of a processor
 PRUNE_SECONDS = 86_400.0
 SURE_SECONDS = 6 * 3600.0
 """How long the wall clock must have run without being set before the ledger is pruned. It is less than a day, so that a
 daemon that restarts daily still prunes."""
-KEPT_SECONDS = 400 * 86_400
-"""How long usage is kept: more than a year of months."""
+KEPT_SECONDS = 400 * 86_400  # how long usage is kept: more than a year of months
 
 T = TypeVar("T")
 
 
 class Budgets(Component):
-    """One daemon's budgets."""
-
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock, self._stage = engine.settings.ledger, clock, engine.budget_stage
         self._changed, self._listed = engine.decisions.decide, engine.sampler.cookies
         self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
-        self._ledger: Ledger | None = None
-        """Used only in the ledger thread; None until a policy has a budget."""
+        self._ledger: Ledger | None = None  # used only in the ledger thread; None until a policy has a budget
         self._boot = ""
         self._read: Collection[tuple[str, int]] = ()
         self._writing = asyncio.Lock()
         self._written_at = -math.inf
-        self._ahead = math.inf
-        """How many seconds the wall clock was ahead of the monotonic one at the last tick."""
-        self._prunes_at = math.inf
-        """When the ledger is pruned next, monotonic seconds."""
-        self.trouble: str | None = None
-        """Why counts cannot be written at present."""
+        self._ahead = math.inf  # how many seconds the wall clock was ahead of the monotonic one at the last tick
+        self._prunes_at = math.inf  # when the ledger is pruned next, monotonic seconds
+        self.trouble: str | None = None  # why counts cannot be written at present
 
     async def prepare(self, policy: Policy) -> None:
         """Open what *policy* needs, before it comes into force. Raises KernelError if the ledger cannot be used."""
@@ -234,3 +226,62 @@ class ClosedSockets(Component):
             await self.tell()
             self._meter.close()
             self._meter = None
+
+
+class Grants(Component):
+    """The grants of one daemon: a new one comes into force within a second, and ends by itself."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._stage = engine, engine.grants
+        self._path = engine.settings.ledger.with_name(GRANTS)
+        self._file: tuple[int, ...] | None = None
+        """Inode, mtime and size of the file when last read; empty if there is no file, None before the first read."""
+        self._grants: tuple[Grant, ...] = ()
+
+    async def prepare(self, policy: Policy) -> None:
+        if self._file is None:
+            await self._read()
+
+    async def run(self) -> None:
+        """Read the file when it changes, and end expired grants, forever."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            await self._read()
+            if time.time() >= self._stage.next_change:
+                await self._take(self._grants)
+
+    async def _read(self) -> None:
+        try:
+            found = self._path.stat()
+            file: tuple[int, ...] = (found.st_ino, found.st_mtime_ns, found.st_size)
+        except OSError:
+            file = ()  # missing or unreadable; reading it reports which
+        if file == self._file:
+            return
+        is_first, self._file = self._file is None, file
+        try:
+            fresh = await asyncio.to_thread(read_grants, self._path)
+        except GrantsError as error:
+            log.error("%s", error)
+            return
+        if is_first:  # not logged as new; at the start, the grants in force are decided together with the policy
+            self._grants = fresh
+            self._stage.set_grants(fresh, time.time(), self._engine.tracker.connections)
+            return
+        for each in set(fresh) - set(self._grants):
+            self._tell(each, each.words())
+        await self._take(fresh)
+
+    async def _take(self, fresh: tuple[Grant, ...]) -> None:
+        before, self._grants = self._stage.in_force, fresh
+        tokens = self._stage.set_grants(fresh, time.time(), self._engine.tracker.connections)
+        if before == self._stage.in_force:
+            return
+        for each in set(before) - set(self._stage.in_force):
+            if not self._stage.covers(each.network):  # a longer grant, or one for a larger network, may still hold
+                self._tell(each, "caps again")
+        await self._engine.follow_grants(tokens)
+
+    def _tell(self, grant: Grant, text: str) -> None:
+        log.info("grant to %s: %s", grant.client or "all", text, extra=TOLD | about(client=grant.client or None))
+        self._engine.events.grant(time.monotonic(), grant.client, text)

@@ -29,8 +29,7 @@ from mptcp_throttler.shaping.plan import Planner
 
 log = logging.getLogger(__name__)
 
-LIFT_SECONDS = 3.0
-"""How long to wait for sockets whose limits cannot be reset immediately."""
+LIFT_SECONDS = 3.0  # how long to wait for sockets whose limits cannot be reset immediately
 
 
 async def cleanup(settings: Settings) -> list[str]:
@@ -71,19 +70,18 @@ async def _tunnels(settings: Settings) -> str:
 
 
 async def _uploads(settings: Settings) -> str:
-    direction = Uploads(settings, REAL, {})
-    try:
-        return "uploads: nothing of ours is left" if await direction.remove_what_was_left() else ""
-    finally:
-        await direction.close()
+    return await _removed(Uploads(settings, REAL, {}), "uploads")
 
 
 async def _plain_tcp(settings: Settings) -> str:
-    table = PlainTcpCaps(settings, REAL, Planner(settings.ownership))
+    return await _removed(PlainTcpCaps(settings, REAL, Planner(settings.ownership)), "plain TCP")
+
+
+async def _removed(component: Uploads | PlainTcpCaps, what: str) -> str:
     try:
-        return "plain TCP: nothing of ours is left" if await table.remove_what_was_left() else ""
+        return f"{what}: nothing of ours is left" if await component.remove_what_was_left() else ""
     finally:
-        await table.close()
+        await component.close()
 
 
 async def _backup_flags(settings: Settings) -> str:

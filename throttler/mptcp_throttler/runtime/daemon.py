@@ -29,13 +29,12 @@ from mptcp_throttler.kernel.scheduling import prefer_worker, rest_when_busy
 from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
+from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets, Grants
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.directions import PlainTcpCaps
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopGauge, collect_garbage, cycles, set_aside
-from mptcp_throttler.runtime.grants import Grants
 from mptcp_throttler.runtime.logs import TOLD, faults_told, tell
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.status import StatusServer, answer
@@ -44,8 +43,7 @@ from mptcp_throttler.views.answers import ReloadCounts
 
 log = logging.getLogger(__name__)
 
-STATUS_SECONDS = 5.0
-"""Between two checks whether the status line for the service manager has changed."""
+STATUS_SECONDS = 5.0  # between two checks whether the status line for the service manager has changed
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -125,7 +123,7 @@ class Daemon:
     async def serve(self) -> None:
         """Run until :meth:`stop`, then leave the kernel as it was. Raises KernelError."""
         engine = self._engine
-        policy = engine.decisions.policy
+        policy = engine.decisions.applied
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
             stack.enter_context(faults_told(engine.events.fault))
@@ -135,7 +133,7 @@ class Daemon:
                 await component.prepare(policy)
             engine.rest.possible = engine.paced.can_rest
             engine.rest.ratio = RATIO if engine.paced.has_buffers else RATIO_WITHOUT_BUFFERS
-            engine.decisions.set_policy(policy)
+            engine.decisions.set_policy(engine.decisions.policy)
             stack.callback(engine.actions.release_flags)
             stack.callback(self._observers.close)
             await self._observers.open()
@@ -144,7 +142,7 @@ class Daemon:
             for component in self._components:
                 await component.commit(policy)
             await engine.uploads.remove_what_was_left()
-            if not policy.enforced.caps_plain_tcp:
+            if not policy.caps_plain_tcp:
                 await self._plain_tcp.remove_what_was_left()
             await self._kernel.remove_other_backends(engine.downloads.backend, self._settings)
             stack.push_async_callback(self._status.close)
@@ -226,7 +224,7 @@ class Daemon:
         try:
             async with cycles():
                 policy = await asyncio.to_thread(self._read_policy)
-            await self._prepare(policy)
+            await self._prepare(policy.applied)
         except (DocumentError, KernelError) as error:
             lines = str(error).splitlines()
             for line in lines:
@@ -239,7 +237,7 @@ class Daemon:
         await engine.take_policy(policy)
         for component in self._components:
             try:
-                await component.commit(policy)
+                await component.commit(engine.decisions.applied)
             except KernelError as error:
                 log.error("%s", error)
         counts["accepted"] += 1
@@ -257,7 +255,7 @@ class Daemon:
         except KernelError:
             for component in reversed(self._components):
                 try:
-                    await component.roll_back(self._engine.decisions.policy)
+                    await component.roll_back(self._engine.decisions.applied)
                 except KernelError as error:
                     log.error("%s", error)
             raise
@@ -283,7 +281,7 @@ class Daemon:
             f"{counted(len(engine.tracker.connections), 'connection')}, "
             f"{counted(engine.capped, 'capped subflow')} on "
             f"{', '.join(self._settings.interfaces)} ({engine.downloads.backend}); "
-            f"{counted(len(policy.rules), 'rule')}{', dry run' if policy.dry_run else ''}"
+            f"{counted(len(policy.rules), 'rule')}{', dry run' if engine.decisions.is_dry else ''}"
         )
         if engine.downloads.left_out:
             text = f"{text}; NOT SHAPED: {', '.join(engine.downloads.left_out)}"

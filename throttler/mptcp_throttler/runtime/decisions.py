@@ -34,8 +34,7 @@ SLICE_SECONDS = 0.003
 copy-on-write makes the same work take three times as long."""
 NOT_CAPPED: Final = "counted, not capped: it is a tunnel's"
 NOT_STEERED: Final = "a tunnel's own daemon chooses its paths"
-YOUNG_SECONDS = 0.3
-"""Up to this age, a subflow whose handshake was observed has so little in flight that its cap may begin at once."""
+YOUNG_SECONDS = 0.3  # up to this age, an observed subflow has so little in flight that its cap may begin at once
 
 
 class Decisions:
@@ -52,9 +51,9 @@ class Decisions:
         """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *told* is
         called with each decision before the planners are updated. *follow* is called after the planners were updated
         for a batch of connections."""
-        self.policy = policy
-        self.verdicts: dict[int, Verdicts] = {}
-        """Verdicts by token of the connection: one per active subflow and direction."""
+        self.policy = policy  # the policy in force, which decides and is shown
+        self.applied = policy.applied  # what of it is carried out
+        self.verdicts: dict[int, Verdicts] = {}  # by token of the connection: one per active subflow and direction
         self._connections = connections
         self._stages, self._planners = stages, planners
         self.anticipation = Anticipation()
@@ -66,11 +65,21 @@ class Decisions:
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; :meth:`decide_all` must follow."""
-        self.policy = policy
+        self.policy, self.applied = policy, policy.applied
         for stage in self._stages:
+            stage.acts = not self.is_dry
             stage.set_policy(policy)
         for planner in self._planners:
-            planner.set_policy(policy.enforced)
+            planner.set_policy(self.applied)
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether this is a dry run: all is decided and shown, and nothing is carried out."""
+        return self.applied is not self.policy
+
+    def applied_verdicts(self, verdicts: Verdicts) -> Verdicts:
+        """Return *verdicts* as they are carried out."""
+        return without_caps(verdicts) if self.is_dry else verdicts
 
     def decide(self, tokens: Collection[int]) -> None:
         """Decide about connections: a few at once, many by :meth:`run`."""
@@ -130,14 +139,12 @@ class Decisions:
                 young = [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
             *_, verdicts = self.steps(connection)
             self.verdicts[token] = verdicts
-        is_dry = self.policy.dry_run
-        for decision in self._comparer.decisions(token, connection, before, verdicts, now, is_dry=is_dry):
+        for decision in self._comparer.decisions(token, connection, before, verdicts, now, is_dry=self.is_dry):
             self._told(decision)
-        # In a dry run, the planners get no caps.
-        enforced = without_caps(verdicts) if is_dry else verdicts
+        applied = self.applied_verdicts(verdicts)
         for planner in self._planners:
             try:
-                planner.set_verdicts(token, enforced, now, young)
+                planner.set_verdicts(token, applied, now, young)
             except PlanError as error:
                 fields = about(connection, token=token)
                 log.error("connection %08x lacks a cap (%s): %s", token, planner.direction.value, error, extra=fields)

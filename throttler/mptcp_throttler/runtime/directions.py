@@ -88,7 +88,7 @@ class Downloads(Component):
 
     def _gso_limit(self, policy: Policy) -> Callable[[int], int]:
         wanted = self._settings.gso_max_size
-        if wanted == "keep" or not policy.enforced.rules:
+        if wanted == "keep" or not policy.rules:
             return lambda before: before
         if wanted == "auto":
             return lambda before: gso_limit(policy, before)
@@ -104,12 +104,9 @@ class Uploads(Component, Consumer):
     def __init__(self, settings: Settings, kernel: KernelAccess, connections: Mapping[int, Connection]) -> None:
         self.planner = Planner(settings.ownership, Direction.UP)
         self.reconciler: Reconciler | None = None
-        self.in_force = False
-        """Whether the throttler's IFB device and nftables table exist."""
-        self._left = False
-        """Whether device and table are not in force, but the kernel refused to remove them."""
-        self._may_be_left = False
-        """Whether a preparation failed, and the removal of what it may have made failed as well."""
+        self.in_force = False  # whether the throttler's IFB device and nftables table exist
+        self._left = False  # whether device and table are not in force, but the kernel refused to remove them
+        self._may_be_left = False  # whether a preparation failed, and the removal of what it made failed as well
         self._settings = settings
         self._kernel = kernel
         self._connections = connections
@@ -118,7 +115,7 @@ class Uploads(Component, Consumer):
         self._wake = asyncio.Event()
 
     async def prepare(self, policy: Policy) -> None:
-        if self.in_force or not policy.enforced.acts_on_upload:
+        if self.in_force or not policy.acts_on_upload:
             return
         reconciler = await self._opened()
         # Clear the flags: otherwise a comparison meanwhile would remove the device and table that are being made.
@@ -132,14 +129,14 @@ class Uploads(Component, Consumer):
         self.in_force = True
 
     async def commit(self, policy: Policy) -> None:
-        if not policy.enforced.acts_on_upload:
+        if not policy.acts_on_upload:
             await self._remove()
 
     roll_back = commit
 
     async def remove_what_was_left(self) -> bool:
-        """Remove the device and table that a killed daemon left, if the policy does not need them; return whether this
-        host can shape uploads."""
+        """Remove device and table of a killed daemon if the policy needs none; return whether this host can have
+        them."""
         if self.in_force or self._kernel.upload_missing() is not None:
             return False
         await self._opened()
@@ -238,18 +235,17 @@ class PlainTcpCaps(Component):
         self._settings, self._kernel, self._planner = settings, kernel, planner
         self._nft: LibNftables | None = None
         self._wanted = ""
-        self._made: str | None = ""
-        """The table as nftables lists it; empty if there is no table, None while that is unknown."""
+        self._made: str | None = ""  # the table as nftables lists it; empty if there is none, None if unknown
         self._changing = asyncio.Lock()
 
     async def prepare(self, policy: Policy) -> None:
-        if policy.enforced.caps_plain_tcp:
+        if policy.caps_plain_tcp:
             missing = self._kernel.upload_missing()
             if missing is not None:
                 raise KernelError(f"a rule caps plain TCP, which needs nftables: {missing}")
 
     async def commit(self, policy: Policy) -> None:
-        caps = list(plain_tcp_caps(policy.enforced, self._planner))
+        caps = list(plain_tcp_caps(policy, self._planner))
         async with self._changing:
             self._wanted = "\n".join(plain_tcp_table(caps, self._settings.ownership))
             await self._make()

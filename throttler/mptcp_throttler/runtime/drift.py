@@ -23,39 +23,30 @@ from mptcp_throttler.runtime.event_loop import wait_at_most
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 1.0
-"""Pause after a failed comparison."""
-TOGETHER_SECONDS = 0.1
-"""Pause between a notice and the comparison, because changes come in groups."""
-REST = 10
-"""Pause after a comparison, as a multiple of how long it took."""
+AGAIN_SECONDS = 1.0  # pause after a failed comparison
+TOGETHER_SECONDS = 0.1  # pause between a notice and the comparison, because changes come in groups
+REST = 10  # pause after a comparison, as a multiple of how long it took
 FREE_REPAIRS, FORGET_SECONDS = 5, 60.0
 """Number of repairs of one object without a pause; before each further repair, the pause doubles. A repair that lasts
 FORGET_SECONDS resets the count."""
-MOST_NAMED = 8
-"""Maximum number of changes that are named in the log at the next comparison."""
+MOST_NAMED = 8  # maximum number of changes that are named in the log at the next comparison
 
 
 @dataclass(slots=True)
 class ChangeCounters:
-    noticed: int = 0
-    """Changes by others, reported by the kernel, of our objects or of what they depend on."""
-    comparisons: int = 0
-    """Number of comparisons that notices caused."""
-    repaired: int = 0
-    """Comparisons, including periodic ones, that found something to repair."""
+    noticed: int = 0  # changes by others, reported by the kernel, of our objects or of what they depend on
+    comparisons: int = 0  # number of comparisons that notices caused
+    repaired: int = 0  # comparisons, including periodic ones, that found something to repair
 
 
 class RepairBackoff:
-    """Computes how long to wait before a changed object is compared. It reads no clock: times are arguments, in
-    seconds."""
+    """Computes how long to wait before a changed object is compared. Times are arguments, in seconds."""
 
     def __init__(self, longest: float) -> None:
         self._longest = longest
         # Must be longer than the pauses: otherwise repeated repairs would be forgotten during a pause.
         self._remembered = max(FORGET_SECONDS, 2 * longest)
-        self._repairs: dict[str, tuple[int, float]] = {}
-        """By object: number of repairs, and the time of the last one."""
+        self._repairs: dict[str, tuple[int, float]] = {}  # by object: number of repairs, and the time of the last one
 
     def repaired(self, things: Iterable[str], now: float) -> None:
         recent = {thing: each for thing, each in self._repairs.items() if now - each[1] < self._remembered}
@@ -78,10 +69,8 @@ class DriftMonitor:
         self._interval = interval
         self._backoff = RepairBackoff(interval)
         self._sources: list[NoticeSource] = []
-        self._heard: dict[str, str] = {}
-        """Changes since the last comparison: for each changed object, the program that changed it, in words."""
-        self._due = math.inf
-        """When to compare because of these changes, monotonic seconds; infinite if there are none."""
+        self._heard: dict[str, str] = {}  # since the last comparison: by changed object, who changed it, in words
+        self._due = math.inf  # when to compare because of these changes, monotonic seconds; infinite if there are none
         self._noticed = asyncio.Event()
         self._refused: dict[Component, str] = {}
         """Components that the last comparison could not repair, with the reason. Each reason is logged once."""

@@ -48,13 +48,11 @@ from mptcp_throttler.telemetry.traffic import Traffic
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-MAX_SLEEP_SECONDS = 1.0
-"""Maximum wait for the next change of the policy's time windows. No event reports that the wall clock was set."""
+MAX_SLEEP_SECONDS = 1.0  # maximum wait for the next change of a rule's hours: no event tells that the clock was set
 CLOCK_SET_SECONDS = 0.01
 """If the two clocks diverge by more than this, the wall clock was set. A smaller difference arises because they are
 read one after the other; both are slewed alike, clock_gettime(2)."""
-MOST_LINES = 20
-"""Maximum log lines per minute on refused joins, and as many on disagreements: any client can cause them."""
+MOST_LINES = 20  # maximum log lines per minute on refused joins, and on disagreements: any client can cause them
 
 
 class Engine:
@@ -66,7 +64,7 @@ class Engine:
         ports = settings.ownership.ports
         self.tracker = Tracker(ports, TrackerLimits(settings.max_connections))
         connections = self.tracker.connections
-        self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
+        self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage()
         counted = self.budget_stage.sockets.already_counted
         self.tunnels = Tunnels(settings, kernel, self.take_kernel_events, counted)
         self.path_manager = UserspacePathManager(settings.state_directory, kernel)
@@ -96,7 +94,7 @@ class Engine:
         self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.take_outcome)
         self._told = {kind: RateLimiter(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
         self._open_rules: tuple[bool, ...] = ()
-        """Per rule, whether its window was open when the policy was last enforced."""
+        """Per rule, whether its window was open at the last :meth:`enforce`."""
         self._clock_changed = asyncio.Event()
 
     # Where changes come in
@@ -136,13 +134,12 @@ class Engine:
 
     async def _set_births(self) -> None:
         # Read the policy again: another one may have come into force meanwhile, and other rules may be open.
-        policy, class_of = self.decisions.policy.enforced, self.downloads.planner.class_of
+        policy, class_of = self.decisions.applied, self.downloads.planner.class_of
         found = births(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
         await self.paced.set_births(with_exceptions(found, [each.network for each in self.grants.in_force]))
 
     async def follow_grants(self, tokens: Collection[int]) -> None:
-        """Apply the grants that are in force now to the connections of *tokens* and to the birth settings of new
-        ones."""
+        """Apply the grants in force to the connections of *tokens* and to the birth settings of new ones."""
         await self._set_births()
         self.decisions.decide(tokens)
 
@@ -170,7 +167,7 @@ class Engine:
         if not events:
             return
         self.events.tracked(events)
-        self.actions.close_excess(events, is_dry_run=self.decisions.policy.dry_run)
+        self.actions.close_excess(events, is_dry_run=self.decisions.is_dry)
         for event in events:
             told = self._told.get(event.kind)
             level = logging.INFO if told is not None and told.allow(event.time) else logging.DEBUG
@@ -225,7 +222,7 @@ class Engine:
     @property
     def capped(self) -> int:
         """Number of subflows with a cap. The kernel has more entries: also of ended and of some uncapped subflows."""
-        return 0 if self.decisions.policy.dry_run else self.traffic.capped
+        return 0 if self.decisions.is_dry else self.traffic.capped
 
     def _decided(self, decision: Decision) -> None:
         self.traffic.decided(decision)

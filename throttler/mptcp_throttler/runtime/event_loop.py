@@ -28,22 +28,17 @@ from mptcp_throttler.views.answers import LoopDelay
 PERIOD_SECONDS = 0.02
 """Period of the measured timer. A delay may be measured shorter by up to this. The timer of
 ``scheduling.rest_when_busy`` has the same start, so that the loop wakes once for both."""
-LATE_SECONDS, RECENT_SECONDS = 0.05, 10.0
-"""Delay above which the timer counts as late; how long recent delays are kept."""
+LATE_SECONDS, RECENT_SECONDS = 0.05, 10.0  # delay above which the timer counts as late; how long recent delays are kept
 POLL_SECONDS = 0.05
 COLLECT_SECONDS = 2.0
-MAX_YOUNG = 5_000
-"""Number of new objects since the last collection that triggers the next one. It takes one or two milliseconds."""
-SWITCH_SECONDS = 0.001
-"""How long a worker thread may hold the interpreter while the event loop waits to run."""
+MAX_YOUNG = 5_000  # number of new objects that triggers a collection, which takes one or two milliseconds
+SWITCH_SECONDS = 0.001  # how long a worker thread may hold the interpreter while the event loop waits to run
 LARGE_BYTES = 256 * 1024
-"""The C library maps objects of at least this size separately (``mmap``). This is twice its initial threshold, because
-libnftables allocates ten tables of 132 KiB per transaction, and took twice as long when these were mapped
-separately."""
+"""The C library maps objects of at least this size separately (``mmap``). This is twice its initial threshold:
+libnftables allocates ten tables of 132 KiB per transaction, and took twice as long when they were mapped separately."""
 _M_MMAP_THRESHOLD = -3
 _TURNS = 3
-_making_cycles = set[object]()
-"""One mark per active :func:`cycles` context."""
+_making_cycles = set[object]()  # one mark per active :func:`cycles` context
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
@@ -60,8 +55,7 @@ class LoopGauge:
     def __init__(self) -> None:
         self.longest = 0.0
         self.late = 0
-        self._recent: deque[tuple[float, float]] = deque()
-        """End and length of each delay of the last ``RECENT_SECONDS``."""
+        self._recent: deque[tuple[float, float]] = deque()  # end and length of each delay in ``RECENT_SECONDS``
 
     async def run(self) -> None:
         while True:
@@ -71,7 +65,6 @@ class LoopGauge:
             self.note(now, max(0.0, now - due))
 
     def note(self, now: float, delay: float) -> None:
-        """Count one *delay* that ended at *now*."""
         self.longest = max(self.longest, delay)
         self.late += delay > LATE_SECONDS
         self._recent.append((now, delay))
@@ -95,8 +88,7 @@ def set_aside() -> None:
 
 @asynccontextmanager
 async def cycles() -> AsyncIterator[None]:
-    """Suspend setting aside while the context is active: its work leaves cycles behind, which the next collection must
-    find."""
+    """Suspend setting aside while the context is active: its work leaves cycles for the next collection."""
     mark = object()
     _making_cycles.add(mark)
     try:

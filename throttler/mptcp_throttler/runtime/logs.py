@@ -31,8 +31,7 @@ from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.views.words import address_text
 
-TOLD: Final = {"told": True}
-"""``extra`` of a line that is already an event of another kind."""
+TOLD: Final = {"told": True}  # ``extra`` of a line that is already an event of another kind
 log = logging.getLogger(__name__)
 
 _PRIORITIES = {logging.DEBUG: journal.DEBUG, logging.INFO: journal.INFO, logging.WARNING: journal.WARNING}
@@ -54,8 +53,7 @@ def about(
     rule: str | tuple[str, ...] | None = None,
     path: str | None = None,
 ) -> dict[str, Any]:
-    """Return the ``extra`` of a line about a *connection* or a *client*; after the connection ended, about its *token*
-    and *subflow*."""
+    """Return the ``extra`` of a line about a *connection* or *client*; about *token* and *subflow* if it has ended."""
     address = b"" if subflow is None else subflow.remote
     client = client or address_text(address if connection is None else connection.client)
     token = token if connection is None else connection.token
@@ -186,12 +184,10 @@ class CapLog:
     def __init__(self, subflows: Callable[[str], int]) -> None:
         """*subflows* returns how many subflows a rule caps, or would in a dry run."""
         self._subflows = subflows
-        self._counts: dict[tuple[str, bool], Counter[str]] = {}
-        """Number of changes since the last line, by rule and whether it was a dry run."""
+        self._counts: dict[tuple[str, bool], Counter[str]] = {}  # changes since the last line, by rule and whether dry
         self._last: dict[tuple[str, bool], tuple[Decision, Verdict, str]] = {}
         """The last of these changes. Its text is made only when it is logged, because most changes are only counted."""
-        self._is_dry = False
-        """Whether the last decision was a dry run."""
+        self._is_dry = False  # whether the last decision was a dry run
         self._changed = asyncio.Event()
 
     def decided(self, decision: Decision) -> None:

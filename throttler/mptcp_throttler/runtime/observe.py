@@ -30,11 +30,9 @@ SUPERVISE_SECONDS = 1.0
 RESYNC_INTERVALS = 3
 """Interval of periodic resyncs, as a multiple of ``verify_interval``; by default 30 s. A resync lists all sockets, and
 so finds changes that neither events nor look-ups reported."""
-_BATCH = 256
-"""Maximum number of frames read at once. Then the reconciler runs, so that no subflow waits for a whole burst."""
+_BATCH = 256  # Maximum frames read at once. Then the reconciler runs, so that no subflow waits for a whole burst.
 
-READING_SHARE: Final = 0.5
-"""Long-term share of a processor that reading may take."""
+READING_SHARE: Final = 0.5  # long-term share of a processor that reading may take
 READING_BURST_SECONDS: Final = 0.5
 """Processor time that reading may take at once: enough for some 15,000 segments, for example if thousands of
 connections begin together."""
@@ -63,11 +61,9 @@ class ObserverCounters:
     segments: int = 0
     segments_dropped: int = 0
     kernel_events: int = 0
-    kernel_events_lost: int = 0
-    """Overflows of the event socket's buffer; the kernel does not say how many events were lost."""
+    kernel_events_lost: int = 0  # overflows of the event socket's buffer; how many events were lost is unknown
     resyncs: int = 0
-    questions: int = 0
-    """Subflows looked up because no event may report their end."""
+    questions: int = 0  # subflows looked up because no event may report their end
     reopened: int = 0
 
 

@@ -33,22 +33,18 @@ from mptcp_throttler.stages.stage import Consumer, Samples
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 1.5
-"""Maximum time, several round trips, that a stop waits until the limits of sockets are lifted."""
-BIRTHS_AT_ONCE = 128
-"""Number of prefixes whose birth settings are written without a pause: this takes a millisecond."""
+STOP_SECONDS = 1.5  # maximum time, several round trips, that a stop waits until the limits of sockets are lifted
+BIRTHS_AT_ONCE = 128  # number of prefixes whose birth settings are written without a pause: this takes a millisecond
 WAKE_SECONDS, WAKE_PART = 0.02, 20
 """Pause after limits were set at once: the longer of these seconds and this multiple of the time that it took."""
 
 
 class SocketLimiter(Component, Consumer):
-    """Sets one planner's soft caps on sockets of this host. If the kernel cannot pace sockets, it does nothing, and
-    caps begin at once."""
+    """Sets one planner's soft caps on sockets of this host. If the kernel cannot pace sockets, caps begin at once."""
 
     by_request = True
     interval, period = STEP_SECONDS, SHARE_SECONDS
-    urgent_share = 0.5
-    """High, because a transition takes only a second or two."""
+    urgent_share = 0.5  # high, because a transition takes only a second or two
 
     def __init__(
         self,
@@ -67,16 +63,12 @@ class SocketLimiter(Component, Consumer):
         self._sockets = sockets
         self._planned = planned
         self._refused = False
-        self._wakes = False
-        """Whether a resting socket must get its limit at once."""
+        self._wakes = False  # whether a resting socket must get its limit at once
         self._waking: asyncio.Future[None] | None = None
         self._births: Mapping[Network, Birth] = {}
-        self._clients: dict[Network, Birth] = {}
-        """Birth settings of single client addresses; they take precedence over those of prefixes."""
-        self._differing: deque[Network] = deque()
-        """Prefixes whose birth settings in the kernel may be out of date."""
-        self._births_are_set = False
-        """Whether the kernel took the last birth settings."""
+        self._clients: dict[Network, Birth] = {}  # of single addresses; they take precedence over prefixes
+        self._differing: deque[Network] = deque()  # prefixes whose birth settings in the kernel may be out of date
+        self._births_are_set = False  # whether the kernel took the last birth settings
 
     async def prepare(self, policy: Policy) -> None:
         """Open the pacing programs, at the first call only. Lift limits that a killed daemon set at acceptance."""

@@ -31,13 +31,12 @@ SYSCTLS = {PM_TYPE: "1", STALE_LOSS_COUNT: "3"}
 """Values that the daemon sets. Below 3, the kernel (``mptcp_pm_subflow_chk_stale``) leaves a path only for another path
 whose own count of timeouts is 0. That count stays 1 for a path that had data outstanding at the first timeout and then
 waits for the data that the dead path lost."""
-STORE_NAME = "path-manager"
-"""Name of the event socket in the service manager's descriptor store, which survives all processes of the daemon."""
+STORE_NAME = "path-manager"  # of the event socket in the service manager's descriptor store, which outlives the daemon
 
 
 def needs_user_space(policy: Policy) -> bool:
     """Return whether *policy* sets the backup flag of single subflows."""
-    return any(rule.steer is not None and rule.steer.kind.sets_backup for rule in policy.enforced.rules)
+    return any(rule.steer is not None and rule.steer.kind.sets_backup for rule in policy.rules)
 
 
 class UserspacePathManager(Component):
@@ -50,10 +49,8 @@ class UserspacePathManager(Component):
         self.flags_note = FlagsNote(state_directory)
         self._keeper: KeeperConnection | None = None
         self._commands: SubflowCommands | None = None
-        self.in_force = False
-        """Whether the policy in force needs the user-space path manager."""
-        self._lock = asyncio.Lock()
-        """Guards the keeper: a reload must not interrupt its restart."""
+        self.in_force = False  # whether the policy in force needs the user-space path manager
+        self._lock = asyncio.Lock()  # guards the keeper: a reload must not interrupt its restart
 
     async def prepare(self, policy: Policy) -> None:
         """Start the listener and then set the sysctls, if *policy* needs them. Raises KernelError."""
@@ -63,7 +60,7 @@ class UserspacePathManager(Component):
                 await self._hold()
 
     async def commit(self, policy: Policy) -> None:
-        """Restore the sysctls if the policy in force does not need them, or a killed predecessor left them set. Raises
+        """Restore the sysctls, perhaps a killed predecessor's, if the policy in force needs none. Raises
         KernelError."""
         async with self._lock:
             self.in_force = needs_user_space(policy)
@@ -98,8 +95,7 @@ class UserspacePathManager(Component):
                 self.repairs += len(problems)
 
     async def close(self) -> None:
-        """Put the sysctls back, after all flags were released. The keeper ends with the last connection that needs it.
-        Raises KernelError."""
+        """Put the sysctls back. The keeper ends with the last connection that needs it. Raises KernelError."""
         if self._commands is not None:
             self._commands.close()
             self._commands = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Brings the kernel to the planner's desired state, and keeps it there.
+"""Makes the kernel's state equal to the planner's desired state, and keeps it equal.
 
 docs/contract.md defines the order: a class is made before the entries that name it, and an entry is deleted before its
 class. A packet whose priority names a missing class would pass unshaped. If the kernel refuses a change, the other
@@ -32,13 +32,10 @@ log = logging.getLogger(__name__)
 K = TypeVar("K")
 V = TypeVar("V")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.5
-"""Seconds between retries. When the kernel accepts changes again, its state is right within two seconds."""
-_BATCH = 500
-"""Entries per call. After each call, changes that became urgent meanwhile are made first, starting with deletions."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.5  # seconds between retries: after a refusal, all is right within two
+_BATCH = 500  # Entries per call. After each, changes that became urgent are made first, starting with deletions.
 _CLASS_BATCH = 50
-_FEW = 16
-"""Entries made without yielding to the event loop: well under a millisecond with ipset."""
+_FEW = 16  # entries made without yielding to the event loop: well under a millisecond with ipset
 
 
 @dataclass(slots=True)
@@ -48,13 +45,10 @@ class ReconcileCounters:
     classes_upserted: int = 0
     classes_deleted: int = 0
     failures: int = 0
-    repairs: int = 0
-    """Objects that a read-back found missing, changed or foreign."""
+    repairs: int = 0  # objects that a read-back found missing, changed or foreign
 
 
 class Reconciler:
-    """Reconciles one planner with one kernel."""
-
     def __init__(self, planner: Planner, traffic_control: TrafficControl, netfilter: Netfilter) -> None:
         self.planner = planner
         self.counters = ReconcileCounters()
@@ -62,13 +56,10 @@ class Reconciler:
         self._netfilter = netfilter
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._closed = False
-        """Whether all objects were removed: a task that waited for the lock must not make them again."""
+        self._closed = False  # whether all was removed: a task that waited for the lock must not make it again
         self._refused = False
-        """Whether the kernel refused a change. Then only :meth:`run` makes further changes, after it has read back the
-        actual state."""
-        self._in_hand: set[int | FourTuple] = set()
-        """Classes and entries that are being changed right now."""
+        """Whether the kernel refused a change. Then only :meth:`run` makes more, after it has read back the state."""
+        self._in_hand: set[int | FourTuple] = set()  # classes and entries that are being changed right now
         self._changed: set[int | FourTuple] | None = None
         """Classes and entries changed since the current comparison began to read; None if none is running."""
 
@@ -97,7 +88,6 @@ class Reconciler:
             self._refused = True  # perhaps only a part was refused: run() reads the state, retries and reports it
 
     async def run(self) -> None:
-        """Apply whenever woken, forever."""
         pause = _FIRST_PAUSE
         while True:
             await self._wake.wait()
@@ -118,8 +108,8 @@ class Reconciler:
                 self._wake.set()
 
     async def apply(self) -> None:
-        """Make all pending changes, unless closed. Raises KernelError with the first refusal, after the other changes
-        were made."""
+        """Make all pending changes, unless closed. Raises KernelError, the first refusal, after the others were
+        made."""
         async with self._lock:
             while not (self._closed or self._settled):
                 await self._apply_once()
@@ -238,8 +228,7 @@ class Reconciler:
             self._in_hand = set()
 
     async def _differences(self) -> dict[str, int]:
-        """Return the differences: a description, and the number of objects, 0 for entries and classes, which
-        :meth:`verify` counts."""
+        """Return each difference and its number of objects; 0 for entries and classes, which :meth:`verify` counts."""
         changed = self._changed = set(self._in_hand)
         try:
             wrong, classes = await self._tc.read()
@@ -265,8 +254,8 @@ class Reconciler:
         self.planner.adopt(classes, await self._netfilter.read_entries())
 
     async def _start_over(self) -> KernelError | None:
-        """Prepare again after a refusal, because objects that the changes depend on may be gone. Return the error if
-        that is refused as well."""
+        """Prepare again after a refusal, because objects that changes depend on may be gone; return the error, if
+        any."""
         async with self._lock:
             if not self._closed:
                 try:

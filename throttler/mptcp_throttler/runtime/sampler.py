@@ -24,24 +24,15 @@ from mptcp_throttler.stages.stage import Consumer, Outcome, Samples
 
 log = logging.getLogger(__name__)
 
-SWEEP_SHARE = 0.12
-"""Share of a processor that sweeps and their consumers may take."""
-SLICE_SECONDS = 0.002
-"""How long the sampler works before it yields to the event loop, because a new join must wait until the slice ends."""
+SWEEP_SHARE = 0.12  # share of a processor that sweeps and their consumers may take
+SLICE_SECONDS = 0.002  # how long the sampler works before it yields: a new join waits until the slice ends
 LOOKUP_CHUNK = 64
-CHECKED = 1024
-"""Number of subflows that are checked against the samples between two yields: about 0.3 ms."""
-LOOKUP_COST = 2.0
-"""Cost of looking up one socket, as a multiple of the cost of one socket in a sweep."""
-SWEEP_COST = 300
-"""Fixed cost of a sweep, expressed as a number of sockets: the kernel walks its whole hash table, which takes 1.4
-ms."""
-MAX_UNITED = 4000
-"""If all consumers together watch at most this many subflows, duplicates are removed before they are counted."""
-IDLE_SECONDS = 0.5
-"""Pause while no consumer watches a subflow, and after a failure."""
-BUSY_SECONDS = 0.01
-"""Pause until a consumer that is busy with samples is asked again for its urgent subflows."""
+CHECKED = 1024  # number of subflows that are checked against the samples between two yields: about 0.3 ms
+LOOKUP_COST = 2.0  # cost of looking up one socket, as a multiple of the cost of one socket in a sweep
+SWEEP_COST = 300  # fixed cost of a sweep, in sockets: the kernel walks its whole hash table, which takes 1.4 ms
+MAX_UNITED = 4000  # if consumers watch at most this many subflows, duplicates are removed before they are counted
+IDLE_SECONDS = 0.5  # pause while no consumer watches a subflow, and after a failure
+BUSY_SECONDS = 0.01  # pause until a consumer that is busy with samples is asked again for its urgent subflows
 REST = 1.5
 """Pause of a gentle sweep after each slice, as a multiple of the slice's work. Without pauses the process uses up its
 time slice on the processor, and then a join waits many milliseconds while other processes run."""
@@ -50,13 +41,11 @@ time slice on the processor, and then a join waits many milliseconds while other
 class _Fed:
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
-        self.turn = asyncio.Lock()
-        """Lock that is held while the consumer takes samples; during a whole sweep if it is not *by request*."""
+        self.turn = asyncio.Lock()  # held while the consumer takes samples; during a whole sweep if not *by request*
         self.looked_up = set[FourTuple]()
         """Subflows that the consumer got by urgent look-ups since the current sweep (or its replacement) began."""
         self.next_urgent = 0.0
-        self.idle = True
-        """Whether the consumer had no urgent subflow when last asked; it is asked again when the sampler is woken."""
+        self.idle = True  # whether it had no urgent subflow when last asked; asked again when the sampler is woken
 
 
 class Sampler:
@@ -70,16 +59,13 @@ class Sampler:
         tracked: Callable[[], int],
         take: Callable[[Outcome], None],
     ) -> None:
-        """*tracked* returns the expected number of sockets of a sweep; *take* is called with each outcome of a
-        stage."""
+        """*tracked* returns the expected number of sockets of a sweep; *take* gets each outcome of a stage."""
         self.latest: dict[FourTuple, KernelSubflow] = {}
         """Samples of the last sweep. While another sweep runs, some of them are already newer."""
-        self.latest_time = float("-inf")
-        """When the last sweep ended, monotonic seconds."""
+        self.latest_time = float("-inf")  # when the last sweep ended, monotonic seconds
         self.sweeps = 0
         self.lookups = 0
-        self.sweep_seconds = 0.0
-        """Processing time of the last sweep and its consumers, seconds, without pauses."""
+        self.sweep_seconds = 0.0  # processing time of the last sweep and its consumers, seconds, without pauses
         self._sockets = sockets
         self._fed = [_Fed(consumer) for consumer in consumers]
         self._tracked = tracked

@@ -33,21 +33,13 @@ from mptcp_throttler.views.requests import LARGEST_REQUEST, Request, RequestErro
 
 log = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 30
-"""Maximum lifetime of a child, in case the client does not read."""
-AGAIN_SECONDS = 1.0
-"""Pause after a failed accept."""
-MAX_ANSWERS = 4
-"""Maximum number of children at a time; further clients wait."""
+ANSWER_SECONDS = 30  # maximum lifetime of a child, in case the client does not read
+AGAIN_SECONDS = 1.0  # pause after a failed accept
+MAX_ANSWERS = 4  # maximum number of children at a time; further clients wait
 PIECE_BYTES = 1 << 16
-SILENT_SECONDS = 2.0
-"""How long to wait for the first byte of a request; after that the request counts as empty. A client on a busy host may
-need some time."""
-LINE_SECONDS = 5.0
-"""Maximum pause of a client within its line."""
-NICE = -10
-"""Priority of a child: below the daemon's, above the proxy's. With 10,000 connections the whole status takes 0.16 s of
-processing."""
+SILENT_SECONDS = 2.0  # wait for the first byte of a request, perhaps on a busy host; then the request counts as empty
+LINE_SECONDS = 5.0  # maximum pause of a client within its line
+NICE = -10  # Priority of a child: below the daemon's, above the proxy's. The status of 10,000 connections takes 0.16 s.
 _STDERR = 2
 
 
@@ -62,8 +54,7 @@ class StatusServer(Component):
         self._answer_to = answer
         self._listener: socket.socket | None = None
         self._inode = 0
-        self._children: dict[int, int] = {}
-        """PIDs by pidfd."""
+        self._children: dict[int, int] = {}  # PIDs by pidfd
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
@@ -267,7 +258,7 @@ def _pieces(snapshot: Snapshot, request: Request) -> Iterator[bytes]:
         case "budgets":
             yield _encoded({**common, "budgets": connections.client_budgets(snapshot, request.get("client"))})
         case "policy":
-            about = {"file": str(snapshot.settings.policy), "since": snapshot.taken, "dry_run": policy.dry_run}
+            about = {"file": str(snapshot.settings.policy), "since": snapshot.taken, "dry_run": snapshot.is_dry}
             yield _encoded({**common, **about, "text": policy.text})
         case "what_if":
             yield _encoded(what_if.what_if(snapshot, request.get("policy")))

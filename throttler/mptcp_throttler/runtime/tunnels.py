@@ -18,7 +18,7 @@ from typing import Final
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets, Netfilter
-from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelSubflow, SocketDetails
+from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelSubflow, SocketDetails, Sockets
 from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
@@ -28,8 +28,7 @@ from mptcp_throttler.shaping.model import ClassSpec, Target
 log = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 1.0
-REST_SECONDS: Final = 0.02
-"""Minimum pause between two requests."""
+REST_SECONDS: Final = 0.02  # minimum pause between two requests
 ANSWER_SECONDS: Final = 2.0
 REMEMBERED: Final = 1 << 16
 
@@ -50,13 +49,11 @@ class Tunnels(Component):
         self._changed, self._counted = changed, counted
         self.table = TunnelTable(settings.ownership.tunnel_ports)
         self.wanted: dict[FourTuple, Target] = {}
-        self.classes: Mapping[int, ClassSpec] = {}
-        """Classes by minor number, from the planner of downloads."""
+        self.classes: Mapping[int, ClassSpec] = {}  # classes by minor number, from the planner of downloads
         self._began = time.time_ns()
-        self._ever: dict[int, None] = {}
-        """Numbers of the last :data:`REMEMBERED` paths that were ever known."""
+        self._ever: dict[int, None] = {}  # numbers of the last :data:`REMEMBERED` paths that were ever known
         self._said: set[tuple[str, int]] = set()
-        """Name and port of tunnels that a warning has already reported as outside ``tunnel_ports``."""
+        """Name and port of tunnels already reported as outside ``tunnel_ports``."""
         self._heard = time.monotonic()
         self._answers = True
         self._is_prepared = False
@@ -174,7 +171,7 @@ class _SocketsAndPaths(KernelSockets):
         yield from self._sockets.pieces()
         yield [each.socket for each in self._tunnels.table.paths.values()]
 
-    def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
+    def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         paths = self._tunnels.table.paths
         there = {each: paths[each].socket for each in four_tuples if each in paths}
         return {**self._sockets.look_up(self._others(four_tuples)), **there}

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Birth settings: socket settings that new subflows have from their first segment on, by the client's prefix. Pure.
+"""Birth settings (docs/soft-start.md): socket settings that new subflows have from their first segment on, by the
+client's prefix. Pure.
 
-A capped subflow must have little unsent data, because unsent data cannot move to another path. It must also send few
-initial segments, because they leave before the throttler knows the connection. If the client's address suffices to
-decide that a path is capped, the kernel accepts its subflows with such settings, and into the class of a path cap: if
-hundreds begin at a time, their entries would come after the first segments. A client known to have a single path gets
-only a large bound on unsent data. This costs no goodput, and if a second path comes up, little data must drain before
-the cap begins.
+If the client's address suffices to decide that a path is capped, the kernel accepts its subflows with little room for
+unsent data, few initial segments, and, for a path cap, in the cap's class: if hundreds begin at a time, their entries
+would come after the first segments. A client known to have a single path gets only a large bound on unsent data. This
+costs no goodput, and if a second path comes up, little data must drain before the cap begins.
 
-The small bound is lifted when a socket leaves a soft cap. A socket that never gets a soft cap keeps the bound for its
-first 450 kB (``kernel/sockets/programs``), so only prefixes whose subflows all get a soft cap have the small bound. A
-cap with an immediate onset sets only the class.
+The small bound is lifted when a socket leaves a soft cap. A socket that never gets one keeps the bound for its first
+450 kB (``kernel/sockets/programs``), so only prefixes whose subflows all get a soft cap have it. A cap with an
+immediate onset sets only the class.
 """
 
 from __future__ import annotations
@@ -31,16 +30,13 @@ from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit
 UNSENT_SECONDS = 0.001
 """Bound on unsent data, as time at the cap's rate. Up to about 10 Mbit/s this is one segment, so that the scheduler
 assigns data only when a segment can leave."""
-INITIAL_WINDOW_SECONDS = 0.004
-"""Initial window, as time at the cap's rate. It is small, because many connections may begin at the same time."""
-MIN_WINDOW, MAX_WINDOW = 2, 10
-"""Limits of the initial window, segments; the kernel's default is 10."""
+INITIAL_WINDOW_SECONDS = 0.004  # initial window, as time at the cap's rate: small, for many may begin at the same time
+MIN_WINDOW, MAX_WINDOW = 2, 10  # limits of the initial window, segments; the kernel's default is 10
 AS_USUAL = Birth()
 REST_AT_ONCE: Final = 1_000_000
 """Bits/s. Under a cap up to this rate, one assignment takes 0.5 s or more, so a joining subflow rests from the start,
 until the others carry too little."""
-LARGE_BOUND = 65_536
-"""Bytes: one assignment of the scheduler. Measured: no loss of goodput up to 2 Gbit/s."""
+LARGE_BOUND = 65_536  # Bytes: one assignment of the scheduler. Measured: no loss of goodput up to 2 Gbit/s.
 UNANTICIPATED = Birth(not_sent=LARGE_BOUND)
 _ALL_IPV4: Final = ip_network("0.0.0.0/0")
 _AROUND_IPV4: Final = tuple(ip_network((mapped(bytes(4)), 96)).supernet(new_prefix=length) for length in range(96))
@@ -53,7 +49,6 @@ def unsent(rate: int) -> int:
 
 
 def held(rate: int) -> SocketLimit:
-    """Return the limits of a subflow at *rate* bits/s."""
     return SocketLimit(rate, unsent(rate))
 
 
@@ -118,7 +113,7 @@ def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | N
     if not anticipates:
         return UNANTICIPATED
     class_id = class_of(ScopeKey(rule.name, Share.PATH)) if throttle.share is Share.PATH else None
-    if throttle.onset is not Onset.SOFT:
+    if throttle.landing is not Onset.SOFT:
         return Birth(class_id=class_id)
     return under_cap(throttle.ceil, class_id, rests=rests)
 
@@ -136,6 +131,5 @@ class _Decided:
         self._of = Prefixes((network, places[path.name]) for path in deciding for network in path.clients or ())
 
     def before(self, network: Network, place: int) -> bool:
-        """Tell whether a rule above *place* decides on all of *network*. Smaller networks have settings of their
-        own."""
+        """Tell whether a rule above *place* decides on all of *network*; smaller ones have their own settings."""
         return self._of_all < place or any(each < place for each in self._of.around(network))

@@ -12,11 +12,10 @@ from mptcp_throttler.policy.model import Direction, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, ClassSpec, class_spec
 
-MIN_RATE = 8_000
-"""Minimum rate, bits/s, of a class that compensates an overshoot. It is the minimum that a policy accepts."""
+MIN_RATE = 8_000  # minimum bits/s of a class that compensates an overshoot, and the minimum that a policy accepts
 PATHS_SHARE = 128
-"""One of this many numbers is reserved for path caps. So a reload from a policy with client caps, which may use all
-other numbers, succeeds."""
+"""One of this many numbers is reserved for path caps. So a reload from a policy whose client caps use all others
+succeeds."""
 
 
 class PlanError(Exception):
@@ -28,10 +27,8 @@ class Level(NamedTuple):
 
     computed: float
     users: int
-    rate: int
-    """Bits/s per user."""
-    turn: float
-    """Seconds that the cap takes to send one segment of each user with waiting data."""
+    rate: int  # bits/s per user
+    turn: float  # seconds that the cap takes to send one segment of each user with waiting data
 
 
 @dataclass(slots=True, eq=False)
@@ -39,19 +36,13 @@ class Member:
     """A subflow that has a cap, rests, or still has an entry."""
 
     four_tuple: FourTuple
-    token: int | None = None
-    """Token of the connection; None after the subflow has ended."""
-    cap: LiveCap | None = None
-    """The subflow's cap, also while the onset is pending."""
+    token: int | None = None  # token of the connection; None after the subflow has ended
+    cap: LiveCap | None = None  # the subflow's cap, also while the onset is pending
     held_by: LiveCap | None = None
-    """Another cap, to whose class the entry still points until the onset is complete or the ended subflow has
-    drained."""
-    in_class: bool = False
-    """Whether the socket was accepted into the class of its cap. Then its first segments go there without an entry."""
-    young: bool = False
-    """Whether it got its cap when young, without a transition, and has not been sampled since."""
-    rests: bool = False
-    """Whether the scheduler must not assign data to it."""
+    """Another cap, to whose class the entry points until the onset is complete or the ended subflow has drained."""
+    in_class: bool = False  # whether the socket was accepted into its cap's class: its first segments need no entry
+    young: bool = False  # whether it got its cap when young, without a transition, and has not been sampled since
+    rests: bool = False  # whether the scheduler must not assign data to it
     decided: float | None = None
     """Time of the decision on its cap or the cap's rate, by the planner's clock; None when the cap is in force."""
 
@@ -63,35 +54,24 @@ class LiveCap:
     scope: ScopeKey
     minor: int
     direction: Direction
-    throttle: Throttle
-    """Limits that the class has now."""
-    wanted: Throttle
-    """Limits that the class must have when the onsets of its users are complete."""
+    throttle: Throttle  # limits that the class has now
+    wanted: Throttle  # limits that the class must have when the onsets of its users are complete
     mark: int = 0
     users: dict[FourTuple, Member] = field(default_factory=dict)
-    pending: set[FourTuple] = field(default_factory=set)
-    """Users whose onset is not complete."""
+    pending: set[FourTuple] = field(default_factory=set)  # users whose onset is not complete
     falling: set[FourTuple] = field(default_factory=set)
     """Pending users that had the cap before its throttle was lowered. The new rate waits only for these."""
-    unsettled: set[Member] = field(default_factory=set)
-    """Users on which the cap or its present rate is not in force yet."""
-    interim: dict[FourTuple, int] = field(default_factory=dict)
-    """Interim rates, bits/s, of users whose rate still falls to the throttle."""
-    held: int = 0
-    """Number of subflows that do not use the cap but still have an entry for its class."""
+    unsettled: set[Member] = field(default_factory=set)  # users on which cap or present rate is not in force yet
+    interim: dict[FourTuple, int] = field(default_factory=dict)  # bits/s of users whose rate falls to the throttle
+    held: int = 0  # number of subflows that do not use the cap but still have an entry for its class
     idle_since: float = 0.0
-    room: int = 1
-    """Number of users for which the queue is sized: a power of two, so that it seldom changes."""
+    room: int = 1  # number of users for which the queue is sized: a power of two, so that it seldom changes
     level: Level | None = None
-    lowered: float | None = None
-    """Share of its rate that the class has while it compensates an overshoot; None otherwise."""
-    owed: float = 0.0
-    """Debt at ``owed_at``: bits that bypassed the class (``onset.rate_transition``)."""
+    lowered: float | None = None  # share of its rate that the class has while it compensates an overshoot
+    owed: float = 0.0  # debt at ``owed_at``: bits that bypassed the class (``onset.rate_transition``)
     owed_at: float = 0.0
-    allowance: float = 0.0
-    """Bits that the cap's transitions may still send past it."""
-    allowance_used: float | None = None
-    """When a transition last began or sent data; None if there was none."""
+    allowance: float = 0.0  # bits that the cap's transitions may still send past it
+    allowance_used: float | None = None  # when a transition last began or sent data; None if there was none
 
     @property
     def ceil(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The desired state as commands of tc, ipset, iptables and nft: what ``plan`` prints. Pure."""
+"""The desired state as commands of tc and nft: what ``plan`` prints. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ from mptcp_throttler.shaping.model import (
     FIRST_MINOR,
     LAST_MINOR,
     LINK_MINOR,
-    MAX_ENTRIES,
     MTU,
     NFT_TABLE,
     PLAIN_TCP_TABLE,
-    RULE_COMMENT,
     SEGMENT_SECONDS,
-    SET_PREFIX,
     SMALL_PACKET,
     UPLOAD_DEVICE,
     ClassSpec,
@@ -30,15 +27,11 @@ from mptcp_throttler.shaping.model import (
     Target,
 )
 
-FULL_SPEED = 100_000_000_000
-"""Rate of the link and default classes, bits/s: above any link here, so that only caps shape."""
+FULL_SPEED = 100_000_000_000  # bits/s of the link and default classes: above any link here, so that only caps shape
 FULL_SPEED_BURST = 256 * 1024
-FULL_SPEED_QUANTUM = 60_000
-"""Bytes."""
-TBF_RATE = 32_000_000_000
-"""Bits/s: about the maximum of tc-tbf(8) without its 64-bit attribute. The tbf must cut segments, not shape."""
-TBF_STEP = 4000
-"""Bytes per microsecond at that rate: the unit of a tbf's burst."""
+FULL_SPEED_QUANTUM = 60_000  # bytes
+TBF_RATE = 32_000_000_000  # Bits/s: about the maximum of a tbf's 32-bit rate. The tbf must cut segments, not shape.
+TBF_STEP = 4000  # bytes per microsecond at that rate: the unit of a tbf's burst
 
 
 def tbf_burst(spec: ClassSpec) -> int:
@@ -75,31 +68,6 @@ def upload_device(classes: Mapping[int, ClassSpec], ownership: Ownership) -> Ite
     yield f"ip link add name {UPLOAD_DEVICE} type ifb"
     yield f"ip link set dev {UPLOAD_DEVICE} up"
     yield from traffic_control([UPLOAD_DEVICE], classes, ownership, Direction.UP)
-
-
-def iptables(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
-    """Yield the ipset(8) and iptables(8) commands that make the sets, their rules and *entries*."""
-    for port in ownership.listen_ports:
-        for version, family, command in ((4, "inet", "iptables-legacy"), (6, "inet6", "ip6tables-legacy")):
-            name, small = f"{SET_PREFIX}-{version}-{port}", small_packets(version)
-            match = f"-p tcp -m tcp --sport {port} -m comment --comment {RULE_COMMENT} -m length"
-            rule = f"{command} -t mangle -A POSTROUTING {match}"
-            yield f"{rule} --length {small} -j CLASSIFY --set-class 0:0"
-            yield f"ipset create {name} hash:ip,port,ip family {family} maxelem {MAX_ENTRIES} counters skbinfo"
-            yield f"{rule} ! --length {small} -j SET --map-set {name} dst,dst,src --map-mark --map-prio"
-    for four_tuple, target in sorted(entries.items()):
-        remote, local = ip_address(four_tuple.remote), ip_address(four_tuple.local)
-        yield (
-            f"ipset add {SET_PREFIX}-{local.version}-{four_tuple.local_port} "
-            f"{remote},tcp:{four_tuple.remote_port},{local} "
-            f"skbmark 0x{target.mark:x}/0x{ownership.mark_mask:x} skbprio {ownership.htb_major:x}:{target.minor:x}"
-        )
-
-
-def small_packets(version: int) -> str:
-    """Return the packet lengths that bypass the classes, for ``-m length``. The range excludes a bare IP header: some
-    kernels see that length in an IPv6 segment of more than 64 KiB."""
-    return f"{SMALL_PACKET[version] - 59}:{SMALL_PACKET[version]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,8 @@ from mptcp_throttler.policy.model import Direction, Policy, Throttle
 K = TypeVar("K")
 V = TypeVar("V")
 
-MTU = 1514
-"""Bytes of a full Ethernet frame."""
-SEGMENT_SECONDS = 0.005
-"""Maximum time that one segment may occupy a cap. This, not the queue, limits the latency (docs/design.md)."""
+MTU = 1514  # bytes of a full Ethernet frame
+SEGMENT_SECONDS = 0.005  # Maximum time that one segment may occupy a cap. This, not the queue, limits the latency.
 QUEUE_SECONDS = {Direction.DOWN: 0.0075, Direction.UP: 0.06}
 """How long a full leaf queue takes to drain (docs/design.md). For downloads it is short, so that losses limit the
 congestion window before the stack's limit on queued data does. Otherwise the window would grow too large: the scheduler
@@ -27,8 +25,7 @@ assumes a policer and keeps its rate for 48 round trips."""
 QUEUE_FLOOR = 4
 BURST_SECONDS = 0.002
 GSO_FLOOR = 2 * MTU
-GENTLE_FALL = 0.7
-"""A fall of the rate needs no transition if the new rate is at least this share of the old one."""
+GENTLE_FALL = 0.7  # a fall of the rate needs no transition if the new rate is at least this share of the old one
 BURST_TOLERANCE = 0.02
 """Relative tolerance in the comparison of bursts. The kernel stores a burst as time in ticks of 64 ns, so the value
 read back is rounded, most of all at high rates."""
@@ -97,8 +94,7 @@ class Target:
     """The target of a set entry: the HTB class, and our bits of the packet mark."""
 
     minor: int
-    mark: int
-    """Mark bits, already shifted into the mark mask."""
+    mark: int  # mark bits, already shifted into the mark mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +104,8 @@ class SocketLimit:
     rate: int | None = None
     """SO_MAX_PACING_RATE, bits/s. The MPTCP scheduler uses it as the rate of the path. If it is 0, the scheduler skips
     the path (mptcp_subflow_get_send(), net/mptcp/protocol.c), and the subflow rests."""
-    not_sent: int | None = None
-    """TCP_NOTSENT_LOWAT, bytes: the scheduler assigns nothing more while more than this is unsent."""
-    send_buffer: int | None = None
-    """Minimum size of the send buffer, bytes. Setting it is permanent: the kernel no longer adapts the buffer to the
-    window."""
+    not_sent: int | None = None  # TCP_NOTSENT_LOWAT, bytes: the scheduler assigns nothing while more is unsent
+    send_buffer: int | None = None  # minimum send buffer, bytes, for good: the kernel then adapts it no longer
 
 
 NO_LIMIT = SocketLimit()
@@ -124,12 +117,9 @@ class Birth:
 
     not_sent: int | None = None
     """As in :class:`SocketLimit`."""
-    initial_window: int | None = None
-    """Initial congestion window, segments."""
-    class_id: int | None = None
-    """SO_PRIORITY: handle of the class that shapes the subflow's first segments, until it has an entry."""
-    rests: bool = False
-    """Whether the subflow rests if it is a join (``stages.resting``)."""
+    initial_window: int | None = None  # initial congestion window, segments
+    class_id: int | None = None  # SO_PRIORITY: handle of the class of the first segments, until there is an entry
+    rests: bool = False  # whether the subflow rests if it is a join (``stages.resting``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +127,9 @@ class Ownership:
     """The names and numbers of the throttler's own kernel objects (docs/contract.md)."""
 
     listen_ports: tuple[int, ...] = (PROXY_PORT,)
-    tunnel_ports: tuple[int, ...] = ()
-    """Local UDP ports of tunnels. They have no kernel objects."""
+    tunnel_ports: tuple[int, ...] = ()  # Local UDP ports of tunnels. They have no kernel objects.
     mark_mask: int = 0x00FF0000
-    htb_major: int = 0x4D50
-    """Major number of the root qdisc's handle: 'MP'."""
+    htb_major: int = 0x4D50  # major number of the root qdisc's handle: 'MP'
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -158,39 +146,32 @@ class Ownership:
         return (index + 1) << self.mark_shift & self.mark_mask
 
 
-LINK_MINOR = 0xFFFE
-"""Minor number of the inner class of the whole link. Leaf classes borrow from it up to their ceil."""
-DEFAULT_MINOR = 0xFFFF
-"""Minor number of the leaf class of uncapped traffic."""
+LINK_MINOR = 0xFFFE  # Minor number of the inner class of the whole link. Leaf classes borrow from it up to their ceil.
+DEFAULT_MINOR = 0xFFFF  # minor number of the leaf class of uncapped traffic
 FIRST_MINOR = 0x10
 LAST_MINOR = 0x7FEF
 """Highest minor number of a cap's class. A leaf qdisc uses the minor number of its class as its handle, and the kernel
 assigns handles from 0x8000 on itself."""
 NFT_TABLE = "mptcp_throttler"
 PLAIN_TCP_TABLE = "mptcp_throttler_plain"
-UPLOAD_DEVICE = "mptcp-up"
-"""The IFB device for packets of subflows with an upload cap."""
+UPLOAD_DEVICE = "mptcp-up"  # the IFB device for packets of subflows with an upload cap
 RULE_COMMENT = "mptcp-throttler"
 SET_PREFIX = "mptcp-throttler"
 SMALL_PACKET = {4: 20 + 60, 6: 40 + 60}
 """Bytes of the IP header and the longest TCP header, by IP version. Packets up to this size bypass the class, because
 pure ACKs must not queue."""
-MAX_ENTRIES = 131_072
-"""Maximum number of entries of an ipset, and so of subflows capped at the same time."""
+MAX_ENTRIES = 131_072  # maximum number of entries of an ipset, and so of subflows capped at the same time
 
 
 class DeltaTracker(Generic[K, V]):
     """Desired and actual state of one kind of kernel object, and their difference. Each change updates the difference
-    in O(1), as in Calico's delta tracker. *same* compares an actual and a desired value, because the kernel rounds
-    some."""
+    in O(1), as in Calico's delta tracker. *same* compares an actual with a desired value: the kernel rounds some."""
 
     def __init__(self, same: Callable[[V, V], bool] = operator.eq) -> None:
         self.desired: dict[K, V] = {}
         self.actual: dict[K, V] = {}
-        self.upserts: dict[K, V] = {}
-        """Desired objects that are missing or differ."""
-        self.deletes: set[K] = set()
-        """Actual objects that are not desired."""
+        self.upserts: dict[K, V] = {}  # desired objects that are missing or differ
+        self.deletes: set[K] = set()  # actual objects that are not desired
         self.told: Callable[[Collection[K], bool], None] = lambda keys, there: None
         """Function that is called with the objects that the kernel added or changed (True) or removed (False)."""
         self._same = same
@@ -235,7 +216,6 @@ class DeltaTracker(Generic[K, V]):
         self.told(done.keys(), True)
 
     def deleted(self, done: Collection[K]) -> None:
-        """Record that *done* are gone from the kernel."""
         for key in done:
             self.actual.pop(key, None)
             self.deletes.discard(key)

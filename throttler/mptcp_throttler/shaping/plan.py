@@ -27,20 +27,13 @@ from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec, DeltaTracker, Ownership, Target
 
 IDLE_SECONDS = 60.0
-CONNECTION_IDLE_SECONDS = 2.0
-"""Idle time of the class of a connection's cap. It is shorter, because the token of a connection does not come back."""
+CONNECTION_IDLE_SECONDS = 2.0  # of a connection's cap: shorter, for its token does not come back
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""The target of a subflow that began in the class of a cap and lost the cap. Without this entry, its socket would still
-send to that class."""
-DRAIN_SECONDS = 10.0
-"""Minimum life of an ended subflow's entry. If sockets can be queried, the entry stays while the socket has data
-left."""
-MAX_DRAINING = 16_384
-"""Maximum number of draining entries; the oldest is dropped first. Without this limit, 10,000 connections/s would keep
-100,000 entries."""
+"""Of a subflow that lost the cap in whose class it began: otherwise it would still send there."""
+DRAIN_SECONDS = 10.0  # minimum life of an ended subflow's entry, and while its socket has data, if that is known
+MAX_DRAINING = 16_384  # maximum draining entries, the oldest goes first: 10,000 connections/s would keep 100,000
 MAX_MOVED = 1024
-DRAIN_SLICE = 2048
-"""Maximum number of draining entries dropped per call: this takes about 4 ms."""
+DRAIN_SLICE = 2048  # maximum number of draining entries dropped per call: this takes about 4 ms
 
 
 class Planner:
@@ -54,25 +47,20 @@ class Planner:
         self.classes.told, self.entries.told = self._classes_told, self._entries_told
         self.caps: dict[ScopeKey, LiveCap] = {}
         self._by_minor: dict[int, LiveCap] = {}
-        self._shared: dict[int, LiveCap] = {}
-        """Caps with more than one user, by minor number."""
+        self._shared: dict[int, LiveCap] = {}  # caps with more than one user, by minor number
         self._numbers = ClassNumbers(ownership.htb_major)
-        self.members: dict[FourTuple, Member] = {}
-        """Subflows that have a cap, rest, or still have an entry. Only the planner changes it."""
+        self.members: dict[FourTuple, Member] = {}  # Subflows with cap or entry, or at rest. Read-only for others.
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
-        self._draining: dict[FourTuple, float] = {}
-        """Ended members, oldest first, and the time until which their entries stay."""
+        self._draining: dict[FourTuple, float] = {}  # ended members, oldest first, and until when their entries stay
         self._moved: set[FourTuple] = set()
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}
         self._now = 0.0
-        self.soft_caps = False
-        """Whether an object that runs soft onsets is attached."""
-        self.birth_classes: Collection[int] = ()
-        """Handles of the classes into which sockets are accepted."""
+        self.soft_caps = False  # whether an object that runs soft onsets is attached
+        self.birth_classes: Collection[int] = ()  # handles of the classes into which sockets are accepted
         self.births_rest = False
-        """Whether some joins rest from their acceptance on, or did so since the start. If so, joins without a cap must
-        be woken."""
+        """Whether some joins rest, or did since the start, from their acceptance on: those without a cap must be
+        woken."""
         self.told: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, there: None
         """Function that is called with the entries that the kernel added or changed (True) or removed (False)."""
         self.clock: Callable[[], float] = lambda: 0.0
@@ -174,7 +162,6 @@ class Planner:
         return cap is not None and four_tuple in cap.pending
 
     def pending(self) -> list[FourTuple]:
-        """Return all pending subflows."""
         return [four_tuple for cap in self.caps.values() for four_tuple in cap.pending]
 
     def in_onset(self, four_tuple: FourTuple) -> bool:
@@ -207,12 +194,12 @@ class Planner:
     def soft_cap(self, four_tuple: FourTuple) -> LiveCap | None:
         """Return the soft cap that is or will be on a subflow, or None."""
         cap = self._cap_on(four_tuple)
-        return cap if cap is not None and cap.wanted.onset is Onset.SOFT else None
+        return cap if cap is not None and cap.wanted.landing is Onset.SOFT else None
 
     def shared_soft_caps(self) -> Iterator[LiveCap]:
         """Yield each soft cap with more than one user."""
         for cap in self._shared.values():
-            if cap.wanted.onset is Onset.SOFT:
+            if cap.wanted.landing is Onset.SOFT:
                 yield cap
 
     def rests(self, four_tuple: FourTuple) -> bool:
@@ -254,8 +241,7 @@ class Planner:
         return bool(changed)
 
     def lower(self, cap: LiveCap, share: float | None) -> bool:
-        """Lower a class to *share* of its rate to compensate an overshoot; None restores the rate. Return whether the
-        class exists."""
+        """Lower a class to *share* of its rate, for an overshoot; None restores it. Return whether the class exists."""
         cap.lowered, cap.level = share, None
         if self.caps.get(cap.scope) is not cap:
             return False
@@ -269,8 +255,7 @@ class Planner:
         return list(takewhile(self._is_overdue, islice(self._draining, limit)))
 
     def settle_overdue(self, four_tuple: FourTuple, *, busy: bool) -> bool:
-        """Keep the entry of an overdue subflow if its socket is *busy*, otherwise drop it. Return whether it was
-        dropped."""
+        """Keep the entry of an overdue subflow whose socket is *busy*, otherwise drop it; return whether it did."""
         if four_tuple not in self._draining or not self._is_overdue(four_tuple):
             return False
         if busy:
@@ -290,7 +275,7 @@ class Planner:
         return None if member is None else member.cap
 
     def _begins_softly(self, throttle: Throttle) -> bool:
-        return self.soft_caps and throttle.onset is Onset.SOFT
+        return self.soft_caps and throttle.landing is Onset.SOFT
 
     def _mark_moved(self, four_tuples: Iterable[FourTuple]) -> None:
         if self.soft_caps:

@@ -16,45 +16,29 @@ from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple
 
-WINDOW = 0.8
-"""Seconds over which rates are taken: BBR stops for 0.2 s every ten seconds (PROBE_RTT), which is no degradation."""
-MIN_SPAN = 0.35
-"""Minimum seconds over which a rate is taken; over a shorter time it may be a burst."""
-SLACK = 0.01
-"""Tolerance, seconds: a sample may be this much older than the window."""
-PRESENT_SPAN = 0.3
-"""Seconds over which the present rate is taken."""
-MAX_WINDOW_LIMITED = 0.1
-"""If the receive window stops the sender for more than this fraction of the time, the client is slow, not the path."""
-MIN_WAITING = 0.05
-"""Minimum seconds that the waiting data take to be sent; with less data waiting, the application may be slow."""
-MAX_GAP = 10.0
-"""Seconds; samples further apart are not compared."""
-DEGRADED, HEALTHY = 0.5, 0.8
-"""Fractions of the baseline: a path is degraded at or below the first, and well at or above the second."""
-MEMORY = 120.0
-"""Seconds in which a baseline falls to 1/e, so that a path that stays worse gets a new one."""
-FORGET_AFTER = 3 * MEMORY
-"""Seconds after which the baseline of a path without subflows is forgotten."""
-READ_TOGETHER_SECONDS = 0.1
-"""Reads of different subflows count as simultaneous if they are at most this long apart."""
-MIN_RATE = 500_000
-"""Bits/s. A path that never had a higher rate has no baseline."""
-MIN_UNUSED = 64
-"""Number of paths without subflows that are remembered at least; if more paths are in use, as many are remembered."""
+WINDOW = 0.8  # seconds over which rates are taken: BBR's stop of 0.2 s every ten seconds is no degradation
+MIN_SPAN = 0.35  # minimum seconds over which a rate is taken; over a shorter time it may be a burst
+SLACK = 0.01  # tolerance, seconds: a sample may be this much older than the window
+PRESENT_SPAN = 0.3  # seconds over which the present rate is taken
+MAX_WINDOW_LIMITED = 0.1  # if the receive window stops the sender for this fraction of the time, the client is slow
+MIN_WAITING = 0.05  # minimum seconds that waiting data take to be sent; with less, the application may be slow
+MAX_GAP = 10.0  # seconds; samples further apart are not compared
+DEGRADED, HEALTHY = 0.5, 0.8  # of the baseline: a path is degraded at or below the first, well at or above the second
+MEMORY = 120.0  # seconds in which a baseline falls to 1/e, so that a path that stays worse gets a new one
+FORGET_AFTER = 3 * MEMORY  # seconds after which the baseline of a path without subflows is forgotten
+READ_TOGETHER_SECONDS = 0.1  # reads of different subflows count as simultaneous if they are at most this long apart
+MIN_RATE = 500_000  # Bits/s. A path that never had a higher rate has no baseline.
+MIN_UNUSED = 64  # paths without subflows that are remembered at least; if more paths are in use, as many
 
 
 class Sample(NamedTuple):
     """One subflow at one moment."""
 
     time: float
-    delivered: int
-    """Bytes that arrived, in order or not, since the subflow began."""
+    delivered: int  # bytes that arrived, in order or not, since the subflow began
     not_sent: int = 0
-    unacked: int = 0
-    """Segments."""
-    window_limited: int = 0
-    """Microseconds, since the subflow began, in which only the receiver's window kept it from sending."""
+    unacked: int = 0  # segments
+    window_limited: int = 0  # microseconds since the begin in which only the receiver's window kept it from sending
 
 
 class History:
@@ -120,25 +104,18 @@ class Path:
     flows: Counter[FourTuple] = field(default_factory=Counter)
     """Four-tuples, not :class:`Flow` objects: a reference cycle would need the garbage collector. They are counted,
     because a client may reuse a port before the old subflow has left."""
-    present: int = 0
-    """Number of subflows that have a socket, as far as is known."""
-    rate: int = 0
-    """Rate of all subflows together, bits/s."""
+    present: int = 0  # number of subflows that have a socket, as far as is known
+    rate: int = 0  # rate of all subflows together, bits/s
     baseline: float = 0.0
-    well: float = -inf
-    """When the path last had about its baseline rate."""
-    disturbed: float = -inf
-    """When a subflow last joined or left the path."""
+    well: float = -inf  # when the path last had about its baseline rate
+    disturbed: float = -inf  # when a subflow last joined or left the path
     sampled: float = -inf
-    reads: list[float] = field(default_factory=list)
-    """When the subflows were read for the last sample."""
-    complete: float = -inf
-    """When all subflows were last sampled."""
+    reads: list[float] = field(default_factory=list)  # when the subflows were read for the last sample
+    complete: float = -inf  # when all subflows were last sampled
     carried: int = 0
     _learnt: float = 0.0
     _history: History = field(default_factory=History)
-    _skewed: bool = False
-    """Whether the subflows were read at different times, as in a sweep (which always keeps the same order)."""
+    _skewed: bool = False  # whether the subflows were read at different times, as in a sweep (always in the same order)
 
     @property
     def degraded(self) -> bool:
@@ -171,8 +148,7 @@ class Flow:
     present: bool = False
     rate: int = 0
     _delivered: int = 0
-    _began: int = 0
-    """``_delivered`` when the window of the rate began, at ``_began_at``."""
+    _began: int = 0  # ``_delivered`` when the window of the rate began, at ``_began_at``
     _began_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -226,12 +202,9 @@ class Paths:
     """The paths of all guarded connections."""
 
     def __init__(self) -> None:
-        self.used: dict[bytes, Path] = {}
-        """Paths with subflows, by client address."""
-        self.unused: dict[bytes, Path] = {}
-        """Paths without subflows that have a baseline, the longest unused first."""
-        self._left: set[Path] = set()
-        """Paths that a subflow left since the last sample."""
+        self.used: dict[bytes, Path] = {}  # paths with subflows, by client address
+        self.unused: dict[bytes, Path] = {}  # paths without subflows that have a baseline, the longest unused first
+        self._left: set[Path] = set()  # paths that a subflow left since the last sample
 
     def join(self, four_tuple: FourTuple) -> Flow:
         address = four_tuple.remote

@@ -21,40 +21,30 @@ from heapq import nlargest
 from typing import Final
 
 from mptcp_common.units import approximate_size, format_rate
-from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.budget import Usage
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
 from mptcp_throttler.policy.verdict import BEFORE, Cap, ScopeKey, Verdict, joined
 from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
 
-FORGET_SECONDS: Final = 120.0
-"""How long to wait for the last counters of a socket that is in no sweep: it may be closing."""
-LOOK_SECONDS: Final = 600.0
-"""Interval of checks whether unmetered sockets in the ledger still exist."""
-MAX_URGENT: Final = 200
-"""Maximum number of urgent subflows."""
+FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
+LOOK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
+MAX_URGENT: Final = 200  # maximum number of urgent subflows
 
 
 @dataclass(slots=True, eq=False)
 class Metered:
-    """A metered subflow."""
-
     four_tuple: FourTuple
     token: int
     before: Metered | None
     """The previous subflow with this four-tuple, if its socket was never sampled and its close is not yet reported."""
     accounts: tuple[OpenAccount, ...] = ()
-    next_accounts: tuple[OpenAccount, ...] | None = None
-    """The accounts after the next sample; None if they stay the same."""
-    active: bool = True
-    """Whether the subflow has a verdict."""
-    cookie: int | None = None
-    """Cookie of the socket; None before the first sample and after the close."""
-    reported: bool = False
-    """Whether the socket has closed and its final counters are known."""
-    carried: int = 0
-    """Bytes since the previous sample."""
+    next_accounts: tuple[OpenAccount, ...] | None = None  # the accounts after the next sample; None: the same
+    active: bool = True  # whether the subflow has a verdict
+    cookie: int | None = None  # cookie of the socket; None before the first sample and after the close
+    reported: bool = False  # whether the socket has closed and its final counters are known
+    carried: int = 0  # bytes since the previous sample
     missing_since: float | None = None
 
     @property
@@ -70,20 +60,15 @@ class MeteredSockets:
         self.metered: dict[FourTuple, Metered] = {}
         self.counters: dict[int, tuple[int, int]] = {}
         """Acknowledged and received bytes already counted of each socket, by cookie; initially from the ledger."""
-        self.dirty: set[int] = set()
-        """Sockets whose counters the ledger does not have yet."""
-        self.closed: set[int] = set()
-        """Sockets whose counters the ledger can forget."""
+        self.dirty: set[int] = set()  # sockets whose counters the ledger does not have yet
+        self.closed: set[int] = set()  # sockets whose counters the ledger can forget
         self.now = 0.0
         self._by_cookie: dict[int, Metered] = {}
         self._by_end: dict[End, Metered] = {}
-        self._gone: deque[tuple[float, int]] = deque()
-        """Sockets that closed or lost their four-tuple, and when."""
-        self._reported: set[int] = set()
-        """Cookies of closed sockets: samples of them that arrive later are ignored."""
+        self._gone: deque[tuple[float, int]] = deque()  # sockets that closed or lost their four-tuple, and when
+        self._reported: set[int] = set()  # cookies of closed sockets: samples of them that arrive later are ignored
         self._looked_at: float | None = None
-        self._unmetered: set[int] = set()
-        """Sockets with counters that were unmetered at the last check."""
+        self._unmetered: set[int] = set()  # sockets with counters that were unmetered at the last check
 
     def take_pending(self) -> Usage:
         """Return and reset what must be written to the ledger."""
@@ -137,7 +122,7 @@ class MeteredSockets:
             metered.next_accounts = ()
             self.release(metered.four_tuple, metered.token)
 
-    def sample(self, sockets: Mapping[FourTuple, KernelSubflow], complete: bool, now: float) -> Iterator[None]:
+    def sample(self, sockets: Sockets, complete: bool, now: float) -> Iterator[None]:
         """Count the growth of the counters of *sockets*; yield after every slice."""
         self.now = now
         for number, four_tuple in enumerate(list(self.metered if complete else sockets), 1):
@@ -269,11 +254,9 @@ class Reached(Effect):
     """Report that an account reached a step or an announced percentage."""
 
     budget: str
-    client: str
-    """The client's address; empty if the account is shared by all clients."""
+    client: str  # the client's address; empty if the account is shared by all clients
     sentence: str
-    rule: str
-    """The first rule that feeds the budget; the budget's caps belong to it."""
+    rule: str  # the first rule that feeds the budget; the budget's caps belong to it
 
 
 class BudgetStage(Stage):
@@ -286,20 +269,15 @@ class BudgetStage(Stage):
         self._policy: Policy | None = None
         self.accounts = Accounts()
         self.sockets = MeteredSockets(self.accounts)
-        self._first_rule: dict[str, str] = {}
-        """The first rule that feeds each budget; it determines the mark of the caps."""
-        self._capping: dict[str, Rule] = {}
-        """Rules with budgets, by name, with the budget's guard setting."""
-        self._subflows: dict[int, tuple[FourTuple, ...]] = {}
-        """For each connection, its subflows with verdicts, metered or not."""
-        self._metering_since = -math.inf
-        """When a policy without budgets was last replaced, monotonic seconds. Shortly before this time nothing was
-        metered."""
+        self._first_rule: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
+        self._capping: dict[str, Rule] = {}  # rules with budgets, by name, with the budget's guard setting
+        self._subflows: dict[int, tuple[FourTuple, ...]] = {}  # by connection: its subflows with verdicts
+        self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
         self._urgent: tuple[FourTuple, ...] = ()
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
-        """Begin the periods that include *now*, seconds since the epoch; forget old sockets; return the connections to
-        decide anew."""
+        """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide
+        anew."""
         self.sockets.forget_old(monotonic)
         self.accounts.begin_periods(now)
         return self.accounts.take_stale()

@@ -16,12 +16,9 @@ from mptcp_common.units import approximate_size
 from mptcp_throttler.policy.budget import Account, next_step, period
 from mptcp_throttler.policy.model import Budget, BudgetStep, Policy
 
-ANNOUNCED_PERCENT: Final = (50, 80, 95)
-"""Percentages of the first step's volume that reasons announce."""
-MAX_REACHED: Final = 1024
-"""Maximum number of accounts reported at a time; if more reached a step, the latest are reported."""
-NEAR_SECONDS: Final = 3.0
-"""An account is near its next step if it would reach it within this time at its present rate."""
+ANNOUNCED_PERCENT: Final = (50, 80, 95)  # percentages of the first step's volume that reasons announce
+MAX_REACHED: Final = 1024  # maximum accounts reported at a time; if more reached a step, the latest are
+NEAR_SECONDS: Final = 3.0  # an account is near its next step if it would reach it within this time at its present rate
 
 
 @dataclass(slots=True, eq=False)
@@ -30,18 +27,14 @@ class OpenAccount:
 
     key: Account
     budget: Budget
-    swept: int = 0
-    """Bytes since the last full sweep."""
-    over: bool = False
-    """Whether the period has ended or the policy no longer has the budget."""
-    tokens: set[int] = field(default_factory=set)
-    """Connections whose verdicts depend on this account."""
+    swept: int = 0  # bytes since the last full sweep
+    over: bool = False  # whether the period has ended or the policy no longer has the budget
+    tokens: set[int] = field(default_factory=set)  # connections whose verdicts depend on this account
     step: BudgetStep | None = None
     percent: int = 0
-    """The last announced percentage of the first step that was used. It is 0 below the first announced percentage, and
-    after a step is reached."""
-    turn: float = math.inf
-    """Used bytes at which the verdicts change next."""
+    """The last announced percentage of the first step that was used. It is 0 below the first, and once a step is
+    reached."""
+    turn: float = math.inf  # used bytes at which the verdicts change next
     sentence: str = ""
 
     def find_level(self, used: int) -> bool:
@@ -64,31 +57,25 @@ class Accounts:
     def __init__(self) -> None:
         self._budgets: Mapping[str, Budget] = {}
         self._zone: ZoneInfo | None = None
-        self._dry_run = False
+        self._cap_verb = ""
         self._now: float | None = None
         """Time of the last :meth:`begin_periods`, seconds since the epoch."""
-        self._present: dict[str, tuple[int, int]] = {}
-        """Begin and end of the present period of each budget."""
-        self._from, self._to = math.inf, -math.inf
-        """Begin and end of the time in which all these periods are the present ones."""
+        self._present: dict[str, tuple[int, int]] = {}  # begin and end of the present period of each budget
+        self._from, self._to = math.inf, -math.inf  # begin and end of the time in which all these are present
         self._open: dict[tuple[str, bytes], OpenAccount] = {}
         """Accounts by budget name and packed client address, which is empty for an account shared by all clients."""
         self.used: dict[Account, int] = {}
-        """Used bytes by account, also of accounts not yet in use. Previous periods are included, because the clock may
-        be set back."""
-        self.added: dict[Account, int] = {}
-        """Bytes by account that the ledger does not have yet."""
-        self._basis: dict[int, tuple[OpenAccount, ...]] = {}
-        """Accounts that the verdicts of each connection depend on."""
+        """Used bytes by account, also of those not yet in use and of previous periods: the clock may be set back."""
+        self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
+        self._basis: dict[int, tuple[OpenAccount, ...]] = {}  # accounts that the verdicts of each connection depend on
         self._stale: set[int] = set()
-        self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)
-        """Accounts that reached a step or an announced percentage."""
+        self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)  # those that reached a step or a percentage
         self._swept: list[OpenAccount] = []
         self._swept_at: float | None = None
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; drop accounts of budgets that it lacks."""
-        self._budgets, self._zone, self._dry_run = policy.budgets, policy.time_zone, policy.dry_run
+        self._budgets, self._zone, self._cap_verb = policy.budgets, policy.time_zone, policy.cap_verb
         self._present, self._from, self._to = {}, math.inf, -math.inf
         for client, account in list(self._open.items()):
             if account.key.budget in self._budgets:
@@ -217,8 +204,7 @@ class Accounts:
             elif step.throttle is None:
                 text = f"{budget.title}: no cap beyond {approximate_size(step.after)}"
             else:
-                verb = "would cap" if self._dry_run else "caps"
                 who = f"{'budget' if budget.own_name else 'rule'} {budget.name}"
-                text = f"{who} {verb} what exceeds {approximate_size(step.after)}"
+                text = f"{who} {self._cap_verb} what exceeds {approximate_size(step.after)}"
             account.sentence = f"{text} {self.until(budget)}"
         return account.sentence

@@ -51,38 +51,25 @@ from mptcp_throttler.stages.baseline import (
 )
 from mptcp_throttler.stages.stage import SLICE, Sampled, Samples
 
-MAX_TOTAL = 0.8
-"""Fraction of the baseline. A connection whose subflows together get at least this much is not degraded."""
-GRACE = 2.5
-"""Seconds that senders get to use freed capacity; see the module."""
-LACKS_MORE, LACKS_LESS = 1.1, 0.7
-"""If the lacking rate is outside these multiples of the current allowance of the capped paths, the allowance is set
-anew."""
-TRIAL = 5.0
-"""Seconds. If a degradation begins this soon after the caps came back, the next pause doubles."""
-MAX_IDLE_SAMPLES = 3
-"""A connection stops being a candidate after this many samples in a row without demand."""
+MAX_TOTAL = 0.8  # Fraction of the baseline. A connection whose subflows together get as much is not degraded.
+GRACE = 2.5  # seconds that senders get to use freed capacity; see the module
+LACKS_MORE, LACKS_LESS = 1.1, 0.7  # the allowance of capped paths is set anew beyond these multiples of it
+TRIAL = 5.0  # Seconds. If a degradation begins this soon after the caps came back, the next pause doubles.
+MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many samples in a row without demand
 
-FULL = 0.85
-"""A cap counts as full if the payload takes at least this fraction of it. The cap also counts headers, up to 8 % with
-small packets."""
-FAIR = 0.5
-"""Under a full shared cap, a subflow counts as wanting more if it has at least this fraction of an equal share."""
+FULL = 0.85  # a cap counts as full if the payload takes this fraction: headers add up to 8 % with small packets
+FAIR = 0.5  # under a full shared cap, a subflow counts as wanting more if it has this fraction of an equal share
 OWED_SECONDS = 0.05
-COMPARABLE_SECONDS = OWED_SECONDS / 2
-"""Received bytes of subflows are compared only if they were read within this time, as in a look-up."""
+COMPARABLE_SECONDS = OWED_SECONDS / 2  # received bytes are compared if they were read within this time, as in a look-up
 OWED_BYTES = 2 * ASSIGNMENT_BYTES
 """Minimum number of missing bytes that count as owed. The known data sequence number of a subflow is imprecise: it is
 the start of a piece of up to 64 KB."""
 LASTING_SECONDS, PROVEN_SECONDS = 1.0, 5.0
-"""How long owed data count as demand, and how long as proof. While owed data fill its send buffer, a client sends
-little."""
-LAPSE_SECONDS = 0.3
-"""A cap that is not full for at most this long still counts as full: the client does not want less."""
+"""How long owed data count as demand, and as proof. While they fill its send buffer, a client sends little."""
+LAPSE_SECONDS = 0.3  # a cap that is not full for at most this long still counts as full: the client does not want less
 SILENT_SECONDS, SILENT_PIECES = 2.0, 3
 """If nothing arrives over the uncapped paths for these seconds, plus the time the cap takes to send this many pieces of
-the scheduler, while a cap is full, this proves a degradation. The scheduler may leave a healthy path unused for almost
-as long."""
+the scheduler, while a cap is full, this proves a degradation. A healthy path may be unused for almost as long."""
 
 
 @dataclass(slots=True)
@@ -91,32 +78,23 @@ class GuardCounters:
 
     relaxations: int = 0
     resumptions: int = 0
-    lacking_bytes: float = 0.0
-    """Bytes that the uncapped paths lacked against their baseline while caps were relaxed."""
-    relaxed_bytes: float = 0.0
-    """Bytes that the capped subflows carried in that time."""
+    lacking_bytes: float = 0.0  # bytes that the uncapped paths lacked against their baseline while caps were relaxed
+    relaxed_bytes: float = 0.0  # bytes that the capped subflows carried in that time
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
     """State of one connection whose caps are relaxed."""
 
-    until: float
-    """Latest time of the next trial of the caps."""
-    path: bytes
-    """The client's address on the path that has degraded."""
-    rate: int
-    """Rate that the connection got."""
-    baseline: int
-    """Rate that this path once had."""
-    lacking: int
-    """Rate that the uncapped paths lack against the baseline: the allowance of the capped paths."""
+    until: float  # latest time of the next trial of the caps
+    path: bytes  # the client's address on the path that has degraded
+    rate: int  # rate that the connection got
+    baseline: int  # rate that this path once had
+    lacking: int  # rate that the uncapped paths lack against the baseline: the allowance of the capped paths
     measured: float
 
 
 class Capped(NamedTuple):
-    """The cap of one subflow."""
-
     scope: ScopeKey
     ceil: int
 
@@ -129,12 +107,10 @@ class Candidate:
     idle_samples: int = 0
     backlogged_since: float | None = None
     degraded_since: float | None = None
-    suspected: Path | None = None
-    """The path that seems to have degraded. All its subflows must be sampled before caps are relaxed."""
+    suspected: Path | None = None  # the path that seems degraded: its subflows must all be sampled first
     suspected_since: float = 0.0
     relaxation: Relaxation | None = None
-    counted: float = 0.0
-    """Time up to which the relaxation of this connection is included in ``GuardCounters``."""
+    counted: float = 0.0  # time up to which the relaxation of this connection is included in ``GuardCounters``
     healthy_since: float | None = None
     pause: float = 0.0
     resumed: float = -inf
@@ -152,25 +128,19 @@ class GuardedConnection:
     client limits its subflow by its receive window.
     """
 
-    samples_all: ClassVar[bool] = False
-    """Whether all subflows are sampled in every sweep, not only the uncapped ones."""
+    samples_all: ClassVar[bool] = False  # whether all subflows are sampled in every sweep, not only the uncapped ones
 
     token: int
-    shared: dict[ScopeKey, Path]
-    """The load under each cap, for uploads only."""
+    shared: dict[ScopeKey, Path]  # the load under each cap, for uploads only
     uncapped: Sequence[FourTuple] = ()
     capped: Mapping[FourTuple, Capped] = field(default_factory=dict)
-    flows: tuple[Flow, ...] = ()
-    """The uncapped subflows."""
+    flows: tuple[Flow, ...] = ()  # the uncapped subflows
     candidate: Candidate | None = None
-    rules: tuple[str, ...] = ()
-    """Names of the rules of the connection's guarded caps."""
-    told: bool = False
-    """Whether it was reported that the caps are relaxed."""
+    rules: tuple[str, ...] = ()  # names of the rules of the connection's guarded caps
+    told: bool = False  # whether it was reported that the caps are relaxed
 
     @property
     def histories(self) -> list[History]:
-        """Histories of the uncapped subflows."""
         found = {} if self.candidate is None else self.candidate.histories
         return [found[each] for each in self.uncapped if each in found]
 
@@ -199,8 +169,8 @@ class GuardedConnection:
         return bool((not flow.take(sample.read, delivered) and tcp.unacked) or tcp.not_sent)
 
     def wants(self, samples: Samples, present: int, waiting: int) -> bool:
-        """Return whether the connection wants more than it gets. *waiting*: number of the *present* uncapped subflows
-        that have data waiting."""
+        """Return whether the connection wants more than it gets: data wait on *waiting* of *present* uncapped
+        subflows."""
         return waiting >= present > 0
 
     def sample_of(self, there: KernelSubflow) -> Sample:
@@ -235,19 +205,13 @@ class GuardedUpload(GuardedConnection):
 
     caps: list[tuple[Flow, Capped]] = field(default_factory=list)
     wanted_since: float | None = None
-    wanted: float = -inf
-    """When the connection last wanted more than it got."""
-    owed: float = -inf
-    """When an uncapped path last owed data."""
-    progressed: float = -inf
-    """When data last arrived over an uncapped path, or no cap was full."""
-    known: float = -inf
-    """When the first of the uncapped subflows was read for the last sample."""
+    wanted: float = -inf  # when the connection last wanted more than it got
+    owed: float = -inf  # when an uncapped path last owed data
+    progressed: float = -inf  # when data last arrived over an uncapped path, or no cap was full
+    known: float = -inf  # when the first of the uncapped subflows was read for the last sample
     _seen: list[FourTuple] = field(default_factory=list)
     _first: int = 0
-    _least: int = 0
-    """``_first``: data sequence number when ``_seen`` last changed. ``_least``: lowest number of missing bytes
-    since."""
+    _least: int = 0  # data sequence number when ``_seen`` last changed, and lowest number of missing bytes since
 
     def take_caps(self) -> None:
         before = {(flow.four_tuple, cap.scope): flow for flow, cap in self.caps}

@@ -27,8 +27,7 @@ class GrantStage(Stage):
         self._zone: ZoneInfo | None = None
         self._prefixes: Prefixes[Grant] = Prefixes(())
         self.in_force: tuple[Grant, ...] = ()
-        self.next_change = math.inf
-        """When the next grant begins or ends, seconds since the epoch."""
+        self.next_change = math.inf  # when the next grant begins or ends, seconds since the epoch
 
     def set_policy(self, policy: Policy) -> None:
         self._zone = policy.time_zone

@@ -23,8 +23,7 @@ from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 HEADROOM: Final = 1.06 * 1.1
 """Factor from the lacking rate to the rate of the relaxed cap. A cap counts headers (6 % with full segments), the
 lacking rate does not; and the path is not always full (10 %)."""
-RELAXED: Final = ""
-"""Used in place of a path's name in the key of a relaxed cap. Real names are never empty."""
+RELAXED: Final = ""  # Used in place of a path's name in the key of a relaxed cap. Real names are never empty.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +44,11 @@ class Resumed(Effect):
 
 
 class GuardStage(Stage):
-    """The guard of one daemon."""
-
     interval = period = 0.1
 
     def __init__(self, policy: Policy) -> None:
         self.counters = GuardCounters()
-        self._retired: list[object] = []
-        """Connections of earlier detectors that must still be freed."""
+        self._retired: list[object] = []  # connections of earlier detectors that must still be freed
         self._detectors: dict[Direction, DegradationDetector] = {}
         self.set_policy(policy)
 

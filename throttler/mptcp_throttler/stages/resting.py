@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mptcp_common.units import format_rate
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Onset, Policy
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.shaping.birth import REST_AT_ONCE
@@ -29,33 +29,23 @@ from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 RATIO: Final = 32
 """Ratio of the rate of the other subflows to the rate that the cap leaves this one. At this ratio the subflow begins to
 rest; below half of it, the subflow wakes."""
-RATIO_WITHOUT_BUFFERS: Final = 12
-"""Used instead of ``RATIO`` if capped sockets cannot get larger send buffers (``shaping.onset.share``)."""
+RATIO_WITHOUT_BUFFERS: Final = 12  # ``RATIO`` if capped sockets cannot get larger send buffers
 HIGHEST_CAP: Final = 5_000_000
 """Bits/s. Under a higher cap no subflow rests: one piece leaves within 0.1 s, and the connection's buffers suffice for
 the others to send on meanwhile."""
 WAKE_WINDOWS: Final = 2
-"""A resting subflow wakes after this many consecutive windows in which the others have data to send but carry too
-little."""
-WINDOW: Final = 0.35
-"""Minimum seconds over which rates are taken: two samples."""
-FLOWING: Final = 100_000
-"""Bits/s. A connection with a higher rate counts as a user of its caps."""
-SLOW_RATIO: Final = 12
-"""Like ``RATIO``, but for an uncapped subflow, by its own rate."""
+"""A resting subflow wakes after so many windows in which the others have data but carry too little."""
+WINDOW: Final = 0.35  # minimum seconds over which rates are taken: two samples
+FLOWING: Final = 100_000  # Bits/s. A connection with a higher rate counts as a user of its caps.
+SLOW_RATIO: Final = 12  # like ``RATIO``, but for an uncapped subflow, by its own rate
 HELD_UP: Final = 1.4
 """If the best rates of the others together are at least this many times the connection's rate, and at least four times
 the rate of a path, the others wait for this path."""
-RECOVERY: Final = 6.0
-"""Seconds after a slow path began to rest during which its data may still be in flight."""
-NEW: Final = 0.4
-"""Weight of the last window in the mean rate."""
-FADING: Final = 0.95
-"""The rate of the best window is multiplied by this in each further window."""
-SLOW_AFTER: Final = 3
-"""Number of slow windows before a path rests: several, because TCP slow start takes some round trips."""
-FIRST_REST, LONGEST_REST = 30.0, 600.0
-"""Seconds until a slow path is tried again; doubled after each trial."""
+RECOVERY: Final = 6.0  # seconds after a slow path began to rest during which its data may still be in flight
+NEW: Final = 0.4  # weight of the last window in the mean rate
+FADING: Final = 0.95  # the rate of the best window is multiplied by this in each further window
+SLOW_AFTER: Final = 3  # number of slow windows before a path rests: TCP slow start takes some round trips
+FIRST_REST, LONGEST_REST = 30.0, 600.0  # seconds until a slow path is tried again; doubled after each trial
 
 
 @dataclass(slots=True)
@@ -65,14 +55,11 @@ class _Slow:
     windows: int = 0
     """Number of slow windows minus other windows, at least 0. While the subflow rests: number of consecutive windows in
     which the others carry too little without it."""
-    waited: bool = True
-    """Whether the subflow had data to send at every sample of the window."""
+    waited: bool = True  # whether the subflow had data to send at every sample of the window
     rested: float = 0.0
     rate: float = 0.0
-    total: float = 0.0
-    """Mean rate of all subflows, bits/s, when it began to rest; ``rate`` is its own rate at that time."""
-    until: float | None = None
-    """When the subflow is tried again; None unless it rests."""
+    total: float = 0.0  # mean bits/s of all subflows when it began to rest; ``rate`` is its own rate at that time
+    until: float | None = None  # when the subflow is tried again; None unless it rests
     rest: float = FIRST_REST
 
 
@@ -83,23 +70,16 @@ class _Resting:
     capped: dict[FourTuple, tuple[ScopeKey, int]] = field(default_factory=dict)
     """Subflows with a low cap: the scope and rate (bits/s) of each cap."""
     others: tuple[FourTuple, ...] = ()
-    slow_ones: dict[FourTuple, _Slow] = field(default_factory=dict)
-    """The members of ``others`` that may rest."""
+    slow_ones: dict[FourTuple, _Slow] = field(default_factory=dict)  # the members of ``others`` that may rest
     resting: dict[FourTuple, int] = field(default_factory=dict)
     """Capped subflows that rest, with the rate of the cap when they began to rest."""
-    read: float | None = None
-    """When the window began; None before the first sample."""
-    delivered: dict[FourTuple, int] = field(default_factory=dict)
-    """Bytes that each of the others had delivered when the window began."""
-    able: dict[FourTuple, float] = field(default_factory=dict)
-    """Rate of each of the others, bits/s, in its best recent window."""
-    total: float = 0.0
-    """Mean bits/s of all others over the recent windows."""
+    read: float | None = None  # when the window began; None before the first sample
+    delivered: dict[FourTuple, int] = field(default_factory=dict)  # delivered bytes of each of the others at its begin
+    able: dict[FourTuple, float] = field(default_factory=dict)  # bits/s of each of the others in its best recent window
+    total: float = 0.0  # mean bits/s of all others over the recent windows
     flows: bool = False
-    waited: bool = True
-    """Whether the others had data to send at every sample of the window."""
-    slow: int = 0
-    """Number of consecutive windows in which the others had data to send and carried too little."""
+    waited: bool = True  # whether the others had data to send at every sample of the window
+    slow: int = 0  # number of consecutive windows in which the others had data to send and carried too little
 
     def subflows(self) -> tuple[FourTuple, ...]:
         return (*self.others, *self.capped)
@@ -110,7 +90,7 @@ class _Resting:
     def at_rest(self) -> set[FourTuple]:
         return self.slow_that_rest() | self.resting.keys()
 
-    def begin_window(self, there: Mapping[FourTuple, KernelSubflow], read: float) -> None:
+    def begin_window(self, there: Sockets, read: float) -> None:
         self.read, self.delivered = read, {each: sample.delivered for each, sample in there.items()}
         self.waited = True
         for slow in self.slow_ones.values():
@@ -118,29 +98,24 @@ class _Resting:
 
 
 class RestStage(Stage):
-    """The stage that decides which subflows rest."""
-
     interval = period = 0.2
 
     def __init__(self) -> None:
-        self.possible = False
-        """Whether the kernel can let sockets rest and wake them."""
+        self.possible = False  # whether the kernel can let sockets rest and wake them
         self.ratio = RATIO
         self._connections: dict[int, _Resting] = {}
         self._sampled = Sampled()
-        self._flowing: Counter[ScopeKey] = Counter()
-        """Number of connections that use each low cap."""
-        self._urgent: set[int] = set()
-        """Tokens of connections that are new or carry data."""
-        self._dry_run = self._rest_slow_paths = False
+        self._flowing: Counter[ScopeKey] = Counter()  # number of connections that use each low cap
+        self._urgent: set[int] = set()  # tokens of connections that are new or carry data
+        self._rest_slow_paths = False
 
     def set_policy(self, policy: Policy) -> None:
-        self._dry_run, self._rest_slow_paths = policy.dry_run, policy.rest_slow_paths
+        self._rest_slow_paths = policy.rest_slow_paths
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts*; the verdicts of resting subflows are marked."""
         token = connection.token
-        possible = self.possible and not self._dry_run
+        possible = self.possible and self.acts
         # Return early: in most connections, no subflow may rest.
         if not possible or not (self._rest_slow_paths or any(each.throttle is not None for each in verdicts)):
             self.forget(token)
@@ -220,7 +195,7 @@ class RestStage(Stage):
                 changed = []
         yield Outcome(changed)
 
-    def _observe(self, known: _Resting, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
+    def _observe(self, known: _Resting, sockets: Sockets) -> bool:
         there = {each: sockets[each] for each in known.others if each in sockets}
         if not there:
             return False
@@ -246,7 +221,7 @@ class RestStage(Stage):
         known.begin_window(there, read)
         return before != known.at_rest()
 
-    def _judge_capped(self, known: _Resting, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
+    def _judge_capped(self, known: _Resting, rate: float, sockets: Sockets) -> None:
         """Let capped subflows rest or wake, depending on the *rate* of the others, bits/s."""
         # Assume that all connections that use a cap share it equally.
         left = {each: ceil / max(1, self._flowing[scope]) for each, (scope, ceil) in known.capped.items()}
@@ -292,13 +267,12 @@ def _waits(subflow: KernelSubflow | None) -> bool:
 
 
 def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
-    """Return scope and rate of a cap that may make its subflow rest. It must be a soft cap, because only soft caps set
-    the pacing of sockets."""
+    """Return scope and rate of a cap that may make its subflow rest: a soft one, which sets the pacing of sockets."""
     throttle, scope = verdict.throttle, verdict.scope
     # A steered path never rests: as a reserve or for the overflow, it may carry little.
     if throttle is None or scope is None or verdict.steer is not None:
         return None
-    return (scope, throttle.ceil) if throttle.onset is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None
+    return (scope, throttle.ceil) if throttle.landing is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None
 
 
 def _resting(verdict: Verdict) -> Verdict:

@@ -11,27 +11,23 @@ when the sockets were read (``KernelSubflow.read``), which also differ between t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.verdict import Verdict
 
-SLICE = 64
-"""Connections that a stage observes at a time: this takes 0.3 ms, or 3 ms if all of them are backlogged."""
+SLICE = 64  # connections that a stage observes at a time: this takes 0.3 ms, or 3 ms if all of them are backlogged
 
 
 class Samples(NamedTuple):
     """Samples of the sockets of some subflows."""
 
-    time: float
-    """End of the sweep or look-up that read them, monotonic seconds."""
-    sockets: Mapping[FourTuple, KernelSubflow]
-    complete: bool
-    """Whether all watched subflows were sampled, so that a missing one has no socket."""
-    asked: Collection[FourTuple] = ()
-    """The watched or urgent subflows that were requested; ``sockets`` may also have others."""
+    time: float  # end of the sweep or look-up that read them, monotonic seconds
+    sockets: Sockets
+    complete: bool  # whether all watched subflows were sampled, so that a missing one has no socket
+    asked: Collection[FourTuple] = ()  # the watched or urgent subflows requested; ``sockets`` may have others, too
 
 
 class Sampled(dict[FourTuple, int]):
@@ -59,8 +55,7 @@ class Effect:
 class Outcome(NamedTuple):
     """The result of a stage's evaluation of samples."""
 
-    changed: Collection[int] = ()
-    """Tokens of the connections to decide anew."""
+    changed: Collection[int] = ()  # tokens of the connections to decide anew
     effects: Sequence[Effect] = ()
 
 
@@ -69,10 +64,8 @@ class Consumer(Protocol):
 
     interval: float
     """Seconds between two samples of a subflow that is :meth:`urgent`."""
-    period: float
-    """Minimum seconds between two sweeps."""
-    urgent_share: float = 0.1
-    """Share of a processor for look-ups of its urgent subflows."""
+    period: float  # minimum seconds between two sweeps
+    urgent_share: float = 0.1  # share of a processor for look-ups of its urgent subflows
     by_request: bool = False
     """Whether it takes only samples that it requested. Then its look-ups continue during a sweep; the samples of each
     subflow still come in order."""
@@ -101,6 +94,8 @@ class Consumer(Protocol):
 class Stage(Consumer, Protocol):
     of_sockets: bool = True
     """Whether the stage depends or acts on the state of sockets. If so, it is skipped for tunnels, which have none."""
+    acts: bool = True
+    """Whether caps and effects are carried out, which they are not in a dry run; set before :meth:`set_policy`."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; :meth:`apply` follows for every connection."""

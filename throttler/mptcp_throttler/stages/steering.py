@@ -16,20 +16,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
 from mptcp_throttler.steering.mode import Action, Crowd, Mode
 
-MIN_URGENT_RATE = 100_000
-"""Bits/s. A connection that gets less, and has no data waiting, is not urgent."""
-URGENT_SECONDS = 2.0
-"""How long a connection stays urgent after data flowed."""
-FIRST_SAMPLES = 2
-"""A connection is urgent until it has this many samples."""
-UNDECIDED_SECONDS = 5.0
-"""How long, after a start or a new policy, a flag is kept while its connection is not decided yet."""
+MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
+URGENT_SECONDS = 2.0  # how long a connection stays urgent after data flowed
+FIRST_SAMPLES = 2  # a connection is urgent until it has this many samples
+UNDECIDED_SECONDS = 5.0  # how long, after a start or a new policy, a flag is kept while its connection is undecided
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +36,21 @@ class SetBackup(Effect):
     token: int
     four_tuple: FourTuple
     backup: bool
-    rule: str | None = None
-    """The rule that asks for the change, or that set the flag; None if an earlier daemon set it."""
+    rule: str | None = None  # the rule that asks for the change, or that set the flag; None if an earlier daemon set it
 
 
 class BackupFlags:
     """The backup flags that one daemon set on subflows."""
 
     def __init__(self) -> None:
-        self._set: dict[FourTuple, SetBackup] = {}
-        """For each flag that is set, the effect that clears it."""
-        self._undecided: dict[int, list[FourTuple]] = {}
-        """Flags from an earlier policy or daemon, by token."""
+        self._set: dict[FourTuple, SetBackup] = {}  # for each flag that is set, the effect that clears it
+        self._undecided: dict[int, list[FourTuple]] = {}  # flags from an earlier policy or daemon, by token
         self._undecided_until: float | None = None
         self.to_take_back: set[FourTuple] = set()
         """Subflows with a flag that no rule explains, or that waits for the connection's first sample."""
         self._fresh: set[FourTuple] = set()
         """Subflows whose flag was set or refused since the last complete samples: a sweep may be older than that."""
-        self._refused: dict[int, set[FourTuple]] = {}
-        """Subflows whose flag the kernel refused to set, by token."""
+        self._refused: dict[int, set[FourTuple]] = {}  # subflows whose flag the kernel refused to set, by token
 
     @property
     def unexplained(self) -> Set[FourTuple]:
@@ -89,8 +81,7 @@ class BackupFlags:
             self.to_take_back.add(four_tuple)
 
     def begin(self, samples: Samples) -> None:
-        """Enforce ``UNDECIDED_SECONDS`` (the stage learns the time only from samples), and forget subflows without a
-        socket."""
+        """Enforce ``UNDECIDED_SECONDS`` (only samples tell the time), and forget subflows without a socket."""
         if samples.complete:
             there = samples.sockets.keys() | self._fresh
             for four_tuple in self._set.keys() - there:
@@ -118,7 +109,7 @@ class BackupFlags:
                 effects.append(SetBackup(token, four_tuple, action.backup, rule))
         return effects
 
-    def taken_back(self, sockets: Mapping[FourTuple, KernelSubflow]) -> list[SetBackup]:
+    def taken_back(self, sockets: Sockets) -> list[SetBackup]:
         """Return the effects that clear unexplained flags of existing sockets."""
         return [self._set[each] for each in self.to_take_back if each in sockets]
 
@@ -129,8 +120,7 @@ class BackupFlags:
             self._fresh.add(effect.four_tuple)
 
     def refused(self, effect: SetBackup) -> None:
-        """Note that the kernel refused *effect*. It is not tried again, neither on this subflow nor on others of the
-        connection."""
+        """Note that the kernel refused *effect*, which is not tried again on any subflow of the connection."""
         if effect.backup:
             self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
             self._fresh.add(effect.four_tuple)
@@ -152,8 +142,7 @@ class _Subflow:
 
     four_tuple: FourTuple
     path: str
-    present: bool | None = None
-    """Whether the subflow has a socket; None until a sample has it or a sweep misses it."""
+    present: bool | None = None  # whether the subflow has a socket; None until a sample has it or a sweep misses it
     delivered: int = 0
 
 
@@ -166,14 +155,11 @@ class _Steered:
     steering: Mode
     subflows: tuple[_Subflow, ...] = ()
     actions: dict[FourTuple, Action] = field(default_factory=dict)
-    samples: int = 0
-    """Number of samples since the subflows changed."""
+    samples: int = 0  # number of samples since the subflows changed
     sampled: float = 0.0
     urgent_until: float = float("-inf")
-    at_rest: bool = False
-    """Whether the connection needs no action until data flow again."""
-    skipped: bool = False
-    """Whether ``steering`` has not got the last sample."""
+    at_rest: bool = False  # whether the connection needs no action until data flow again
+    skipped: bool = False  # whether ``steering`` has not got the last sample
 
     def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
         """Set the steered subflows and their paths; return whether they changed."""
@@ -189,7 +175,7 @@ class _Steered:
         """Restart the count of samples, because the policy or the steered subflows changed."""
         self.samples, self.at_rest = 0, False
 
-    def rest(self, sockets: Mapping[FourTuple, KernelSubflow], now: float) -> bool:
+    def rest(self, sockets: Sockets, now: float) -> bool:
         """Record a sample if it needs no action. If it needs one, return False and record nothing."""
         limit = MIN_URGENT_RATE / 8 * (now - self.sampled)
         moved_at_all = False
@@ -243,22 +229,18 @@ class _Steered:
 
 
 class SteeringStage(Stage):
-    """The steering of one daemon."""
-
     interval = period = 0.2
 
-    def __init__(self, policy: Policy) -> None:
-        self._dry_run = policy.dry_run
+    def __init__(self) -> None:
         self._connections: dict[int, _Steered] = {}
         self._sampled = Sampled()
         self._urgent: set[int] = set()
         self.flags = BackupFlags()
         self._crowds: WeakValueDictionary[tuple[str, bytes], Crowd] = WeakValueDictionary()
-        """Crowds by path and client address."""
+        """By path and client address."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force. Connections under the same mode keep their state, such as a fail-over."""
-        self._dry_run = policy.dry_run
         for connection in self._connections.values():
             connection.begin()
         self._urgent |= self._connections.keys()
@@ -290,7 +272,7 @@ class SteeringStage(Stage):
         action = actions.get(verdict.four_tuple)
         sentence = f"steered {rule.steer.mode} by rule {rule.name}" + (f": {action.reason}" if action else "")
         verdict = replace(verdict, reason=joined(verdict.reason, sentence))
-        if action is None or action.rate is None or self._dry_run:
+        if action is None or action.rate is None or not self.acts:
             return verdict
         cap = verdict.throttle
         # The tighter cap applies. A shared cap always stays: with a class of its own, the connection would escape it.
@@ -352,7 +334,7 @@ class SteeringStage(Stage):
             (urgent.add if connection.urgent else urgent.discard)(token)
             if before != connection.actions:
                 changed.append(token)
-            if connection.steer.kind.sets_backup and not self._dry_run:
+            if connection.steer.kind.sets_backup and self.acts:
                 wanted = self.flags.wanted(token, connection.actions, connection.rule)
                 connection.at_rest = connection.at_rest and not wanted
                 effects += wanted

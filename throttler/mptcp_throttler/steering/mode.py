@@ -15,36 +15,27 @@ from typing import Any, ClassVar, NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 
-RATE_WINDOW, MIN_WINDOW, KEPT_SECONDS = 1.0, 0.5, 10.0
-"""Seconds: the usual window of a rate, the shortest and the longest."""
+RATE_WINDOW, MIN_WINDOW, KEPT_SECONDS = 1.0, 0.5, 10.0  # seconds: usual window of a rate, shortest and longest
 MIN_WAITING, MUCH_WAITING = 0.08, 0.5
 """A path is full if its waiting data take at least this many seconds to be sent. The first value applies to a path near
 its baseline rate, the second to a slower path."""
 MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000
 """Bytes. The scheduler assigns pieces of 64 KB: one waiting piece proves nothing, three prove a backlog."""
-SURELY_FULL = 0.7
-"""A path is full if more than one piece has waited at every sample for this many seconds."""
-BUSY = 0.7
-"""Fraction of the baseline from which on a path's rate is near its baseline."""
+SURELY_FULL = 0.7  # a path is full if more than one piece has waited at every sample for this many seconds
+BUSY = 0.7  # fraction of the baseline from which on a path's rate is near its baseline
 LOST_AFTER, LOST_ROUND_TRIPS = 0.55, 3
-"""A path is lost if outstanding data do not arrive for this many seconds, or for this many round trips if these take
-longer."""
-BACK_AFTER = 0.5
-"""A lost path is back after this many seconds without outstanding data."""
-MEMORY = 60.0
-"""Seconds in which a baseline falls to 1/e."""
-WAITING_SETTLES = 1.0
-"""Seconds for which little or much data must have waited before this counts."""
-MIN_CAP = 256_000
-"""Bits/s; no mode caps a path to less."""
+"""A path is lost if outstanding data do not arrive for these seconds, or these round trips if they take longer."""
+BACK_AFTER = 0.5  # a lost path is back after this many seconds without outstanding data
+MEMORY = 60.0  # seconds in which a baseline falls to 1/e
+WAITING_SETTLES = 1.0  # seconds for which little or much data must have waited before this counts
+MIN_CAP = 256_000  # bits/s; no mode caps a path to less
 
 
 class Action(NamedTuple):
     """What to do with one subflow."""
 
     backup: bool
-    rate: int | None
-    """Cap, bits/s; None for no cap."""
+    rate: int | None  # cap, bits/s; None for no cap
     reason: str
 
 
@@ -62,23 +53,16 @@ class PathLoad:
     def __init__(self) -> None:
         self._carried = 0
         self._delivered: dict[FourTuple, int] = {}
-        self._marks: list[tuple[float, int]] = []
-        """Past times, each with the bytes carried until then."""
-        self.baseline = 0.0
-        """Rate that the path once had, bits/s."""
+        self._marks: list[tuple[float, int]] = []  # past times, each with the bytes carried until then
+        self.baseline = 0.0  # rate that the path once had, bits/s
         self.waiting = 0
-        self._crowd, self._told = Crowd(), (0, 0)
-        """``_told``: this connection's part of the crowd's load, waiting bytes and bits/s."""
-        self.read = 0.0
-        """When the path was last read. In a sweep, another path may be read seconds earlier or later."""
-        self._alive = 0.0
-        """When data last arrived, or nothing was outstanding."""
-        self._empty_since: float | None = None
-        """Since when no data are outstanding; None while some are."""
+        self._crowd, self._told = Crowd(), (0, 0)  # ``_told``: this connection's part of it, waiting bytes and bits/s
+        self.read = 0.0  # When the path was last read. In a sweep, another path may be read seconds earlier or later.
+        self._alive = 0.0  # when data last arrived, or nothing was outstanding
+        self._empty_since: float | None = None  # since when no data are outstanding; None while some are
         self._idled = self._waited = self._emptied = -inf
         """When little data waited last, when much data waited last, and when at most one piece waited last."""
-        self.silent = -inf
-        """When the path last carried nothing although data were outstanding."""
+        self.silent = -inf  # when the path last carried nothing although data were outstanding
         self.lost = False
 
     def observe(self, now: float, there: Sequence[KernelSubflow]) -> None:
@@ -178,17 +162,14 @@ class PathLoad:
 class Mode(ABC):
     """A steering mode: its keys in the policy, and how it steers one connection."""
 
-    names: ClassVar[tuple[str, ...]]
-    """Names in the policy, 3GPP's first."""
-    meaning: ClassVar[str]
-    """For the description of the key ``mode``."""
+    names: ClassVar[tuple[str, ...]]  # names in the policy, 3GPP's first
+    meaning: ClassVar[str]  # for the description of the key ``mode``
     keys: ClassVar[dict[str, Any]] = {}
     """Its keys under ``steer`` as pydantic fields: type and ``Field``. Texts, list items and mapping keys are names of
     paths, in the order of preference."""
     spreads: ClassVar[bool] = True
     """False if it leaves all to the kernel's scheduler, from a connection's first subflow on: none is ever made."""
-    sets_backup: ClassVar[bool] = False
-    """Whether it uses the backup flag (RFC 8684, 3.3.8)."""
+    sets_backup: ClassVar[bool] = False  # whether it uses the backup flag (RFC 8684, 3.3.8)
 
     def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
         """Steer among *paths*; *given* has the values of ``keys``."""

@@ -34,40 +34,26 @@ from pydantic import Field
 from mptcp_common.fields import Name, between
 from mptcp_throttler.steering.mode import KEPT_SECONDS, MIN_CAP, MIN_WINDOW, RATE_WINDOW, Action, Mode, PathLoad
 
-FULL_AFTER, CLOSE_AFTER = 0.5, 1.0
-"""Seconds."""
-SPARE = 0.85
-"""Fraction of its baseline that a path is trusted to carry."""
-USED = 0.7
-"""A path that carries this fraction of its cap would carry more without it."""
-STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25
-"""Between two changes of a cap; the second for an overflow's until it was first too high."""
-FIRST_OVERFLOW = 0.5
-"""Cap of a newly opened path, as a fraction of what the paths before it give."""
+FULL_AFTER, CLOSE_AFTER = 0.5, 1.0  # seconds
+SPARE = 0.85  # fraction of its baseline that a path is trusted to carry
+USED = 0.7  # a path that carries this fraction of its cap would carry more without it
+STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25  # between two changes of a cap; of an overflow's until first too high
+FIRST_OVERFLOW = 0.5  # cap of a newly opened path, as a fraction of what the paths before it give
 FAST_GROWTH, GROWTH, ACCELERATION = 2.0, 1.06, 1.5
 """Growth factor until the cap was first too high; first factor after that; exponent for each further factor. Noise
 changes the cap little, and lasting demand is met within seconds."""
-FALL = 0.7
-"""Lowest factor of the cap, or of the rate without one, per ``STEP_SECONDS``."""
+FALL = 0.7  # lowest factor of the cap, or of the rate without one, per ``STEP_SECONDS``
 DRAINS, FAST_DRAINS = 0.05, 0.3
 """The cap is enough if the backlog drains faster than this fraction of what the paths before give; in fast growth."""
-LEFT = 0.97
-"""The last path gets what exceeds this fraction of what the paths before it give."""
+LEFT = 0.97  # the last path gets what exceeds this fraction of what the paths before it give
 
-WINDOW = 2.0
-"""Seconds over which rates are taken. BBR's stop of 0.2 s every ten seconds (PROBE_RTT) must not change the measure."""
-FIRST_AFTER = 0.6
-"""Seconds from the first sample to the first cap."""
-HEADROOM = 1.03
-"""Margin above a share, so that a path that could carry more shows it."""
-ROOM = 1.35
-"""Measure while nothing waits, as a multiple of what all paths carry."""
-MAX_CORRECTION = 0.25
-"""Fraction of a share."""
-MIN_PART = 0.05
-"""A path below this fraction of its baseline takes no part."""
-SETTLED = 0.02
-"""A cap stays if the new one differs by at most this fraction."""
+WINDOW = 2.0  # seconds over which rates are taken: BBR's stop of 0.2 s every ten must not change the measure
+FIRST_AFTER = 0.6  # seconds from the first sample to the first cap
+HEADROOM = 1.03  # margin above a share, so that a path that could carry more shows it
+ROOM = 1.35  # measure while nothing waits, as a multiple of what all paths carry
+MAX_CORRECTION = 0.25  # fraction of a share
+MIN_PART = 0.05  # a path below this fraction of its baseline takes no part
+SETTLED = 0.02  # a cap stays if the new one differs by at most this fraction
 MOST_WEIGHT: Final = 1000
 
 
@@ -87,14 +73,12 @@ class ActiveStandby(Mode):
         ),
     }
     sets_backup = True
-    first, reserve = "active", "standby"
-    """Names in reasons for the first path, and for paths that are not open."""
+    first, reserve = "active", "standby"  # names in reasons for the first path, and for paths that are not open
 
     def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
         super().__init__(paths, given)
         self._order = tuple(paths)
-        self._open: tuple[str, ...] = ()
-        """Paths with regular subflows, in order."""
+        self._open: tuple[str, ...] = ()  # paths with regular subflows, in order
 
     @classmethod
     def words(cls, given: Mapping[str, Any]) -> str:
@@ -157,10 +141,8 @@ class Overflow:
     cap: int | None = None
     _growth: float = FAST_GROWTH
     _set_at: float = -inf
-    _waiting: int = 0
-    """Bytes waiting on the paths before it at ``_set_at``."""
-    _unused: bool = False
-    """At ``_set_at`` the path gave less than its cap."""
+    _waiting: int = 0  # bytes waiting on the paths before it at ``_set_at``
+    _unused: bool = False  # at ``_set_at`` the path gave less than its cap
 
     def begin(self, now: float, before: Sequence[PathLoad]) -> None:
         """Cap a newly opened path; the paths *before* it are full."""
@@ -214,8 +196,7 @@ class Waterfall(ActiveStandby):
 
     def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
         super().__init__(paths, given)
-        self._since: float | None = None
-        """Since when all open paths are full, or one less is enough."""
+        self._since: float | None = None  # since when all open paths are full, or one less is enough
         self._overflow = Overflow()
 
     @classmethod
@@ -287,8 +268,7 @@ class LoadBalancing(Mode):
         self._caps: dict[str, int] = {}
         self._set_at = -inf
         self._began = inf
-        self._slack = False
-        """The paths carry all there is to send."""
+        self._slack = False  # the paths carry all there is to send
 
     @classmethod
     def check(cls, given: Mapping[str, Any]) -> None:

@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""State that is kept only for the status and the metrics: totals, events, latencies. Pure; no decision depends on
-it."""
+"""State for status and metrics alone: totals, events, latencies. Pure; no decision depends on it."""

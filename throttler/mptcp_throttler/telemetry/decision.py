@@ -23,8 +23,7 @@ class Decision(NamedTuple):
     after: Verdicts
     now: float  # monotonic seconds
     is_dry: bool  # a dry run only names these caps
-    turns: bool = False
-    """Whether all caps are removed because a dry run began or ended; then another decision follows."""
+    turns: bool = False  # whether all caps are removed because a dry run began or ended; then another decision follows
     got: Sequence[Verdict] = ()  # new caps
     changed: Sequence[tuple[Verdict, Verdict]] = ()  # other caps or rates: before and after
     lost: Sequence[tuple[Verdict, Verdict]] = ()  # removed caps: before and after
@@ -36,8 +35,6 @@ class Decision(NamedTuple):
 
 
 class Comparer:
-    """Compares the decisions of one daemon."""
-
     def __init__(self) -> None:
         self._dry: set[int] = set()  # connections last decided in a dry run
 
@@ -75,13 +72,11 @@ def _compared(decision: Decision) -> Decision:
 
 
 def without_caps(verdicts: Verdicts) -> Verdicts:
-    """Return *verdicts* without their caps."""
     return tuple([replace(each, scope=None, throttle=None, beside=None, rests=False) for each in verdicts])
 
 
 def _is_as_before(had: Verdict, verdict: Verdict) -> bool:
-    """Tell whether two verdicts have the same cap. Compare by identity first, because usually the objects are the
-    same."""
+    """Tell whether two verdicts have the same cap, by identity first: usually the objects are the same."""
     return (
         had.throttle is verdict.throttle
         and (had.scope is verdict.scope or had.scope == verdict.scope)

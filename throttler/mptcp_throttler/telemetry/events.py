@@ -20,10 +20,8 @@ from mptcp_throttler.telemetry.traffic import Traffic
 MAX_EVENTS: Final = 30_000
 """At most 16 MB with IPv6 addresses and the longest details; a connection of two subflows makes eight to ten events."""
 LONGEST_DETAIL: Final = 150  # characters
-CUT: Final = "..."
-"""End of a cut detail. ASCII, because one character beyond Latin-1 would multiply the size of the string."""
-MAX_REFUSED: Final = 20
-"""Refused joins per minute that become events: more would push out older events. The tracker counts all."""
+CUT: Final = "..."  # End of a cut detail. ASCII: one character beyond Latin-1 would multiply the size of the string.
+MAX_REFUSED: Final = 20  # Refused joins per minute that become events: more would push out older ones. All are counted.
 
 CONNECTION, SUBFLOW, CLOSED = "connection", "subflow", "closed"
 DECIDED, APPLIED, LIFTED = "decided", "applied", "lifted"
@@ -127,7 +125,6 @@ class EventRecorder:
         self._refused = RateLimiter(MAX_REFUSED)
 
     def tracked(self, events: Iterable[Event]) -> None:
-        """Record the tracker's events."""
         for event in events:
             detail = event.detail
             if event.kind in (EventKind.SUBFLOW_EXCESS, EventKind.CONNECTION_EXCESS):

@@ -13,8 +13,7 @@ from mptcp_throttler.shaping.plan import Planner
 
 CAP_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 """Upper ends of the buckets, seconds: entries take milliseconds, downloads in flight a second, uploads up to 15."""
-MAX_CAP_SECONDS: Final = 60.0
-"""A longer time has another cause than the decision, such as a repair."""
+MAX_CAP_SECONDS: Final = 60.0  # a longer time has another cause than the decision, such as a repair
 JOIN_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 MAX_JOIN_SECONDS: Final = 10.0  # a later entry has another cause than the join
 MAX_REMEMBERED: Final = 1024  # bound of each table of JoinLatency
@@ -65,10 +64,8 @@ class JoinLatency(LatencyHistogram):
 
     def __init__(self) -> None:
         super().__init__(JOIN_BOUNDS, MAX_JOIN_SECONDS)
-        self._early: dict[FourTuple, float] = {}
-        """Capture times of joins without a kernel event yet; the oldest first."""
-        self._waiting: dict[FourTuple, float] = {}
-        """Capture times of joins, by the subflow that waits for its entry; the oldest first."""
+        self._early: dict[FourTuple, float] = {}  # capture times of joins without a kernel event yet; the oldest first
+        self._waiting: dict[FourTuple, float] = {}  # capture times of joins by waiting subflow, the oldest first
         self._made: dict[FourTuple, float] = {}  # when entries were made, the oldest first
 
     def expect(self, four_tuple: FourTuple, captured: float) -> None:

@@ -14,12 +14,12 @@ its last sample, or in a life between two samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.connection_table import TimedTable
-from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Share, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.stage import Consumer, Samples
@@ -27,12 +27,9 @@ from mptcp_throttler.telemetry.decision import Decision
 
 PERIOD_SECONDS = 1.0
 SWEEP_SHARE = 0.02  # share of a processor for sweeps that only the totals need
-CLOSED_SECONDS = 120.0
-"""How long to wait for the meter: a socket that lost its path tries to send for this long."""
-MAX_CLOSED = 16_384
-"""Closed subflows that wait for the meter: 5 MB. Without a meter, all that closed lately."""
-REPORTED_SECONDS = 10.0
-"""How long a report waits for the end of its subflow. Most reports are of plain TCP."""
+CLOSED_SECONDS = 120.0  # how long to wait for the meter: a socket that lost its path tries to send for this long
+MAX_CLOSED = 16_384  # Closed subflows that wait for the meter: 5 MB. Without a meter, all that closed lately.
+REPORTED_SECONDS = 10.0  # How long a report waits for the end of its subflow. Most reports are of plain TCP.
 SLICE = 256  # subflows counted at a time: about 0.2 ms
 MAX_CAPS = 4096  # cap totals kept, those of former policies included
 
@@ -44,8 +41,6 @@ class PathKey(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PathTotal:
-    """Bytes and subflows of one path."""
-
     key: PathKey
     sent: int = 0
     received: int = 0
@@ -68,13 +63,10 @@ class Limits(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CapTotal:
-    """Bytes, subflows and classes of one cap."""
-
     key: CapKey
     bytes: int = 0
     subflows: int = 0
-    limits: dict[Limits, int] = field(default_factory=dict)
-    """Number of classes with each limits."""
+    limits: dict[Limits, int] = field(default_factory=dict)  # number of classes with each limits
     shared: int = 0  # number of classes that also have subflows of another path or rule
 
     def add(self, limits: Limits) -> None:
@@ -92,8 +84,7 @@ class _CapClass:
 
     scope: ScopeKey
     limits: Limits
-    members: dict[CapTotal, int] = field(default_factory=dict)
-    """Number of subflows of each cap."""
+    members: dict[CapTotal, int] = field(default_factory=dict)  # number of subflows of each cap
 
     def change(self, limits: Limits) -> None:
         for cap in self.members:
@@ -102,7 +93,6 @@ class _CapClass:
         self.limits = limits
 
     def enter(self, cap: CapTotal) -> None:
-        """Add a subflow with *cap*."""
         cap.subflows += 1
         self.members[cap] = self.members.get(cap, 0) + 1
         if self.members[cap] > 1:
@@ -115,7 +105,6 @@ class _CapClass:
             cap.shared += 1
 
     def leave(self, cap: CapTotal) -> None:
-        """Remove a subflow with *cap*."""
         cap.subflows -= 1
         self.members[cap] -= 1
         if self.members[cap]:
@@ -142,8 +131,7 @@ class _Standing(NamedTuple):
     since: float  # when it got or lost the cap, or the cap's rate changed; monotonic seconds
     cap: CapTotal | None = None
     of_class: _CapClass | None = None  # None after the subflow closed
-    limits: Limits | None = None
-    """None for a cap that balances loads, whose limits change all the time."""
+    limits: Limits | None = None  # None for a cap that balances loads, whose limits change all the time
 
 
 @dataclass(slots=True, eq=False)
@@ -190,8 +178,6 @@ class _Carried:
 
 
 class Traffic(Consumer):
-    """The traffic of one daemon."""
-
     interval = float("inf")
     period = 0.1  # costs nothing while no sweep is due: see watches_any
 
@@ -201,14 +187,11 @@ class Traffic(Consumer):
         self.caps: dict[CapKey, CapTotal] = {}
         self.clients: Counter[bytes] = Counter()  # connections of each client
         self._client_of: dict[int, bytes] = {}
-        self.capped = 0
-        """Subflows with a cap, as decided; counted once if both directions have one."""
+        self.capped = 0  # subflows with a cap, as decided; counted once if both directions have one
         self._classes: dict[ScopeKey, _CapClass] = {}
         self._subflows: dict[FourTuple, _Carried] = {}
-        self._closed: TimedTable[End, _Carried] = TimedTable(MAX_CLOSED)
-        """Subflows without a verdict that the meter may still report."""
-        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()
-        """The meter's early reports: cookie, bytes sent and received."""
+        self._closed: TimedTable[End, _Carried] = TimedTable(MAX_CLOSED)  # those that the meter may still report
+        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # early: cookie, sent, received
         self.counted = clock()  # when all sockets were last counted, monotonic seconds
         self._begun = False
         self._due = 0.0
@@ -241,7 +224,7 @@ class Traffic(Consumer):
         """Return how many subflows have a cap of *rule*, counted once per direction."""
         return sum(cap.subflows for key, cap in self.caps.items() if key.rule == rule)
 
-    def begin(self, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
+    def begin(self, sockets: Sockets) -> None:
         """Count from now on; the bytes in *sockets* are from before the daemon's start."""
         for four_tuple, subflow in self._subflows.items():
             socket = sockets.get(four_tuple)

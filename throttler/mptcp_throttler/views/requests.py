@@ -38,10 +38,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What an argument may be."""
-
-    check: Callable[[object], Any]
-    """Returns what a value means. Raises ValueError."""
+    check: Callable[[object], Any]  # Returns what a value means. Raises ValueError.
     schema: Mapping[str, Any]
     description: str = ""
     default: Any = None

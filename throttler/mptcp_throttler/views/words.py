@@ -95,7 +95,7 @@ def _from_the_second(rule: Rule, kind: Kind) -> str:
 def cap_in_words(throttle: Throttle) -> str:
     """Return ``5 Mbit/s per client, up to 8 Mbit/s, at once``."""
     burst = "" if throttle.burst is None else f", burst of {approximate_size(throttle.burst)}"
-    onset = ", at once" if throttle.onset is Onset.IMMEDIATE else ""
+    onset = ", at once" if throttle.landing is Onset.IMMEDIATE else ""
     return f"{cap_text(throttle)}{burst}{onset}"
 
 

@@ -98,19 +98,19 @@ class Receiver:
         ahead = time.time_ns() - now
         for _ in range(limit):
             try:
-                data, told, _, _ = self._socket.recvmsg(_LARGEST, _ANCILLARY)
+                data, ancillary, _, _ = self._socket.recvmsg(_LARGEST, _ANCILLARY)
             except BlockingIOError:
                 break
             except OSError as error:
                 raise KernelError(f"receive on {self.interface}: {error.strerror}") from error
             if (received := parsed_packet(data)) is not None:
-                found.append(Received(received.ends, received.payload, _time_of(told, ahead, now)))
+                found.append(Received(received.ends, received.payload, _time_of(ancillary, ahead, now)))
         return found
 
 
-def _time_of(told: Sequence[tuple[int, int, bytes]], ahead: int, now: int) -> int:
+def _time_of(ancillary: Sequence[tuple[int, int, bytes]], ahead: int, now: int) -> int:
     """Convert the kernel's stamp to the monotonic clock, which the wall clock is *ahead* of."""
-    for _, kind, data in told:
+    for _, kind, data in ancillary:
         if kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack(data)
             came: int = seconds * 1_000_000_000 + nanoseconds - ahead
@@ -174,16 +174,16 @@ class Sender:
         packet, source = packet_of(ends, payload), ends.local.address
         # The kernel routes by the source given here, and ignores the source in the header.
         if source.version == 4:
-            told = socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4x", 0, source.packed)
+            ancillary = socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4x", 0, source.packed)
         else:
-            told = socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source.packed + bytes(4)
+            ancillary = socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source.packed + bytes(4)
         with suppress(OSError):
             if class_id != self._classes[source.version]:
                 # A probe must wait in the queue of the tunnel's class. Handles from 8000:0 on do not fit a C int.
                 packed = struct.pack("=I", class_id)
                 self._sockets[source.version].setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, packed)
                 self._classes[source.version] = class_id
-            self._sockets[source.version].sendmsg([packet], [told], 0, (str(ends.remote.address), 0))
+            self._sockets[source.version].sendmsg([packet], [ancillary], 0, (str(ends.remote.address), 0))
 
 
 def packet_of(ends: Ends, payload: bytes) -> bytes:

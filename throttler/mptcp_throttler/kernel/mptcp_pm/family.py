@@ -7,8 +7,8 @@ regular one is usable. The in-kernel path manager selects subflows by local addr
 proxy share. The userspace one selects by token and both addresses; it manages only connections accepted while
 ``net.mptcp.pm_type`` was 1.
 
-A socket does not show who made it backup; any program with the token may. So flags found at a start are a predecessor's
-only if a note in the state directory says so (:class:`FlagsNote`).
+A socket does not show which program made it backup; any program that knows the token may do so. So flags found at a
+start are a predecessor's only if a note in the state directory says so (:class:`FlagsNote`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ _ATTR_ADDR, _ATTR_TOKEN, _ATTR_ADDR_REMOTE = 1, 4, 6
 _ADDR_FAMILY, _ADDR4, _ADDR6, _ADDR_PORT, _ADDR_FLAGS = 1, 3, 4, 5, 6
 _FLAG_SIGNAL, _FLAG_BACKUP = 1 << 0, 1 << 2
 _TOKEN, _LOCAL_ID, _REMOTE_ID = 1, 3, 4
-_SADDR4, _SADDR6, _DADDR4, _DADDR6, _SPORT, _DPORT, _BACKUP = 5, 6, 7, 8, 9, 10, 11
-"""Attributes of events."""
+_SADDR4, _SADDR6, _DADDR4, _DADDR6, _SPORT, _DPORT, _BACKUP = 5, 6, 7, 8, 9, 10, 11  # attributes of events
 _KINDS = {kind.value: kind for kind in KernelEventKind}
 _BUFFER_BYTES = 8 << 20
 
@@ -56,8 +55,7 @@ class PathManagerEvents:
 
     def __init__(self) -> None:
         self._socket = subscribed_socket(buffer=_BUFFER_BYTES)
-        self.lost = 0
-        """Receive buffer overflows; each requires a resync."""
+        self.lost = 0  # receive buffer overflows; each requires a resync
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -202,7 +200,7 @@ class FlagsNote:
     def __init__(self, directory: Path) -> None:
         self._path = directory / FLAGS_NOTE
         self._left: bool | None = None
-        """Whether a predecessor's note exists whose flags were not taken over; None if unknown."""
+        """Whether there is a predecessor's note whose flags were not taken over; None if unknown."""
         self._written = False
 
     def find(self) -> None:
@@ -217,7 +215,7 @@ class FlagsNote:
             self._written = True
 
     def take_over(self) -> bool:
-        """Return whether present flags are a predecessor's; from now on they count as ours."""
+        """Return whether the flags on sockets are a predecessor's; from now on they count as ours."""
         left, self._left = bool(self._left), False
         return left
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The keeper: a process that listens to path-manager events for a throttler, and outlives it.
 
-While ``net.mptcp.pm_type`` is 1 the kernel refuses every MP_JOIN unless somebody listens to ``mptcp_pm_events``. This
+While ``net.mptcp.pm_type`` is 1 the kernel refuses every MP_JOIN unless a socket listens to ``mptcp_pm_events``. This
 also applies to connections accepted then, even after the sysctl is restored. So the keeper holds a second subscribed
-socket. When the throttler ends, killed or not, the keeper restores the sysctls at once. It listens until the last
-connection accepted before has ended.
+socket. When the throttler ends, killed or not, the keeper restores the sysctls at once. It continues to listen until
+the last connection accepted before then has ended.
 
 It runs by its file name in an interpreter without site packages and imports only a little of the standard library, to
 stay small and robust. Sources: net/mptcp/pm.c, net/mptcp/pm_userspace.c, linux/inet_diag.h, linux/mptcp.h.
@@ -27,23 +27,19 @@ from contextlib import suppress
 
 SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
 READY, OK, HOLD, RELEASE, END = b"ready", b"ok", b"hold", b"release", b"end"
-START_SECONDS = 10.0
-"""Time for the throttler that started the keeper to connect."""
+START_SECONDS = 10.0  # time for the throttler that started the keeper to connect
 FIRST_CHECK_SECONDS = 0.1
-"""Delay of the first check. After it, every connection is visible whose handshake was in progress when the sysctls were
-restored."""
+"""Delay of the first check. By then, handshakes that were in progress when the sysctls were restored are visible."""
 CHECK_SECONDS = 1.0
 RETRY_SECONDS = 600.0
-CHECK_SHARE = 0.05
-"""Share of a processor that the checks for remaining connections may use."""
+CHECK_SHARE = 0.05  # share of a processor that the checks for remaining connections may use
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _DUMP = 4, 20, 0x301
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _IPPROTO_MPTCP, _REQ_PROTOCOL = 262, 3
 _ESTABLISHED = 1 << 1
 _INFO = 2
 _MESSAGE_BYTES = 72
-_SUBFLOWS_MAX, _TOKEN = 3, 12
-"""Offsets in struct mptcp_info. Its limits are nonzero only under the in-kernel path manager."""
+_SUBFLOWS_MAX, _TOKEN = 3, 12  # Offsets in struct mptcp_info. Its limits are zero under the userspace path manager.
 
 
 class Keeper:
@@ -56,8 +52,7 @@ class Keeper:
         self._owner: socket.socket | None = None
         self._put_back: dict[str, str] = {}
         self._was_needed = False
-        self._left: set[bytes] | None = None
-        """Tokens of connections that may need a listener; None before the first check."""
+        self._left: set[bytes] | None = None  # tokens of connections that may need a listener; None: not checked
         self._pause = START_SECONDS
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

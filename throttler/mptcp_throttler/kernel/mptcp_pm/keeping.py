@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler's side of the keeper: start it, find a predecessor's, and talk to it.
 
-:mod:`mptcp_throttler.kernel.mptcp_pm.keeper` describes the protocol. The Unix socket is in the state directory, which
-nobody else can write to.
+:mod:`mptcp_throttler.kernel.mptcp_pm.keeper` describes the protocol. The Unix socket is in the state directory, to
+which no other user can write.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class KeeperConnection:
 
     @property
     def alive(self) -> bool:
-        """Tell whether the keeper runs."""
         try:
             return self._connection.recv(1, socket.MSG_PEEK) != b""
         except BlockingIOError:

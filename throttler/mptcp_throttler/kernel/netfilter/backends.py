@@ -1,46 +1,59 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The netfilter backends, and which of them this host uses.
+"""The netfilter backends, and the choice of one for this host.
 
-A new backend needs a module with an adapter of the Netfilter port, a case in each function here, a row in
-``mptcp_common.throttler_needs`` with its name and host requirements, its name in ``config.settings``, and a trial in
-``kernel.feature_probe``. Neither this process nor the kernel loads any of a
-backend until it is probed or opened.
+A new backend needs a row in ``mptcp_common.throttler_needs``, with its name and what it needs of a host, and a module
+of that name here: a :class:`Backend`. Neither this process nor the kernel loads any of a backend until it is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from importlib import import_module
+from typing import Protocol, cast
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, BY_IPTABLES, IPTABLES_THERE
-from mptcp_throttler.kernel.netfilter import iptables, nftables
+from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, backends_there
 from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.shaping import commands
-from mptcp_throttler.shaping.commands import NftTable
 from mptcp_throttler.shaping.model import Ownership, Target
 
 NO_BACKEND = "no netfilter backend: "
 
 
-def preview(wanted: str) -> Callable[[Mapping[FourTuple, Target], Ownership], Iterator[str]]:
-    """Return the function that yields shell commands for rules and entries of the backend *wanted*, or for "auto" of
-    the one that a start should take here."""
-    if wanted == BY_IPTABLES or (wanted == BY_EITHER and IPTABLES_THERE.exists()):
-        return commands.iptables
-    return lambda entries, ownership: NftTable(ownership).shell_commands(entries)
+class Backend(Protocol):
+    """What the module of a backend has."""
+
+    def available(self) -> str | None:
+        """Return what this host lacks, None if nothing."""
+
+    def in_use(self) -> bool:
+        """Return whether objects of ours may exist. Changes nothing."""
+
+    def opened(self, ownership: Ownership) -> Netfilter:
+        """Return the adapter, for the current network namespace. Raises KernelError."""
+
+    def preview(self, entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
+        """Yield shell commands that make the rules and *entries*."""
+
+
+def backend(name: str) -> Backend:
+    return cast("Backend", import_module(f"{__package__}.{name}"))
+
+
+def preview(wanted: str, entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
+    """Yield shell commands for rules and *entries* of the backend *wanted*, or for "auto" of the likely one here."""
+    return backend(backends_there()[0] if wanted == BY_EITHER else wanted).preview(entries, ownership)
 
 
 def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
-    """Open the backend *wanted*, or for "auto" the first that this host supports. Raises KernelError if none is."""
+    """Open the backend *wanted*, or for "auto" the first supported one. Raises KernelError if none is supported."""
     missing = []
-    for name in BACKENDS:
-        if wanted in (BY_EITHER, name):
-            why_not = iptables.available() if name == BY_IPTABLES else nftables.available()
-            if why_not is None:
-                return name, _opened(name, ownership)
-            missing.append(f"{name}: {why_not}")
+    for name in BACKENDS if wanted == BY_EITHER else (wanted,):
+        found = backend(name)
+        if (why_not := found.available()) is None:
+            return name, found.opened(ownership)
+        missing.append(f"{name}: {why_not}")
     raise KernelError(NO_BACKEND + "; ".join(missing))
 
 
@@ -50,11 +63,11 @@ async def remove_backends(ownership: Ownership, but: str | None = None) -> dict[
     for name in BACKENDS:
         if name == but:
             continue
-        refused[name] = None
-        if iptables.in_use() if name == BY_IPTABLES else nftables.available() is None:
-            with closing(_opened(name, ownership)) as other:
+        refused[name], other = None, backend(name)
+        if other.in_use():
+            with closing(other.opened(ownership)) as netfilter:
                 try:
-                    await other.remove()
+                    await netfilter.remove()
                 except KernelError as error:
                     refused[name] = error
     return refused
@@ -65,9 +78,3 @@ async def remove_other_backends(ours: str, ownership: Ownership) -> None:
     for error in (await remove_backends(ownership, ours)).values():
         if error is not None:
             raise error
-
-
-def _opened(name: str, ownership: Ownership) -> Netfilter:
-    if name == BY_IPTABLES:
-        return iptables.IptablesNetfilter(ownership)
-    return nftables.NftablesNetfilter(NftTable(ownership))

@@ -23,6 +23,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,13 +35,11 @@ from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkErro
 from mptcp_throttler.kernel.netlink import NLA_NESTED, NLA_NET_BYTEORDER, NetlinkSocket, attribute, attributes
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.shaping.commands import small_packets
-from mptcp_throttler.shaping.model import MAX_ENTRIES, RULE_COMMENT, SET_PREFIX, Ownership, Target
+from mptcp_throttler.shaping.model import MAX_ENTRIES, RULE_COMMENT, SET_PREFIX, SMALL_PACKET, Ownership, Target
 
 _ATTEMPTS = 20
 _LOCK_SECONDS = 5.0
-_CHUNK = 100
-"""Requests sent before yielding to the event loop: about 2 ms."""
+_CHUNK = 100  # requests sent before yielding to the event loop: about 2 ms
 _SET_TYPE = "hash:ip,port,ip"
 _OUR_SET = re.compile(rf"{SET_PREFIX}-[46]-[0-9]{{1,5}}")
 """Any port, because the daemon that left a set may have had other ports. A foreign set may have the same prefix."""
@@ -80,13 +79,13 @@ class IptablesNetfilter:
                         f"with other options, remove it: ipset destroy {name}"
                     ) from error
         for is_ipv6 in (False, True):
-            await asyncio.sleep(0)  # reading a table takes milliseconds: let a new subflow get its turn
+            await asyncio.sleep(0)  # reading a table takes milliseconds: let the event loop handle new subflows first
             await self._edit_postrouting(is_ipv6, keep=self._rules(is_ipv6))
 
     def _rules(self, is_ipv6: bool) -> list[Any]:
-        """Return the rules for one family: packets with data get their subflow's class, those without data get none."""
+        """Return the rules for one family: packets with data get their subflow's class, other packets get no class."""
         rules = []
-        small = small_packets(6 if is_ipv6 else 4)
+        small = _small_packets(6 if is_ipv6 else 4)
         try:
             for set_name, v6, port in self._sets():
                 if v6 is is_ipv6:
@@ -132,7 +131,7 @@ class IptablesNetfilter:
         ]
 
     async def _edit_postrouting(self, is_ipv6: bool, keep: list[Any]) -> None:
-        """Make *keep* our only rules in mangle POSTROUTING; leave foreign rules alone.
+        """Make *keep* our only rules in mangle POSTROUTING; do not change foreign rules.
 
         A commit replaces the whole table. It fails with EAGAIN if a program changed it without the lock: retry.
         """
@@ -210,6 +209,35 @@ class IptablesNetfilter:
                 yield _set_name(is_ipv6, port), is_ipv6, port
 
 
+def opened(ownership: Ownership) -> IptablesNetfilter:
+    return IptablesNetfilter(ownership)
+
+
+def preview(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
+    """Yield the ipset(8) and iptables(8) commands that make the sets, their rules and *entries*."""
+    for port in ownership.listen_ports:
+        for version, family, command in ((4, "inet", "iptables-legacy"), (6, "inet6", "ip6tables-legacy")):
+            name, small = _set_name(version == 6, port), _small_packets(version)
+            match = f"-p tcp -m tcp --sport {port} -m comment --comment {RULE_COMMENT} -m length"
+            rule = f"{command} -t mangle -A POSTROUTING {match}"
+            yield f"{rule} --length {small} -j CLASSIFY --set-class 0:0"
+            yield f"ipset create {name} hash:ip,port,ip family {family} maxelem {MAX_ENTRIES} counters skbinfo"
+            yield f"{rule} ! --length {small} -j SET --map-set {name} dst,dst,src --map-mark --map-prio"
+    for four_tuple, target in sorted(entries.items()):
+        remote, local = ip_address(four_tuple.remote), ip_address(four_tuple.local)
+        yield (
+            f"ipset add {_set_name(four_tuple.is_ipv6, four_tuple.local_port)} "
+            f"{remote},tcp:{four_tuple.remote_port},{local} "
+            f"skbmark 0x{target.mark:x}/0x{ownership.mark_mask:x} skbprio {ownership.htb_major:x}:{target.minor:x}"
+        )
+
+
+def _small_packets(version: int) -> str:
+    """Return the packet lengths that bypass the classes, for ``-m length``. The range excludes a bare IP header: some
+    kernels see that length in an IPv6 segment of more than 64 KiB."""
+    return f"{SMALL_PACKET[version] - 59}:{SMALL_PACKET[version]}"
+
+
 def available() -> str | None:
     """Return None if this host supports iptables, otherwise a message that says what is missing."""
     try:
@@ -247,7 +275,8 @@ def in_use() -> bool:
 def _registered() -> list[bool]:
     """Return the families (whether IPv6) for which this network namespace has the mangle table.
 
-    Only root may read that. For other users our sets decide, which our rules keep in place.
+    Only root may read the list of tables. For other users, the existence of our sets decides: our rules refer to them,
+    so they cannot be removed first.
     """
     found = []
     for is_ipv6, name in ((False, "ip_tables_names"), (True, "ip6_tables_names")):

@@ -28,14 +28,12 @@ from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket, att
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable, nft_chain_name, nft_key
-from mptcp_throttler.shaping.model import NFT_TABLE, Target
+from mptcp_throttler.shaping.model import NFT_TABLE, Ownership, Target
 
-_CHUNK = 250
-"""Entries per transaction."""
+_CHUNK = 250  # entries per transaction
 _SHORT = 2000
-"""Shorter transactions, in characters, run in the event loop: they take 1-2 ms, less than the switch to a thread."""
-_ATTEMPTS = 3
-"""Reads of a map that changes during the read."""
+"""Characters. Shorter transactions run in the event loop: they take 1-2 ms, less than the switch to a thread."""
+_ATTEMPTS = 3  # reads of a map that changes during the read
 _FOREIGN = Target(0, 0)
 _CLASS_CHAIN = re.compile(r"^class_([0-9a-f]+)_mark_([0-9a-f]+)$")
 _NFT = 10 << 8
@@ -51,11 +49,11 @@ _DATA_VALUE, _DATA_VERDICT = 1, 2
 _VERDICT_CODE, _VERDICT_CHAIN = 1, 2
 _JUMP = struct.pack("!i", -3)
 _KEYS = {4: struct.Struct("!4sH2x4sH2x"), 6: struct.Struct("!16sH2x16sH2x")}
-"""The kernel aligns each part of a key to four bytes."""
+"""The kernel aligns parts of a key to four bytes."""
 
 
 class _Context(ctypes.c_void_p):
-    """A pointer; ctypes does not turn a type of its own into a number."""
+    """A pointer. ctypes would convert a plain ``c_void_p`` result into a number, but not a subclass."""
 
 
 class LibNftables:
@@ -70,8 +68,7 @@ class LibNftables:
         self._library.nft_ctx_new.restype = _Context
         self._library.nft_ctx_get_output_buffer.restype = ctypes.c_char_p
         self._library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
-        self._turn = threading.Lock()
-        """Held during a call: a context is not thread-safe."""
+        self._turn = threading.Lock()  # held during a call: a context is not thread-safe
         self._context = self._library.nft_ctx_new(0)
         self._library.nft_ctx_buffer_output(self._context)
         self._library.nft_ctx_buffer_error(self._context)
@@ -103,18 +100,17 @@ class LibNftables:
 
 
 class NftablesNetfilter:
-    """One of our tables, in the network namespace in which this object is created."""
+    """The Netfilter port on one of our tables, in the network namespace in which this object is created."""
 
     def __init__(self, table: NftTable) -> None:
         self._table = table
         self._nft = LibNftables()
         self._targets: dict[FourTuple, Target] = {}
         self._uses: Counter[Target] = Counter()
-        self._changes = 0
-        """Counts starts and ends of changes, so that a read can detect a change in between."""
+        self._changes = 0  # counts starts and ends of changes, so that a read can detect a change in between
         self._base: dict[str, tuple[bytes, ...]] = {}
         self._made: dict[Target, tuple[bytes, ...]] = {}
-        """Rules of the class chains as created; likewise ``_base`` for the base chains."""
+        """Rules of the class chains as created; ``_base``: of the base chains."""
 
     def close(self) -> None:
         self._nft.close()
@@ -137,7 +133,8 @@ class NftablesNetfilter:
         _, whole = await self._read_entries()
         if whole:
             await self._drop_unused_chains(chains)
-        # Somebody may have flushed a class chain, and chains refer to the device by index, which may have changed.
+        # Another program may have flushed a class chain, and chains refer to the device by its index, which may have
+        # changed.
         targets = sorted(set(self._uses) - {_FOREIGN}, key=nft_chain_name)
         for start in range(0, len(targets), _CHUNK):
             lines = (line for target in targets[start : start + _CHUNK] for line in self._table.chain(target))
@@ -170,7 +167,7 @@ class NftablesNetfilter:
                 differ = [target for target, rules in expected.items() if tuple(found[target]) != rules]
                 name = self._table.name
                 return [f"chain {nft_chain_name(each)} of table {name} is not as we made it" for each in differ[:1]]
-        return []  # too many concurrent changes; the next comparison will do
+        return []  # too many concurrent changes; the next comparison will find deviations
 
     def _base_chains(self, present: Iterable[str]) -> dict[str, tuple[bytes, ...]]:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
@@ -357,3 +354,16 @@ def available() -> str | None:
     except (KernelError, OSError) as error:
         return str(error)
     return None
+
+
+def in_use() -> bool:
+    """Return whether a table of ours may exist: to remove one that does not exist costs little."""
+    return available() is None
+
+
+def opened(ownership: Ownership) -> NftablesNetfilter:
+    return NftablesNetfilter(NftTable(ownership))
+
+
+def preview(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
+    return NftTable(ownership).shell_commands(entries)

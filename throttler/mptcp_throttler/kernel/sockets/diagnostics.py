@@ -26,27 +26,21 @@ from mptcp_throttler.kernel import netlink
 from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes, messages, raise_first, refusal
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails, TcpInfo, unmap
 
-_BATCH = 64
-"""Look-ups sent before their answers are read: the receive buffer must hold all answers."""
+_BATCH = 64  # look-ups sent before their answers are read: the receive buffer must hold all answers
 _DUMP, _LOOK_UP, _CLOSE = "list TCP sockets", "look up TCP sockets", "close TCP sockets (CONFIG_INET_DIAG_DESTROY)"
 _NETLINK_SOCK_DIAG = 4
-SOCK_DIAG_BY_FAMILY, SOCK_DESTROY, DUMP = 20, 21, 18
-"""Message types; the last is TCPDIAG_GETSOCK."""
+SOCK_DIAG_BY_FAMILY, SOCK_DESTROY, DUMP = 20, 21, 18  # message types; the last is TCPDIAG_GETSOCK
 _ESTABLISHED = 1 << 1
-_BYTECODE, _JUMP, _SOURCE_PORT_IS = 1, 1, 11
-"""INET_DIAG_REQ_BYTECODE, INET_DIAG_BC_JMP, INET_DIAG_BC_S_EQ."""
-_OPERATION = struct.Struct("=BBH")
-"""struct inet_diag_bc_op."""
+_BYTECODE, _JUMP, _SOURCE_PORT_IS = 1, 1, 11  # INET_DIAG_REQ_BYTECODE, INET_DIAG_BC_JMP, INET_DIAG_BC_S_EQ
+_OPERATION = struct.Struct("=BBH")  # struct inet_diag_bc_op
 _EXT_INFO = 1 << (2 - 1)
 _SOCKET_ID = struct.Struct("!HH16s16s")
 _NO_COOKIE = b"\xff" * 8
-_HEADER = struct.Struct("=IHHIIB")
-"""struct nlmsghdr, and the address family, which is the first byte of the payload."""
-_HEADER_BYTES, _MESSAGE_BYTES = 16, 72
-"""sizeof(struct nlmsghdr), sizeof(struct inet_diag_msg)."""
+_HEADER = struct.Struct("=IHHIIB")  # struct nlmsghdr, and the address family, which is the first byte of the payload
+_HEADER_BYTES, _MESSAGE_BYTES = 16, 72  # sizeof(struct nlmsghdr), sizeof(struct inet_diag_msg)
 _ID_OFFSET = 4
 _ID_BYTES: dict[int, int] = {socket.AF_INET: 24, socket.AF_INET6: 36}
-"""Its ports and addresses, as many bytes as the family uses: an IPv4 address is the first 4 of 16 bytes."""
+"""Bytes of the socket id's ports and addresses, by family: an IPv4 address uses only the first 4 of 16 bytes."""
 _COOKIE = struct.Struct("=Q")
 _COOKIE_OFFSET = 44
 _INFO, _ULP, _MPTCP = (2,), (19,), (19, 3)
@@ -57,16 +51,13 @@ _WANTED = {_TOKEN: "I", (*_MPTCP, 8): "I", (*_MPTCP, 9): "B", (*_MPTCP, 10): "B"
 _TCP_INFO = struct.Struct("=16x I 4x I I 36x I 32x Q Q Q Q 8x I 12x Q 8x Q 8x")
 """The fields read from struct tcp_info, linux/tcp.h; Linux 4.10 and later have all of them."""
 _DETAILS = struct.Struct("=32x I 36x I 4x I 16x I 32x I")
-"""From struct tcp_info: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
+"""Of tcp_info: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
 _FLAG_JOIN, _FLAG_BACKUP, _FLAG_MADE_BACKUP = 1 << 2 | 1 << 3, 1 << 4, 1 << 5
 """MPTCP_SUBFLOW_FLAG_*: JOIN_REM and JOIN_LOC; BKUP_REM, the peer asked; BKUP_LOC, this host asked."""
-_NO_PACING_LIMIT = 0xFFFFFFFF
-"""Bytes/s. The kernel stores the largest unsigned long; this is the value of the 32-bit socket option."""
+_NO_PACING_LIMIT = 0xFFFFFFFF  # Bytes/s. The kernel stores the largest unsigned long; this is the option's, of 32 bits.
 _ATTRIBUTE = struct.Struct("=HH")
-_MAX_KNOWN = 1 << 16
-"""Four-tuples cached at most between two full sweeps."""
-_MAX_LAYOUTS, _MAX_KINDS = 4, 64
-"""Layouts kept for each kind, which is a length and a family."""
+_MAX_KNOWN = 1 << 16  # four-tuples cached at most between two full sweeps
+_MAX_LAYOUTS, _MAX_KINDS = 4, 64  # layouts kept for each kind, which is a length and a family
 
 
 class SocketDiagnostics:
@@ -196,7 +187,6 @@ def _of_ports(ports: Sequence[int]) -> bytes:
 
 
 def exact_request(four_tuple: FourTuple) -> bytes:
-    """Return a request for one socket."""
     family = socket.AF_INET6 if four_tuple.is_ipv6 else socket.AF_INET
     request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, _EXT_INFO, _ESTABLISHED)
     # struct pads the addresses with zeros. The interface is any.
@@ -235,10 +225,9 @@ class _Layout(NamedTuple):
     headers: struct.Struct
     expected: tuple[int, ...]
     values: struct.Struct | None
-    """Reads a subflow's identity, cookie and ``_WANTED``, in message order; None for a plain TCP socket."""
+    """Reads a subflow's identity, cookie and ``_WANTED``, in message order; None for plain TCP."""
     in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
-    info: int = 0
-    """Offset of struct tcp_info."""
+    info: int = 0  # offset of struct tcp_info
 
 
 class Decoder:
@@ -246,10 +235,8 @@ class Decoder:
 
     def __init__(self) -> None:
         self._layouts: dict[int, tuple[_Layout, ...]] = {}
-        self._known: dict[int, tuple[bytes, FourTuple]] = {}
-        """Four-tuples, in wire format and as an object, by cookie."""
-        self._seen: dict[int, tuple[bytes, FourTuple]] = {}
-        """The same for the current sweep."""
+        self._known: dict[int, tuple[bytes, FourTuple]] = {}  # four-tuples, in wire format and as an object, by cookie
+        self._seen: dict[int, tuple[bytes, FourTuple]] = {}  # the same for the current sweep
 
     def begin_sweep(self) -> None:
         """Begin a sweep of all sockets; :meth:`end_sweep` forgets those not seen by then."""

@@ -4,8 +4,9 @@
 Before a change, the previous root qdisc and GSO limits are saved in the state directory by interface index, which
 survives a rename. So ``cleanup`` or the successor of a crashed daemon can restore them.
 
-A start takes all interfaces or none. If somebody later gives one of them a root that cannot be replaced, that interface
-is left out until it can be taken again. The others go on, because a cap that lacks a class gets no entry.
+A start takes all interfaces or none. If another program later gives one of them a root qdisc that cannot be replaced,
+that interface is left out until it can be taken again. The other interfaces are still shaped, because a cap that lacks
+a class gets no entry.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class HtbTrafficControl:
         await self.settle()
 
     async def _take_all(self, links: Sequence[Link]) -> None:
-        """Take all *links* or none: after a failed start nothing else would restore them. Raises KernelError."""
+        """Take all *links* or none: after a failed start, no other code would restore them. Raises KernelError."""
         taken: list[Link] = []
         try:
             for link in links:
@@ -97,7 +98,7 @@ class HtbTrafficControl:
         return refused
 
     async def _take(self, link: Link) -> bool:
-        """Put our root on *link*; return whether it replaced another. Raises KernelError with that one restored."""
+        """Put our root on *link*; return whether it replaced another one, which it restores before a KernelError."""
         if self._tree.is_ours(link):
             await self._tree.make_root(link)
             return False
@@ -215,7 +216,7 @@ class HtbTrafficControl:
         self._write_notes()
 
     def _restore_one(self, link: Link) -> None:
-        """Restore what *link* had before our root, and forget it. Raises KernelError."""
+        """Restore the qdisc and limits that *link* had before our root, and remove their note. Raises KernelError."""
         noted = self._noted.get(str(link.index), {})
         # A restoration that failed midway has already removed our root; the note says to continue.
         if self._tree.is_ours(link) or noted.get("restoring"):

@@ -47,23 +47,18 @@ from mptcp_throttler.shaping.model import (
 
 _RTM_DELTCLASS = 41
 _HTB_PARMS, _HTB_RATE64, _HTB_CEIL64 = 1, 6, 7
-_HTB_OPTIONS = struct.Struct("=8xI8xIIIIII")
-"""struct tc_htb_opt; only the rate of each struct tc_ratespec."""
+_HTB_OPTIONS = struct.Struct("=8xI8xIIIIII")  # struct tc_htb_opt; only the rate of each struct tc_ratespec
 _TBF_PARMS, _TBF_BURST = 1, 6
-_TBF_LIMIT = struct.Struct("=24xI")
-"""struct tc_tbf_qopt, after two struct tc_ratespec."""
+_TBF_LIMIT = struct.Struct("=24xI")  # struct tc_tbf_qopt, after two struct tc_ratespec
 _TICK_SECONDS = 64e-9
 _TCA_STATS2, _STATS_BASIC, _STATS_QUEUE = 7, 1, 3
 _BASIC, _QUEUE = struct.Struct("=QI"), struct.Struct("=8xI")
-"""struct gnet_stats_basic; the drops of struct gnet_stats_queue."""
-_ETHERNET = 1
-"""TC_LINKLAYER_ETHERNET: without it the kernel requires a rate table."""
-_RATE = struct.Struct("=BBHhHI")
-"""struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate."""
+"""struct gnet_stats_basic; drops of struct gnet_stats_queue."""
+_ETHERNET = 1  # TC_LINKLAYER_ETHERNET: without it the kernel requires a rate table
+_RATE = struct.Struct("=BBHhHI")  # struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate
 _MAX_RATE_32 = 0xFFFFFFFF
 _UNCAPPED = ClassSpec(0, FULL_SPEED, FULL_SPEED, FULL_SPEED_BURST, FULL_SPEED_BURST, FULL_SPEED_QUANTUM, 0)
-_Request = tuple[str, int, int, bytes]
-"""Description, flags, type, payload."""
+_Request = tuple[str, int, int, bytes]  # description, flags, type, payload
 
 
 class HtbTree:
@@ -77,7 +72,6 @@ class HtbTree:
         self._leaf_kind = "tbf" if received else "pfifo"
 
     def is_ours(self, link: Link) -> bool:
-        """Tell whether *link* has our root qdisc."""
         root = root_qdisc.present(link)
         return root is not None and (root.kind, root.handle) == ("htb", self._root)
 
@@ -92,7 +86,7 @@ class HtbTree:
             except NetlinkError as error:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
                 raise KernelError(f"{what}: {os.strerror(error.code)}{hint}") from error
-        # Always set both classes: a daemon may have been killed before it made them, or somebody changed them.
+        # Always set both classes: a daemon may have been killed before it made them, or another program changed them.
         for minor, parent in self._fixed:
             await _request([self._class(what, link, replace(_UNCAPPED, minor=minor), parent)])
         if fresh:
@@ -174,8 +168,7 @@ class IfbTrafficControl:
     """The TrafficControl port on the IFB device of the network namespace in which it is used."""
 
     settled = True
-    left_out: Mapping[str, str] = MappingProxyType({})
-    """Always empty: no other interface could go on."""
+    left_out: Mapping[str, str] = MappingProxyType({})  # always empty: no other interface could go on
 
     def __init__(self, ownership: Ownership) -> None:
         self._tree = HtbTree(ownership, received=True)
@@ -238,7 +231,7 @@ def _upload_device() -> Link | None:
 
 @asynccontextmanager
 async def _iproute() -> AsyncIterator[Any]:
-    """Open an AsyncIPRoute whose changes ``kernel.notices`` takes for ours. Raises KernelError."""
+    """Open an AsyncIPRoute whose changes ``kernel.notices`` recognizes as ours. Raises KernelError."""
     async with AsyncExitStack() as stack:
         try:
             ipr = await stack.enter_async_context(AsyncIPRoute())
@@ -249,7 +242,7 @@ async def _iproute() -> AsyncIterator[Any]:
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
-    failures: list[KernelError] = []  # the first only: see ``runtime.event_loop``
+    failures: list[KernelError] = []  # only the first one: see ``runtime.event_loop``
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         # With 10,000 classes the kernel takes up to 1 ms for each.
         async for what, flags, kind, payload in in_turns(requests):

@@ -25,35 +25,26 @@ _IFF_UP = 1
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_LINK_NETNSID = 3, 5, 10, 18, 37
 _IFLA_INFO_KIND = 1
 _UNCHANGED = frozenset(["ipvlan", "ipvtap", "macvlan", "macvtap", "vlan"])
-"""Kinds whose packets also pass the interface below unchanged. Tunnels wrap packets, and the interface that a veth(4)
-names is its peer."""
+"""Kinds whose packets also pass the interface below unchanged. Tunnels wrap packets; a veth(4) names its peer."""
 _RTM_GETADDR = 22
 _IFADDRMSG = struct.Struct("=BBBBI")
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _GSO_LIMITS = {"gso_max_size": 41, "gso_ipv4_max_size": 63}
 _RTM_GETROUTE = 26
-_ROUTE = struct.Struct("=BBB5xI")
-"""struct rtmsg: family, prefix lengths of destination and source, …, flags."""
+_ROUTE = struct.Struct("=BBB5xI")  # struct rtmsg: family, prefix lengths of destination and source, …, flags
 _RTA_DST, _RTA_SRC, _RTA_OIF = 1, 2, 4
-LARGEST = 65536
-"""Bytes: the limit of a kernel that does not report one."""
+LARGEST = 65536  # bytes: the limit of a kernel that does not report one
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An existing interface."""
-
     name: str
     index: int
-    gso: dict[str, int] = field(default_factory=dict)
-    """GSO limits in bytes, by name; older kernels have gso_max_size only."""
-    kind: str = ""
-    """Kind of a virtual interface, as in ``ip link add … type KIND``."""
+    gso: dict[str, int] = field(default_factory=dict)  # GSO limits in bytes, by name; older kernels: gso_max_size only
+    kind: str = ""  # kind of a virtual interface, as in ``ip link add … type KIND``
     up: bool = True
-    below: int = 0
-    """Index of the interface below in this network namespace, or 0."""
-    master: int = 0
-    """Index of the bridge, bond etc. that has this interface as a port, or 0."""
+    below: int = 0  # index of the interface below in this network namespace, or 0
+    master: int = 0  # Index of the bridge, bond etc. that has this interface as a port, or 0.
 
 
 def find(which: str | int) -> Link | None:
@@ -129,7 +120,7 @@ def set_gso(link: Link, sizes: dict[str, int]) -> None:
 class Routes:
     """Looks up egress interfaces, in about 20 µs, in the network namespace in which it is created.
 
-    For subflows without captured packets, such as those older than the daemon. A local address may be on several
+    It serves subflows without captured packets, such as those older than the daemon. A local address may be on several
     interfaces, so it does not determine one.
     """
 

@@ -28,10 +28,8 @@ RESTORABLE = frozenset(
     "bfifo cake codel fq fq_codel fq_pie hfsc htb mq noqueue pfifo pfifo_fast pie prio sfq tbf".split()  # noqa: SIM905
 )
 """Without red and netem: the kernel does not dump their probability and delay tables."""
-_CLASSES_BY_HAND = frozenset(["htb", "hfsc"])
-"""Kinds whose classes must be created one by one; prio, mq and tbf create their own."""
-TCMSG = struct.Struct("=BxxxiIII")
-"""struct tcmsg: family, interface, handle, parent, info."""
+_CLASSES_BY_HAND = frozenset(["htb", "hfsc"])  # kinds whose classes are created one by one; others create their own
+TCMSG = struct.Struct("=BxxxiIII")  # struct tcmsg: family, interface, handle, parent, info
 
 
 class Saved(NamedTuple):
@@ -124,7 +122,7 @@ def _has_filters(link: Link, parent: int) -> bool:
 
 
 def _parents_first(objects: list[Saved]) -> list[Saved]:
-    """Order qdiscs and classes so that each comes after its parents. For a class they include the qdisc with its major
+    """Order qdiscs and classes so that each comes after its parents. A class also comes after the qdisc of its major
     number."""
     by_handle = {saved.handle: saved for saved in objects}
     parents = {}

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets, Subflow
 from mptcp_throttler.policy.budget import Account, period
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.verdict import Verdict
@@ -22,9 +22,6 @@ from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budgets_of
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text, end_text
-
-Samples = Mapping[FourTuple, KernelSubflow]
-
 
 # status
 
@@ -63,7 +60,7 @@ class _SubflowAnswers:
         self._download, self._upload = snapshot.planners
         self._landing, self._upload_landing = set(self._download.onsets()), set(self._upload.onsets())
 
-    def of(self, connection: Connection, samples: Samples) -> list[answers.SubflowAnswer]:
+    def of(self, connection: Connection, samples: Sockets) -> list[answers.SubflowAnswer]:
         down, up = by_direction(self._snapshot.verdicts(connection.token))
         found: list[answers.SubflowAnswer] = []
         ahead, paths = self._snapshot.engine.ahead, self._snapshot.engine.tunnels.table.paths
@@ -195,7 +192,7 @@ def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Conn
         }
 
 
-def _carried(snapshot: Snapshot, four_tuple: FourTuple, samples: Samples) -> tuple[int, int]:
+def _carried(snapshot: Snapshot, four_tuple: FourTuple, samples: Sockets) -> tuple[int, int]:
     """Return the bytes sent and received, from the socket or, if it is not in *samples*, from the last sample."""
     sample = samples.get(four_tuple)
     if sample is not None:
@@ -231,8 +228,8 @@ def client(snapshot: Snapshot, request: Request) -> answers.ClientAnswer:
 
 def _own_subflows(snapshot: Snapshot, connection: Connection) -> Iterator[answers.OwnSubflow]:
     """Yield the active subflows of *connection* as its owner may see them. Caps of a dry run do not count."""
-    verdicts = snapshot.verdicts(connection.token)
-    down, up = by_direction(each for each in verdicts if each.throttle is not None and not snapshot.policy.dry_run)
+    verdicts = snapshot.applied_verdicts(connection.token)
+    down, up = by_direction(each for each in verdicts if each.throttle is not None)
     paths = {each.four_tuple: each.path for each in verdicts}
     samples, _ = snapshot.look_up([each.four_tuple for each in connection.subflows])
     for four_tuple in (each.four_tuple for each in connection.subflows):
@@ -290,14 +287,5 @@ def _metering(verdicts: Iterable[Verdict]) -> set[str]:
 
 
 def _own_budget(row: answers.AccountAnswer) -> answers.OwnBudget:
-    return {
-        "name": row["name"],
-        "client": row["client"],
-        "used": row["used"],
-        "volume": row["volume"],
-        "left": row["left"],
-        "step": row["step"],
-        "next_step": row["next_step"],
-        "until": row["until"],
-        "shared": row["client"] is None,
-    }
+    own = {key: value for key, value in row.items() if key != "rule"}
+    return cast("answers.OwnBudget", {**own, "shared": row["client"] is None})

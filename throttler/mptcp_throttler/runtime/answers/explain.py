@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The answers to ``events``, which lists what happened, and ``explain``, which states why a subflow has a cap or
-none."""
+"""The answers to ``events``, what happened, and to ``explain``, why a subflow has a cap or none."""
 
 from __future__ import annotations
 
@@ -24,11 +23,9 @@ from mptcp_throttler.views.answers import EventAnswer, ExplainAnswer, ExplainedC
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text, end_text
 
-MAX_CONNECTIONS: Final = 50
-"""Maximum number of explained connections. If a client has more, the latest ones are explained."""
+MAX_CONNECTIONS: Final = 50  # Maximum number of explained connections. If a client has more, it is the latest ones.
 StageName = Literal["budgets", "grants", "guard", "steering", "rest"]
-_STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering", "rest")
-"""The stages in the engine's order."""
+_STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering", "rest")  # in the engine's order
 _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
 _KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}
 
@@ -150,14 +147,14 @@ class _Explained:
         throttle = verdict.throttle
         since = snapshot.engine.traffic.since(four_tuple, direction)
         tried = list(self._policy.tried(self._connection, subflow, direction, snapshot.now, self._expected))
-        dry = " (dry run)" if snapshot.policy.dry_run else ""
+        note = snapshot.policy.cap_note
         return {
             "remote": end_text(four_tuple.remote, four_tuple.remote_port),
             "local": end_text(four_tuple.local, four_tuple.local_port),
             "path": verdict.path,
             "interface": subflow.interface,
             "direction": direction,
-            "verdict": "not capped" if throttle is None else f"capped at {format_rate(throttle.ceil)}{dry}",
+            "verdict": "not capped" if throttle is None else f"capped at {format_rate(throttle.ceil)}{note}",
             "reason": verdict.reason,
             "rate": None if throttle is None else throttle.rate,
             "ceil": None if throttle is None else throttle.ceil,
@@ -234,7 +231,7 @@ class _Explained:
         four_tuple, (download, upload) = verdict.four_tuple, self._snapshot.planners
         planner = download if verdict.direction is Direction.DOWN else upload
         there = planner.entries.actual.get(four_tuple, UNCAPPED) != UNCAPPED
-        if verdict.throttle is None or self._snapshot.policy.dry_run:
+        if verdict.throttle is None or self._snapshot.is_dry:
             return "being lifted" if there else "none"
         moving = four_tuple in planner.entries.upserts or planner.in_onset(four_tuple)
         return "in force" if there and not moving else "coming"

@@ -16,7 +16,7 @@ from mptcp_common import __version__
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.ports import KernelSockets
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, SocketDetails, Subflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, SocketDetails, Sockets, Subflow
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
@@ -35,11 +35,9 @@ log = logging.getLogger(__name__)
 class Snapshot:
     """The parts of the daemon; none of them changes while an answer is made."""
 
-    now: float
-    """Seconds since the epoch."""
+    now: float  # seconds since the epoch
     started: float
-    policy_since: float
-    """When the policy in force was taken, in monotonic seconds like *started*."""
+    policy_since: float  # when the policy in force was taken, in monotonic seconds like *started*
     pid: int
     engine: Engine
     budgets: Budgets
@@ -66,6 +64,10 @@ class Snapshot:
         return self.engine.decisions.policy
 
     @property
+    def is_dry(self) -> bool:
+        return self.engine.decisions.is_dry
+
+    @property
     def taken(self) -> float:
         """When the policy in force was taken, seconds since the epoch."""
         return self.wall(self.policy_since)
@@ -86,6 +88,9 @@ class Snapshot:
     def verdicts(self, token: int) -> tuple[Verdict, ...]:
         return self.engine.decisions.verdicts.get(token, ())
 
+    def applied_verdicts(self, token: int) -> tuple[Verdict, ...]:
+        return self.engine.decisions.applied_verdicts(self.verdicts(token))
+
     def connections_with(self, endpoint: tuple[bytes, int]) -> Iterator[tuple[Connection, Subflow]]:
         """Yield each subflow whose client end is *endpoint*, address and port, with its connection. Clients behind one
         NAT have the same endpoint if they connect to different addresses or ports of this host."""
@@ -94,7 +99,7 @@ class Snapshot:
                 if (subflow.four_tuple.remote, subflow.four_tuple.remote_port) == endpoint:
                     yield connection, subflow
 
-    def latest_samples(self) -> Mapping[FourTuple, KernelSubflow]:
+    def latest_samples(self) -> Sockets:
         """Return the samples of the last sweep, or of a new sweep if the last one is old."""
         sampler = self.engine.sampler
         if not sampler.is_current():
@@ -105,9 +110,7 @@ class Snapshot:
                 log.error("%s; the status shows older byte counts", error)
         return sampler.latest
 
-    def look_up(
-        self, four_tuples: Sequence[FourTuple]
-    ) -> tuple[Mapping[FourTuple, KernelSubflow], Mapping[FourTuple, SocketDetails]]:
+    def look_up(self, four_tuples: Sequence[FourTuple]) -> tuple[Sockets, Mapping[FourTuple, SocketDetails]]:
         """Return the current state of these sockets from the kernel."""
         try:
             sockets = self._sockets()

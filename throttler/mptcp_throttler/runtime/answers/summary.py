@@ -30,10 +30,8 @@ from mptcp_throttler.views.words import address_text, paths_in_words, rules_in_w
 
 log = logging.getLogger(__name__)
 
-MAX_CLASSES: Final = 256
-"""Maximum number of listed classes. A policy with caps per client may have more."""
-MAX_BUDGETS: Final = 100
-"""Maximum number of listed accounts. If the policy has more budgets than this, one account of each is listed."""
+MAX_CLASSES: Final = 256  # Maximum number of listed classes. A policy with caps per client may have more.
+MAX_BUDGETS: Final = 100  # maximum number of listed accounts; one of each budget if the policy has more budgets
 MAX_TUNNEL_PATHS: Final = 1000
 
 
@@ -49,7 +47,7 @@ def head(snapshot: Snapshot) -> answers.HeadAnswer:
         "paced": engine.paced.possible,
         "policy": {
             "source": str(settings.policy),
-            "dry_run": policy.dry_run,
+            "dry_run": snapshot.is_dry,
             "rules": [rule.name for rule in policy.rules],
         },
         "reloads": snapshot.reloads,
@@ -127,7 +125,7 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
         "policy": {
             "file": str(settings.policy),
             "since": snapshot.taken,
-            "dry_run": policy.dry_run,
+            "dry_run": snapshot.is_dry,
             "time_zone": str(policy.time_zone),
             "rules": [rule.name for rule in policy.rules],
             "paths_in_words": paths_in_words(policy),
@@ -220,10 +218,9 @@ class _ClientUse:
         self.addresses = {address}
         self.connections = self.subflows = self.capped = 0
         self.sent = self.received = self.sent_rate = self.received_rate = 0
-        self.budgets: list[answers.AccountAnswer] = []
-        """The client's accounts, the fullest first."""
+        self.budgets: list[answers.AccountAnswer] = []  # the client's accounts, the fullest first
 
-    def take(self, connection: Connection, snapshot: Snapshot, is_dry: bool) -> None:
+    def take(self, connection: Connection, snapshot: Snapshot) -> None:
         traffic = snapshot.engine.traffic
         self.connections += 1
         for subflow in connection.subflows:
@@ -235,9 +232,8 @@ class _ClientUse:
             self.received += received
             self.sent_rate += rates.sent or 0
             self.received_rate += rates.received or 0
-        if not is_dry:
-            verdicts = snapshot.verdicts(connection.token)
-            self.capped += len({each.four_tuple for each in verdicts if each.throttle is not None})
+        verdicts = snapshot.applied_verdicts(connection.token)
+        self.capped += len({each.four_tuple for each in verdicts if each.throttle is not None})
 
     def answer(self) -> answers.ClientTotals:
         return {
@@ -264,7 +260,6 @@ _CLIENT_SORTS: Final[Mapping[str, Callable[[_ClientUse], Any]]] = {
 def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
     """Return the first clients in the order of *request*."""
     found: dict[bytes, _ClientUse] = {}
-    is_dry = snapshot.policy.dry_run
     for connection in list(snapshot.connections.values()):
         address = connection.client
         if not address:  # the connection's last subflow has ended, but the connection has not ended yet
@@ -272,7 +267,7 @@ def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
         client = found.get(address)
         if client is None:
             client = found[address] = _ClientUse(address)
-        client.take(connection, snapshot, is_dry)
+        client.take(connection, snapshot)
     total, limit, sort = len(found), request.get("limit"), request.get("sort")
     if sort == "budget":
         shown = _fullest(snapshot, found, limit)

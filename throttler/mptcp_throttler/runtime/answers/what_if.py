@@ -23,12 +23,9 @@ from mptcp_throttler.views.answers import Difference, WhatIfAnswer
 from mptcp_throttler.views.requests import RequestError
 from mptcp_throttler.views.words import budget_in_words, cap_in_words, end_text
 
-MAX_LISTED: Final = 200
-"""Maximum number of subflows listed as changed, and also of those listed as capped without a change."""
-MAX_SECONDS: Final = 2.5
-"""Maximum duration of the query, because the console waits for 3 s."""
-NICE: Final = 0
-"""Priority (nice value) of the child: the same as that of the proxy."""
+MAX_LISTED: Final = 200  # maximum number of subflows listed as changed, and of those listed as capped without a change
+MAX_SECONDS: Final = 2.5  # maximum duration of the query, because the console waits for 3 s
+NICE: Final = 0  # priority (nice value) of the child: the same as that of the proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +35,8 @@ class _Treatment:
     cap: tuple[str, Throttle] | None = None
     """Name of the rule, and limits of the cap, which may come from a budget or from load balancing."""
     steering: str = ""
-    budget: Budget | None = None
-    """The budget that meters the subflow, whether it is used up or not."""
-    dry_run: bool = False
-    """Whether none of this is applied because of a dry run. Set only if a cap or a steering mode would apply."""
+    budget: Budget | None = None  # the budget that meters the subflow, whether it is used up or not
+    dry_run: bool = False  # whether a dry run keeps this from being applied, if a cap or a steering mode would be
 
     @property
     def capped(self) -> bool:
@@ -74,22 +69,22 @@ def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
     except DocumentError as error:
         # mypy does not see that the missing keys are optional ones.
         return {**snapshot.common, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
-    dry_run_now = snapshot.policy.dry_run
-    # Without the user-space path manager, subflows of existing connections cannot become backup, only those of new
-    # ones.
-    later = "" if snapshot.engine.path_manager.in_force or policy.dry_run else ", from the next connection on"
+    dry_run_now = snapshot.is_dry
     changes: list[Difference] = []
     unchanged: list[Difference] = []
     changed = stay_capped = capped_now = capped_then = 0
     decisions, connections = snapshot.engine.decisions, snapshot.connections
     decisions.set_policy(policy)
+    # Without the user-space path manager, subflows of existing connections cannot become backup, only those of new
+    # ones.
+    later = "" if snapshot.engine.path_manager.in_force or snapshot.is_dry else ", from the next connection on"
     for number, (token, connection) in enumerate(connections.items()):
         if time.monotonic() > end:
             done = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
             raise RequestError(f"to decide by this policy takes too long: {done}")
         now = snapshot.verdicts(token)
         *_, then = decisions.steps(connection)
-        before, after = _treatments(now, dry_run_now), _treatments(then, policy.dry_run, later)
+        before, after = _treatments(now, dry_run_now), _treatments(then, snapshot.is_dry, later)
         verdicts = {(each.four_tuple, each.direction): each for each in (*now, *then)}
         for key in dict.fromkeys([*before, *after]):
             old, new = before.get(key, _Treatment()), after.get(key, _Treatment())
@@ -126,7 +121,7 @@ def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
         "capped_now": capped_now,
         "capped_then": capped_then,
         "dry_run_now": dry_run_now,
-        "dry_run_then": policy.dry_run,
+        "dry_run_then": snapshot.is_dry,
     }
 
 

@@ -22,7 +22,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.shaping.birth import held
 from mptcp_throttler.shaping.cap import Level, LiveCap
 from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
@@ -37,23 +37,17 @@ from mptcp_throttler.shaping.onset.rate_transition import (
 from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_due, max_min_level, turn_seconds
 from mptcp_throttler.shaping.plan import MAX_MOVED, Planner
 
-STEP_SECONDS = 0.02
-"""Seconds between two samples of a subflow in transition."""
-SETTLED_SHARE = 0.05
-"""Relative change of the level below which the pacing rate is not updated."""
-MAX_UNSAMPLED_SECONDS = 3.0
-"""If a subflow has no sample for this long, its cap begins without a transition."""
+STEP_SECONDS = 0.02  # seconds between two samples of a subflow in transition
+SETTLED_SHARE = 0.05  # relative change of the level below which the pacing rate is not updated
+MAX_UNSAMPLED_SECONDS = 3.0  # if a subflow has no sample for this long, its cap begins without a transition
 SHORT_SECONDS = 3.0
 """How long almost no unsent data may wait on a subflow that began under its cap. A longer download needs more unsent
 data: the scheduler ignores the other paths while this one would be free sooner. Then little data waits on those too,
 and a path with a longer RTT may run out of data."""
-OVERHEAD_BYTES = 400
-"""Bytes of IP packets without data at the begin and end of a subflow. These packets pass no class."""
+OVERHEAD_BYTES = 400  # Bytes of IP packets without data at the begin and end of a subflow. These packets pass no class.
 FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0
-"""Seconds until a released socket is checked first, and between later checks. 10,000 idle sockets cost 0.5 % of a
-processor."""
-SLICE = 128
-"""Sockets processed at a time: less than 1 ms."""
+"""Seconds until the first check of a released socket, and between later ones. 10,000 cost 0.5 % of a processor."""
+SLICE = 128  # sockets processed at a time: less than 1 ms
 
 
 @dataclass(slots=True)
@@ -61,12 +55,9 @@ class SocketChanges:
     """Limits to set on sockets, by cookie."""
 
     wanted: dict[int, SocketLimit] = field(default_factory=dict)
-    forgotten: list[int] = field(default_factory=list)
-    """Sockets that need no limit any longer."""
-    planned: bool = False
-    """Whether the plan changed."""
-    at_once: bool = False
-    """Whether some limits must be in force before their sockets send again, because these begin or stop to rest."""
+    forgotten: list[int] = field(default_factory=list)  # sockets that need no limit any longer
+    planned: bool = False  # whether the plan changed
+    at_once: bool = False  # whether some must be in force before their sockets send, as these begin or stop to rest
 
 
 class State(enum.Enum):
@@ -82,20 +73,13 @@ class State(enum.Enum):
 class _Socket:
     state: State
     since: float
-    cookie: int = 0
-    """Cookie of the socket; 0 until the first sample."""
+    cookie: int = 0  # cookie of the socket; 0 until the first sample
     limit: SocketLimit = NO_LIMIT
-    rests: bool = False
-    """Whether the pacing rate is 0 instead of the rate in ``limit``."""
-    limited: bool = False
-    """Whether a sample showed a pacing limit. If none did, only further acknowledged bytes prove that the kernel has
-    lifted the limits."""
+    rests: bool = False  # whether the pacing rate is 0 instead of the rate in ``limit``
+    limited: bool = False  # whether a sample showed a limit; otherwise only acknowledged bytes prove its end
     transition: RateTransition | None = None
-    sent: int = 0
-    """Bytes sent at the last step of the transition. While releasing: bytes acknowledged at the first check, and -1
-    before that check."""
-    charged: bool = False
-    """Whether the transition's bytes are charged to the cap, because the cap was already in force for other users."""
+    sent: int = 0  # bytes sent at the transition's last step; while releasing, acknowledged at the first check, or -1
+    charged: bool = False  # whether the transition's bytes are charged to the cap, already in force for other users
     demand: Demand = field(default_factory=Demand)
 
 
@@ -104,8 +88,7 @@ def _sent(sample: KernelSubflow) -> int:
 
 
 def _at_rest(limit: SocketLimit) -> SocketLimit:
-    """Return *limit* changed for a resting socket. The scheduler still assigns single segments until its average rate
-    has fallen to 0."""
+    """Return *limit* for a resting socket. The scheduler assigns single segments until its average has fallen to 0."""
     return replace(limit, rate=0, not_sent=1)
 
 
@@ -115,8 +98,7 @@ class DownloadOnsets:
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._sockets: dict[FourTuple, _Socket] = {}
-        self._urgent: dict[FourTuple, None] = {}
-        """Subflows that are pending or in transition."""
+        self._urgent: dict[FourTuple, None] = {}  # subflows that are pending or in transition
         self._first_looks: dict[FourTuple, float] = {}
         """Releasing subflows and the time of their first check, earliest first. ``_later_looks`` has those that are
         checked again, in the same form."""
@@ -195,9 +177,7 @@ class DownloadOnsets:
             self._complete(four_tuple)
         self._taken()
 
-    def observe(
-        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float
-    ) -> Iterator[SocketChanges]:
+    def observe(self, asked: Collection[FourTuple], sockets: Sockets, now: float) -> Iterator[SocketChanges]:
         """Process the samples of the subflows *asked* for; those missing from *sockets* have no socket. Yield the
         changes in slices, so that the caller can do something else in between."""
         self._now = now
@@ -206,9 +186,7 @@ class DownloadOnsets:
                 yield self._taken()
         yield self._taken()
 
-    def _steps(
-        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float
-    ) -> Generator[None]:
+    def _steps(self, asked: Collection[FourTuple], sockets: Sockets, now: float) -> Generator[None]:
         """Process the samples; yield after each subflow. A cap that changes between two slices loses its level."""
         caps, pending = dict[int, LiveCap](), list[FourTuple]()
         for four_tuple in asked:
@@ -384,8 +362,7 @@ class DownloadOnsets:
         self._changes.planned |= self._planner.complete(four_tuple)
 
     def _release(self, four_tuple: FourTuple) -> None:
-        """Lift the limits of the subflow's socket. If only its birth settings may have to be lifted, it must be sampled
-        first."""
+        """Lift the limits of the subflow's socket. Where only birth settings may need that, it is sampled first."""
         known = self._sockets.get(four_tuple)
         self._short.pop(four_tuple, None)
         if known is not None and known.cookie:

@@ -1,31 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The rate transition of one subflow from full rate to its cap, and the bytes that bypass the cap meanwhile. Pure.
 
-The MPTCP scheduler assigns data to a subflow by its pacing rate, averaged over past assignments, and never takes
-assigned data back. So when a cap begins, a few megabytes wait on the subflow. At the old rate they would leave in 0.2
-s; at the new rate they take seconds, and the scheduler assigns more until its average has adapted. All other paths wait
-for these data (head-of-line blocking). To avoid this, a transition has these phases (docs/soft-start.md):
-
-1. *drain*: the cap is not in force yet, but TCP_NOTSENT_LOWAT limits the unsent data to ``UNSENT_SECONDS`` at the old
-   rate. The phase lasts until at most that much waits;
-2. *ramp*: the pacing rate falls geometrically to the cap, and the bound in bytes with it, so that the scheduler's
-   average, which is weighted by unsent data, follows. The bound in time grows: the scheduler ignores other paths while
-   this one would be free sooner, so a path with a longer RTT would run dry;
-3. *settle*: the pacing rate is at the cap, which tells the scheduler the true rate, and the HTB class enforces it. The
-   bound stays for a few assignments of 64 KB: by then the average has followed;
-4. *done*: only the pacing rate is bounded.
+docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and *done*. In the ramp the bound on unsent
+data falls in bytes, because they weight the scheduler's average rate. In time it grows: the scheduler ignores other
+paths while this one would be free sooner, so a path with a longer RTT would run dry. In settle the HTB class enforces
+the cap, and the bound stays for a few assignments of 64 KB, until the average has followed.
 
 A fall to ``GENTLE_FALL`` of the rate or more needs no transition, nor does a subflow that sends less than its cap.
 
-Some bytes of a capped subflow bypass its class: those sent before its entry existed, and those of a transition. This
-*overshoot* is charged to the cap as a debt. If the debt exceeds ``MIN_DEBT_SECONDS`` at the cap's rate, the class gets
-``LOWERED_SHARE`` of that rate until the mean rate equals the cap. A smaller debt is forgotten after some time without
-new charges.
+Bytes of a capped subflow that bypass its class (sent before its entry existed, or in a transition) are an *overshoot*,
+charged to the cap as a debt. If the debt exceeds ``MIN_DEBT_SECONDS`` at the cap's rate, the class gets
+``LOWERED_SHARE`` of that rate until the mean rate equals the cap. A smaller debt is forgotten after some time.
 
-All transitions of one cap together may send at most as many bytes past it as one of them needs. Otherwise the cap would
-be exceeded again by each subflow that gets it at full rate. The first transition brings an *allowance*, and the
-following ones share it. When the allowance is used up, the cap begins at once on all of them. A new allowance is
-granted only after ``PAUSE_SECONDS`` without use of the last one.
+All transitions of one cap share the *allowance* that the first one brings; when it is used up, the cap begins at once
+on all of them. A new one is granted only after ``PAUSE_SECONDS`` without use of the last.
 
 A charge costs O(1), a query of the changes O(number of compensating caps). Times are monotonic seconds.
 """
@@ -43,29 +31,23 @@ from mptcp_throttler.shaping.model import GENTLE_FALL, SocketLimit
 UNSENT_SECONDS = 0.02
 UNSENT_GROWTH_SECONDS = 0.15
 """Growth of the bound on unsent data over the ramp, as time, if the target is at least ``UNSENT_GROWTH_RATE``, bits/s.
-For lower targets it is proportionally smaller: there, one assignment takes longer than the buffers let the other paths
-send on."""
+For lower targets it is proportionally smaller: one assignment then takes longer than the buffers last the other
+paths."""
 UNSENT_GROWTH_RATE = 5_000_000
 RAMP_SECONDS = 0.6
-MAX_DRAIN_SECONDS = 0.3
-"""Maximum length of the drain. A cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip."""
-DRAINED = 1.1
-"""The ramp begins when the unsent data are at most this multiple of the bound."""
-ASSIGNMENT_BYTES = 65_536
-"""One assignment of the scheduler (MPTCP_SEND_BURST_SIZE, net/mptcp/protocol.c)."""
+MAX_DRAIN_SECONDS = 0.3  # a cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip
+DRAINED = 1.1  # the ramp begins when the unsent data are at most this multiple of the bound
+ASSIGNMENT_BYTES = 65_536  # one assignment of the scheduler (MPTCP_SEND_BURST_SIZE, net/mptcp/protocol.c)
 SETTLE_ASSIGNMENTS = 4
 MAX_SETTLE_SECONDS = 3.0
 MIN_UNSENT_BYTES = 2 * 1448
 
 LOWERED_SHARE = 0.5
 MIN_DEBT_SECONDS = 0.05
-MAX_DEBT_SECONDS = 4.0
-"""Maximum debt, as time at the cap's rate. So no user is slowed down for more than twice this time because of other
-users' bytes."""
+MAX_DEBT_SECONDS = 4.0  # maximum debt, as time at the cap's rate: other users' bytes slow a user down for twice this
 FORGOTTEN_SECONDS = 10.0
 PAUSE_SECONDS = 10.0
-MARGIN = 1.5
-"""Factor on the computed bytes of one transition, because its rates are estimates and samples come late."""
+MARGIN = 1.5  # factor on the computed bytes of one transition, because its rates are estimates and samples come late
 
 
 class Phase(enum.Enum):
@@ -89,8 +71,7 @@ class RateTransition:
     start: int
     target: int
     began: float
-    held: int | None = None
-    """The rate of the previous cap, which stays in force until the ramp begins; None if there was no cap."""
+    held: int | None = None  # the rate of the previous cap, if any, which stays in force until the ramp begins
     phase: Phase = Phase.DRAIN
     ramp_began: float = 0.0
 
@@ -128,14 +109,10 @@ class RateTransition:
 
 
 class OvershootCompensation:
-    """The compensation of all caps of one planner."""
-
     def __init__(self) -> None:
-        self._compensating: dict[LiveCap, None] = {}
-        """Caps with a debt, including caps whose class is not lowered yet."""
+        self._compensating: dict[LiveCap, None] = {}  # caps with a debt, including caps whose class is not lowered yet
 
     def charge(self, cap: LiveCap, octets: float, now: float) -> None:
-        """Charge bytes to a cap."""
         if cap not in self._compensating:
             if now - cap.owed_at > FORGOTTEN_SECONDS:
                 cap.owed = 0.0

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Each subflow's share of a cap: its part of the rate, and a larger send buffer. Pure.
+"""Each subflow's share of a cap: its part of the rate, and a larger send buffer (docs/soft-start.md). Pure.
 
-The parts follow max-min fairness, as in HTB's leaf queue: all subflows under a cap get the same pacing rate, the
-*level*. If each were paced at the rate of the whole cap, the MPTCP scheduler would use that as the rate of every
-subflow and assign too much data to all of them. If each got an equal part, the parts of idle subflows would be wasted.
-A subflow loses its part if it makes no progress for some time, because data for a vanished phone also wait, as long as
-TCP retries (a quarter of an hour).
+By max-min fairness, as in HTB's leaf queue, all subflows under a cap get the same pacing rate, the *level*: if each
+were paced at the whole cap, the MPTCP scheduler would assign too much data to all of them; equal parts would waste
+those of idle ones. A subflow without progress loses its part, because data for a vanished phone wait a quarter of an
+hour, too.
 
-Under a low cap, a socket gets a larger *send buffer*. One assignment of 64 KB then takes 0.5 s to leave, and until it
-is acknowledged, the connection must keep all data that the other paths send (docs/soft-start.md). After such a setting
-the kernel no longer adapts the buffer to the window, even when the cap has ended. So the socket then gets the kernel's
-maximum, and counts towards ``MAX_SOCKETS`` until it closes.
+Under a low cap, a socket gets a larger *send buffer*: until an assignment of 64 KB has left, the connection must keep
+all data that the other paths send. The kernel then no longer adapts the buffer to the window, even after the cap. So
+the socket then gets the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes.
 """
 
 from __future__ import annotations
@@ -22,30 +20,20 @@ from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.shaping.cap import Level
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 
-SHARE_SECONDS = 0.5
-"""Seconds between two samples of the subflows under a shared cap."""
-COUNT_SECONDS = 0.25
-"""Minimum interval over which the rate of a subflow is counted."""
-SILENT_SECONDS = 0.5
-"""A subflow loses its part if no byte is delivered for this long. As it is sampled every 0.5 s, it loses its part
-within 1 s."""
+SHARE_SECONDS = 0.5  # seconds between two samples of the subflows under a shared cap
+COUNT_SECONDS = 0.25  # minimum interval over which the rate of a subflow is counted
+SILENT_SECONDS = 0.5  # a subflow loses its part if no byte is delivered for so long: by its samples, within 1 s
 SILENT_ROUND_TRIPS = 2
-SILENT_TURNS = 2
-"""The same time in round trips and in turns of the cap (``turn_seconds``), if these are longer."""
-HEADROOM = 1.1
-"""Factor on the level: a subflow below its level may want more at any moment, and HTB enforces the cap anyway."""
+SILENT_TURNS = 2  # the same time in round trips and in turns of the cap (``turn_seconds``), if these are longer
+HEADROOM = 1.1  # factor on the level: a subflow below it may want more at any moment, and HTB enforces the cap
 
-LOW_RATE = 5_000_000
-"""Bits/s. From this rate on, one assignment leaves within 0.1 s, and the kernel's own buffer is large enough."""
+LOW_RATE = 5_000_000  # Bits/s. From this rate on, an assignment leaves in 0.1 s, and the kernel's own buffer is enough.
 BESIDE_RATE = 96_000_000
 """Bits/s that the other paths can send, thanks to the buffer, while one assignment leaves. The value is high because
 the kernel also counts overhead: with another path of 30 Mbit/s, 64 Mbit/s were not always enough."""
-MAX_BYTES = 4 << 20
-"""Maximum send buffer per socket: the kernel's own maximum (default of net.ipv4.tcp_wmem)."""
-STEP = 0.75
-"""A buffer is not enlarged if it has at least this share of the needed size."""
-MAX_SOCKETS = 128
-"""Maximum number of sockets with a larger buffer: 512 MB if all are full."""
+MAX_BYTES = 4 << 20  # maximum send buffer per socket: the kernel's own maximum (default of net.ipv4.tcp_wmem)
+STEP = 0.75  # a buffer is not enlarged if it has at least this share of the needed size
+MAX_SOCKETS = 128  # maximum number of sockets with a larger buffer: 512 MB if all are full
 MAX_IDLE_SOCKETS = MAX_SOCKETS // 2
 """A socket without waiting data gets a larger buffer only while fewer sockets than this have one. So thousands of
 nearly idle connections leave buffers for downloads."""
@@ -78,10 +66,8 @@ def is_due(last: Level | None, users: int, now: float) -> bool:
 class Demand:
     """The demand of one subflow on a shared cap, from samples of its socket."""
 
-    rate: int | None = 0
-    """Bits/s that the subflow takes; None while it is backlogged and makes progress."""
-    waits: bool = False
-    """Whether the subflow has data that has not arrived yet."""
+    rate: int | None = 0  # bits/s that the subflow takes; None while it is backlogged and makes progress
+    waits: bool = False  # whether the subflow has data that has not arrived yet
     acked: int = 0
     counted: float | None = None
     delivered: int = 0

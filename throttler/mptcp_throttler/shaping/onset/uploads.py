@@ -1,53 +1,44 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The soft onset of upload caps: the class rate falls in a ramp from the incoming rate to the cap, at the pace at which
-the client adapts.
+"""The soft onset of upload caps (docs/soft-start.md): the class rate falls from the incoming rate to the cap no faster
+than the client adapts. Pure.
 
-Pure. The client's scheduler assigns data to the subflows, and notices the cap only because assigned data leave at the
-rate of the class. So the class rate must fall slowly enough for the client's queue to drain and for its rate estimate
-to follow (docs/soft-start.md). The data sequence numbers show how far the client is behind: the data on the other paths
-are ahead of the data on this path by the amount that those paths send while this one drains. The speed of the fall
-depends on this *lag*:
+The client's scheduler notices the cap only because assigned data leave at the rate of the class. The data sequence
+numbers show how far it is behind: on the other paths they are ahead by what those send while this one drains, the
+*lag*:
 
 - without a lag, the rate falls by ``FALL``; at low rates by at most ``FALL_PER_ASSIGNMENT`` in the time in which one
   assignment leaves;
-- at a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, the rate does not fall
-  until some of the lag has drained.
+- at a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, it does not fall.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.shaping.model import GENTLE_FALL
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.plan import Planner
 
-MEASURE_SECONDS = 0.1
-"""Time over which the initial rate of a ramp is measured."""
+MEASURE_SECONDS = 0.1  # time over which the initial rate of a ramp is measured
 STEP_SECONDS = 0.05
-FALL = 0.8
-"""Fall of the natural logarithm of the rate per second: in 1 s the rate falls to 0.45 of its value."""
+FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s the rate falls to 0.45 of its value
 FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS = 0.45
 LAG_BYTES = 1_500_000
 """The same limit in bytes, which applies if the other paths are fast. A client keeps about 3.5 MB (Linux: at most 4 MB
 send buffer per subflow, minus overhead); the rest of this waits on the subflow or is in flight."""
-STEADY_LAG = 0.25
-"""A lag up to this share of its limit does not slow the fall."""
+STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
 """Maximum length of a ramp; then the cap is in force in any case. The lag counts less and less: even if it is at its
 limit all the time, the rate falls to 1/55."""
-MAX_BASE_LAG_SECONDS = 0.3
-"""Maximum part of the initial lag that is ignored, because it may be a difference between the delays of the paths."""
-MAX_STEP_SECONDS = 0.2
-"""Longer pauses between two steps of a ramp count as this."""
+MAX_BASE_LAG_SECONDS = 0.3  # maximum of the initial lag that counts as a difference between the delays of the paths
+MAX_STEP_SECONDS = 0.2  # longer pauses between two steps of a ramp count as this
 SLICE = 128
-MAX_UNSAMPLED_SECONDS = 3.0
-"""If the rate of a subflow was not measured after this time, its cap begins at once."""
+MAX_UNSAMPLED_SECONDS = 3.0  # if the rate of a subflow was not measured after this time, its cap begins at once
 _SEQUENCES = 1 << 64
 
 
@@ -55,24 +46,19 @@ _SEQUENCES = 1 << 64
 class _Ramp:
     """The ramp of one subflow: first the incoming rate is measured, then it falls to the cap. Rates in bits/s."""
 
-    began: float
-    """When the present phase began. The phases begin when the subflow gets the cap, at the first sample, and at the
-    fall."""
+    began: float  # when the present phase began: when the subflow got the cap, at the first sample, or at the fall
     received: int | None = None
     falls: bool = False
     start: int = 0
     siblings: Collection[FourTuple] = ()
     rate: float = 0.0
     stepped: float = 0.0
-    base_lag: float | None = None
-    """Lag at the first sample, seconds."""
-    lag: float = 0.0
-    """Lag in excess of ``base_lag``, seconds."""
+    base_lag: float | None = None  # lag at the first sample, seconds
+    lag: float = 0.0  # lag in excess of ``base_lag``, seconds
     others: dict[FourTuple, int] = field(default_factory=dict)
     """Bytes received on each other subflow of the connection (sibling), as of ``sampled``."""
     sampled: float = 0.0
-    others_rate: float = 0.0
-    """Highest total rate of the siblings between two samples."""
+    others_rate: float = 0.0  # highest total rate of the siblings between two samples
 
     def fall_from(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
         self.falls, self.start, self.rate, self.siblings = True, start, start, siblings
@@ -100,7 +86,7 @@ class UploadOnsets:
         wanted = (each for four_tuple, ramp in self._ramps.items() for each in (four_tuple, *ramp.siblings))
         return list(dict.fromkeys(wanted))
 
-    def observe(self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float) -> None:
+    def observe(self, asked: Collection[FourTuple], sockets: Sockets, now: float) -> None:
         """Process the samples of the subflows *asked* for; those missing from *sockets* have no socket."""
         for four_tuple in asked:
             sample, ramp = sockets.get(four_tuple), self._ramps.get(four_tuple)
@@ -161,7 +147,7 @@ def fall(rate: float, lag: float, others: float, impatience: float = 0.0) -> flo
     return min(FALL, FALL_PER_ASSIGNMENT / assignment) * min(1.0, max(impatience, slowing))
 
 
-def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
+def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
     """Measure how far the data of a subflow are behind those of its siblings."""
     others = [sockets[each] for each in ramp.siblings if each in sockets]
     if not others:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from mptcp_lab.testbed.recorder import Recorder, rates
 
-from .displayed_path import DisplayedPath
+from .parts import DisplayedPath
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 HISTORY = 60

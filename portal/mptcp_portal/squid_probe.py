@@ -23,7 +23,7 @@ _TIMES: Final = 10
 _MOST_BYTES: Final = 1 << 20
 
 
-async def tell_squid(port: int, portal: End, seconds: float = _SECONDS) -> None:
+async def make_squid_probe(port: int, portal: End, seconds: float = _SECONDS) -> None:
     """Ask the Squid on *port* of this host for its parents until *portal* is up for all its workers.
 
     A failure does no harm: clients' requests make Squid probe, too.

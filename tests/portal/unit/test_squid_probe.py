@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that Squid is asked for its parents until it has found the portal, and that a silent one delays nothing."""
+"""Tests that the portal asks Squid for its parents until Squid has found the portal, and gives up a silent Squid."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from mptcp_portal import squid_told
+from mptcp_portal import squid_probe
 from mptcp_portal.settings import End
-from mptcp_portal.squid_told import is_dead, tell_squid
+from mptcp_portal.squid_probe import is_dead, make_squid_probe
 
 PORTAL = End("127.0.0.1", 3180)
 PARENTS = "by kid1 {\nParent     : other\nHost       : 192.0.2.1/3128/0\nStatus     : Down\n\n%s}\n"
@@ -19,12 +19,12 @@ OURS = "Parent     : portal\nHost       : 127.0.0.1/3180/0\nFlags      : no-quer
 @pytest.mark.parametrize(
     ("states", "dead"), [([], False), (["Up"], False), (["Down"], True), (["Up", "Down"], True), (["Up", "Up"], False)]
 )
-def test_the_portal_is_dead_while_it_is_for_one_worker(states: list[str], dead: bool) -> None:
+def test_portal_counts_as_dead_while_a_worker_says_so(states: list[str], dead: bool) -> None:
     assert is_dead("".join(PARENTS % (OURS % state) for state in states), PORTAL) is dead
 
 
-def test_squid_is_asked_until_it_has_found_the_portal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(squid_told, "_AGAIN_SECONDS", 0)
+def test_portal_asks_squid_until_squid_has_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(squid_probe, "_AGAIN_SECONDS", 0)
     answers = [PARENTS % (OURS % state) for state in ("Down", "Down", "Up", "Down")]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -32,19 +32,19 @@ def test_squid_is_asked_until_it_has_found_the_portal(monkeypatch: pytest.Monkey
         writer.write(answers.pop(0).encode())
         writer.close()
 
-    async def told() -> None:
+    async def ask_squid() -> None:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            await tell_squid(port, PORTAL, 60)
-        await tell_squid(port, PORTAL, 60)
+            await make_squid_probe(port, PORTAL, 60)
+        await make_squid_probe(port, PORTAL, 60)
 
-    asyncio.run(told())
+    asyncio.run(ask_squid())
     assert len(answers) == 1
 
 
-def test_a_squid_that_says_nothing_is_given_up() -> None:
-    async def told() -> None:
+def test_portal_gives_up_a_silent_squid() -> None:
+    async def ask_squid() -> None:
         async with await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", 0) as server:
-            await tell_squid(server.sockets[0].getsockname()[1], PORTAL, 0.01)
+            await make_squid_probe(server.sockets[0].getsockname()[1], PORTAL, 0.01)
 
-    asyncio.run(asyncio.wait_for(told(), 60))
+    asyncio.run(asyncio.wait_for(ask_squid(), 60))

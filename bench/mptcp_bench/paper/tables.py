@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The measurements of an experiment of the paper as tables and lines of text. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mptcp_common.units import counted, format_rate
+
+from ..result_file import Table
+from ..statistics import percentiles
+from .quantities import show
+from .results import DOWN, UP, Case, Measurements, Statistic, metric
+
+ARROWS = {UP: "client → origin", DOWN: "origin → client"}
+PERCENTS = (50, 95, 99)
+
+
+def cell_of(found: Statistic | None) -> str:
+    """Return mean, interval and number of runs as text; a dash for None."""
+    return "—" if found is None else f"{show(found.mean, found.unit, found.half)} (n = {found.n})"
+
+
+def tables(measured: Measurements) -> tuple[Table, ...]:
+    """Return statistics of each case, the sweep, the distributions of delays, and the cases' parameters."""
+    found = []
+    columns = [case for case in measured.cases if case.kind != "sweep"]
+    if names := measured.metrics(columns):
+        rows = [(metric(n).title, *(cell_of(measured.statistic(case.key, n)) for case in columns)) for n in names]
+        caption = "Measured: mean ± 95 % confidence interval (Student's t), n runs"
+        found.append(Table("statistics", caption, ("", *(case.title for case in columns)), tuple(rows)))
+    swept = measured.of_kind("sweep")
+    if names := measured.metrics(swept):
+        points = [(case.title, *(cell_of(measured.statistic(case.key, n)) for n in names)) for case in swept]
+        found.append(Table("sweep", "The sweep", ("", *(metric(n).title for n in names)), tuple(points)))
+    if delays := _delays(measured):
+        head = ("", "", "n", "median", *(f"p{percent}" for percent in PERCENTS[1:]), "paper")
+        found.append(Table("delays", "Delays of all runs together", head, tuple(delays)))
+    if own := [(case.title, text) for case in measured.cases if (text := _own(case))]:
+        found.append(Table("cases", "The cases' own parameters", ("", ""), tuple(own)))
+    return tuple(found)
+
+
+def _delays(measured: Measurements) -> list[tuple[str, ...]]:
+    rows = []
+    for name in dict.fromkeys(n for run in measured.runs if run.valid for n in run.distributions):
+        kind, _, direction = name.partition(" ")
+        paper = ", ".join(show(r.value, "s") for r in measured.references if r.where == kind)
+        for case in measured.cases:
+            if values := measured.pooled(name, case.key):
+                points = (show(value, "s") for value in percentiles(values, PERCENTS))
+                label = f"{kind}, {ARROWS.get(direction, direction)}"
+                rows.append((label, case.title, str(len(values)), *points, paper or "—"))
+    return rows
+
+
+def _own(case: Case) -> str:
+    parts = [f"{name.replace('_', ' ')} {value:,}".replace(",", "\u202f") for name, value in case.parameters.items()
+             if isinstance(value, int)]  # fmt: skip
+    parts += [f"cap on {path} {format_rate(round(rate))}" for path, rate in case.caps.items()]
+    return ", ".join(parts)
+
+
+def summary(measured: Measurements) -> tuple[str, ...]:
+    """Return how many runs are data points, and why the others are not."""
+    valid, failed = sum(run.valid for run in measured.runs), measured.failed()
+    text = f"{counted(valid, 'data point')} of {measured.repetitions * len(measured.cases)} planned"
+    reasons = Counter((measured.case(run.case).title, run.reason) for run in failed)
+    lines = (f"{n} × {title}: {reason or 'no reason given'}" for (title, reason), n in reasons.items())
+    return (f"{text}; {counted(len(failed), 'run')} failed." if failed else f"{text}.", *lines)
+
+
+def failures(measured: Measurements) -> tuple[str, ...]:
+    """Return the cases that have no data point."""
+    return tuple(f"no data point of {case.title}" for case in measured.cases if not measured.valid(case.key))

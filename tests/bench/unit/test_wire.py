@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Tests for captures of both sides of a proxy: segments, connections, and how long each segment took through the proxy.
+
+Times are nanoseconds.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields, replace
+from io import BytesIO
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paper_conversion_dialogue import (
+    CLIENT_KEY,
+    CLIENT_WIFI,
+    ORIGIN,
+    ORIGIN_PORT,
+    PROXY_KEY,
+    PROXY_PORT,
+    Talk,
+    client_talk,
+    dss,
+    origin_talk,
+)
+from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.utils import RawPcapWriter
+
+from mptcp_bench.wire.capture import drained, dropped
+from mptcp_bench.wire.exchanges import Body, Exchange, exchanges, target
+from mptcp_bench.wire.packets import SYN, CaptureError, Packet, read_capture
+from mptcp_bench.wire.streams import Connection, Leg, Stream, follow
+from mptcp_throttler.mptcp.options import Dss, MpCapable
+
+
+def connections(*talks: Talk) -> list[Connection]:
+    leg = Leg(PROXY_PORT)
+    follow([packet for talk in talks for packet in talk.packets], leg)
+    return leg.connections
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=30))
+def test_stream_knows_when_each_byte_was_first_seen(sent: list[tuple[int, int]]) -> None:
+    stream = Stream()
+    first: dict[int, float] = {}
+    for time, (start, length) in enumerate(sent):
+        stream.add(start, start + length, time)
+        for offset in range(start, start + length):
+            first.setdefault(offset, time)
+    total = max(first, default=-1) + 1
+    assert stream.total == total
+    assert stream.whole is (len(first) == total)
+    assert [stream.seen(offset) for offset in range(80)] == [first.get(offset) for offset in range(80)]
+    for piece in stream.pieces:
+        assert {first[offset] for offset in range(piece.start, piece.end)} == {piece.time}
+    if stream.whole:
+        assert [stream.arrived(offset) for offset in range(total)] == [
+            max(first[before] for before in range(offset + 1)) for offset in range(total)
+        ]
+
+
+def test_plain_connection_is_followed_across_the_end_of_the_sequence_numbers() -> None:
+    talk = client_talk().open(10, 20, 30)
+    talk.up(40, 1, b"GET / HTTP/1.1\r\n\r\n" + bytes(400))
+    talk.down(50, 1, bytes(300))
+    talk.down(60, 301, bytes(10))
+    talk.down(70, 301, bytes(10))  # a retransmission
+    (got,) = connections(talk)
+    assert (got.syn, got.syn_ack, got.ack) == (10, 20, 30)
+    assert not got.asked
+    assert not got.multipath
+    assert (got.up.total, got.up.seen(417)) == (418, 40)
+    assert (got.down.total, got.down.seen(305), got.down.whole) == (310, 60, True)
+    assert got.head.startswith(b"GET /")
+
+
+@pytest.mark.parametrize("octets", [4, 8])
+def test_bytes_of_two_subflows_are_one_stream(octets: int) -> None:
+    first, second = client_talk().open_mptcp(10, 20, 30), client_talk(40_001, CLIENT_WIFI).join(31, 32, 33)
+    first.up(40, 1, b"request", MpCapable(1, 1, CLIENT_KEY, PROXY_KEY, 7))
+    second.down(50, 1, bytes(100), dss(PROXY_KEY, 1000, 1, 200, octets=octets))
+    first.down(51, 1, bytes(1000), dss(PROXY_KEY, 0, 1, 1000, octets=octets))
+    second.down(52, 101, bytes(100))  # covered by the mapping of the previous segment
+    first.down(60, 1001, bytes(100), dss(PROXY_KEY, 1100, 1001, 100, octets=octets))  # reinjected
+    (got,) = connections(first, second)
+    assert (got.asked, got.multipath, got.fallen, got.subflows) == (True, True, False, 2)
+    assert got.head == b"request"
+    assert (got.up.total, got.up.seen(6)) == (7, 40)
+    assert [(p.start, p.end, p.time) for p in got.down.pieces] == [(0, 1000, 51), (1000, 1100, 50), (1100, 1200, 52)]
+    assert got.down.arrived(1050) == 51
+
+
+@pytest.mark.parametrize(
+    "option", [(), (Dss(False, None, 0, 1, 8, 1, 0, None),)], ids=["no mapping", "infinite mapping"]
+)
+def test_fallback_in_mid_transfer_is_noticed(option: tuple[Dss, ...]) -> None:
+    talk = client_talk().open_mptcp(10, 20, 30)
+    talk.down(40, 1, b"abc", *option)
+    (got,) = connections(talk)
+    assert got.multipath
+    assert got.fallen
+
+
+def test_repeated_syn_counts_once_and_a_reused_port_is_a_new_connection() -> None:
+    talk = client_talk()
+    talk.up(5, 0, flags=SYN)
+    talk.open(10, 20, 30)
+    again = replace(client_talk(), client_isn=12345).open(100, 110, 120)
+    again.up(130, 1, b"abc")
+    one, two = connections(talk, again)
+    assert (one.syn, one.up.total) == (5, 0)
+    assert (two.syn, two.up.total) == (100, 3)
+
+
+def test_each_leg_takes_its_own() -> None:
+    legs = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ORIGIN)
+    stranger = Talk((b"\x0a\x4d\x08\x02", 1), (b"\x0a\x4d\x09\x03", ORIGIN_PORT)).open(1, 2, 3)
+    talks = client_talk().open(10, 20, 30), origin_talk().open(40, 50, 60), stranger
+    follow([packet for talk in talks for packet in talk.packets], *legs)
+    assert [[c.syn for c in leg.connections] for leg in legs] == [[10], [40]]
+
+
+SEGMENTS = st.builds(
+    Packet,
+    time=st.integers(0, 50),
+    source=st.just(b"\x0a\0\0\1"),
+    source_port=st.sampled_from([1, PROXY_PORT]),
+    destination=st.just(b"\x0a\0\0\1"),
+    destination_port=st.sampled_from([1, PROXY_PORT]),
+    flags=st.integers(0, 255),
+    sequence=st.integers(0, 40) | st.integers(0, (1 << 32) - 1),
+    acknowledgment=st.just(0),
+    options=st.lists(
+        st.sampled_from(
+            [
+                MpCapable(1, 1),
+                MpCapable(1, 1, PROXY_KEY),
+                MpCapable(1, 1, CLIENT_KEY, PROXY_KEY, 5),
+                Dss(False, None, 0, 9, 4, 1, 5, None),
+                Dss(False, None, 0, 9, 8, 1, 0, None),
+                dss(PROXY_KEY, 3, 1, 20),
+            ]
+        ),
+        max_size=2,
+    ).map(tuple),
+    length=st.integers(0, 30),
+    payload=st.just(b""),
+)
+
+
+@given(st.lists(SEGMENTS, max_size=25))
+def test_any_segments_can_be_followed(sent: list[Packet]) -> None:
+    leg = Leg(PROXY_PORT)
+    follow(sent, leg)
+    for connection in leg.connections:
+        for stream in connection.streams:
+            assert sum(piece.end - piece.start for piece in stream.pieces) <= stream.total
+
+
+TARGET = "/1000.bin?a-1"
+REQUEST = f"GET http://10.77.9.2{TARGET} HTTP/1.1\r\nHost: 10.77.9.2\r\n\r\n".encode()
+RELAYED = f"GET {TARGET} HTTP/1.1\r\nHost: 10.77.9.2\r\nVia: 1.1 mptcpproxy\r\n\r\n".encode()
+
+
+def measured(*talks: Talk, bodies: dict[str, Body] | None = None) -> tuple[Exchange, ...]:
+    legs = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ORIGIN)
+    follow([packet for talk in talks for packet in talk.packets], *legs)
+    return exchanges(legs[0].connections, legs[1].connections, bodies or {TARGET: Body(0, 1000)})
+
+
+def client_side(request: bytes = REQUEST, *, key: bytes = PROXY_KEY, number: int = 0) -> Talk:
+    """Return a client connection with SYN 1000, SYN/ACK 1010, ACK 1040, and a request at 1100 (microseconds)."""
+    talk = client_talk(40_000 + 2 * number).open_mptcp(1_000_000, 1_010_000, 1_040_000, key)
+    talk.up(1_100_000, 1, request, MpCapable(1, 1, CLIENT_KEY, key, len(request)))
+    return talk
+
+
+def origin_side(request: bytes = RELAYED, *, number: int = 0) -> Talk:
+    """Return an origin connection with SYN 1500, SYN/ACK 1700, ACK 1701, and a request at 1750 (microseconds)."""
+    talk = origin_talk(50_000 + number).open(1_500_000, 1_700_000, 1_701_000)
+    talk.up(1_750_000, 1, request)
+    return talk
+
+
+def both_sides(number: int = 0) -> tuple[Talk, Talk, Talk]:
+    """Return an exchange whose response has 200 bytes of header from the origin, and 300 to the client."""
+    key = bytes([number]) * 8
+    own = b"a-%d" % (number + 1)
+    client = client_side(REQUEST.replace(b"a-1", own), key=key, number=number)
+    wifi = client_talk(40_001 + 2 * number, CLIENT_WIFI).join(1_200_000, 1_210_000, 1_300_000, key)
+    origin = origin_side(RELAYED.replace(b"a-1", own), number=number)
+    origin.down(2_000_000, 1, bytes(700))  # header and 500 bytes of the body
+    origin.down(2_100_000, 701, bytes(500))
+    client.down(2_250_000, 1, bytes(300), dss(key, 0, 1, 300))  # only the header
+    wifi.down(2_400_000, 1, bytes(500), dss(key, 300, 1, 500))
+    client.down(2_900_000, 301, bytes(500), dss(key, 800, 301, 500))
+    wifi.down(3_300_000, 501, bytes(500), dss(key, 800, 501, 500))  # reinjected
+    return client, wifi, origin
+
+
+def test_intervals_are_measured_from_segment_to_segment() -> None:
+    (got,) = measured(*both_sides())
+    assert (got.target, got.multipath, got.origin_asked, got.subflows) == (TARGET, True, False, 2)
+    times = {f.name: getattr(got, f.name) for f in fields(got) if isinstance(getattr(got, f.name), float)}
+    assert {name: round(seconds * 1e6) for name, seconds in times.items()} == {
+        "handshake": 40,
+        "answer": 10,
+        "request_wait": 60,
+        "syn": 460,
+        "syn_whole": 500,
+        "syn_own": 400,
+        "request": 650,
+        "request_own": 450,
+        "response": 250,
+    }
+    assert got.up == ()
+    assert got.down == pytest.approx((400e-6, 800e-6))
+
+
+def test_delay_of_uploaded_bytes_begins_when_all_before_them_have_come() -> None:
+    head = b"POST http://10.77.9.2/1000.bin?a-1 HTTP/1.1\r\n\r\n"
+    relayed = b"POST /1000.bin?a-1 HTTP/1.1\r\nVia: x\r\n\r\n"
+    client, origin = client_side(head), origin_side(relayed)
+    size = len(head)
+    client.up(1_200_000, 1 + size, bytes(100), dss(CLIENT_KEY, size, 1 + size, 100))
+    client.up(1_400_000, 201 + size, bytes(50), dss(CLIENT_KEY, size + 200, 201 + size, 50))
+    # retransmission of lost data
+    client.up(1_600_000, 101 + size, bytes(100), dss(CLIENT_KEY, size + 100, 101 + size, 100))
+    origin.up(1_800_000, 1 + len(relayed), bytes(250))
+    origin.down(1_900_000, 1, bytes(20))
+    client.down(1_950_000, 1, bytes(30), dss(PROXY_KEY, 0, 1, 30))
+    (got,) = measured(client, origin, bodies={TARGET: Body(250, 0)})
+    # Bytes behind a gap cannot be read before the gap is filled.
+    assert got.up == pytest.approx((600e-6, 200e-6, 200e-6))
+    assert got.request == pytest.approx(650e-6)
+
+
+def test_exchanges_at_the_same_time_are_distinguished_by_their_targets() -> None:
+    bodies = {f"/1000.bin?a-{number}": Body(0, 1000) for number in (3, 1, 2)}
+    talks = [talk for number in range(4) for talk in both_sides(number)]
+    got = measured(*talks, bodies=bodies)
+    (alone,) = measured(*both_sides())
+    assert got == tuple(replace(alone, target=name) for name in bodies)
+
+
+def _without_origin(client: Talk, wifi: Talk, origin: Talk) -> list[Talk]:
+    return [client, wifi]
+
+
+def _twice(client: Talk, wifi: Talk, origin: Talk) -> list[Talk]:
+    again = origin_talk(50_001).open(5_000_000, 5_000_001, 5_000_002)
+    again.up(5_000_003, 1, RELAYED)
+    return [client, wifi, origin, again]
+
+
+def _reused(client: Talk, wifi: Talk, origin: Talk) -> list[Talk]:
+    first = b"GET /1000.bin?a-0 HTTP/1.1\r\n\r\n"
+    talk = origin_side(first)
+    talk.up(1_760_000, 1 + len(first), RELAYED)
+    return [client, wifi, talk]
+
+
+def _gap(client: Talk, wifi: Talk, origin: Talk) -> list[Talk]:
+    origin.packets = [packet for packet in origin.packets if packet.length != 700]
+    return [client, wifi, origin]
+
+
+def _fallen(client: Talk, wifi: Talk, origin: Talk) -> list[Talk]:
+    client.down(4_000_000, 801, b"x")
+    return [client, wifi, origin]
+
+
+def _before(client: Talk, wifi: Talk, origin: Talk) -> list[Talk]:
+    wifi.packets = [replace(p, time=p.time - 1_000_000) if p.length else p for p in wifi.packets]
+    return [client, wifi, origin]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_without_origin, "1 of 1 requests, such as /1000.bin.a-1, open no connection of their own with the origin"),
+        (_twice, "on two connections with the origin"),
+        (_reused, "open no connection of their own with the origin"),
+        (_gap, "gaps"),
+        (_fallen, "fell back"),
+        (_before, "went out 0.0006"),
+    ],
+)
+def test_exchange_is_refused_when_it_is_no_data_point(spoil: object, said: str) -> None:
+    assert callable(spoil)
+    with pytest.raises(CaptureError, match=said) as error:
+        measured(*spoil(*both_sides()))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "found"),
+    [
+        (REQUEST, TARGET),
+        (RELAYED, TARGET),
+        (b"GET http://[fd77:9::2]/a HTTP/1.1\r\n", "/a"),
+        (b"GET /a?b HTTP/1.1", None),
+        (b"GET /a\r\n", None),
+        (b"\x16\x03\x01\r\n", None),
+        (b"GET http://[ HTTP/1.1\r\n", None),
+        (b"", None),
+    ],
+)
+def test_target_is_read_from_the_request_line(head: bytes, found: str | None) -> None:
+    assert target(head) == found
+
+
+START = 1_700_000_000
+LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+"""Both addresses are given, because Scapy would otherwise ask the network for them."""
+ADDRESSES = {4: ("10.77.1.2", "10.77.8.2"), 6: ("fd77:1::2", "fd77:8::2")}
+
+
+def capture(*frames: tuple[int, bytes], link_type: int = 1, snapshot: int = 65535, nano: bool = True) -> bytes:
+    """Return a pcap file of *frames*, each with its time in nanoseconds after START."""
+    file = BytesIO()
+    writer = RawPcapWriter(file, linktype=link_type, nano=nano)
+    writer.write_header(b"")
+    for time, frame in frames:
+        within = time if nano else time // 1000
+        kept = frame[:snapshot]
+        writer.write_packet(kept, sec=START, usec=within, caplen=len(kept), wirelen=len(frame))
+    return file.getvalue()
+
+
+def frame(payload: bytes = b"", *, family: int = 4, **fields: object) -> bytes:
+    source, destination = ADDRESSES[family]
+    ip = IP(src=source, dst=destination) if family == 4 else IPv6(src=source, dst=destination)
+    return bytes(LINK / ip / TCP(sport=40_000, dport=3128, **fields) / payload)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+@given(
+    payload=st.binary(max_size=1400),
+    snapshot=st.integers(150, 1600),
+    padding=st.binary(max_size=6),
+    sequence=st.integers(0, (1 << 32) - 1),
+    time=st.integers(0, 999_999_999),
+)
+def test_segment_has_its_length_on_the_wire_whatever_was_captured(
+    family: int, payload: bytes, snapshot: int, padding: bytes, sequence: int, time: int
+) -> None:
+    sent = frame(payload, family=family, seq=sequence, flags="A")
+    headers = len(sent) - len(payload)
+    (got,) = read_capture(capture((time, sent + padding), snapshot=snapshot))
+    source, destination = (ip_address(text).packed for text in ADDRESSES[family])
+    kept = payload[: snapshot - headers]
+    assert got == Packet(
+        START * 10**9 + time, source, 40_000, destination, 3128, 0x10, sequence, 0, (), len(payload), kept
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is no capture file"),
+        (b"\x1f\x8b\x08\x00abcdefgh", "is no capture file"),
+        (bytes.fromhex("0a0d0d0a") + bytes(40), "is no capture file"),
+        (capture()[:20], "is no capture file"),
+        (capture((0, frame(b"abc")), link_type=127), "link type 127"),
+        (capture((0, frame(b"abc")))[:-1], "ends in the middle of a packet"),
+    ],
+)
+def test_capture_that_cannot_be_read_is_reported_in_one_line(data: bytes, said: str) -> None:
+    with pytest.raises(CaptureError, match=said) as error:
+        list(read_capture(data, "wan0"))
+    assert str(error.value).startswith("wan0: ")
+    assert "\n" not in str(error.value)
+
+
+@given(st.data())
+def test_damaged_capture_raises_no_other_error(data: st.DataObject) -> None:
+    whole = bytearray(capture((0, frame(b"abc", flags="S", options=[(30, bytes.fromhex("0101"))]))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(CaptureError):
+        list(read_capture(bytes(whole)))
+
+
+@pytest.mark.parametrize(
+    ("said", "lost"),
+    [
+        ("listening on wan0\n12 packets captured\n12 packets received by filter\n0 packets dropped by kernel\n", 0),
+        ("1 packet captured\n3 packets received by filter\n1 packet dropped by kernel\n", 1),
+        ("9 packets captured\n2 packets dropped by kernel\n3 packets dropped by interface\n", 5),
+        ("tcpdump: wan0: No such device exists\n", None),
+        ("9 packets captured\n", None),
+    ],
+)
+def test_lost_packets_are_read_from_what_tcpdump_said(said: str, lost: int | None) -> None:
+    assert dropped(said) == lost
+
+
+def progress(captured: int, received: int, lost: int = 0) -> str:
+    return (
+        f"tcpdump: {captured} packet{'s' * (captured != 1)} captured, "
+        f"{received} packet{'s' * (received != 1)} received by filter, "
+        f"{lost} packet{'s' * (lost != 1)} dropped by kernel\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "has_all"),
+    [
+        ([], False),
+        ([(0, 0)], True),
+        ([(1, 3)], False),
+        ([(1, 3), (2, 4)], False),
+        ([(1, 3), (3, 4)], True),
+        ([(1, 3), (2, 3, 1)], True),
+    ],
+)
+def test_tcpdump_has_drained_when_it_has_what_the_kernel_held(said: list[tuple[int, ...]], has_all: bool) -> None:
+    """Packets that came after the first question are not waited for, and dropped ones never come."""
+    assert drained("listening on wan0\n" + "".join(progress(*each) for each in said)) is has_all
