@@ -167,7 +167,7 @@ def test_every_attempt_in_a_testbed_looks_at_its_emulation() -> None:
         for call in ast.walk(ast.parse(source.read_text()))
         if isinstance(call, ast.Call) and ast.unparse(call.func) in ("attempts.of", "self.attempts.of")
     ]
-    assert len(calls) >= 8
+    assert calls
     assert [name for name, given in calls if "check" not in given] == []
 
 
