@@ -90,7 +90,7 @@ class Verdict(enum.Enum):
     DEAD = "no answer"
 
 
-STALLS: Final = "packets of full size do not arrive: a path MTU that nobody tells of"
+STALLS: Final = "full-sized packets do not arrive: a router drops them without an error"
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class ListenersWatch:
     def _tell(self, seen: Picture) -> None:
         lines = dict.fromkeys(self._absent(seen), ERROR)
         for port, there, should in seen.fewer:
-            text = f"port {port}: {there} of {should} workers listen; why is said in {self._log}"
+            text = f"port {port}: {there} of {should} workers listen; the reason is in {self._log}"
             lines[text] = WARNING
         # A relay may listen by plain TCP, because its clients have only one path to it; see conf/relay-squid.conf.
         for port in seen.plain if self._role is Role.PROXY else ():
@@ -150,7 +150,7 @@ class ListenersWatch:
         self._reported.listeners(seen)
 
     def _absent(self, seen: Picture) -> list[str]:
-        return [f"Squid does not listen on port {port}; why is said in {self._log}" for port in seen.missing]
+        return [f"Squid does not listen on port {port}; the reason is in {self._log}" for port in seen.missing]
 
     def _look_at_processes(self, kids: Iterable[int]) -> None:
         ran = {pid: so_far for pid in kids if (so_far := run_nanoseconds(pid)) is not None}

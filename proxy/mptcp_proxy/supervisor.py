@@ -407,7 +407,7 @@ class _Supervisor:
         if self._pending.stopping:
             say(f"Squid has ended ({how})")
             return 0 if status in _STOPPED_WHILE_STARTING else status
-        say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}", ERROR)
+        say(f"Squid ended by itself ({how}); the reason is above or in {self._places.logs / 'cache.log'}", ERROR)
         if status == FAILED and self._listeners.ever_served:
             self._rest(wakeup)
         if self._signals.has(STOP):

@@ -147,7 +147,7 @@ def test_run_waits_for_the_installation_of_another_checkout(host: Host) -> None:
     host.assert_as_before()
 
 
-def test_next_run_undoes_what_a_killed_run_left(host: Host) -> None:
+def test_next_run_removes_leftovers_of_a_killed_run(host: Host) -> None:
     host.touch("hold")
     process = host.start("demo")
     host.wait_for("waiting")

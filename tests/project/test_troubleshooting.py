@@ -26,7 +26,7 @@ def test_messages_of_each_daemon_are_collected() -> None:
     known = messages()
     for text in (
         "… segments dropped by the capture buffer",  # from a format string
-        "Squid does not listen on port …; why is said in …",  # from another method
+        "Squid does not listen on port …; the reason is in …",  # from another method
         "the keeper of the path manager is gone, without which a kill costs joins",  # from a list
         "no address of parent …: …",  # from a local name
         "…: …; the names from before are shown",  # from a callback

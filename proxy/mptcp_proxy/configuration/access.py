@@ -54,7 +54,7 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     served = _allowed(statements, "http_access", lists)
     if served.rule is not None:
         why = (
-            "Squid answers what no rule matches with the opposite of the last rule, which is this one"
+            "for requests that no rule matches, Squid does the opposite of the last rule, which is this one"
             if served.by_the_last
             else 'no name in it, without "!", keeps strangers out'
         )
@@ -190,8 +190,8 @@ def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     rule = _allowed(statements, "http_access", AccessLists(statements, names_count=False)).rule
     if rule is not None:
         yield Problem(
-            f"{' '.join(rule.words)}: strangers are kept out by their names alone, which whoever runs the reverse zone"
-            " of an address chooses",
+            f"{' '.join(rule.words)}: only host names keep strangers out, and the owner of an address's reverse zone"
+            " chooses its name",
             rule.file,
             rule.number,
             allowed="addresses (src) or passwords (proxy_auth) beside srcdomain and srcdom_regex",

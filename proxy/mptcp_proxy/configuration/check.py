@@ -285,7 +285,8 @@ def _command_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
     for statement in directives:
         if is_command(statement):
             yield Problem(
-                f"{' '.join(statement.words)}: what a program prints cannot be checked: whom it lets in is not known",
+                f"{' '.join(statement.words)}: the output of a program cannot be checked, so it is not known which"
+                " clients it lets in",
                 statement.file,
                 statement.number,
                 allowed=f"names of files; as it is: {OVERRIDE}",

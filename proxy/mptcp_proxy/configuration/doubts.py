@@ -41,7 +41,7 @@ def nested_branches(everything: Sequence[Statement]) -> Iterator[Problem]:
     """Yield a warning for each ``if`` within another of *everything* that is written."""
     for statement in everything:
         if statement.branch and statement.branch[0] == "if" and statement.applies is not True:
-            text = f"{statement.text}: within another if: Squid looks at this one alone, whatever the outer one says"
+            text = f"{statement.text}: within another if: Squid evaluates only this one, and ignores the outer one"
             yield Problem(text, statement.file, statement.number, warning=True)
 
 
@@ -64,7 +64,10 @@ def _macros(statement: Statement) -> Iterator[Problem]:
     judged = statement.directive == "acl" or statement.directive in _RULES
     macros = [word for word in statement.words if "${process_" in word]
     if macros and (judged or macros[0] == statement.words[0]):
-        text = f"{' '.join(statement.words)}: {macros[0]} differs from process to process, and with it whom it lets in"
+        text = (
+            f"{' '.join(statement.words)}: {macros[0]} differs from process to process, so the processes may let in"
+            " different clients"
+        )
         yield _problem(statement, text, "names and values that are the same for all")
 
 

@@ -105,8 +105,8 @@ def _direct_problems(statements: Sequence[Statement], file: str) -> Iterator[Pro
     never = next((each for each in rules if each.words[0] == "never_direct" and _all(each)), None)
     if never is None or never.words[1] != "allow" or never.conditional:
         yield Problem(
-            "never_direct does not hold for all requests: where no parent answers, and for what Squid thinks no parent"
-            " should be asked, the relay goes to the origin itself, over one path",
+            "never_direct does not hold for all requests: if no parent answers, or if Squid considers no parent"
+            " necessary, the relay contacts the origin itself, over one path",
             never.file if never else file,
             never.number if never else None,
             allowed="never_direct allow all",

@@ -38,8 +38,8 @@ def differences(output: Sequence[str], everything: Sequence[Statement], allowed:
             return  # Squid stopped, and its output has the reason
         place = ours or everything[index - 1] if everything else None
         yield Problem(
-            f"Squid reads {_shown(theirs)} here, this check {_shown(ours.text if ours else None)}: what was checked"
-            " would not be what is in force",
+            f"Squid reads {_shown(theirs)} here, this check {_shown(ours.text if ours else None)}: Squid would not"
+            " act on what was checked",
             place.file if place else "",
             place.number if place else None,
             allowed=allowed,

@@ -235,8 +235,8 @@ def _resolve(
                     included.extend(_resolve(name, service_name, within, include, problems, includes))
         if statement.conditional and any(each.branch for each in written(included, service_name)):
             text = (
-                f"{' '.join(statement.words)}: the file has an if, and would be in one: of two within each other Squid"
-                " looks at the inner one alone"
+                f"{' '.join(statement.words)}: the file has an if, and is included within one: of nested ifs Squid"
+                " evaluates only the inner one"
             )
             problems.append(Problem(text, include.file, include.number, allowed="an include outside of any if"))
         yield from lines[position : statement.first]
@@ -321,7 +321,7 @@ def _included_files(statement: Statement, problems: list[Problem], includes: lis
     for word in statement.included:
         pattern = word.strip('"')
         if "${process_" in pattern:
-            text = f"include {pattern}: what the workers read would differ, and not be checked"
+            text = f"include {pattern}: the workers would read different files, which are not checked"
             problems.append(Problem(text, statement.file, statement.number, allowed="one name for all processes"))
             continue
         names = sorted(glob.glob(pattern))

@@ -90,7 +90,7 @@ def wanted(directives: Sequence[Statement], role: Role, processors: int, shared_
     if alone is not None:
         return Workers(1, f"{' '.join(alone.words[:2])} is kept by each worker alone", alone)
     if shared_memory < LEAST_SHARED:
-        return Workers(1, "/dev/shm has no room for what several share")
+        return Workers(1, "/dev/shm has no room for the shared memory of several")
     if shared_memory < LEAST_SHARED + shared_cache(directives):
         return Workers(1, "/dev/shm has no room for cache_mem, which several share")
     return Workers(min(max(processors, 1), MOST), "one for each processor")

@@ -55,7 +55,7 @@ def hidden(checked: Checked, is_hidden: Callable[[str], bool]) -> str:
 def configuration(checked: Checked, file: str, role: Role, unread: str = "") -> Finding:
     """Check the configuration. *unread*: the part of it that is hidden."""
     if unread:
-        return unseen("configuration", f"whether {file} is good, for {unread} is not for everybody")
+        return unseen("configuration", f"whether {file} is good, because you may not read {unread}")
     # Another finding already reports a missing Squid.
     errors = [problem for problem in checked.errors if problem != NO_SQUID]
     if not errors and checked.of_unit:
@@ -63,7 +63,8 @@ def configuration(checked: Checked, file: str, role: Role, unread: str = "") -> 
         return warn(
             "configuration",
             f"{replace(checked.of_unit[0], warning=False)}{more}",
-            f"by hand the {role.value} works so; as a service it does not start, or loses what it is to write",
+            f"the {role.value} works if started by hand, but as a service it does not start, or loses files that it"
+            " writes",
             f"mptcp-proxy check --role {role.value} --config {file}",
         )
     if not errors:
@@ -78,21 +79,21 @@ def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: 
     """Check the last reload. *outcome*: the outcome of this instance; None if the instance does not run, or if the
     outcome is unknown for the reason *unknown*."""
     if unknown:
-        return unseen(_RELOAD, "whether the running one does what its file says")
+        return unseen(_RELOAD, "whether the running one has the settings of its file")
     if outcome is None:
         return ok(_RELOAD, f"no {role.value} of the name {service_name} runs")
     if not outcome.count:
         return ok(_RELOAD, f"the {role.value} has had none since its start")
     when = datetime.fromtimestamp(outcome.time).astimezone().isoformat(" ", "seconds")
     if outcome.in_doubt:
-        text = "clients may not come in by what its file says"
+        text = "clients may not reach the ports of its file"
         return warn(_RELOAD, f"accepted at {when}, but {outcome.in_doubt}", text, f"journalctl -u mptcp-{role.value}")
     if not outcome.refused:
         return ok(_RELOAD, f"accepted at {when}")
     return warn(
         _RELOAD,
         f"refused at {when}: {outcome.refused}",
-        f"the {role.value} that runs does not do what its file says",
+        f"the running {role.value} still has its earlier settings",
         f"mptcp-proxy check --role {role.value} --config {file} && mptcp-proxy reload --service-name {service_name}",
     )
 

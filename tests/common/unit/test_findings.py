@@ -33,12 +33,12 @@ def test_plain_lines_are_aligned() -> None:
         (FINDINGS[:1], 0, "this host is ready: 1 ok, 0 warn, 0 fail"),
     ],
 )
-def test_exit_status_and_summary(findings: tuple[Finding, ...], code: int, words: str) -> None:
+def test_exit_status_and_summary_follow_the_findings(findings: tuple[Finding, ...], code: int, words: str) -> None:
     assert exit_status(findings) == code
     assert summary(findings).startswith(words)
 
 
-def test_findings_as_json() -> None:
+def test_findings_are_printed_as_json() -> None:
     assert json.loads(as_text_json(FINDINGS))[1] == {
         "check": "second",
         "status": "warn",

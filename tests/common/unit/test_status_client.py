@@ -126,7 +126,7 @@ def test_error_answer_is_returned(server: Server, ask: Ask) -> None:
     assert ask(server.path, {"query": "sumary"}, LONG)["error"] == "no such query"
 
 
-def test_answer_of_a_daemon_that_reads_no_request(server: Server, ask: Ask) -> None:
+def test_answer_of_a_daemon_that_reads_no_request_is_returned(server: Server, ask: Ask) -> None:
     """A request that the old daemon does not read resets the connection.
 
     The client must still read the answer, with the version.

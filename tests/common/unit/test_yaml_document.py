@@ -75,11 +75,11 @@ BROKEN = {
         "version: 1\nrules: []\nrules: []\n",
         ["file.yaml:3: rules: given twice; the first is on line 2, keep one"],
     ),
-    "alias of what it is in": (
+    "alias of a node that contains it": (
         "version: 1\nrules: &a [*a]\n",
         ["file.yaml:2: rules[0]: an alias refers to a value that it is itself part of"],
     ),
-    "merge of what it is in": (
+    "merge of a node that contains it": (
         "version: 1\nrules: []\npaths: &a {<<: *a}\n",
         ["file.yaml:3: paths: an alias refers to a value that it is itself part of"],
     ),

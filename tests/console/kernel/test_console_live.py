@@ -272,7 +272,7 @@ def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
     wait_until(lambda: both() == (1, 0), "no client uses plain TCP any more")
 
 
-def test_pages_show_what_a_real_throttler_does(site: Site) -> None:
+def test_pages_show_the_state_of_a_real_throttler(site: Site) -> None:
     site.browser.show_as("desktop", "light")
     site.browser.open(f"{site.console.url}/#live")
     site.reload(CAPPED)

@@ -23,7 +23,7 @@ NOW = 1_795_000_000.0
         ("ü" * 30, "ASCII"),
     ],
 )
-def test_token_problem_names_what_is_wrong(text: str, words: str) -> None:
+def test_token_problem_names_the_mistake(text: str, words: str) -> None:
     assert words in (token_problem(text) or "")
 
 

@@ -140,7 +140,7 @@ def usual() -> Samples:
         ("mptcp_ext_mp_curr_estab", {}, 4),
     ],
 )
-def test_value(name: str, labels: dict[str, str], value: float) -> None:
+def test_metric_has_the_expected_value(name: str, labels: dict[str, str], value: float) -> None:
     assert usual()[labelled(name, **labels)] == pytest.approx(value)
 
 

@@ -26,7 +26,7 @@ def way(uplink: str, verdict: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_finding_for_each_state_of_an_uplink() -> None:
+def test_doctor_judges_each_state_of_an_uplink() -> None:
     status = {"ways": [way("dsl", "good")]}
     assert [each.status for each in doctor.uplinks(SETTINGS, status)] == [Status.OK, Status.WARN]
     status = {"ways": [way("dsl", "plain TCP"), way("lte", "no answer")]}
@@ -44,7 +44,7 @@ def test_finding_for_each_state_of_an_uplink() -> None:
         ({"silent": None, "open": 2, "connections": 9}, Status.OK),
     ],
 )
-def test_finding_for_the_forwarder(answer: dict[str, Any] | None, status: Status) -> None:
+def test_doctor_judges_the_forwarder(answer: dict[str, Any] | None, status: Status) -> None:
     assert doctor.forwarder({"forwarder": answer, "fail": "open"}).status is status
 
 
@@ -56,7 +56,7 @@ def test_foreign_chains_that_drop_forwarded_packets_are_found() -> None:
     assert doctor.dropping([ours, theirs]) == ["ip filter FORWARD"]
 
 
-def test_finding_for_the_home_interface(tmp_path: Path) -> None:
+def test_doctor_judges_the_home_interface(tmp_path: Path) -> None:
     assert doctor.home_device("br0", tmp_path).status is Status.FAIL
     (tmp_path / "br0").mkdir()
     for state, status in (("down", Status.FAIL), ("up", Status.OK), ("unknown", Status.OK)):
@@ -76,7 +76,7 @@ def test_finding_for_the_home_interface(tmp_path: Path) -> None:
         (None, Status.OK),
     ],
 )
-def test_finding_for_each_answer_of_a_parent(
+def test_doctor_judges_each_answer_of_a_parent(
     answer: bytes | None, status: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A parent that takes its time is trying to connect, so it does not refuse."""

@@ -122,7 +122,7 @@ def test_forwarder_without_lan_reports_ready_and_ends(tmp_path: Path, monkeypatc
         assert b"READY=1" in manager.recv(1000)
 
 
-def test_connect_requests_and_their_answers() -> None:
+def test_connect_request_is_built_and_its_answer_parsed() -> None:
     text = request(ip_address("2001:db8::1"), 22, "me:secret").decode()
     assert text.startswith("CONNECT [2001:db8::1]:22 HTTP/1.1\r\nHost: [2001:db8::1]:22\r\n")
     assert "Proxy-Authorization: Basic bWU6c2VjcmV0\r\n" in text

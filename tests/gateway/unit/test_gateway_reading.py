@@ -72,7 +72,7 @@ SIX = [
     ("current", "expected"),
     [(None, LASTING), (OLD, OLD), (TEMPORARY, LASTING), (UNIQUE_LOCAL, LASTING), ("2001:db8::dead", LASTING)],
 )
-def test_choice_of_the_ipv6_address(current: str | None, expected: str) -> None:
+def test_ipv6_address_of_the_best_kind_is_chosen(current: str | None, expected: str) -> None:
     before = None if current is None else ip_address(current)
     found = access_of(link(), socket.AF_INET6, SIX, [default(socket.AF_INET6, RTA_GATEWAY="fe80::1")], before)
     assert found is not None
@@ -104,7 +104,9 @@ def test_choice_of_the_ipv6_address(current: str | None, expected: str) -> None:
         (link(flags=0x10), [], ""),
     ],
 )
-def test_routes_that_count_as_way_to_the_internet(found: Message, routes: list[Message], gateway: str | None) -> None:
+def test_route_by_the_device_counts_as_way_to_the_internet(
+    found: Message, routes: list[Message], gateway: str | None
+) -> None:
     """A route with several next hops, and a device that leads to one other host, count as ways to the Internet."""
     access = access_of(found, socket.AF_INET, [address("10.0.0.2", length=24)], routes, None)
     assert (access is None) is (gateway is None)

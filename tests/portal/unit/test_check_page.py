@@ -203,7 +203,7 @@ def test_page_behind_a_relay_waits_briefly_for_a_second_subflow(monkeypatch: pyt
     assert looks == own_connection.MOST_WAITING * own_connection.LOOKS + 50 - own_connection.MOST_WAITING
 
 
-def test_page_without_a_throttler_shows_what_the_kernel_knows(tmp_path: Path) -> None:
+def test_page_without_a_throttler_shows_the_kernels_data(tmp_path: Path) -> None:
     with served(tmp_path / "nobody.sock") as client:
         assert "Multipath TCP with 2 subflows" in client.get("/", headers={"MPTCP-Client": MINE}).text
         page = client.get("/", headers={"MPTCP-Client": "10.77.9.9 4 10.77.8.2 3128"}).text

@@ -22,14 +22,14 @@ def answered_report(kernel: KernelView | None, **answer: Any) -> Report:
     return report(kernel, known | answer, Throttler.ANSWERED)
 
 
-def test_report_of_two_paths_with_a_cap_and_a_volume() -> None:
+def test_report_describes_two_paths_a_cap_and_a_volume() -> None:
     found = answered_report(MULTIPATH, subflows=[WIFI, LTE], budgets=[MONTH])
     assert found.transport is Transport.MULTIPATH
     assert found.headline == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
     assert found.lines == ("LTE is held to 5 Mbit/s by rule evening.", "month: 1.2 of 5 GB left.")
 
 
-def test_young_connection_is_said_to_have_subflows_so_far() -> None:
+def test_young_connection_has_its_subflows_so_far() -> None:
     found = answered_report(KernelView(True, 1, 1), subflows=[WIFI], **YOUNG)
     assert found.headline == "Multipath TCP with 1 subflow so far: Wi-Fi"
     assert "join a moment after" in found.lines[0]
@@ -38,7 +38,7 @@ def test_young_connection_is_said_to_have_subflows_so_far() -> None:
     )
 
 
-def test_old_connection_is_not_said_to_get_more_subflows() -> None:
+def test_old_connection_is_not_expected_to_get_more_subflows() -> None:
     """Defect: the headline ended with "so far" for as long as the page was open."""
     assert answered_report(KernelView(True, 1, 1), subflows=[WIFI]).headline == "Multipath TCP with 1 subflow: Wi-Fi"
     old = {"subflows": [WIFI, LTE], "time": 1000.0, "since": 990.0}
@@ -179,7 +179,7 @@ def test_kernel_decides_that_a_connection_is_plain_tcp() -> None:
         (None, Throttler.ABSENT, "You are connected", "cannot be told"),
     ],
 )
-def test_report_without_a_throttler_shows_what_the_kernel_knows(
+def test_report_without_a_throttler_has_the_kernels_data(
     kernel: KernelView | None, throttler: Throttler, headline: str, word: str
 ) -> None:
     # Ignore an answer that came without a question.

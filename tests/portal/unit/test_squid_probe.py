@@ -19,7 +19,7 @@ OURS = "Parent     : portal\nHost       : 127.0.0.1/3180/0\nFlags      : no-quer
 @pytest.mark.parametrize(
     ("states", "dead"), [([], False), (["Up"], False), (["Down"], True), (["Up", "Down"], True), (["Up", "Up"], False)]
 )
-def test_portal_counts_as_dead_while_a_worker_says_so(states: list[str], dead: bool) -> None:
+def test_portal_counts_as_dead_while_a_worker_reports_it(states: list[str], dead: bool) -> None:
     assert is_dead("".join(PARENTS % (OURS % state) for state in states), PORTAL) is dead
 
 

@@ -151,7 +151,7 @@ def site(
     container.off()
 
 
-def test_package_from_installation_to_purge(
+def test_package_works_from_installation_to_purge(
     site: Site, package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     container, node = site.container, site.testbed["proxy"]
@@ -236,7 +236,7 @@ def test_package_from_installation_to_purge(
     )
 
 
-def test_upgrade_from_an_earlier_package(
+def test_upgrade_from_an_earlier_package_succeeds(
     site: Site, package: Path, earlier_package: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The host uses proxy and throttler. New services are installed, but wait until they are enabled."""

@@ -97,7 +97,7 @@ def test_supervisor_ends_with_an_error_if_no_worker_listens(testbed: Testbed, st
     """Defect: only the coordinator was left, but the service stayed "active" and reported that it serves port 3128."""
     node, proxy = testbed["proxy"], start(NEVER_REVIVE)
     end_until_given_up(proxy, WORKERS)
-    message = f"Squid does not listen on port {PROXY_PORT}; why is said in"
+    message = f"Squid does not listen on port {PROXY_PORT}; the reason is in"
     wait_until(
         lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
     )
@@ -148,7 +148,7 @@ def test_missing_worker_is_reported_while_the_other_serves(testbed: Testbed, sta
     proxy = start(NEVER_REVIVE)
     origin = start_origin(testbed["origin"], {"file": 1000})
     end_until_given_up(proxy, WORKERS[1:])
-    message = f"port {PROXY_PORT}: 1 of 2 workers listen; why is said in"
+    message = f"port {PROXY_PORT}: 1 of 2 workers listen; the reason is in"
     wait_until(
         lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
     )

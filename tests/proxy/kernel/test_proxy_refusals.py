@@ -71,7 +71,7 @@ BROKEN = {
     ),
     "rules from a program": (
         GOOD.replace("http_access allow", "if 1 = 1\ninclude |/bin/true\nendif\nhttp_access allow"),
-        ":4: include |/bin/true: what a program prints cannot be checked",
+        ":4: include |/bin/true: the output of a program cannot be checked",
     ),
     "wrong netmask": (GOOD.replace("/8", "/33"), ":2: acl clients src 10.0.0.0/33: unknown netmask '33'"),
     "unknown access list": (GOOD.replace("allow clients", "allow client"), ":3: http_access allow client: ACL not"),

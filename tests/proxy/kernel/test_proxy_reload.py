@@ -192,7 +192,7 @@ def test_sigterm_stops_squid_and_returns_its_status(testbed: Testbed, require: C
 
 @pytest.mark.nightly(besides=("15",))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stop_right_after_the_start(testbed: Testbed, require: Callable[..., None], number: int) -> None:
+def test_stop_right_after_the_start_ends_squid(testbed: Testbed, require: Callable[..., None], number: int) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     process = start_unready(node)
@@ -211,7 +211,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stop_of_a_squid_that_does_not_handle_signals_yet(
+def test_stop_kills_a_squid_that_does_not_handle_signals_yet(
     testbed: Testbed, require: Callable[..., None], number: int
 ) -> None:
     """On a very busy machine Squid may start more slowly than a stop waits. The signal then kills it."""
@@ -328,7 +328,7 @@ def test_crash_of_squid_gives_a_nonzero_status(testbed: Testbed, require: Callab
     proxy = start_proxy(node, configuration(node, "workers 2"))
     os.kill(squid(proxy.process), signal.SIGKILL)
     assert proxy.process.wait(60) == 128 + signal.SIGKILL
-    assert "Squid ended by itself (signal SIGKILL); why is said" in proxy.process.output()
+    assert "Squid ended by itself (signal SIGKILL); the reason is" in proxy.process.output()
     # Orphaned workers would keep the port.
     assert namespace_processes(node.namespace) == ()
 

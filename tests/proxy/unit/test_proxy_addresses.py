@@ -47,7 +47,7 @@ def test_ipv4_address_equals_its_ipv6_form() -> None:
     assert not IPV6.public & Addresses.of("fe80::/10", "fc00::/7", "::1")
 
 
-def test_everybody_and_nobody() -> None:
+def test_all_addresses_and_the_empty_set() -> None:
     assert EVERYBODY - NOBODY == EVERYBODY
     assert EVERYBODY - EVERYBODY == NOBODY
     assert Addresses.common([]) == EVERYBODY

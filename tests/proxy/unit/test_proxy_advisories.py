@@ -34,7 +34,7 @@ def open_in(version: str) -> set[str]:
         ("not a version", set()),
     ],
 )
-def test_open_advisories_of_a_version(version: str, left_open: set[str]) -> None:
+def test_advisories_open_in_a_version_are_listed(version: str, left_open: set[str]) -> None:
     assert open_in(version) == left_open
     (finding,) = advisories(version)
     assert finding.status is (Status.WARN if left_open else Status.OK)
@@ -51,7 +51,7 @@ def test_mitigated_advisories_are_named() -> None:
     assert "CVE-2026-47729" in next(advisories("5.7-2+deb12u5")).text
 
 
-def test_fixes_in_squids_own_releases() -> None:
+def test_fixes_in_squids_own_releases_are_known() -> None:
     assert "CVE-2026-32748" not in {each.id for each in lacking("7.5")}
     assert "CVE-2026-32748" in {each.id for each in lacking("7.4")}
 

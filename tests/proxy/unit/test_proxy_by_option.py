@@ -66,7 +66,7 @@ def test_only_a_patched_proxy_opens_listeners_by_option() -> None:
         (PATCHED, "by its own option mptcp, which /s knows"),
     ],
 )
-def test_doctor_says_what_opens_the_listeners(squid: Squid, words: str) -> None:
+def test_doctor_reports_how_listeners_are_opened(squid: Squid, words: str) -> None:
     finding = host.listeners(squid)
     assert words in finding.text
     assert finding.status is Status.OK

@@ -181,17 +181,17 @@ def added(text: str, at: int = -1) -> Squid:
         (
             added("Processing: http_access allow all"),
             ["via on", "http_access deny all"],
-            'squid.conf:2: Squid reads "http_access allow all" here, this check "http_access deny all": what was',
+            'squid.conf:2: Squid reads "http_access allow all" here, this check "http_access deny all": Squid would',
         ),
         (
             lambda lines: squid({})(lines) + f"\n{STAMP}Processing: http_access allow all",
             ["via on"],
-            'squid.conf:1: Squid reads "http_access allow all" here, this check nothing: what was checked',
+            'squid.conf:1: Squid reads "http_access allow all" here, this check nothing: Squid would not act',
         ),
         (
             lambda lines: squid({})(lines[:1]),
             ["via on", "http_access deny all"],
-            'squid.conf:2: Squid reads nothing here, this check "http_access deny all": what was checked',
+            'squid.conf:2: Squid reads nothing here, this check "http_access deny all": Squid would not act',
         ),
         (
             added("Processing Configuration File: /etc/other.conf (depth 1)"),

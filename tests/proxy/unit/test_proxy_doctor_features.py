@@ -39,7 +39,7 @@ UPLOADS = ("tbf", "ifb", "nftables at ingress")
         ({}, [], FAIL, set()),
     ],
 )
-def test_finding_for_the_features_of_the_libraries(
+def test_doctor_reports_the_features_of_the_libraries(
     environment: dict[str, str], loaded: list[str], status: Status, left_out: set[str]
 ) -> None:
     finding = features.in_use(environment, loaded, Role.RELAY)
@@ -49,14 +49,14 @@ def test_finding_for_the_features_of_the_libraries(
     assert is_complete(finding)
 
 
-def test_finding_includes_the_counters_of_the_libraries() -> None:
+def test_doctor_reports_the_counters_of_the_libraries() -> None:
     environment = {"MPTCP_TURNS": "fair", "MPTCP_WITHOUT": "zero-read"}
     finding = features.in_use(environment, BOTH, Role.PROXY, {name: at for at, name in enumerate(COUNTERS, 1)})
     assert "; left out: zero-read; 1 turns, 2 cut, 3 writes joined, " in finding.text
     assert finding.text.endswith(", 8 clients that waited for a descriptor")
 
 
-def test_findings_for_available_kernel_features() -> None:
+def test_doctor_accepts_available_kernel_features() -> None:
     findings = list(features.of_throttler(dict.fromkeys((*NEEDED, *UPLOADS))))
     assert [finding.status for finding in findings] == [OK] * 7
     # A relay has no throttler, so nothing of it is tried.
@@ -112,7 +112,7 @@ def test_one_netfilter_backend_is_enough(results: features.Results, statuses: li
         ({"shim": "stayed plain TCP", "mptcp": None}, "", FAIL, "stayed plain TCP"),
     ],
 )
-def test_finding_for_the_preload_library(results: features.Results, error: str, status: Status, words: str) -> None:
+def test_doctor_judges_the_preload_library(results: features.Results, error: str, status: Status, words: str) -> None:
     finding = features.shim(results, "/x.so", error)
     assert finding.status is status
     assert words in finding.text

@@ -44,7 +44,7 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
         (["http_port 80", "http_port 81"], frozenset(), True, [(OK, "free"), (OK, "free")]),
     ],
 )  # fmt: skip
-def test_finding_for_each_port(
+def test_doctor_judges_each_port(
     texts: list[str], own: frozenset[int], root: bool, expected: list[tuple[Status, str]]
 ) -> None:
     sockets = [
@@ -70,7 +70,7 @@ def test_finding_for_each_port(
         (None, True, UNSEEN),
     ],
 )
-def test_finding_for_transparent_rules(rules: str | None, delivering: bool, status: Status) -> None:
+def test_doctor_judges_the_transparent_rules(rules: str | None, delivering: bool, status: Status) -> None:
     (finding,) = host.transparent(checked("http_port 3128", "http_port 80 tproxy"), rules, delivering)
     assert finding.status is status
     assert is_complete(finding)
@@ -91,7 +91,7 @@ def test_port_without_a_listener_of_a_running_proxy_is_a_failure(role: Role) -> 
     assert (finding.status, finding.text) == (OK, "free")
 
 
-def test_finding_for_the_status_of_the_running_service() -> None:
+def test_doctor_reports_the_status_of_the_running_service() -> None:
     assert list(host.service(None, Role.PROXY)) == []
     serving = Outcome(1, 1, 0, serving="serving: port 3128 by Multipath TCP")
     (finding,) = host.service(serving, Role.PROXY)
@@ -102,14 +102,14 @@ def test_finding_for_the_status_of_the_running_service() -> None:
     assert is_complete(finding)
 
 
-def test_finding_for_free_space() -> None:
+def test_doctor_judges_free_space() -> None:
     there, not_there = (host.room(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True))
     assert (there.status, not_there.status) == (OK, WARN)
     assert not_there.check == "room in /run/n"
     assert is_complete(not_there)
 
 
-def test_finding_for_the_configuration() -> None:
+def test_doctor_judges_the_configuration() -> None:
     bad = Problem("via maybe: no", "squid.conf", 3)
     odd = Problem("strange", "squid.conf", 4, warning=True)
     assert host.configuration(checked("via on", problems=(odd,)), "squid.conf", Role.PROXY).status is OK
@@ -157,7 +157,7 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
         (None, "reloads.json: Permission denied; root has a proxy reload", UNSEEN, "not seen without root"),
     ],
 )
-def test_finding_for_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
+def test_doctor_judges_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
     finding = host.last_reload(outcome, unknown, "relay.conf", "home", Role.RELAY)
     assert finding.status is status
     assert words in finding.text

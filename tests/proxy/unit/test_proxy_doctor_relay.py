@@ -58,7 +58,7 @@ def test_parents_that_squid_takes_for_dead_are_reported(
         (None, WARN, "read"),
     ],
 )
-def test_finding_for_the_subflow_limit(subflows: int | None, status: Status, words: str) -> None:
+def test_doctor_judges_the_subflow_limit(subflows: int | None, status: Status, words: str) -> None:
     assert_finding(relay.limit(subflows), status, words)
 
 
@@ -75,7 +75,7 @@ def test_finding_for_the_subflow_limit(subflows: int | None, status: Status, wor
                                       "MPTcpExtMPCapableSYNTXDisabled", "sysctl -w net.mptcp.blackhole_timeout=0"]),
     ],
 )  # fmt: skip
-def test_finding_for_multipath_tcp_that_the_kernel_gave_up(
+def test_doctor_reports_that_the_kernel_gave_up_multipath_tcp(
     seconds: str | None, counts: tuple[int, int], in_force: bool, status: Status, words: list[str]
 ) -> None:
     assert_finding(relay.blackhole(seconds, GivenUp(*counts), in_force), status, *words)
@@ -104,7 +104,7 @@ def test_plain_tcp_is_explained_by_the_kernel_if_it_gave_up() -> None:
         ([ETH, WLAN, Uplink("10.0.0.9", "")], FAIL, ["no interface has the address of the endpoint 10.0.0.9"]),
     ],
 )
-def test_finding_for_the_uplinks(endpoints: list[Uplink], status: Status, words: list[str]) -> None:
+def test_doctor_judges_the_uplinks(endpoints: list[Uplink], status: Status, words: list[str]) -> None:
     assert_finding(relay.uplinks(endpoints, [ETH, WLAN]), status, *words)
 
 
@@ -149,7 +149,7 @@ def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
         ([], WARN, ["nothing to look at"]),
     ],
 )
-def test_finding_for_the_routes_of_the_uplinks(
+def test_doctor_judges_the_routes_of_the_uplinks(
     found: list[tuple[Uplink, str, str]], status: Status, words: list[str]
 ) -> None:
     assert_finding(relay.routes(found, {101}), status, *words)
@@ -187,7 +187,7 @@ def test_outgoing_addresses_of_squid_are_read() -> None:
         ([], "Name or service not known", FAIL, "Name or service not known"),
     ],
 )
-def test_finding_for_a_parent(attempts: list[Attempt], error: str, status: Status, words: str) -> None:
+def test_doctor_judges_a_parent(attempts: list[Attempt], error: str, status: Status, words: str) -> None:
     assert_finding(relay.parent("p:3128", attempts, error), status, words)
 
 
@@ -208,14 +208,14 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
         (["a:1"], 2, Towards(), FAIL, "without the preload library (2 of its processes)"),
     ],
 )
-def test_finding_for_a_running_relay(
+def test_doctor_judges_a_running_relay(
     listed: list[str], unloaded: int, now: Towards, status: Status, words: str
 ) -> None:
     (finding,) = relay.running(listed, ["a:1"], unloaded, now)
     assert_finding(finding, status, words)
 
 
-def test_finding_for_a_relay_without_parents() -> None:
+def test_doctor_reports_a_relay_without_parents() -> None:
     assert_finding(relay.no_parent(""), FAIL, "cache_peer")
     assert_finding(relay.no_parent("/etc/relay.conf"), Status.UNSEEN, "/etc/relay.conf")
     (finding,) = relay.running([], ["192.0.2.1:3128"], 0, None)

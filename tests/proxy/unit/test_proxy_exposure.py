@@ -48,7 +48,7 @@ def exposed(*texts: str) -> list[str]:
     return [problem.text for problem in problems]
 
 
-def test_a_configuration_with_all_protections_has_no_warning() -> None:
+def test_configuration_with_all_protections_has_no_warning() -> None:
     assert exposed(*SHIPPED, *(line for part in PARTS.values() for line in part), *LET_IN) == []
     assert exposed("http_access allow localhost", "http_access deny all") == []
     by_squid = ["http_access deny to_localhost", "http_access deny to_linklocal"]

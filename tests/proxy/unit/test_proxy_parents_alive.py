@@ -52,7 +52,7 @@ def test_parent_is_up_if_all_workers_report_it_up() -> None:
     assert read_parents(page) == DOWN
 
 
-def test_summary_of_the_parents_states() -> None:
+def test_summary_names_the_parents_that_do_not_answer() -> None:
     assert summary({}) == ""
     assert summary({"one": True}) == "the parent answers"
     assert summary({"one": False}) == "DOES NOT ANSWER: one"

@@ -8,7 +8,7 @@ import pytest
 from mptcp_proxy.problem import Problem, errors
 
 
-def test_text_of_a_problem() -> None:
+def test_problem_is_shown_in_one_line() -> None:
     assert str(Problem("wrong", "f", 3, "right")) == "f:3: wrong (allowed: right)"
     assert str(Problem("odd", "f", warning=True)) == "f: warning: odd"
     assert str(Problem("caf\xe9 \x1b[2J\n\x07", "f")) == r"f: caf\xe9 \x1b[2J\n\x07".replace(r"\xe9", "\xe9")
@@ -25,5 +25,5 @@ def test_text_of_a_problem() -> None:
         ("http_port 3128 name=joe", "http_port 3128 name=joe"),
     ],
 )
-def test_text_of_a_problem_omits_passwords(text: str, shown: str) -> None:
+def test_problem_is_shown_without_passwords(text: str, shown: str) -> None:
     assert str(Problem(text, "f", 3)) == f"f:3: {shown}"

@@ -32,7 +32,7 @@ def test_picture_lists_plain_missing_and_incomplete_ports() -> None:
     )
 
 
-def test_number_of_expected_listeners() -> None:
+def test_expected_listeners_are_counted_by_port() -> None:
     ports = ("http_port 3128", "http_port 10.0.0.1:3129", "http_port 10.0.0.2:3129")
     configuration = (*ports, "if ${process_number} = 1", "http_port 3130", "endif")
     lines = [PhysicalLine("f", number, line) for number, line in enumerate(configuration, 1)]

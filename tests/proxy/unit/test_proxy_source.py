@@ -177,7 +177,11 @@ def test_bytes_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
         ("if ${process_number} = 1\ninclude DIR/if.conf\nendif", ("main.conf", 2), "if.conf: the file has an if"),
         ("include DIR/else.conf", ("else.conf", 2), "else: there is no if before it in this file"),
         ("if 1 = 1\ninclude DIR/open.conf\nendif", ("open.conf", 1), "if 1 = 2: there is no endif in this file"),
-        ("include DIR/${process_number}.conf", ("main.conf", 1), "${process_number}.conf: what the workers read would"),
+        (
+            "include DIR/${process_number}.conf",
+            ("main.conf", 1),
+            "${process_number}.conf: the workers would read different files",
+        ),
         ("include #DIR/x.conf", ("main.conf", 1), "/x.conf: there is no such file"),
         ("via on \\\n", ("main.conf", 1), "ends in the middle of a continued line"),
     ],

@@ -198,7 +198,7 @@ def test_only_usable_processors_are_counted() -> None:
 
 def test_default_is_one_worker_without_room_for_shared_memory() -> None:
     found = wanted([], Role.PROXY, 4, LEAST_SHARED - 1)
-    assert (found.count, found.reason) == (1, "/dev/shm has no room for what several share")
+    assert (found.count, found.reason) == (1, "/dev/shm has no room for the shared memory of several")
     assert wanted(list(statements(lines("workers 4"), "n")), Role.PROXY, 4, 0).count == 4
 
 
@@ -264,7 +264,7 @@ def test_shared_memory_of_a_running_service_is_found(monkeypatch: pytest.MonkeyP
         (["cache deny all", "shared_memory_locking on"], CACHE_MEM),
     ],
 )
-def test_size_of_the_shared_cache(texts: list[str], size: int) -> None:
+def test_size_of_the_shared_cache_follows_the_directives(texts: list[str], size: int) -> None:
     """Defect: the space was computed as if nothing were cached, and workers ended by SIGBUS when it was full."""
     configuration = list(statements(lines(*texts), "n"))
     assert shared_cache(configuration) == size

@@ -54,7 +54,7 @@ EXPORTED_ONCE int mptcp_copy(int fd);
 bool is_left_out(const char *feature);
 
 /* Counters of all processes of a Squid, in the file MPTCP_COUNTERS; mptcp_common/library_counters.py has the same names
- * in the same order. Without the file nobody sees them. */
+ * in the same order. Without the file they are only in this process. */
 enum counter {
 	TURNS, CUT_TURNS, JOINED_WRITES, JOINED_BYTES, PROMISED_WRITES, LATE_WRITERS, ZERO_READS, POSTPONED_ACCEPTS, COUNTERS
 };
@@ -77,7 +77,7 @@ static inline int port_of(const struct sockaddr *address, socklen_t length)
 	return 0;
 }
 
-/* Seconds since some moment. */
+/* Seconds of a monotonic clock. */
 static inline time_t now(void)
 {
 	struct timespec time;

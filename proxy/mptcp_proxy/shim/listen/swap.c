@@ -146,7 +146,7 @@ static bool is_no_name(const struct sockaddr_storage *name, socklen_t length)
 }
 
 /* Bind the MPTCP socket to the name of the TCP socket, which keeps it: SO_REUSEADDR allows both while neither listens
- * (socket(7)). So nobody can take the port in between. */
+ * (socket(7)). So no other program can take the port in between. */
 static bool carry_name(int tcp, int mptcp)
 {
 	struct sockaddr_storage name;

@@ -50,7 +50,7 @@ atomic_bool cut;
 static uint64_t salt;
 static unsigned int places;
 static atomic_uint accepts = 1; /* per listener, in the turn that begins */
-static atomic_bool in_vain;	/* one of the last turn failed */
+static atomic_bool in_vain;	/* an accept of the last turn failed */
 
 static pthread_mutex_t clients_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct client {
@@ -73,7 +73,7 @@ void start_turns(void)
 		salt = (uintptr_t)&salt;
 }
 
-/* ------------------------------------------------------------------------------------------------ whose they are */
+/* ----------------------------------------------------------------------------------------- owners of descriptors */
 
 /* ::ffff:192.0.2.1 is 192.0.2.1, and so is 64:ff9b::192.0.2.1: its first 64 bits cover all clients of a NAT64 (RFC
  * 6052). */
@@ -255,7 +255,7 @@ int part(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *fo
 	return others;
 }
 
-/* Each of *found* clients' share of a turn, with *room* for this many events of all. */
+/* The number of events in a turn for each of *found* clients, if there is *room* for so many events of all. */
 static int share_of(int found, int room)
 {
 	int share = TURN / found > 1 ? TURN / found : 1;
@@ -282,7 +282,7 @@ int add_clients(struct epoll_event *events, int count, int most, const uint16_t 
 	return count;
 }
 
-/* Twice as many as in the turn before, unless that had too many. */
+/* Allow twice as many accepts as in the turn before, unless one of those failed. */
 int add_accepts(struct epoll_event *events, int others, int count, int most)
 {
 	bool wait = false;

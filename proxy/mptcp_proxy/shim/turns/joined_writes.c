@@ -14,7 +14,8 @@
  * Nothing is held for a connection on which Squid does not wait for EPOLLOUT. At most half of the kernel's room is
  * held, so that it takes all at once. If it does not, for lack of memory, Squid may not write until the kernel has
  * taken the rest. If Squid closes the connection meanwhile, a copy of its descriptor keeps it until then. If the kernel
- * takes nothing of the rest for REST_SECONDS the connection is reset: its client must not mistake what it has for all.
+ * takes nothing of the rest for REST_SECONDS the connection is reset: its client must not take a part for the whole
+ * answer.
  *
  * The program sees an error in sending at its next write or read, as with data that the kernel holds. From then on
  * nothing is held. A forked child sends nothing of what its parent holds.
@@ -113,7 +114,7 @@ static bool send_joined(struct joined *joined)
 	return why == 0;
 }
 
-/* A client that sees a regular end must not mistake what it has for all. */
+/* After a regular end, a client would take the part that it has for the whole answer. */
 static void reset_at_close(int fd)
 {
 	const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };

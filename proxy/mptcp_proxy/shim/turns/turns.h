@@ -22,7 +22,7 @@
 
 /* Each place takes a descriptor, of an epoll, while one of its clients is there. Squid does not count these, and keeps
  * 100 free (RESERVED_FD): with more it would run out of descriptors in accept, and never accept again. If all places
- * are taken, clients share them and count as one. A random number decides with whom, so nobody can choose. */
+ * are taken, clients share them and count as one. A random number decides with whom, so no client can choose. */
 #define CLIENTS 64
 
 /* Of descriptors: those with events without asking the kernel, those of them that had one in this turn, and those with
