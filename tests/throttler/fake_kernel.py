@@ -303,7 +303,7 @@ class FakeKernel:
 
     @property
     def access(self) -> KernelAccess:
-        async def nothing_left(backend: str, settings: Settings) -> None:
+        async def log_removal(backend: str, settings: Settings) -> None:
             self.log.append(f"remove what is not {backend}")
 
         def events() -> FakeEvents:
@@ -314,7 +314,7 @@ class FakeKernel:
             REAL,
             traffic_control=lambda _: self.traffic_control,  # type: ignore[arg-type, return-value]
             netfilter=lambda _: ("iptables", self.netfilter),
-            remove_other_backends=nothing_left,
+            remove_other_backends=log_removal,
             upload_missing=lambda: None,
             upload_traffic_control=lambda _: self.upload_traffic_control,
             upload_netfilter=lambda _: self.upload_netfilter,

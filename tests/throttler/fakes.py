@@ -34,7 +34,7 @@ class FakeTrafficControl:
 
     async def prepare(self) -> None:
         self.problems = []
-        self.log.append("take root")
+        self.log.append("replace root qdisc")
         self.prepared = True
 
     def want_gso(self, limit: Callable[[int], int]) -> None:
@@ -55,7 +55,7 @@ class FakeTrafficControl:
         for spec in specs:
             self._refuse_some(f"set class {spec.minor:x}")
             self.classes[spec.minor] = spec
-            self.log.append(f"class {spec.minor:x} {spec.rate}")
+            self.log.append(f"set class {spec.minor:x} to {spec.rate}")
 
     def _refuse_some(self, what: str) -> None:
         if self.refusals:
@@ -65,11 +65,11 @@ class FakeTrafficControl:
     async def delete_classes(self, minors: Iterable[int]) -> None:
         for minor in minors:
             self.classes.pop(minor, None)
-            self.log.append(f"no class {minor:x}")
+            self.log.append(f"delete class {minor:x}")
 
     async def restore(self) -> None:
         self.classes.clear()
-        self.log.append("give root back")
+        self.log.append("restore root qdisc")
 
 
 class FakeNetfilter:
@@ -108,14 +108,16 @@ class FakeNetfilter:
             if four_tuple not in self.entries and len(self.entries) >= self.room:
                 raise KernelError("add set entries: the set is full")
             self.entries[four_tuple] = target
-            self.log.append(f"{four_tuple.remote_port} to {target.minor:x}")
+            self.log.append(f"set entry {four_tuple.remote_port} to {target.minor:x}")
 
     def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
         self._refuse_some(entries)
         if self.only_in_turns:
             return False
         self.entries.update(entries)
-        self.log += [f"{four_tuple.remote_port} at once to {target.minor:x}" for four_tuple, target in entries.items()]
+        self.log += [
+            f"set entry {four_tuple.remote_port} at once to {target.minor:x}" for four_tuple, target in entries.items()
+        ]
         return True
 
     def _refuse_some(self, entries: Iterable[FourTuple]) -> None:
@@ -126,7 +128,7 @@ class FakeNetfilter:
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
         for four_tuple in four_tuples:
             self.entries.pop(four_tuple, None)
-            self.log.append(f"not {four_tuple.remote_port}")
+            self.log.append(f"delete entry {four_tuple.remote_port}")
 
     async def remove(self) -> None:
         if self.refuses_removal:

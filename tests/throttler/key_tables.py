@@ -43,7 +43,7 @@ _OF_TYPES: Final = {get_args(each)[1].description for each in vars(answers).valu
 
 
 def with_tables(page: str) -> str:
-    """Return *page* with its tables generated anew."""
+    """Return *page* with its tables generated again."""
     return _TABLE.sub(lambda found: found[0].partition("\n")[0] + "\n\n" + _table(found) + "\n<!-- end -->", page)
 
 

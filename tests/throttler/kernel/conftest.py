@@ -55,7 +55,7 @@ def ordinary() -> Iterator[None]:
 
 
 @pytest.fixture
-def untouched(site: Site) -> Iterator[None]:
+def unchanged_kernel(site: Site) -> Iterator[None]:
     """Check after the test that its throttler has left the kernel unchanged."""
     with check_untouched(site):
         yield

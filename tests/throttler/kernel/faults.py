@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Helpers for the kernel tests of faults: traffic that must not stop, and the time until everything is restored.
 
-Both have limits that depend on the load of the machine. A test must not fail because another suite runs beside it, but
+Both have limits that depend on the load of the machine. A test must not fail because another suite runs meanwhile, but
 it must fail if something that took a second takes a minute.
 """
 
@@ -82,8 +82,8 @@ class Pulse:
 
     def __init__(self, client: socket.socket, proxy: socket.socket | None) -> None:
         """Start. *proxy* is the socket of the other end, or None if a program there sends back each byte."""
-        self._beside = _loopback()
-        self._rounds, self._reference = _Rounds(client, proxy), _Rounds(*self._beside)
+        self._loopback_sockets = _loopback()
+        self._rounds, self._reference = _Rounds(client, proxy), _Rounds(*self._loopback_sockets)
 
     @property
     def count(self) -> int:
@@ -98,7 +98,7 @@ class Pulse:
         """Stop. Raises AssertionError if the traffic had broken off, or had paused for longer than `LONGEST_GAP`."""
         self._rounds.end()
         self._reference.end()
-        for each in self._beside:
+        for each in self._loopback_sockets:
             each.close()
         assert self._rounds.error is None, self._rounds.error
         assert self._rounds.count > 0
@@ -137,29 +137,31 @@ def seconds_until(holds: Callable[[], bool], timeout: float = GENEROUS, clock: C
     The time of the last, successful check is not counted: most of the time of a check of the kernel is spent in its
     programs.
     """
-    began = looked = clock()
+    began = checked = clock()
 
-    def look() -> bool:
-        nonlocal looked
-        looked = clock()
+    def check() -> bool:
+        nonlocal checked
+        checked = clock()
         return holds()
 
-    until(look, timeout)
-    return looked - began
+    until(check, timeout)
+    return checked - began
 
 
-def soon_right_again(damage: Callable[[], object], right: Callable[[], bool], clock: Clock = time.monotonic) -> float:
-    """Do *damage*, up to three times, until *right* holds within the aim. Return the seconds it took, by *clock*.
+def repair_seconds(
+    damage: Callable[[], object], is_repaired: Callable[[], bool], clock: Clock = time.monotonic
+) -> float:
+    """Do *damage*, up to three times, until *is_repaired* holds within the allowed time. Return the seconds it took.
 
-    Raises AssertionError if no attempt was within the aim.
+    Raises AssertionError if no attempt was in time.
     """
     tried = []
     for _ in range(ATTEMPTS):
         damage()
-        tried.append(timed(right, clock))
-        if tried[-1].within_aim:
+        tried.append(timed(is_repaired, clock))
+        if tried[-1].is_in_time:
             return tried[-1].seconds
-    raise AssertionError(f"right again within none of the aims: {tried}")
+    raise AssertionError(f"repaired within none of the allowed times: {tried}")
 
 
 class Timed(NamedTuple):
@@ -169,7 +171,7 @@ class Timed(NamedTuple):
     allowed: float
 
     @property
-    def within_aim(self) -> bool:
+    def is_in_time(self) -> bool:
         return self.seconds <= self.allowed
 
 

@@ -28,12 +28,12 @@ class Bomb:
 
     def __init__(self, words: str, number: int) -> None:
         self.lit = False
-        self._words, self._left = words, number
+        self._words, self._changes_left = words, number
 
     def changed(self, what: str) -> None:
         if self.lit and self._words in what:
-            self._left -= 1
-            if not self._left:
+            self._changes_left -= 1
+            if not self._changes_left:
                 print(f"killed after: {what}", flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
 

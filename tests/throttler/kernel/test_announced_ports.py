@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from throttler_site import PORT, Site, ask, connected, listening, running, until
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("unchanged_kernel")]
 
 ANNOUNCED = 4000
 ENDPOINT = ["ip", "mptcp", "endpoint"]
 
 
 @pytest.fixture(autouse=True)
-def announced(site: Site, untouched: None) -> Iterator[None]:
+def announced(site: Site, unchanged_kernel: None) -> Iterator[None]:
     site.proxy.run([*ENDPOINT, "add", site.proxy.address("wan0"), "port", str(ANNOUNCED), "id", "9", "signal"])
     yield
     site.proxy.run([*ENDPOINT, "delete", "id", "9"])

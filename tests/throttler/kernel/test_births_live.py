@@ -15,7 +15,7 @@ from throttler_site import Site, connection, running, until
 
 from mptcp_lab.testbed.services import Throttler
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("unchanged_kernel")]
 SEGMENT = 1400
 """Bytes; less than one MSS."""
 

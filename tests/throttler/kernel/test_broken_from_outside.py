@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from bpf_objects import FOREIGN, detach, numbers, opened_map
-from throttler_site import EVERYTHING, Site, ask, both_known, connection, make_site, running, until
+from throttler_site import EVERYTHING, Site, ask, both_subflows_known, connection, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
@@ -35,7 +35,7 @@ class Scene:
         return self.site.proxy.run(["sh", "-c", command]).stdout
 
     def kernel(self) -> str:
-        """Return a dump of the kernel without values that change by themselves or when a device is made anew."""
+        """Return a dump of the kernel without values that change by themselves or when a device is created again."""
         text = re.sub(
             r"counter packets \d+ bytes \d+|packets \d+ bytes \d+|link/ether \S+|initval \S+|^\d+: ",
             "",
@@ -57,7 +57,7 @@ class Scene:
         """Return whether no cap is anticipated any longer, and the kernel has the caps in both directions."""
         shown = ask(self.throttler.socket)
         return (
-            both_known(self.throttler.socket)
+            both_subflows_known(self.throttler.socket)
             and shown["in_step"]
             and (shown["counters"]["entries"], shown["counters"]["upload_entries"]) == (1, 1)
             and len(self.site.entries()) == 1

@@ -41,9 +41,9 @@ class Site(ThrottledSite):
 
     origin: Origin
 
-    def begin(self, after: str, anew: bool = True) -> Throttler:
+    def begin(self, after: str, reset_ledger: bool = True) -> Throttler:
         self.policy.write_text(POLICY % after)
-        if anew:
+        if reset_ledger:
             self.quota("reset")
         return self.start(POLICY % after)
 
@@ -72,10 +72,10 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "bpf-pacing")
     testbed = make_module_testbed()
     origin = start_origin(testbed["origin"], {"small": SMALL, "big": BIG, "endless": 400_000_000})
-    return Site.on(testbed, origin, settings={"ledger": str(testbed.directory / "ledger.sqlite")})
+    return Site.start_on(testbed, origin, settings={"ledger": str(testbed.directory / "ledger.sqlite")})
 
 
-def is_near(used: int, downloaded: int) -> bool:
+def is_nearly_equal(used: int, downloaded: int) -> bool:
     return abs(used - downloaded) <= max(0.01 * downloaded, 65_536)
 
 
@@ -85,9 +85,9 @@ def test_long_and_short_downloads_are_counted_completely(site: Site, family: int
     throttler = site.begin("5 GB")
     downloaded = site.download("big", family)
     downloaded += sum(site.download("small", family) for _ in range(30))
-    wait_until(lambda: is_near(site.used(), downloaded), f"{downloaded} bytes are counted")
+    wait_until(lambda: is_nearly_equal(site.used(), downloaded), f"{downloaded} bytes are counted")
     site.stop_cleanly(throttler)
-    assert is_near(site.used(), downloaded)
+    assert is_nearly_equal(site.used(), downloaded)
 
 
 @pytest.mark.nightly
@@ -99,7 +99,7 @@ def test_kills_during_a_transfer_neither_lose_nor_double_count_bytes(site: Site)
     for megabytes in (2, 6, 10):
         wait_until(lambda least=megabytes: site.used() > least * 1e6, "the ledger counts the download")  # type: ignore[misc]
         throttler.process.kill()
-        throttler = site.begin("5 GB", anew=False)
+        throttler = site.begin("5 GB", reset_ledger=False)
     assert client.running, "the download lasts longer than the kills"
     site.abort(client)
     wait_until(lambda: not throttler.status()["connections"], "the connection is gone")

@@ -38,7 +38,7 @@ ENDPOINT_NETWORK = "10.77.2.100/30"
 PAUSE = 0.02
 """Seconds for the handshakes of the joins."""
 ENOUGH = 300
-"""Minimum number of joins. The test goes on until it has them."""
+"""Minimum number of joins. The test continues until these joins have happened."""
 
 
 class Endpoints:

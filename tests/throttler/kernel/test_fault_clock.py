@@ -22,7 +22,7 @@ from mptcp_lab.testbed import Process
 from mptcp_lab.testbed.commands import run
 from mptcp_lab.testbed.services import program, throttler_mounts, wait_until
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("unchanged_kernel")]
 
 DAY = 86_400
 NOON = datetime(2026, 11, 18, 11, 0, tzinfo=UTC)
@@ -149,7 +149,7 @@ def throttling(site: Site, library: Path, clock: Clock, local_time: Path) -> Ite
     try:
         yield process
     except BaseException:
-        print(process.output())  # pytest shows it beside the failure
+        print(process.output())  # pytest shows it with the failure
         raise
     finally:
         code = process.stop(GENEROUS)
@@ -164,7 +164,7 @@ def local_time(site: Site) -> Path:
     return file
 
 
-def only_these_are_capped(site: Site, *more: str) -> bool:
+def has_only_expected_caps(site: Site, *more: str) -> bool:
     """Return whether only `ALWAYS` and *more* are capped. Raises AssertionError if `ALWAYS` is not capped."""
     found = clients(site.entries())
     assert ALWAYS in found, found
@@ -181,9 +181,9 @@ def test_caps_follow_a_clock_that_is_set_by_a_day_and_back(
         for _ in range(2):
             rounds = pulse.count
             clock.set(datetime.fromtimestamp(NOON.timestamp() + days * DAY, UTC))
-            until(lambda: only_these_are_capped(site), timeout=GENEROUS)
+            until(lambda: has_only_expected_caps(site), timeout=GENEROUS)
             clock.set(NOON)
-            until(lambda: only_these_are_capped(site, IN_THE_WINDOW), timeout=GENEROUS)
+            until(lambda: has_only_expected_caps(site, IN_THE_WINDOW), timeout=GENEROUS)
             until(lambda before=rounds: pulse.count > before, timeout=GENEROUS)  # type: ignore[misc]
 
 
@@ -199,10 +199,10 @@ def test_new_local_time_zone_moves_no_window(site: Site, library: Path, clock: C
         shown = run(["nsenter", "--target", str(process.pid), "--mount", "date", "+%Z"]).stdout.strip()
         assert shown in ("NZDT", "NZST")
         for seconds in (0, 3600, 0):
-            # The clock moves, too, within the window, so that the throttler decides everything anew.
+            # The clock moves, too, within the window, so that the throttler decides about all connections again.
             clock.set(datetime.fromtimestamp(NOON.timestamp() + seconds, UTC))
             deadline = time.monotonic() + 2
-            until(lambda: only_these_are_capped(site, IN_THE_WINDOW) and time.monotonic() > deadline, timeout=GENEROUS)  # noqa: B023
+            until(lambda: has_only_expected_caps(site, IN_THE_WINDOW) and time.monotonic() > deadline, timeout=GENEROUS)  # noqa: B023
         # The policy's zone still counts: it is Tuesday, 23:00, in Berlin, and Wednesday, 11:00, in Auckland.
         clock.set(datetime(2026, 11, 17, 22, 0, tzinfo=UTC))
-        until(lambda: only_these_are_capped(site), timeout=GENEROUS)
+        until(lambda: has_only_expected_caps(site), timeout=GENEROUS)

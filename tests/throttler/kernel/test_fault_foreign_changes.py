@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from bpf_objects import FOREIGN, detach, numbers, opened_map
-from faults import GENEROUS, NEVER, Pulse, soon_right_again, traffic
+from faults import GENEROUS, NEVER, Pulse, repair_seconds, traffic
 from throttler_site import EVERYTHING, Site, ask, clients, connected, listening, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
@@ -31,7 +31,7 @@ PROGRAMS = 2
 """Number of the throttler's BPF programs: one limits sockets, the other counts what they carried."""
 DOWNLOADS, UPLOADS = "inet mptcp_throttler", "netdev mptcp_throttler"
 Damage = Callable[[], object]
-Right = Callable[[], bool]
+IsRepaired = Callable[[], bool]
 
 
 @dataclass
@@ -176,7 +176,7 @@ def test_own_changes_are_not_taken_for_foreign_ones(scene: Scene) -> None:
     assert scene.count()["noticed"] == before
 
 
-def detach_program(scene: Scene, place: int) -> tuple[Damage, Right]:
+def detach_program(scene: Scene, place: int) -> tuple[Damage, IsRepaired]:
     """Return two functions: one detaches the BPF program at *place*, the other checks that it is attached again."""
     pid, detached = scene.throttler.process.pid, [0]
 
@@ -187,7 +187,9 @@ def detach_program(scene: Scene, place: int) -> tuple[Damage, Right]:
     return damage, lambda: detached[0] not in (found := numbers(pid, "link")) and len(found) == PROGRAMS
 
 
-def change_entries(scene: Scene, damaged: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]) -> tuple[Damage, Right]:
+def change_entries(
+    scene: Scene, damaged: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]
+) -> tuple[Damage, IsRepaired]:
     """Return two functions: one changes the map of births as *damaged* says, the other checks that it is restored."""
     pid = scene.throttler.process.pid
     with opened_map(pid, BIRTHS) as (bpf, table):
@@ -200,14 +202,14 @@ def change_entries(scene: Scene, damaged: Callable[[dict[bytes, bytes]], dict[by
             bpf.delete_batch(table, b"".join(before.keys() - wanted.keys()))
             bpf.update_batch(table, b"".join(wanted), b"".join(wanted.values()))
 
-    def right() -> bool:
+    def is_repaired() -> bool:
         with opened_map(pid, BIRTHS) as (bpf, table):
             return dict(bpf.entries(table)) == before
 
-    return damage, right
+    return damage, is_repaired
 
 
-def remove_file(path: Path) -> tuple[Damage, Right]:
+def remove_file(path: Path) -> tuple[Damage, IsRepaired]:
     before = path.stat()
     return path.unlink, lambda: path.exists() and stat.S_IFMT(path.stat().st_mode) == stat.S_IFMT(before.st_mode)
 
@@ -216,7 +218,7 @@ def state_file(scene: Scene, name: str) -> Path:
     return Path(f"/proc/{scene.throttler.process.pid}/root/run/mptcp-throttler", name)
 
 
-WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Damage, Right]]] = {
+WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Damage, IsRepaired]]] = {
     "a BPF program is detached": lambda scene: detach_program(scene, 0),
     "the other BPF program is detached": lambda scene: detach_program(scene, 1),
     "a BPF map has lost its entries": lambda scene: change_entries(scene, lambda _: {}),
@@ -235,14 +237,14 @@ WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Damage, Right]]] = {
 @with_comparisons("nftables")
 @pytest.mark.parametrize("what", WITHOUT_NOTICE)
 def test_change_without_a_notice_is_found_by_comparison(scene: Scene, what: str) -> None:
-    put_right(scene, *WITHOUT_NOTICE[what](scene), "does not tell")
+    damage_and_check(scene, *WITHOUT_NOTICE[what](scene), "does not tell")
 
 
 def check_repair(scene: Scene, command: str, who: str) -> None:
-    put_right(scene, lambda: scene.site.proxy.run(["sh", "-c", command]), scene.shaped, who)
+    damage_and_check(scene, lambda: scene.site.proxy.run(["sh", "-c", command]), scene.shaped, who)
 
 
-def put_right(scene: Scene, damage: Damage, right: Right, who: str) -> None:
+def damage_and_check(scene: Scene, damage: Damage, is_repaired: IsRepaired, who: str) -> None:
     before, known_length, rounds = scene.count(), len(scene.throttler.process.output()), scene.pulse.count
 
     def change_lines() -> list[str]:
@@ -250,7 +252,7 @@ def put_right(scene: Scene, damage: Damage, right: Right, who: str) -> None:
             each for each in scene.throttler.process.output()[known_length:].splitlines() if "it was changed by" in each
         ]
 
-    took = soon_right_again(damage, right)
+    took = repair_seconds(damage, is_repaired)
     print(f"repaired after {took:.2f} s; longest pause so far {scene.pulse.longest:.2f} s")
     until(lambda: bool(change_lines()), timeout=GENEROUS)
     assert all(who in line for line in change_lines()), change_lines()

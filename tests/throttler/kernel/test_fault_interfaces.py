@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faults import GENEROUS, NEVER, soon_right_again, traffic
+from faults import GENEROUS, NEVER, repair_seconds, traffic
 from throttler_site import POLICY, Site, ask, clients, connection, running, until
 
 from mptcp_lab.testbed import Testbed
@@ -119,7 +119,7 @@ def test_recreated_interface_is_shaped_again(host: Site, throttler: Throttler) -
     wait_for_failed_attempts(throttler)
     output = throttler.process.output()
     assert (output.count(GONE), output.count("ERROR"), output.count("differ")) == (1, 0, 0), output
-    took = soon_right_again(lambda: recreate_extra0(host, throttler), lambda: is_shaped(host, "extra0"))
+    took = repair_seconds(lambda: recreate_extra0(host, throttler), lambda: is_shaped(host, "extra0"))
     print(f"shaped again after {took:.2f} s")
     until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=GENEROUS)
 

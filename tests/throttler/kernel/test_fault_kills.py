@@ -14,7 +14,7 @@ from throttler_site import POLICY, Site, clients, connected, listening, running,
 
 from mptcp_lab.testbed.services import program, throttler_mounts
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("unchanged_kernel")]
 
 KILLS = 4
 UNCAPPED = "version: 1\nrules: []\n"

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from faults import GENEROUS, traffic
 from small_disk import fill, small_disk
-from throttler_site import Site, ask, both_known, clients, connected, connection, listening, running, until
+from throttler_site import Site, ask, both_subflows_known, clients, connected, connection, listening, running, until
 
 from mptcp_lab.testbed.services import Throttler, program, throttler_mounts, write_throttler_config
 
@@ -164,7 +164,7 @@ def test_full_disk_keeps_caps_and_usage_is_written_later(site: Site, ledger_disk
 def test_budget_on_a_read_only_disk_is_refused_and_caps_stay(site: Site, ledger_disk: Path) -> None:
     site.policy.write_text(CAPPED)
     with running(site) as throttler, connection(site) as ends, traffic(ends):
-        until(lambda: both_known(throttler.socket), timeout=GENEROUS)
+        until(lambda: both_subflows_known(throttler.socket), timeout=GENEROUS)
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
         # Each mount has its own read-only flag, and the throttler has its own mount.
         remount = ["nsenter", "--target", str(throttler.process.pid), "--mount", "mount", "-o"]
@@ -255,7 +255,7 @@ def overwrite_pages(ledger: Path) -> bytes:
     """Overwrite all pages of the database except the first. Return their previous content."""
     with closing(sqlite3.connect(ledger, timeout=10, isolation_level=None)) as database:
         ((page,),) = database.execute("PRAGMA page_size").fetchall()
-        until(lambda: moved_log_into_ledger(database, ledger), timeout=GENEROUS)
+        until(lambda: move_log_into_ledger(database, ledger), timeout=GENEROUS)
         before = ledger.read_bytes()[page:]
         assert before
         with ledger.open("r+b") as file:
@@ -267,7 +267,7 @@ def overwrite_pages(ledger: Path) -> bytes:
     return before
 
 
-def moved_log_into_ledger(database: sqlite3.Connection, ledger: Path) -> bool:
+def move_log_into_ledger(database: sqlite3.Connection, ledger: Path) -> bool:
     """Move all pages from the write-ahead log into *ledger*. Return whether that succeeded.
 
     If so, no other process can write before the ROLLBACK.

@@ -3,7 +3,7 @@
 
 The proxy announces a second address (ADD_ADDR, RFC 8684, 3.4.1), and the client joins it from Ethernet. Ethernet has
 the cap, and now has two subflows, one to each address. If the announcing endpoint is removed with the address, the
-kernel closes the subflow, and the client joins anew when both are restored. Otherwise the subflow waits.
+kernel closes the subflow, and the client joins again when both are restored. Otherwise the subflow waits.
 """
 
 from __future__ import annotations

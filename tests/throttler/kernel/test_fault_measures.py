@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import faults
 import pytest
 import time_limit
-from faults import AIM, LONGEST_GAP, Pulse, allowed, longest_gap, soon_right_again
+from faults import AIM, LONGEST_GAP, Pulse, allowed, longest_gap, repair_seconds
 from throttler_site import until
 from time_limit import BUSY
 
@@ -40,7 +40,7 @@ def test_allowed_time_grows_with_load_up_to_a_limit() -> None:
 
 
 def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The damage is repaired after 0.3 s, by a clock that advances with each check, but the aim is 0.1 s.
+    """The damage is repaired after 0.3 s, by a clock that advances with each check, but the allowed time is 0.1 s.
 
     The load of the machine is ignored.
     """
@@ -52,16 +52,16 @@ def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> No
     def damage() -> None:
         damaged.append(now)
 
-    def right() -> bool:
+    def is_repaired() -> bool:
         nonlocal now
         now += 0.125
         return now > damaged[-1] + 0.3
 
-    with pytest.raises(AssertionError, match="right again within none"):
-        soon_right_again(damage, right, lambda: now)
+    with pytest.raises(AssertionError, match="repaired within none"):
+        repair_seconds(damage, is_repaired, lambda: now)
     assert len(damaged) == faults.ATTEMPTS
-    # A single attempt within the aim is enough.
-    took = soon_right_again(damage, lambda: len(damaged) > 4 or right(), lambda: now)
+    # A single attempt in time is enough.
+    took = repair_seconds(damage, lambda: len(damaged) > 4 or is_repaired(), lambda: now)
     assert took == 0
     assert len(damaged) == 5
 

@@ -94,13 +94,13 @@ class Storm:
         )
 
 
-def in_the_kernel(site: Site) -> set[str]:
+def kernel_subflows(site: Site) -> set[str]:
     """Return the client's end of every subflow that the kernel has."""
     listing = site.proxy.run(["ss", "-Htn", "state", "established", "sport", "=", f":{PORT}"]).stdout
     return {line.split()[3].replace("[::ffff:", "").replace("]", "") for line in listing.splitlines()}
 
 
-def in_the_status(throttler: Throttler) -> set[str]:
+def status_subflows(throttler: Throttler) -> set[str]:
     connections = ask(throttler.socket)["connections"]
     return {each["remote"] for one in connections for each in one["subflows"]}
 
@@ -134,7 +134,7 @@ def traffic_during_the_storm(site: Site) -> Iterator[None]:
         client.settimeout(GENEROUS)
         client.connect((site.proxy.service_address(), PORT))
         with traffic((client, None)):
-            wait_until(lambda: len(in_the_kernel(site)) == 2, "both subflows", timeout=GENEROUS)
+            wait_until(lambda: len(kernel_subflows(site)) == 2, "both subflows", timeout=GENEROUS)
             yield
 
 
@@ -149,7 +149,7 @@ def check_recovery(storm: Storm, site: Site, throttler: Throttler) -> None:
     tried = []
 
     def has(subflows: int) -> bool:
-        return len(in_the_kernel(site)) == subflows
+        return len(kernel_subflows(site)) == subflows
 
     for number in range(ROUNDS):
         count = COUNT if number < ROUNDS - 1 else 3
@@ -161,16 +161,16 @@ def check_recovery(storm: Storm, site: Site, throttler: Throttler) -> None:
             site.proxy.run(["tc", "qdisc", "del", "dev", "wan0", "root"])
         finally:
             process.signal(signal.SIGCONT)
-        wanted = in_the_kernel(site)
+        wanted = kernel_subflows(site)
         capped = {end.replace(":", " ") for end in wanted if end.startswith("10.77.1.")}
 
         def is_correct(wanted: set[str] = wanted, capped: set[str] = capped) -> bool:
             # Entries of ended subflows stay for a while, in case data are still in flight.
-            return in_the_status(throttler) == wanted and site.entries().keys() >= capped and is_shaped(site)
+            return status_subflows(throttler) == wanted and site.entries().keys() >= capped and is_shaped(site)
 
         tried.append(timed(is_correct))
         print(f"{len(wanted)} subflows: {tried[-1].seconds:.2f} s later")
-    assert any(each.within_aim for each in tried), tried
+    assert any(each.is_in_time for each in tried), tried
     counters = ask(throttler.socket)["counters"]["observers"]
     output = process.output()
     # Events really were lost, and the test does not merely assume it.
@@ -178,7 +178,7 @@ def check_recovery(storm: Storm, site: Site, throttler: Throttler) -> None:
     assert counters["segments_dropped"] > COUNT
     assert "path-manager events lost" in output
     assert re.search(r"\d+ segments dropped by the capture buffer", output)
-    assert in_the_kernel(site) == in_the_status(throttler)
+    assert kernel_subflows(site) == status_subflows(throttler)
 
 
 def is_shaped(site: Site) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from faults import GENEROUS, NEVER, soon_right_again, traffic
+from faults import GENEROUS, NEVER, repair_seconds, traffic
 from throttler_site import Site, clients, connected, listening, running, until
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
@@ -45,14 +45,14 @@ class Scene:
     connect: Callable[[], None]
     """Opens another connection."""
 
-    def said(self, words: str) -> int:
+    def count_in_log(self, words: str) -> int:
         return self.throttler.process.output().count(words)
 
     def put_foreign_root(self) -> None:
         """Put a foreign root qdisc on wan1, and wait until the throttler has noticed it."""
-        before = self.said(REFUSED)
+        before = self.count_in_log(REFUSED)
         tc(self.site, "qdisc replace dev wan1 root handle 7: pfifo_head_drop limit 100")
-        until(lambda: self.said(REFUSED) > before, timeout=GENEROUS)
+        until(lambda: self.count_in_log(REFUSED) > before, timeout=GENEROUS)
 
     def has_caps(self, count: int) -> bool:
         """Return whether *count* connections have a cap, each with a class of its own."""
@@ -106,17 +106,17 @@ def test_new_caps_work_on_the_other_interface_until_both_are_shaped_again(site: 
             scene.connect()
             until(lambda count=count: scene.has_caps(count), timeout=GENEROUS)  # type: ignore[misc]
         assert FOREIGN_QDISC in tc(site, "qdisc show dev wan1")
-        assert (scene.said(LEFT_OUT), scene.said(BACK)) == (1, 0)
+        assert (scene.count_in_log(LEFT_OUT), scene.count_in_log(BACK)) == (1, 0)
 
         def remove_foreign_root() -> None:
             if FOREIGN_QDISC not in tc(site, "qdisc show dev wan1"):  # This is another attempt.
                 scene.put_foreign_root()
             tc(site, "qdisc del dev wan1 root")
 
-        took = soon_right_again(remove_foreign_root, lambda: caps(site, "wan1") == caps(site, "wan0"))
+        took = repair_seconds(remove_foreign_root, lambda: caps(site, "wan1") == caps(site, "wan0"))
         print(f"shaped again after {took:.2f} s")
         assert scene.has_caps(3)
-        assert scene.said(LEFT_OUT) == scene.said(BACK)
+        assert scene.count_in_log(LEFT_OUT) == scene.count_in_log(BACK)
         scene.connect()
         until(lambda: scene.has_caps(4) and caps(site, "wan1") == caps(site, "wan0"), timeout=GENEROUS)
     site.assert_nothing_left(before)

@@ -39,7 +39,7 @@ LEAST_PER_SECOND = PER_SECOND / 5
 prints the rate that was reached. The limit is this low because sender, proxy and throttler share the processors with
 other programs."""
 LEAST_GUESSES = PER_SECOND / 2
-"""Guessed HMACs that the kernel must refuse per second. Two processors refuse all 10,000 even beside other work."""
+"""Guessed HMACs that the kernel must refuse per second. Two processors refuse all 10,000 even under other load."""
 PATIENCE = 120.0
 """Seconds in which the flood must reach that rate."""
 BACKLOG = 4096
@@ -52,8 +52,8 @@ LEAST_READ = LEAST_PER_SECOND * SECONDS
 """Minimum number of segments that the throttler must read. It reads for half of the time of a processor."""
 MOST_COST = 15.0
 """Maximum CPU time of the daemon for one segment, with everything else that it does, relative to the time that only
-parsing a segment takes. The ratio does not depend on the speed of the machine. Beside busy loops, when the daemon reads
-fewer segments at once, it was 9.6."""
+parsing a segment takes. The ratio does not depend on the speed of the machine. While busy loops run, when the daemon
+reads fewer segments at once, it was 9.6."""
 MOST_RESYNCS = 0.5
 """Maximum number of comparisons with the kernel per second. One every three ``verify_interval`` (6 s here) is normal.
 
@@ -61,7 +61,7 @@ Dropped segments cause none.
 """
 AT_ONCE, MOST_SHARE = 0.5, 0.85
 """CPU seconds of the daemon at the beginning, and then its maximum share of one processor: 0.5 for reading segments,
-about 0.15 for everything else, and more beside other work. Without the limit on reading, the share would be 0.92 if all
+about 0.15 for everything else, and more under other load. Without the limit on reading, the share would be 0.92 if all
 guesses were sent (each consists of four segments)."""
 MOST_GROWTH = 60_000
 """Growth of resident memory in kB. The tracker's tables are bounded."""
@@ -121,7 +121,7 @@ class Flood:
     def seconds(self) -> float:
         return time.monotonic() - self._begin
 
-    def goes_on(self) -> bool:
+    def is_too_short(self) -> bool:
         """Return whether the flood has been too short or too slow so far."""
         assert self.seconds < PATIENCE, f"{self.count} in {self.seconds:.0f} s are no flood"
         return self.seconds < SECONDS or self.count < LEAST_PER_SECOND * self.seconds
@@ -174,7 +174,7 @@ def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> 
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
                 until(lambda: paths_and_caps(throttler) == [EXPECTED, EXPECTED] and both_are_in_the_kernel(site))
-                while flood.goes_on():
+                while flood.is_too_short():
                     assert paths_and_caps(throttler) == [EXPECTED, EXPECTED]
                     assert both_are_in_the_kernel(site)
                     time.sleep(0.3)
@@ -204,7 +204,7 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
         file.write_bytes(b"".join(len(each).to_bytes(2, "big") + each for each in forged))
         before, kernel, memory = counters(throttler), site.proxy.mib().get(WRONG_HMAC, 0), resident(pid)
 
-        def wrong() -> int:
+        def refused_hmacs() -> int:
             """Return how many HMACs the kernel has refused."""
             return int(site.proxy.mib().get(WRONG_HMAC, 0)) - kernel
 
@@ -214,14 +214,16 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
                 until(lambda: paths_and_caps(throttler) == [EXPECTED, EXPECTED] and both_are_in_the_kernel(site))
-                while time.monotonic() < begin + SECONDS or wrong() < LEAST_GUESSES * (time.monotonic() - begin):
+                while time.monotonic() < begin + SECONDS or refused_hmacs() < LEAST_GUESSES * (
+                    time.monotonic() - begin
+                ):
                     assert attacker.running, attacker.output()
                     assert time.monotonic() < begin + PATIENCE, attacker.output()
                     assert paths_and_caps(throttler) == [EXPECTED, EXPECTED]
                     assert both_are_in_the_kernel(site)
                     time.sleep(0.3)
             seconds_per_frame = seconds_to_read(forged)
-            spent, after, guessed = process_seconds(pid) - used, counters(throttler), wrong()
+            spent, after, guessed = process_seconds(pid) - used, counters(throttler), refused_hmacs()
             seconds = time.monotonic() - begin
         finally:
             attacker.kill()
@@ -259,7 +261,7 @@ def observed(throttler: Throttler) -> int:
 
 
 @pytest.fixture(scope="module")
-def served(make_module_testbed: Callable[..., Testbed], require: Any) -> tuple[Site, Origin, Proxy]:
+def squid_site(make_module_testbed: Callable[..., Testbed], require: Any) -> tuple[Site, Origin, Proxy]:
     """A site with a real Squid that has one worker."""
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     site = make_site("nftables", make_module_testbed, require)
@@ -269,8 +271,8 @@ def served(make_module_testbed: Callable[..., Testbed], require: Any) -> tuple[S
 
 
 @pytest.mark.nightly
-def test_flood_does_not_keep_clients_from_the_proxy(served: tuple[Site, Origin, Proxy]) -> None:
-    site, origin, proxy = served
+def test_flood_does_not_keep_clients_from_the_proxy(squid_site: tuple[Site, Origin, Proxy]) -> None:
+    site, origin, proxy = squid_site
     command = mptcp_command(["curl", "-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code} %{size_download}"])
     (squid,) = (pid for parent in children(proxy.process.pid) for pid in children(parent))
     with running(site) as throttler, link(site) as wire, idle_connection(site, origin):
@@ -278,13 +280,13 @@ def test_flood_does_not_keep_clients_from_the_proxy(served: tuple[Site, Origin, 
         forged, memory = frames(wire, "MP_CAPABLE"), resident(squid)
         with Flood(wire, forged) as flood:
             downloads = 0
-            while flood.goes_on() or not downloads:
+            while flood.is_too_short() or not downloads:
                 got = site.client.run([*command, "-x", proxy.url(), origin.url("file")], timeout=90).stdout
                 assert got == "200 100000"
                 downloads += 1
                 assert EXPECTED in paths_and_caps(throttler)
                 assert clients(site.entries()).count("10.77.1.2") >= 1
-        print(f"{flood.count / flood.seconds:.0f}/s beside {downloads} downloads; {resident(squid) - memory} kB more")
+        print(f"{flood.count / flood.seconds:.0f}/s during {downloads} downloads; {resident(squid) - memory} kB more")
         assert resident(squid) - memory < MOST_GROWTH
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with forged segments on the link in front of the proxy, beside real connections: they lift no cap.
+"""Tests with forged segments on the link in front of the proxy, while real connections exist: the segments lift no cap.
 
 The frames have the client's or the proxy's address and random sequence numbers, so that the proxy's kernel drops them.
 """
@@ -21,7 +21,7 @@ from throttler_site import (
     PORT,
     Site,
     ask,
-    both_known,
+    both_subflows_known,
     clients,
     connection,
     make_site,
@@ -142,7 +142,7 @@ def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> tuple[list[bytes]
 def test_forged_frames_lift_no_cap(site: Site, family: int) -> None:
     with running(site) as throttler, connection(site, family) as (client, proxy), link(site) as wire:
         capped_client = [site.client.address("eth0", family)]
-        until(lambda: both_known(throttler.socket))
+        until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == capped_client)
         shown = check_capped(throttler)
         for frames in forgeries(wire, ends(shown)):
@@ -166,7 +166,7 @@ def test_options_of_any_subtype_and_length_lift_no_cap(site: Site) -> None:
         for length in LENGTHS
     ]
     with running(site) as throttler, connection(site), link(site) as wire:
-        until(lambda: both_known(throttler.socket))
+        until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         shown, entries, before = check_capped(throttler), site.entries(), segments_read(throttler)
         kinds = list(itertools.product(ends(shown).values(), FLAGS, (False, True)))
@@ -185,7 +185,7 @@ def test_options_of_any_subtype_and_length_lift_no_cap(site: Site) -> None:
 @pytest.mark.nightly(besides=("nftables",))
 def test_incoming_segments_with_the_proxys_address_are_ignored(site: Site) -> None:
     with running(site) as throttler, connection(site), link(site) as wire:
-        until(lambda: both_known(throttler.socket))
+        until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         end = ends(check_capped(throttler))["wifi"]
         before = segments_read(throttler)
@@ -199,7 +199,7 @@ def test_incoming_segments_with_the_proxys_address_are_ignored(site: Site) -> No
 def test_handshake_that_the_kernel_drops_opens_no_connection(site: Site) -> None:
     """The third ACK of the handshake has the keys of both sides."""
     with running(site) as throttler, connection(site), link(site) as wire:
-        until(lambda: both_known(throttler.socket))
+        until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         shown = check_capped(throttler)
         wire.handshake((UNUSED_ADDRESS, 10_000))

@@ -52,18 +52,18 @@ def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., 
     command = ["curl", "-s", "-m", "300", "-o", "/dev/null", "-x", proxy.url(), origin.url("big")]
     testbed["client"].popen(mptcp_command(command))
 
-    def seen() -> dict[str, Any]:
+    def status() -> dict[str, Any]:
         return throttler.status()
 
     def capped() -> int:
-        return sum(s["classid"] is not None for c in seen()["connections"] for s in c["subflows"])
+        return sum(s["classid"] is not None for c in status()["connections"] for s in c["subflows"])
 
     def received() -> int:
         return int(testbed["client"].counters()["wlan0"].received)
 
     def highest_rate() -> int:
         """Return the rate of the relaxed cap."""
-        (connection,) = seen()["connections"]
+        (connection,) = status()["connections"]
         return max(each["rate"] or 0 for each in connection["subflows"])
 
     def relaxed() -> bool:
@@ -71,7 +71,7 @@ def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., 
 
         Both come from a single answer, because a trial may begin before the next.
         """
-        (connection,) = seen()["connections"]
+        (connection,) = status()["connections"]
         reason = {each["path"]: each["reason"] for each in connection["subflows"]}.get("ethernet", "")
         why = "its uncapped path from 10.77.2.2 alone once gave"
         return why in (connection["relaxed"] or "") and "cap of rule cap relaxed" in reason
@@ -84,7 +84,7 @@ def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., 
         wait_until(relaxed, "the cap is relaxed")
         # Defect: Ethernet's cap was lifted completely. It must be relaxed to the rate of Wi-Fi, which has 30 Mbit/s.
         assert 10_000_000 < highest_rate() < 36_000_000
-    wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
+    wait_until(lambda: status()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
     throttler.process.signal(signal.SIGTERM)
     assert throttler.process.wait(60) == 0
     assert "caps relaxed" in throttler.process.output()
@@ -118,13 +118,13 @@ def test_cap_without_guard_stays_while_another_cap_is_relaxed(
 
     tokens: dict[str, str] = {}
 
-    def both() -> bool:
+    def both_are_capped() -> bool:
         """Return whether both have a cap, and note their tokens. An anticipated cap may vanish for a moment."""
         found = capped()
         tokens.update({path: each["token"] for path, each in found.items()})
         return len(found) == 2
 
-    wait_until(both, "both caps are in force")
+    wait_until(both_are_capped, "both caps are in force")
     wait_until(lambda: received("wlan0") > 10_000_000, "Wi-Fi has carried enough to measure its rate")
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
     drop = DROP.replace("wlan0", device)
@@ -157,23 +157,23 @@ def test_failing_path_relaxes_the_cap_of_an_upload(make_testbed: Callable[..., T
     command = ["curl", "-s", "-m", "300", "-o", "/dev/null", "-H", "Expect:", "-x", proxy.url(), "-T", str(body)]
     testbed["client"].popen(mptcp_command([*command, sink.url()]))
 
-    def seen() -> dict[str, Any]:
+    def status() -> dict[str, Any]:
         return throttler.status()
 
     def rate() -> int:
-        (connection,) = seen()["connections"]
+        (connection,) = status()["connections"]
         (ethernet,) = [each for each in connection["subflows"] if each["path"] == "ethernet"]
         return ethernet["upload"]["rate"] or 0
 
     def in_force() -> bool:
-        return seen()["counters"]["upload_entries"] == 1 and rate() == 5_000_000
+        return status()["counters"]["upload_entries"] == 1 and rate() == 5_000_000
 
     def sent() -> int:
         return int(testbed["client"].counters()["wlan0"].sent)
 
     def relaxed() -> bool:
         """Return whether the cap is relaxed, with its reason and rate, from a single answer."""
-        found = seen()
+        found = status()
         (connection,) = found["connections"]
         (ethernet,) = [each for each in connection["subflows"] if each["path"] == "ethernet"]
         return (
@@ -189,5 +189,5 @@ def test_failing_path_relaxes_the_cap_of_an_upload(make_testbed: Callable[..., T
     drop = DROP.replace('oifname "wlan0"', f'meta iifname "{device}" drop; oifname "{device}"')
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
         wait_until(relaxed, "the cap is relaxed")
-    wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
+    wait_until(lambda: status()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
     wait_until(in_force, "the cap is in force again")

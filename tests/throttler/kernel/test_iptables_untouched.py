@@ -30,7 +30,7 @@ def registered(site: ThrottledSite) -> str:
 @pytest.mark.nightly
 def test_nftables_backend_registers_no_table_of_iptables(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "nftables")
-    site = ThrottledSite.on(make_testbed(), settings={"netfilter": "nftables", "verify_interval": 1})
+    site = ThrottledSite.start_on(make_testbed(), settings={"netfilter": "nftables", "verify_interval": 1})
     assert registered(site) == ""
 
     def command(*words: str) -> None:
@@ -64,7 +64,7 @@ def test_nftables_backend_registers_no_table_of_iptables(make_testbed: Callable[
 
 def test_iptables_backend_registers_only_the_mangle_table(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "ipset", "iptables-legacy")
-    site = ThrottledSite.on(make_testbed(), settings={"netfilter": "iptables", "verify_interval": 1})
+    site = ThrottledSite.start_on(make_testbed(), settings={"netfilter": "iptables", "verify_interval": 1})
     throttler = site.start(PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n")
     assert registered(site).split() == ["mangle", "mangle"]
     throttler.process.signal(signal.SIGKILL)

@@ -83,7 +83,9 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     testbed = make_module_testbed()
     # The kernel enlarges a buffer with the congestion window. With this limit, only the throttler makes a larger one.
     testbed["proxy"].run(["sysctl", "-qw", f"net.ipv4.tcp_wmem=4096 16384 {1 << 20}"])
-    return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}), settings={"verify_interval": 1})
+    return Site.start_on(
+        testbed, start_origin(testbed["origin"], {"big": 400_000_000}), settings={"verify_interval": 1}
+    )
 
 
 @pytest.mark.nightly(besides=("[6]",))

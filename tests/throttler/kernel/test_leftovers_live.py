@@ -85,7 +85,7 @@ class Site(ThrottledSite):
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "bpf-pacing")
     testbed = make_module_testbed()
-    return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
+    return Site.start_on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
 
 
 @pytest.mark.nightly

@@ -42,7 +42,7 @@ class Site:
     url: str
 
     @classmethod
-    def on(cls, testbed: Testbed, control: str, policy: str = POLICY) -> Self:
+    def start_on(cls, testbed: Testbed, control: str, policy: str = POLICY) -> Self:
         host = testbed["proxy"]
         throttler = start_throttler(host, write_throttler_config(host, host.write("policy.yaml", policy)))
         start_proxy(host, control=control)
@@ -76,7 +76,7 @@ def test_low_cap_subflow_rests_and_works_when_the_other_path_is_down(
 ) -> None:
     """A resting subflow sends nothing, so it gets no acknowledgement that would give it a pacing rate again."""
     require("htb", "bpf-pacing")
-    site = Site.on(make_testbed(), control)
+    site = Site.start_on(make_testbed(), control)
     with site.connect() as connection:
         site.get(connection)
         wait_until(lambda: site.wifi().get("pacing_limit") == 0, "the capped subflow rests")
@@ -92,7 +92,7 @@ def test_low_cap_subflow_rests_and_works_when_the_other_path_is_down(
 
 def test_stop_ends_the_rest_of_a_low_cap_subflow(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "bpf-pacing")
-    site = Site.on(make_testbed(), "bbr")
+    site = Site.start_on(make_testbed(), "bbr")
     with site.connect() as connection:
         site.get(connection)
         wait_until(lambda: not site.has_pacing_rate(), "the capped subflow rests")
@@ -109,7 +109,7 @@ def test_join_rests_as_soon_as_it_is_accepted(make_testbed: Callable[..., Testbe
     Without this, the scheduler would give it 32 kB at a time.
     """
     require("htb", "bpf-pacing")
-    site = Site.on(make_testbed(), "bbr")
+    site = Site.start_on(make_testbed(), "bbr")
     with site.connect() as connection:
         site.get(connection)
         wait_until(lambda: site.wifi().get("pacing_limit") == 0, "the policy is in force")
@@ -129,7 +129,7 @@ def test_join_rests_as_soon_as_it_is_accepted(make_testbed: Callable[..., Testbe
 def test_join_that_gets_no_cap_stops_resting(make_testbed: Callable[..., Testbed], require: Any) -> None:
     """Both subflows are on one path, so that neither is capped. The join rested when it was accepted."""
     require("htb", "bpf-pacing")
-    site = Site.on(make_testbed(), "bbr", POLICY.replace("10.77.2.0/24", "10.77.0.0/16"))
+    site = Site.start_on(make_testbed(), "bbr", POLICY.replace("10.77.2.0/24", "10.77.0.0/16"))
     with site.connect() as connection:
         site.get(connection)
         wait_until(lambda: site.wifi().get("pacing_limit", 0) is None, "the join no longer rests")

@@ -68,7 +68,7 @@ def test_delete_may_be_repeated_and_ignores_unknown_entries(netfilter: Netfilter
     assert asyncio.run(scenario()) == {key: value for key, value in ENTRIES.items() if key != four_tuple(1)}
 
 
-def test_five_thousand_entries_in_one_call(netfilter: Netfilter) -> None:
+def test_one_call_makes_five_thousand_entries(netfilter: Netfilter) -> None:
     entries = {
         four_tuple(number, is_ipv6=number % 2 == 0): Target(0x10 + number % 7, ONE.mark) for number in range(5000)
     }

@@ -154,7 +154,7 @@ def keepers(pids: list[str]) -> list[int]:
 def shared_site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "nftables")
     testbed = make_module_testbed()
-    return Site.on(testbed, start_origin(testbed["origin"], {"small": 1000}))
+    return Site.start_on(testbed, start_origin(testbed["origin"], {"small": 1000}))
 
 
 @pytest.fixture

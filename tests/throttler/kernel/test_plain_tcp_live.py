@@ -45,7 +45,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "nftables")
     testbed = make_module_testbed()
     origin = start_origin(testbed["origin"], {"big": 400_000_000, "small": OCTETS})
-    return Site.on(testbed, origin, settings={"verify_interval": 1})
+    return Site.start_on(testbed, origin, settings={"verify_interval": 1})
 
 
 def test_plain_and_multipath_tcp_share_one_cap(site: Site) -> None:

@@ -14,7 +14,7 @@ from mptcp_throttler.kernel.scheduling import NICE
 
 pytestmark = [
     pytest.mark.kernel,
-    pytest.mark.usefixtures("untouched", "ordinary"),
+    pytest.mark.usefixtures("unchanged_kernel", "ordinary"),
     pytest.mark.nightly(besides=("iptables",)),
 ]
 

@@ -17,7 +17,7 @@ from mptcp_lab.testbed.services import Throttler
 
 pytestmark = [
     pytest.mark.kernel,
-    pytest.mark.usefixtures("untouched"),
+    pytest.mark.usefixtures("unchanged_kernel"),
     pytest.mark.nightly(besides=("nftables",)),
 ]
 

@@ -85,7 +85,7 @@ class Site(ThrottledSite):
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "nftables")
     testbed = make_module_testbed()
-    return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
+    return Site.start_on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
 
 
 @pytest.mark.nightly(besides=("[4]",))
@@ -165,7 +165,7 @@ def test_backup_flags_of_a_killed_throttler_are_removed(site: Site) -> None:
 def test_load_balancing_caps_the_path_above_its_share(site: Site) -> None:
     throttler = site.start(BALANCE)
     with site.download():
-        # The caps follow the load of the paths. Beside other load, a cap may vanish, or both paths may have one for a
+        # The caps follow the load of the paths. Under other load, a cap may vanish, or both paths may have one for a
         # moment.
         wait_until(lambda: [s["path"] for s in capped(throttler)] == ["ethernet"], "only Ethernet is capped")
         wait_until(lambda: any(has_its_share(s) for s in capped(throttler)), "the cap is Ethernet's share")

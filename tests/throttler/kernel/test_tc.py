@@ -108,7 +108,7 @@ def test_failed_restoration_is_completed_later(link: LiveNode, tmp_path: Path, m
 def test_original_gso_size_is_kept_if_the_root_was_removed(link: LiveNode, tmp_path: Path) -> None:
     before = dump(link)
 
-    async def again() -> None:
+    async def prepare_and_restore() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         await tc.prepare()
         await tc.restore()
@@ -116,7 +116,7 @@ def test_original_gso_size_is_kept_if_the_root_was_removed(link: LiveNode, tmp_p
     with link.entered():
         asyncio.run(with_classes(tmp_path))
         link.run(["tc", "qdisc", "del", "dev", "t0", "root"])
-        asyncio.run(again())
+        asyncio.run(prepare_and_restore())
     assert dump(link) == before
 
 

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from throttler_site import POLICY, PORT, Site, ask, both_known, clients, connection, running, until
+from throttler_site import POLICY, PORT, Site, ask, both_subflows_known, clients, connection, running, until
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_lab.testbed.services import write_throttler_config
@@ -15,7 +15,7 @@ from mptcp_throttler.shaping.plan import DRAIN_SECONDS
 
 pytestmark = [
     pytest.mark.kernel,
-    pytest.mark.usefixtures("untouched"),
+    pytest.mark.usefixtures("unchanged_kernel"),
     pytest.mark.nightly(besides=("nftables",)),
 ]
 
@@ -25,7 +25,7 @@ pytestmark = [
 def test_rule_caps_the_chosen_subflow_only(site: Site, family: int, ethernet: str) -> None:
     with running(site) as throttler:
         with connection(site, family):
-            until(lambda: both_known(throttler.socket))
+            until(lambda: both_subflows_known(throttler.socket))
             until(lambda: clients(site.entries()) == [ethernet])
             (classid,) = site.entries().values()
             classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
@@ -100,7 +100,7 @@ def test_paths_defined_by_the_proxys_interface(make_testbed: Callable[..., Testb
     before = other.state()
     with running(other) as throttler, connection(other):
         try:
-            until(lambda: both_known(throttler.socket))
+            until(lambda: both_subflows_known(throttler.socket))
             until(lambda: clients(other.entries()) == ["10.77.2.2"])
         except AssertionError:
             print(other.throttler("status", "--json").stdout)
@@ -157,12 +157,12 @@ def test_only_the_throttlers_bits_of_the_mark_change(site: Site) -> None:
     )
     try:
         with running(site) as throttler, connection(site) as (client, proxy):
-            until(lambda: both_known(throttler.socket))
+            until(lambda: both_subflows_known(throttler.socket))
             until(lambda: len(site.entries()) == 1)
             for mark in ("0x12010034", "0x12000034"):
                 site.proxy.run([*mangle, "-A", "POSTROUTING", "-m", "mark", "--mark", mark])
 
-            def both_counted() -> bool:
+            def both_subflows_counted() -> bool:
                 """Return whether both subflows have sent data past the counters.
 
                 Few bytes might all go over one subflow.
@@ -175,7 +175,7 @@ def test_only_the_throttlers_bits_of_the_mark_change(site: Site) -> None:
 
             # The nftables chain has the same priority as legacy iptables, and may run after its counters.
             if site.backend == "iptables":
-                until(both_counted)
+                until(both_subflows_counted)
             rules = site.proxy.run(["sh", "-c", "nft list ruleset; ipset save"]).stdout
             assert "0x10000/0xff0000" in rules or "meta mark & 0xff01ffff | 0x00010000" in rules
             site.proxy.run([*mangle, "-F", "POSTROUTING"])

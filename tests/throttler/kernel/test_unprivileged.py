@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from throttler_site import POLICY, PORT, Site, ask, both_known, clients, connection, until
+from throttler_site import POLICY, PORT, Site, ask, both_subflows_known, clients, connection, until
 
 from mptcp_lab.testbed import Process
 from mptcp_lab.testbed.services import program, throttler_mounts
@@ -19,7 +19,7 @@ from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
 pytestmark = [
     pytest.mark.kernel,
-    pytest.mark.usefixtures("untouched"),
+    pytest.mark.usefixtures("unchanged_kernel"),
     pytest.mark.nightly(besides=("iptables",)),
 ]
 
@@ -64,21 +64,21 @@ def status_socket(site: Site) -> Path:
 
 
 def is_in_step(site: Site, process: Process) -> Callable[[], bool]:
-    def asked() -> bool:
+    def check() -> bool:
         assert process.running, process.output()
         try:
             return bool(ask(status_socket(site))["in_step"])
         except OSError:
             return False
 
-    return asked
+    return check
 
 
 def test_unprivileged_throttler_caps_adopts_and_restores(site: Site, start: Callable[..., Process]) -> None:
     first = start()
     until(is_in_step(site, first), timeout=60)
     with connection(site):
-        until(lambda: both_known(status_socket(site)))
+        until(lambda: both_subflows_known(status_socket(site)))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         entries = site.entries()
         first.kill()

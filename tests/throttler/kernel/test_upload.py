@@ -73,7 +73,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     body = testbed.directory / "body"
     with open(body, "wb") as file:
         file.truncate(1_000_000_000)
-    return Site.on(testbed, start_sink(testbed["origin"]), body, settings={"verify_interval": 1})
+    return Site.start_on(testbed, start_sink(testbed["origin"]), body, settings={"verify_interval": 1})
 
 
 def subflow(throttler: Throttler, path: str) -> dict[str, Any]:

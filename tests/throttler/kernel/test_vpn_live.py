@@ -98,7 +98,7 @@ def site(
     testbed = make_module_testbed()
     files = start_origin(testbed[request.param], FILES, ports=(80,))
     settings: dict[str, Any] = {"ledger": str(testbed.directory / "ledger.sqlite"), "listen_ports": [PROXY_PORT, 443]}
-    return Site.on(testbed, request.param, files, settings=settings)
+    return Site.start_on(testbed, request.param, files, settings=settings)
 
 
 def subflows(throttler: Throttler) -> list[int]:

@@ -218,7 +218,7 @@ def ask(path: Path) -> dict[str, Any]:
     return status_client.ask(path, {"query": "status"}, ANSWER)
 
 
-def both_known(path: Path) -> bool:
+def both_subflows_known(path: Path) -> bool:
     """Return whether the daemon at *path* knows both subflows of its only connection.
 
     Until then, it only anticipates a cap, and may lift it.

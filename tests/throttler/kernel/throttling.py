@@ -58,7 +58,7 @@ class ThrottledSite:
     """The state before the first throttler started."""
 
     @classmethod
-    def on(cls, testbed: Testbed, *more: Any, settings: dict[str, Any] | None = None) -> Self:
+    def start_on(cls, testbed: Testbed, *more: Any, settings: dict[str, Any] | None = None) -> Self:
         """Start the proxy on *testbed*. *more* are the values for the fields of a subclass."""
         policy = testbed.directory / "policy.yaml"
         config = write_throttler_config(testbed["proxy"], policy, settings=settings or {})

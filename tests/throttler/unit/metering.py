@@ -89,7 +89,7 @@ class Host:
         )
 
     def sweep(self, seconds: float = 1.0) -> set[int]:
-        """Let time pass and sample all sockets. Return the connections that must be decided anew."""
+        """Let time pass and sample all sockets. Return the connections that must be decided again."""
         self.now += seconds
         self.clock += seconds
         stale = set(self.stage.advance(self.now, self.clock))

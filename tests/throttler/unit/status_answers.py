@@ -75,7 +75,7 @@ def page(*connections: Answer, total: int | None = None, at: float = NOW) -> Ans
     }
 
 
-def many(count: int) -> Callable[[Answer], Answer]:
+def answer_pages_of(count: int) -> Callable[[Answer], Answer]:
     """Return a function that answers with the requested page of *count* connections."""
 
     def answer(request: Answer) -> Answer:

@@ -63,7 +63,7 @@ class Clients:
         return self.anticipation.paths(connection, len(connection.subflows), now)
 
     def decide_due(self, now: float) -> list[int]:
-        """Decide all connections that are due anew, as the daemon does."""
+        """Decide all due connections again, as the daemon does."""
         due = self.anticipation.due(now)
         for token in due:
             self.subflows(token, now)
@@ -144,11 +144,11 @@ def test_one_late_join_does_not_end_anticipation_for_a_client(clients: Clients) 
 
 
 @pytest.mark.parametrize(
-    ("took", "window"),
+    ("join_seconds", "window"),
     [(0.005, WINDOW_SECONDS), (0.2, 0.4), (0.45, 0.9), (0.8, LONG_WINDOW_SECONDS), (30.0, LONG_WINDOW_SECONDS)],
 )
-def test_window_is_twice_the_time_that_joins_take(clients: Clients, took: float, window: float) -> None:
-    clients.join(clients.begin(60.0), 60.0 + took)
+def test_window_is_twice_the_time_that_joins_take(clients: Clients, join_seconds: float, window: float) -> None:
+    clients.join(clients.begin(60.0), 60.0 + join_seconds)
     token = clients.begin(101.0)
     assert clients.decide_due(101.0 + window - 0.01) == []
     assert clients.decide_due(101.0 + window + 0.001) == [token]

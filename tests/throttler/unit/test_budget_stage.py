@@ -66,7 +66,7 @@ def test_new_period_starts_from_zero_even_if_status_asks_first() -> None:
     assert [host.decide(token)[0].throttle is not None for token in (1, 2)] == [True, True]
     host.now = at("2026-12-01 00:00")
     assert host.decide(1)[0].throttle is None, "the decision comes before the stage has advanced"
-    assert set(host.stage.advance(host.now, host.clock)) == {1, 2}, "the other connection is decided anew, too"
+    assert set(host.stage.advance(host.now, host.clock)) == {1, 2}, "the other connection is decided again, too"
     assert host.decide(2)[0].throttle is None
     assert host.stage.advance(host.now, host.clock) == set()
 

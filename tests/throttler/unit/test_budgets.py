@@ -50,7 +50,7 @@ def budgets_of(
     listed: Callable[[float], set[int] | None],
     clock: Callable[[], float] = time.time,
 ) -> Budgets:
-    """Return the budgets of an engine that lists in *decided* the connections that it must decide anew."""
+    """Return the budgets of an engine that lists in *decided* the connections that it must decide again."""
     engine: Any = SimpleNamespace(
         settings=SimpleNamespace(ledger=path),
         budget_stage=stage,
@@ -135,14 +135,14 @@ def play_and_kill(path: Path, play: Callable[[Host], Coroutine[Any, Any, None]],
     """Start a daemon, run *play*, and kill the daemon. Return the host."""
     host = Host(path, text)
 
-    async def whole() -> None:
+    async def play_on_host() -> None:
         await host.start()
         try:
             await play(host)
         finally:
             host.kill()
 
-    asyncio.run(whole())
+    asyncio.run(play_on_host())
     return host
 
 
@@ -313,12 +313,12 @@ def test_write_interrupted_by_the_stop_counts_once(path: Path, monkeypatch: pyte
     async def play(host: Host) -> None:
         write, started, go = Ledger.write, threading.Event(), threading.Event()
 
-        def slow(ledger: Ledger, boot: str, usage: Usage) -> None:
+        def write_slowly(ledger: Ledger, boot: str, usage: Usage) -> None:
             started.set()
             go.wait(10)
             write(ledger, boot, usage)
 
-        monkeypatch.setattr(Ledger, "write", slow)
+        monkeypatch.setattr(Ledger, "write", write_slowly)
         host.acked = 1000
         counting = asyncio.create_task(host.count())
         await asyncio.get_running_loop().run_in_executor(None, started.wait)

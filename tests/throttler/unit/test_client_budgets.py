@@ -28,7 +28,7 @@ OTHERS = PATHS.replace("b: {", "c: {interfaces: [w1]}\n  d: {interfaces: [w0]}\n
 )
 
 
-def left(scene: Scene, client: str) -> dict[str, tuple[Any, ...]]:
+def budgets_of(scene: Scene, client: str) -> dict[str, tuple[Any, ...]]:
     found = scene.ask(query="budgets", client=client)["budgets"]
     return {each["name"]: (each["client"], each["used"], each["left"], each["shared"]) for each in found}
 
@@ -41,8 +41,8 @@ async def test_address_gets_its_own_volume_and_not_that_of_its_other_path(tmp_pa
         kernel.sockets.carry(four_tuple(WIFI), 1 * MB)
         kernel.sockets.carry(four_tuple(LTE), 2 * MB)
         await sweep_and_count(scene)
-        assert left(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
-        assert left(scene, LTE) == {"lte": (LTE, 2 * MB, 0, False)}
+        assert budgets_of(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
+        assert budgets_of(scene, LTE) == {"lte": (LTE, 2 * MB, 0, False)}
         # As parts of one connection, both addresses belong to its owner.
         found = scene.ask(query="client", endpoint=f"{WIFI}:40000")["budgets"]
         assert {each["client"] for each in found} == {WIFI, LTE}
@@ -70,7 +70,7 @@ async def test_owner_sees_no_shared_volume_that_only_others_use(tmp_path: Path) 
 
 @scenario
 async def test_answer_has_the_connections_age_and_the_policys_time_zone(tmp_path: Path) -> None:
-    """Defect: the time when a volume begins anew was given in the host's time zone instead of the policy's."""
+    """Defect: the time when a volume begins again was given in the host's time zone instead of the policy's."""
     kernel = FakeKernel()
     start = time.time()
     kernel.sockets.connect(7, WIFI, LTE)
@@ -86,8 +86,8 @@ async def test_answer_has_the_connections_age_and_the_policys_time_zone(tmp_path
 async def test_remaining_volume_is_known_before_and_after_a_connection(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, OF_EACH, kernel) as scene:
-        assert left(scene, WIFI) == {"wifi": (WIFI, 0, 5 * MB, False)}
-        assert left(scene, "10.3.0.1") == {}
+        assert budgets_of(scene, WIFI) == {"wifi": (WIFI, 0, 5 * MB, False)}
+        assert budgets_of(scene, "10.3.0.1") == {}
         kernel.sockets.connect(7, WIFI)
         scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 0.0))
         kernel.sockets.carry(four_tuple(WIFI), 1 * MB)
@@ -96,18 +96,18 @@ async def test_remaining_volume_is_known_before_and_after_a_connection(tmp_path:
     kernel = FakeKernel()
     async with running(tmp_path, OF_EACH, kernel) as scene:
         assert not scene.ask(query="connections")["connections"]
-        assert left(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
-        assert left(scene, "10.1.0.77") == {"wifi": ("10.1.0.77", 0, 5 * MB, False)}
+        assert budgets_of(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
+        assert budgets_of(scene, "10.1.0.77") == {"wifi": ("10.1.0.77", 0, 5 * MB, False)}
 
 
 @scenario
 async def test_budgets_of_an_address_follow_the_policys_conditions(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, OTHERS, kernel) as scene:
-        assert left(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}
-        assert left(scene, "10.1.9.1") == {}, "a rule exempts the client from budgets"
-        assert left(scene, "10.9.0.1") == {}, "the client's interface is not known"
+        assert budgets_of(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}
+        assert budgets_of(scene, "10.1.9.1") == {}, "a rule exempts the client from budgets"
+        assert budgets_of(scene, "10.9.0.1") == {}, "the client's interface is not known"
         kernel.sockets.connect(9, "10.9.0.1")
         scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 0.0))
-        assert left(scene, "10.9.0.1") == {"home": ("10.9.0.1", 0, 6 * MB, False)}
-        assert left(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}
+        assert budgets_of(scene, "10.9.0.1") == {"home": ("10.9.0.1", 0, 6 * MB, False)}
+        assert budgets_of(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}

@@ -139,12 +139,12 @@ async def test_stop_with_outstanding_onsets_does_not_call_follow_repeatedly(tmp_
         loop, soon = asyncio.get_running_loop(), list[object]()
         call_soon = loop.call_soon
 
-        def noted(callback: Callable[..., object], *args: Any, **context: Any) -> asyncio.Handle:
+        def record_callback(callback: Callable[..., object], *args: Any, **context: Any) -> asyncio.Handle:
             soon.append(callback)
             return call_soon(callback, *args, **context)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(loop, "call_soon", noted)
+            patched.setattr(loop, "call_soon", record_callback)
             scene.engine.follow()
         scene.engine.paced.possible = True
         assert scene.engine.follow not in soon
@@ -284,11 +284,11 @@ async def test_loop_runs_between_a_new_policy_and_the_first_decisions(tmp_path: 
             done.append("policy")
             asyncio.get_running_loop().call_soon(done.append, "turn")
 
-        def noted(token: int, now: float) -> None:
+        def record_callback(token: int, now: float) -> None:
             done.append("decided")
             decide(token, now)
 
-        decisions.set_policy, decisions._decide = noted_policy, noted  # type: ignore[method-assign]
+        decisions.set_policy, decisions._decide = noted_policy, record_callback  # type: ignore[method-assign]
         await scene.reload(CAPPED)
         assert done[:3] == ["policy", "turn", "decided"]
 
@@ -297,11 +297,11 @@ async def test_loop_runs_between_a_new_policy_and_the_first_decisions(tmp_path: 
 def test_background_tasks_for_the_loop_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     started = list[str]()
 
-    async def noted() -> None:
+    async def record_callback() -> None:
         started.append(name)
         await asyncio.sleep(math.inf)
 
-    monkeypatch.setattr(f"mptcp_throttler.runtime.{name}", noted)
+    monkeypatch.setattr(f"mptcp_throttler.runtime.{name}", record_callback)
 
     @scenario
     async def scene(tmp_path: Path) -> None:
@@ -486,17 +486,17 @@ async def test_stop_during_a_reload_restores_the_root_qdisc(tmp_path: Path) -> N
     kernel = FakeKernel()
     made = asyncio.Event()
 
-    async def never() -> tuple[list[str], dict[Any, Any]]:
+    async def block_forever() -> tuple[list[str], dict[Any, Any]]:
         made.set()
         await asyncio.Event().wait()
         return [], {}
 
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        kernel.upload_traffic_control.read = never  # type: ignore[method-assign]
+        kernel.upload_traffic_control.read = block_forever  # type: ignore[method-assign]
         scene.policy[0] = BOTH_WAYS
         scene.daemon.reload()
         await made.wait()
-    assert kernel.upload_traffic_control.log[-1] == "give root back"
+    assert kernel.upload_traffic_control.log[-1] == "restore root qdisc"
 
 
 @scenario

@@ -102,7 +102,7 @@ def test_real_answers_are_read_correctly_and_by_the_learned_layout(monkeypatch: 
     decoder = Decoder()
     assert decode(decoder, *BODIES) == parse_slowly(*BODIES)
     expected = parse_slowly(*BODIES)
-    monkeypatch.setattr(diagnostics, "_layout", lambda *_: pytest.fail("learned anew"))
+    monkeypatch.setattr(diagnostics, "_layout", lambda *_: pytest.fail("a layout was learned again"))
     assert decode(decoder, *BODIES * 2) == expected * 2
     assert len(expected) == 2
 

@@ -32,14 +32,14 @@ class Kernel:
     """A fake kernel that allows a number of changes, and then kills."""
 
     def __init__(self, changes: int) -> None:
-        self.left = changes
+        self.changes_left = changes
         self.tc = _TrafficControl(self)
         self.netfilter = _Netfilter(self)
 
     def change(self) -> None:
-        if self.left == 0:
+        if self.changes_left == 0:
             raise Killed
-        self.left -= 1
+        self.changes_left -= 1
 
     def check(self) -> None:
         for target in self.netfilter.entries.values():
@@ -119,7 +119,7 @@ def verdicts_of_two(token: int) -> list[Verdict]:
 def number_of_changes() -> int:
     kernel = Kernel(10_000)
     asyncio.run(throttler_life(kernel))
-    return 10_000 - kernel.left
+    return 10_000 - kernel.changes_left
 
 
 @pytest.mark.parametrize("changes", range(number_of_changes()))
@@ -129,7 +129,7 @@ def test_successor_continues_after_a_kill_at_each_change(changes: int) -> None:
         with suppress(Killed):
             await throttler_life(kernel)
         kernel.check()
-        kernel.left = 10_000
+        kernel.changes_left = 10_000
         planner, reconciler = planner_and_reconciler(kernel)
         await reconciler.prepare()
         planner.set_verdicts(2, verdicts_of_two(2), NOW)

@@ -81,7 +81,7 @@ class Bench:
         self.tree = FakeTree()
         self.gso: dict[str, dict[str, int]] = {}
         """The GSO limits that were set, by name of the link."""
-        self.gone: set[str] = set()
+        self.missing: set[str] = set()
         self.tc = HtbTrafficControl(list(LINKS), Ownership(), state)
         self.tc._tree = self.tree  # type: ignore[assignment]
         self.netfilter = FakeNetfilter()
@@ -98,7 +98,7 @@ class Bench:
 
     def _find(self, which: str | int) -> Link | None:
         name = next(name for name, link in LINKS.items() if which in (name, link.index))
-        if name in self.gone:
+        if name in self.missing:
             return None
         return replace(LINKS[name], gso=self.gso.get(name, LINKS[name].gso))
 
@@ -259,11 +259,11 @@ def test_removed_interface_no_longer_counts_as_left_out(run: Run, caplog: pytest
     async def scenario(bench: Bench) -> None:
         bench.tree.set_foreign_root("wan1", FOREIGN)
         await compare_after_notice(bench)
-        bench.gone.add("wan1")
+        bench.missing.add("wan1")
         await compare_after_notice(bench)
         assert not bench.tc.left_out
         assert "can be taken again" not in caplog.text
-        bench.gone.clear()
+        bench.missing.clear()
         bench.tree.set_foreign_root("wan1", "")
         await compare_after_notice(bench)
         assert bench.minors("wan1") == bench.minors("wan0")

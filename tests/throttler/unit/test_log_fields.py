@@ -173,14 +173,14 @@ def test_child_process_writes_lines(log: logging.Logger, journald: Journal, tmp_
     assert list(journald.entries()) == []
 
 
-@pytest.mark.parametrize(("stream", "there"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(("stream", "journal_exists"), [(True, True), (True, False), (False, True)])
 def test_entries_are_used_only_if_stderr_is_the_journal(
-    monkeypatch: pytest.MonkeyPatch, journald: Journal, stream: bool, there: bool
+    monkeypatch: pytest.MonkeyPatch, journald: Journal, stream: bool, journal_exists: bool
 ) -> None:
     monkeypatch.setattr(journal, "is_journal", lambda: stream)
-    monkeypatch.setattr(journal, "SOCKET", str(journald.path) if there else "/nowhere/journal")
+    monkeypatch.setattr(journal, "SOCKET", str(journald.path) if journal_exists else "/nowhere/journal")
     handler = logs._handler()
-    assert isinstance(handler, Entries) is (stream and there)
+    assert isinstance(handler, Entries) is (stream and journal_exists)
     handler.close()
 
 

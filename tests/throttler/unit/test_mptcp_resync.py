@@ -345,7 +345,7 @@ class TestFull:
         return tracker, paths, host.join(port=13)
 
     @pytest.mark.parametrize("limit", [1, 500])
-    def test_subflow_that_seemed_to_be_too_many_is_added_by_the_same_dump(self, limit: int) -> None:
+    def test_excess_subflow_is_added_if_the_same_dump_frees_a_place(self, limit: int) -> None:
         tracker, (first, _, third), new = self.full_connection()
         resync = tracker.begin_resync(1010.0)
         assert not resync.add([new.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])

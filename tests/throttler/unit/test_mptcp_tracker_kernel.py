@@ -214,8 +214,8 @@ class TestResync:
         assert kinds(tracker.expire(later + 7 * 3600)) == [CLOSED]
 
 
-def test_join_with_the_ports_of_a_first_subflow_whose_end_was_missed(tracker: Tracker, host: Host) -> None:
-    """Defect: the joined subflow was tracked as the first subflow, and no dump corrected this."""
+def test_join_that_reuses_ports_replaces_an_ended_initial_subflow(tracker: Tracker, host: Host) -> None:
+    """Defect: if the end was missed, the join was tracked as an initial subflow, and no dump corrected this."""
     initial, path, again = host.initial(), host.join(), host.join("198.51.100.1", 40000)
     feed(tracker, initial.kernel(K.CREATED), path.kernel(K.SUBFLOW_ESTABLISHED))
     tracker.resync([path.kernel_subflow(), again.kernel_subflow()], host.time + 5)

@@ -328,14 +328,16 @@ class Wire(RuleBasedStateMachine):
         segment = replace(segment, time=self.time, outgoing=False, interface="eth1" if elsewhere else path.interface)
         self.segment(segment)
 
-    @rule(number=NUMBERS, port=PORTS | st.none(), index=st.integers(0, 8), anew=st.booleans(), with_syn=st.booleans())
-    def replay(self, number: int, port: int | None, index: int, anew: bool, with_syn: bool) -> None:
+    @rule(
+        number=NUMBERS, port=PORTS | st.none(), index=st.integers(0, 8), retried=st.booleans(), with_syn=st.booleans()
+    )
+    def replay(self, number: int, port: int | None, index: int, retried: bool, with_syn: bool) -> None:
         """Let a segment come in by another interface.
 
         It is one that a stack would send, of this attempt or of one that never happened.
         """
         path = self.path(number, port)
-        path = path.retried() if anew else path
+        path = path.retried() if retried else path
         host = path.host
         lasts = path.from_client(ACK, MpFastclose(host.proxy_key)), path.from_proxy(RST, MpFastclose(host.client_key))
         signals = path.rst(), path.proxy_rst(), path.fin(), path.from_client(ACK, MpPrio(True, None))

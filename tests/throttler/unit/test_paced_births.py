@@ -46,7 +46,7 @@ def prefixes(count: int, birth: Birth = CAPPED) -> dict[Network, Birth]:
 class CountingPacing(FakePacing):
     """Records what each call sets."""
 
-    can, refusal = True, ""
+    supports_births, refusal = True, ""
 
     def __init__(self) -> None:
         super().__init__(FakeSockets())
@@ -57,7 +57,7 @@ class CountingPacing(FakePacing):
         super().set_births(changes)
         if self.refusal:
             raise KernelError(self.refusal)
-        return self.can
+        return self.supports_births
 
     def take_calls(self) -> list[Mapping[Network, Birth | None]]:
         calls, self.calls = self.calls, []
@@ -116,7 +116,7 @@ def test_births_of_single_clients_are_written_while_the_loop_runs(scene: Scene) 
             turns += 1
             await asyncio.sleep(0)
 
-    async def come_and_go() -> None:
+    async def reload_twice() -> None:
         scene.remember_clients(CLIENTS)
         other_task = asyncio.create_task(others())
         for births in (prefixes(1), {}):
@@ -128,7 +128,7 @@ def test_births_of_single_clients_are_written_while_the_loop_runs(scene: Scene) 
             assert len(scene.kernel.births) == (CLIENTS + 1 if births else 0)
         other_task.cancel()
 
-    asyncio.run(come_and_go())
+    asyncio.run(reload_twice())
 
 
 def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_classes_of_old_and_new_births_are_known_during_a_change(scene: Scene) -
 
 def test_no_class_counts_if_the_kernel_cannot_set_births(scene: Scene) -> None:
     async def reload() -> None:
-        scene.kernel.can = False
+        scene.kernel.supports_births = False
         for count in (1, 2 * BIRTHS_AT_ONCE):
             setting = asyncio.create_task(scene.paced.set_births(prefixes(count)))
             await asyncio.sleep(0)

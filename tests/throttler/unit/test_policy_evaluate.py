@@ -241,7 +241,7 @@ def test_share_key_decides_which_subflows_share_a_cap(
 
 
 @pytest.mark.parametrize(
-    ("match", "on_it"),
+    ("match", "matching"),
     [
         ("{interfaces: [eth0, wan0]}", [True, False, False]),
         ("{remote_ids: [0, 2]}", [True, True, False]),
@@ -255,7 +255,7 @@ def test_share_key_decides_which_subflows_share_a_cap(
         ('{clients: ["::/0"]}', [False, False, True]),
     ],
 )
-def test_path_matches_subflows_by_its_conditions(match: str, on_it: list[bool]) -> None:
+def test_path_matches_subflows_by_its_conditions(match: str, matching: list[bool]) -> None:
     subject = policy("- {name: x, throttle: none}\n", f"version: 1\npaths: {{p: {match}}}\n")
     verdicts = evaluate(
         subject,
@@ -266,7 +266,7 @@ def test_path_matches_subflows_by_its_conditions(match: str, on_it: list[bool]) 
         ),
         NOW,
     )
-    assert [verdict.path == "p" for verdict in verdicts] == on_it
+    assert [verdict.path == "p" for verdict in verdicts] == matching
 
 
 def test_verdict_shows_the_first_matching_path() -> None:

@@ -58,19 +58,19 @@ def test_subflow_on_no_path_is_explained() -> None:
     assert first == ("elsewhere", False, "it is on no path of the policy, not on wifi")
 
 
-def test_explanation_says_until_when_the_clock_changes_nothing() -> None:
+def test_explanation_gives_the_next_change_of_each_rule() -> None:
     subject = policy("""\
         - {name: evening, when: {hours: ["18:00-20:00"]}, throttle: {rate: 5 Mbit/s}}
         - {name: all, throttle: {rate: 6 Mbit/s}}
         """)
     flows = subflow(ETHERNET), subflow(WIFI)
 
-    def untils(hour: int) -> list[float | None]:
+    def until_times(hour: int) -> list[float | None]:
         now = datetime(2026, 7, 1, hour, 30, tzinfo=ZONE).timestamp()
         return [each.until for each in CompiledPolicy(subject).tried(connection(*flows), flows[0], Direction.DOWN, now)]
 
-    assert untils(12) == [datetime(2026, 7, 1, 18, tzinfo=ZONE).timestamp(), None]
-    assert untils(18) == [datetime(2026, 7, 1, 20, tzinfo=ZONE).timestamp(), None]
+    assert until_times(12) == [datetime(2026, 7, 1, 18, tzinfo=ZONE).timestamp(), None]
+    assert until_times(18) == [datetime(2026, 7, 1, 20, tzinfo=ZONE).timestamp(), None]
 
 
 @pytest.mark.parametrize(

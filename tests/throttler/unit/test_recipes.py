@@ -68,10 +68,10 @@ class Host:
         )
         for name, text in PROGRAMS.items():
             program = root / "bin" / name
-            program.write_text(f"#!/bin/sh\n{self.here(text.replace('HERE', str(root)))}\n")
+            program.write_text(f"#!/bin/sh\n{self.below_root(text.replace('HERE', str(root)))}\n")
             program.chmod(0o755)
 
-    def here(self, text: str) -> str:
+    def below_root(self, text: str) -> str:
         """Return *text* with paths in the file system replaced by paths below the host's root."""
         text = text.replace("/usr/share/doc/mptcp-steering-proxy/examples", str(ROOT / "conf"))
         return re.sub(r"(?<=[\s\[])/etc/", f"{self.root}/etc/", text).replace("-C / ", f"-C {self.root} ")
@@ -89,14 +89,14 @@ class Host:
         elif named[1] == "squid.conf":
             (etc / "mptcp-proxy/squid.conf").open("a").write(text)
         else:
-            (self.root / named[1].lstrip("/")).write_text(self.here(text))
+            (self.root / named[1].lstrip("/")).write_text(self.below_root(text))
 
     def run(self, command: str, directory: Path) -> str:
         for program, needed in NEEDED.items():
             if program in command and shutil.which(needed) is None:
                 pytest.skip(f"NOT TESTED: {needed} is not installed")
         # This group exists only if Prometheus is installed.
-        text = f"set -eo pipefail\n{self.here(command.replace('-g prometheus ', ''))}"
+        text = f"set -eo pipefail\n{self.below_root(command.replace('-g prometheus ', ''))}"
         path = f"{self.root}/bin:{os.environ['PATH']}"
         ended = subprocess.run(
             ["bash", "-c", text], cwd=directory, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE,

@@ -59,14 +59,14 @@ def test_class_is_made_before_its_entries_and_deleted_after_them() -> None:
         return bench.log
 
     assert asyncio.run(scenario()) == [
-        "take root",
+        "replace root qdisc",
         "make sets",
-        "class 10 5000000",
-        "1000 to 10",
-        "not 1000",
-        "no class 10",
+        "set class 10 to 5000000",
+        "set entry 1000 to 10",
+        "delete entry 1000",
+        "delete class 10",
         "remove sets",
-        "give root back",
+        "restore root qdisc",
     ]
 
 
@@ -84,7 +84,7 @@ def test_few_entries_are_made_at_once_if_their_class_exists() -> None:
         return bench
 
     bench = asyncio.run(scenario())
-    assert bench.log == ["class 10 5000000", "1000 to 10", "1001 at once to 10"]
+    assert bench.log == ["set class 10 to 5000000", "set entry 1000 to 10", "set entry 1001 at once to 10"]
     assert bench.reconciler.counters.entries_upserted == 2
 
 
@@ -127,7 +127,7 @@ def test_subflow_at_a_port_without_a_set_does_not_delay_other_entries() -> None:
         bench.reconciler.wake()
         return bench
 
-    assert asyncio.run(scenario()).log[-1] == "1002 at once to 10"
+    assert asyncio.run(scenario()).log[-1] == "set entry 1002 at once to 10"
 
 
 def test_entries_are_read_back_after_a_refusal() -> None:
@@ -201,7 +201,7 @@ def test_refused_change_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     bench = asyncio.run(scenario())
     assert bench.reconciler.counters.failures == 2
-    assert bench.log == [*["take root", "make sets"] * 2, "class 10 5000000", "1000 to 10"]
+    assert bench.log == [*["replace root qdisc", "make sets"] * 2, "set class 10 to 5000000", "set entry 1000 to 10"]
 
 
 def test_verify_repairs_foreign_changes_and_removes_foreign_entries() -> None:
@@ -244,7 +244,7 @@ def test_failed_removal_of_sets_does_not_prevent_restoring_the_root() -> None:
             await bench.reconciler.close()
         return bench
 
-    assert asyncio.run(scenario()).log == ["give root back"]
+    assert asyncio.run(scenario()).log == ["restore root qdisc"]
 
 
 @pytest.mark.parametrize("what", ["verify", "apply", "retry"])
@@ -280,7 +280,7 @@ def test_work_that_waited_for_a_removal_makes_no_changes(what: str, monkeypatch:
         return bench
 
     bench = asyncio.run(scenario())
-    assert bench.log == ["take root", "make sets", "give root back"]
+    assert bench.log == ["replace root qdisc", "make sets", "restore root qdisc"]
     assert bench.reconciler.counters.repairs == 0
 
 
@@ -326,7 +326,7 @@ def test_changes_while_the_kernel_is_read_are_no_repairs() -> None:
 
     bench = asyncio.run(scenario())
     assert {each.remote_port for each in bench.netfilter.entries} == set(range(1005, 1020))
-    assert "take root" not in bench.log
+    assert "replace root qdisc" not in bench.log
     assert bench.reconciler.counters.repairs == 0
 
 
@@ -358,7 +358,7 @@ def test_comparison_includes_interface_settings() -> None:
         return bench
 
     bench = asyncio.run(scenario())
-    assert bench.log == ["take root", "make sets"]
+    assert bench.log == ["replace root qdisc", "make sets"]
     assert bench.reconciler.counters.repairs == 1
 
 

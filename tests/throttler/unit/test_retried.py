@@ -81,12 +81,12 @@ def test_retries_follow_within_two_seconds_however_long_a_refusal_lasts(monkeypa
     pauses: list[float] = []
     sleep = asyncio.sleep
 
-    async def noted(seconds: float) -> None:
+    async def record_pause(seconds: float) -> None:
         pauses.append(seconds)
         await sleep(0)
 
     async def scenario(bench: Bench) -> None:
-        monkeypatch.setattr(asyncio, "sleep", noted)
+        monkeypatch.setattr(asyncio, "sleep", record_pause)
         bench.tc.refusals = 10
         bench.tc.want_gso(lambda before: min(before, 3028))
         bench.reconciler.wake()

@@ -62,7 +62,7 @@ def test_every_rule_of_the_examples_has_an_effect(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "conditions", "does"),
+    ("rule", "conditions", "effects"),
     [
         ("throttle: {rate: 5 Mbit/s}", [], [f"cap of 5 Mbit/s{SECOND}"]),
         ("throttle: {rate: 5 Mbit/s}, when: {min_subflows: 1}", ["at least 1 active subflow"], ["cap of 5 Mbit/s"]),
@@ -91,8 +91,8 @@ def test_every_rule_of_the_examples_has_an_effect(file: Path) -> None:
         ),
     ],
 )
-def test_rule_is_described(rule: str, conditions: list[str], does: list[str]) -> None:
-    assert words_of_rule(rule) == (conditions, does)
+def test_rule_is_described(rule: str, conditions: list[str], effects: list[str]) -> None:
+    assert words_of_rule(rule) == (conditions, effects)
 
 
 @pytest.mark.parametrize(

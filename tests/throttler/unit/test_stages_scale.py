@@ -82,7 +82,7 @@ class Host:
             self.verdicts[token] = verdicts
 
     def sweep(self) -> int:
-        """Let time pass and sample everything. Return how many connections were decided anew."""
+        """Let time pass and sample everything. Return how many connections were decided again."""
         self.now += SWEEP
         sockets: dict[FourTuple, KernelSubflow] = {}
         for flows in self.flows.values():

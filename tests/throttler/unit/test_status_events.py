@@ -52,7 +52,7 @@ async def test_events_of_a_connections_life(tmp_path: Path) -> None:
         assert kinds(more)[:3] == ["decided", "lifted", "reload"]
         assert sorted(kinds(more)[3:]) == ["closed", "closed", "fault", "fault"]
         assert {each["text"].partition(": ")[2] for each in more if each["kind"] == "fault"} == {
-            "the kernel's records disagree: no end was told, but the kernel does not list it"
+            "the kernel's records disagree: no end was reported, but the kernel does not list it"
         }
         assert more[1]["text"] == "10.1.0.1:40000 on path a: no cap in force any more"
         assert [each["seq"] for each in more] == list(range(found[-1]["seq"] + 1, found[-1]["seq"] + 8))
@@ -224,7 +224,7 @@ async def test_clients_behind_one_nat_see_their_own_connections(tmp_path: Path) 
         assert addresses(local="10.77.0.9:3128") == addresses(local="[::ffff:10.77.0.9]:3128") == [WIFI]
         assert addresses(token="8") == [WIFI]
         assert addresses(local="10.77.0.1:3129") == addresses(local="10.77.0.8:3128") == addresses(token="9") == []
-        assert addresses() == [], "the endpoint alone does not identify the connection"
+        assert addresses() == [], "the endpoint without the token does not identify the connection"
         # The operator of the proxy sees both connections.
         explained = scene.ask(query="explain", endpoint=f"{WIFI}:40000")
         assert {each["token"] for each in explained["connections"]} == {"00000007", "00000008"}

@@ -220,7 +220,7 @@ rules:
 TIGHTER = "  - {name: tight, paths: [b], throttle: {rate: 500 kbit/s}}\n"
 
 
-@pytest.mark.parametrize("other_rule", ["", TIGHTER], ids=["alone", "tighter"])
+@pytest.mark.parametrize("other_rule", ["", TIGHTER], ids=["without another rule", "with a tighter rule"])
 def test_budget_state_is_not_older_than_its_period_or_the_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_rule: str
 ) -> None:
@@ -310,13 +310,13 @@ async def test_upload_cap_is_coming_until_its_class_has_the_rate(tmp_path: Path)
         await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
         sent = time.monotonic()
 
-        def is_on_its_way() -> bool:
+        def is_in_transition() -> bool:
             nonlocal sent
             before, sent = sent, time.monotonic()
             kernel.sockets.carry(four_tuple(WIFI), 0, int((sent - before) * 32_000_000 / 8))
             return any(cap.interim for cap in planner.caps.values())
 
-        def shown() -> tuple[str, bool, int, int]:
+        def cap_state() -> tuple[str, bool, int, int]:
             (connection,) = scene.ask(query="connections")["connections"]
             (status,) = scene.status()["connections"]
             assert connection["subflows"][0]["upload"]["landing"] == status["subflows"][0]["upload"]["landing"]
@@ -326,11 +326,11 @@ async def test_upload_cap_is_coming_until_its_class_has_the_rate(tmp_path: Path)
             landing = connection["subflows"][0]["upload"]["landing"]
             return wifi["cap_state"], landing, rule["landing"], summary["subflows"]["pending"]
 
-        await until(is_on_its_way)
+        await until(is_in_transition)
         assert not planner.is_pending(four_tuple(WIFI)), "the subflow has its entry"
-        assert shown() == ("coming", True, 1, 1)
+        assert cap_state() == ("coming", True, 1, 1)
         await until(lambda: not any(cap.interim for cap in planner.caps.values()))
-        await until(lambda: shown() == ("in force", False, 0, 0))
+        await until(lambda: cap_state() == ("in force", False, 0, 0))
 
 
 @scenario

@@ -233,7 +233,7 @@ def test_other_file_at_the_sockets_path_is_an_error(tmp_path: Path) -> None:
 
 
 def test_socket_removed_as_soon_as_it_is_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the daemon ended if a comparison was making the socket anew at that moment."""
+    """Defect: the daemon ended if a comparison was creating the socket again at that moment."""
 
     async def test() -> None:
         async with serving(tmp_path / "s", "") as server:

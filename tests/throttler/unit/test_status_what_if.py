@@ -23,7 +23,7 @@ from mptcp_throttler.views.words import paths_in_words
 
 
 async def ask_what_if(tmp_path: Path, policy: str) -> dict[str, Any]:
-    """Query the daemon. Its child process decides anew in its copy of the daemon's state."""
+    """Query the daemon. Its child process decides again in its copy of the daemon's state."""
     found = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": policy}, 60.0)
     TypeAdapter(WhatIfAnswer).validate_json(json.dumps(found))
     return found

@@ -320,7 +320,7 @@ def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert SetBackup(1, scene.ethernet.four_tuple, False, "p") in scene.run(1)
 
 
-def test_sample_without_the_other_subflow_does_not_end_it() -> None:
+def test_sample_of_one_subflow_does_not_end_the_other() -> None:
     """Other stages also request samples, so that a sample may contain only one of the subflows."""
     scene = Scene(BALANCE)
     scene.apply()

@@ -10,18 +10,18 @@ import pytest
 from answering_socket import answering
 from hypothesis import given
 from hypothesis import strategies as st
-from status_answers import NOW, capped, connection, many, page, subflow
+from status_answers import NOW, answer_pages_of, capped, connection, page, subflow
 
 from mptcp_throttler.cli import main
 from mptcp_throttler.cli.top import amount, complete_rates, duration, milliseconds, percent, table
 
 
-def shown(answer: dict[str, Any], width: int = 80) -> list[str]:
+def lines_of(answer: dict[str, Any], width: int = 80) -> list[str]:
     return [line.text for line in table(answer, width)]
 
 
 def test_eighty_columns_show_changing_values_and_reasons() -> None:
-    assert shown(page(connection(), total=12)) == [
+    assert lines_of(page(connection(), total=12)) == [
         " client, subflow       path        age  down    up  shr   rtt loss   cap state",
         "10.77.1.2  4f037d87  2 subflows  33.4M down  102k up  16.6MB  1m",
         " 10.77.1.2:40000       ethernet     1m    5M   51k  15%    42 0.1%    5M held",
@@ -32,7 +32,7 @@ def test_eighty_columns_show_changing_values_and_reasons() -> None:
 
 
 def test_wide_terminal_shows_bytes_class_and_reason() -> None:
-    lines = shown(page(connection()), width=200)
+    lines = lines_of(page(connection()), width=200)
     assert lines[0].split()[-3:] == ["bytes", "class", "reason"]
     assert " ethernet " in lines[2]
     assert lines[2].endswith("14M 4d50:10   rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active")
@@ -52,17 +52,17 @@ def test_wide_terminal_shows_bytes_class_and_reason() -> None:
     ],
 )
 def test_state_of_a_cap_is_shown(changes: dict[str, Any], state: str) -> None:
-    line = shown(page(connection(0, capped("10.0.0.1:1", **changes))))[2]
+    line = lines_of(page(connection(0, capped("10.0.0.1:1", **changes))))[2]
     assert line.split()[-1] == state
 
 
 def test_upload_cap_has_its_own_line() -> None:
     upload = {"rule": "up", "rate": 1_000_000, "ceil": 2_000_000, "classid": "4d50:11", "landing": False}
     upload["reason"] = "upload: rule up …"
-    lines = shown(page(connection(0, capped("10.0.0.1:1", upload=upload))))
+    lines = lines_of(page(connection(0, capped("10.0.0.1:1", upload=upload))))
     assert lines[4].split() == ["upload", "2M", "held"]
     assert lines[5] == "    upload: rule up …"
-    lines = shown(page(connection(0, capped("10.0.0.1:1", upload=upload | {"landing": True}))))
+    lines = lines_of(page(connection(0, capped("10.0.0.1:1", upload=upload | {"landing": True}))))
     assert lines[4].split() == ["upload", "2M", "coming"], "the upload's class does not have its rate yet"
     assert lines[2].split()[-1] == "held", "the download's cap has its own state"
 
@@ -70,7 +70,7 @@ def test_upload_cap_has_its_own_line() -> None:
 def test_unknown_values_are_dashes() -> None:
     unknown = dict.fromkeys(("bytes_sent", "bytes_received", "rtt", "retransmits", "segments_out", "share", "path"))
     unknown |= dict.fromkeys(("rate_sent", "rate_received", "interface"))
-    line = shown(page(connection(0, subflow("10.0.0.1:1", **unknown))))[2]
+    line = lines_of(page(connection(0, subflow("10.0.0.1:1", **unknown))))[2]
     assert line.split() == ["10.0.0.1:1", "-", "1m", "-", "-", "-", "-", "-", "-", "-"]
 
 
@@ -94,8 +94,8 @@ def test_missing_rates_are_computed_from_two_answers() -> None:
 
 @given(st.integers(1, 250), st.integers(0, 40))
 def test_lines_fit_any_terminal_width(width: int, count: int) -> None:
-    answer = many(count)({"offset": 0, "limit": 40})
-    assert all(len(line) <= max(width, 30) for line in shown(answer, width))
+    answer = answer_pages_of(count)({"offset": 0, "limit": 40})
+    assert all(len(line) <= max(width, 30) for line in lines_of(answer, width))
 
 
 @given(st.floats(0, 1e13))
@@ -108,10 +108,10 @@ def test_numbers_fit_their_columns(value: float) -> None:
 
 def test_long_ipv6_addresses_keep_their_port() -> None:
     long = "[2001:db8:1111:2222:3333:4444:5555:6666]:40000"
-    line = shown(page(connection(0, subflow(long))))[2]
+    line = lines_of(page(connection(0, subflow(long))))[2]
     assert ":40000 " in line
     assert "…" in line
-    assert long in shown(page(connection(0, subflow(long))), width=140)[2]
+    assert long in lines_of(page(connection(0, subflow(long))), width=140)[2]
 
 
 def test_once_prints_one_table(

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from answering_socket import answering
-from status_answers import Answer, many
+from status_answers import Answer, answer_pages_of
 
 PATIENCE = 60.0
 """Seconds, for a slow machine with two busy processors."""
@@ -35,36 +35,36 @@ class Terminal:
     """The command, running on a pseudo-terminal."""
 
     def __init__(self, socket: Path, *options: str) -> None:
-        self.ours, theirs = os.openpty()
-        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.before = termios.tcgetattr(theirs)
-        self._theirs = theirs
-        self.seen = b""
+        self.controller, terminal = os.openpty()
+        ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(terminal)
+        self._terminal = terminal
+        self.output = b""
         self.process = subprocess.Popen(
             ["setsid", "--ctty", sys.executable, "-m", "mptcp_throttler.cli", "top", "--socket", str(socket), *options],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
             env={**os.environ, "TERM": "xterm"} | dict.fromkeys(("COLUMNS", "LINES"), ""),
         )
 
     def type(self, text: str) -> None:
-        os.write(self.ours, text.encode())
+        os.write(self.controller, text.encode())
 
     def read(self, seconds: float) -> bool:
         """Read the output. Return False if there was none for *seconds*."""
-        if not select.select([self.ours], [], [], seconds)[0]:
+        if not select.select([self.controller], [], [], seconds)[0]:
             return False
-        self.seen += os.read(self.ours, 1 << 16)
+        self.output += os.read(self.controller, 1 << 16)
         return True
 
     def wait_for(self, *texts: str) -> None:
         """Wait until all of *texts* have appeared since the last call. Then forget the output."""
         deadline = time.monotonic() + PATIENCE
-        while not all(text in plain(self.seen) for text in texts):
-            assert time.monotonic() < deadline, f"{texts} not in {plain(self.seen)[-2000:]}"
+        while not all(text in plain(self.output) for text in texts):
+            assert time.monotonic() < deadline, f"{texts} not in {plain(self.output)[-2000:]}"
             self.read(0.2)
-        self.seen = b""
+        self.output = b""
 
     def end(self) -> int:
         """Wait for the end of the command. Return its exit status."""
@@ -78,14 +78,14 @@ class Terminal:
 
     @property
     def modes(self) -> list[Any]:
-        return termios.tcgetattr(self._theirs)
+        return termios.tcgetattr(self._terminal)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self.ours)
-        os.close(self._theirs)
+        os.close(self.controller)
+        os.close(self._terminal)
 
 
 def plain(output: bytes) -> str:
@@ -93,10 +93,10 @@ def plain(output: bytes) -> str:
 
 
 @contextmanager
-def shown(
+def running_top(
     tmp_path: Path, answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 ) -> Iterator[tuple[Any, Any]]:
-    with answering(tmp_path / "s", answer or many(10_000)) as requests:
+    with answering(tmp_path / "s", answer or answer_pages_of(10_000)) as requests:
         terminal = Terminal(tmp_path / "s")
         try:
             yield terminal, requests
@@ -113,7 +113,7 @@ def is_restored(terminal: Terminal, output: bytes) -> bool:
 
 
 def test_top_updates_once_a_second(tmp_path: Path) -> None:
-    with answering(tmp_path / "s", many(10_000)) as requests:
+    with answering(tmp_path / "s", answer_pages_of(10_000)) as requests:
         terminal = Terminal(tmp_path / "s", "--sort", "bytes", "--client", "10.77.1.2")
         try:
             terminal.wait_for(
@@ -144,30 +144,30 @@ def test_top_updates_once_a_second(tmp_path: Path) -> None:
     ],
 )
 def test_terminal_is_restored_at_every_end(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
-    with shown(tmp_path) as (terminal, _):
+    with running_top(tmp_path) as (terminal, _):
         terminal.wait_for("10000 connections")
         assert terminal.modes != terminal.before
         if isinstance(end, str):
             terminal.type(end)
         else:
             terminal.process.send_signal(end)
-        terminal.seen = ALTERNATE
+        terminal.output = ALTERNATE
         assert terminal.end() == status
-        assert is_restored(terminal, ALTERNATE + CURSOR_OFF + terminal.seen[len(ALTERNATE) :])
+        assert is_restored(terminal, ALTERNATE + CURSOR_OFF + terminal.output[len(ALTERNATE) :])
 
 
 def test_terminal_is_restored_after_an_unexpected_answer(tmp_path: Path) -> None:
     nonsense = {"schema": 2, "time": 0.0, "total": 1, "connections": [{}]}
-    with shown(tmp_path, lambda request: nonsense) as (terminal, _):
+    with running_top(tmp_path, lambda request: nonsense) as (terminal, _):
         assert terminal.end() != 0
-        assert is_restored(terminal, terminal.seen)
+        assert is_restored(terminal, terminal.output)
 
 
 def test_top_waits_for_a_daemon(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "s")
     try:
         terminal.wait_for("no daemon answers at")
-        with answering(tmp_path / "s", many(3)):
+        with answering(tmp_path / "s", answer_pages_of(3)):
             terminal.wait_for("3 connections")
         terminal.wait_for("no daemon answers at")
         terminal.type("q")
@@ -181,9 +181,9 @@ def test_top_can_be_ended_while_the_daemon_hangs(tmp_path: Path) -> None:
 
     def hang(request: dict[str, Any]) -> dict[str, Any]:
         assert over.wait(PATIENCE)
-        return many(1)(request)
+        return answer_pages_of(1)(request)
 
-    with shown(tmp_path, hang) as (terminal, requests):
+    with running_top(tmp_path, hang) as (terminal, requests):
         terminal.wait_for("asking")
         deadline = time.monotonic() + PATIENCE
         while not requests:

@@ -41,7 +41,7 @@ def connection(token: int, *subflows: FourTuple, interface: str = "w0") -> Conne
 class Bench:
     """A Traffic object with a clock that the test sets."""
 
-    def __init__(self, begun: bool = True) -> None:
+    def __init__(self, started: bool = True) -> None:
         self.now = 100.0
         self.sweep_seconds = 0.0
         self.is_dry = False
@@ -49,7 +49,7 @@ class Bench:
         self.comparer = Comparer()
         self.verdicts: dict[int, tuple[Verdict, ...]] = {}
         self.tokens: dict[FourTuple, int] = {}
-        if begun:
+        if started:
             self.traffic.begin({})
 
     def decide(self, token: int, *verdicts: Verdict, interface: str = "w0") -> None:
@@ -119,7 +119,7 @@ def test_bytes_count_for_the_cap_in_force_at_the_sample() -> None:
 
 
 def test_bytes_from_before_the_start_do_not_count() -> None:
-    bench = Bench(begun=False)
+    bench = Bench(started=False)
     bench.decide(7, verdict(ONE))
     assert not bench.traffic.watches_any()
     bench.traffic.begin({ONE: KernelSubflow(7, ONE, True, 0, 0, False, 0.0, 10_000, 10, cookie=1)})
@@ -300,7 +300,7 @@ def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
         return bench.now - one
 
     assert [age(THROTTLE), age(THROTTLE), age(onset)] == [0, 10, 20]
-    assert [age(slower), age(slower)] == [0, 10], "a new rate starts anew"
+    assert [age(slower), age(slower)] == [0, 10], "the age of a new rate starts at 0"
     assert [age(slower, step=1_000), age(slower, step=1_000), age(slower, step=2_000)] == [0, 10, 0]
     balanced = {"share": Share.CONNECTION, "member": (7, "a")}
     assert [age(THROTTLE, **balanced), age(slower, **balanced)] == [0, 10], (

@@ -17,7 +17,7 @@ _PLAIN: Final = re.compile(r"""^status_socket:[ ]+(["']?)(/[\w./-]+)\1[ ]*(?:\#.
 
 
 def plain_status_socket(settings: Path) -> Path | None:
-    """Return the path in a plain ``status_socket`` line, or the default; None if only a check of the file can tell."""
+    """Return the path in a plain ``status_socket`` line, or the default; None if the whole file must be parsed."""
     try:
         text = settings.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -52,7 +52,7 @@ def _group_problem(name: str, as_daemon: bool) -> str:
 
 
 def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[str]]) -> Iterator[Problem]:
-    """Yield a warning for each two listed interfaces of which one is stacked on the other, directly or not.
+    """Yield a warning for each pair of listed interfaces if one is stacked on the other, directly or not.
 
     *stands_on* has the lower interfaces of each interface. This is no error: both may be listed if the policy
     identifies paths by clients and caps only downloads, or if all that it caps uses only the lower interface.

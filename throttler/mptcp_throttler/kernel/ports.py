@@ -30,7 +30,7 @@ class TrafficControl(Protocol):
 
     @property
     def settled(self) -> bool:
-        """Tell whether the kernel has all settings other than root and classes."""
+        """Whether the kernel has all settings other than root and classes."""
 
     async def settle(self) -> None:
         """Apply the settings other than root and classes."""

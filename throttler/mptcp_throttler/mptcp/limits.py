@@ -126,4 +126,4 @@ class Shares:
         """Return in words how many connections the client at *address* has."""
         client = client_of(address)
         held, left = self.held.get(client, 0), self._room - self.taken
-        return f"{client_text(client)} has {held:,} connections, and there is room for {left:,} of anybody's"
+        return f"{client_text(client)} has {held:,} connections, and there is room for {left:,} more of all clients"

@@ -183,7 +183,7 @@ class Tracker:
             if (entered := table.subflows.get(four_tuple)) is not None:
                 entered.interface = self._leaves_by(four_tuple)
                 if ended is not None:
-                    events.append(table.disagree(entered, time, "its end was told, but the kernel has it"))
+                    events.append(table.disagree(entered, time, "its end was reported, but the kernel still has it"))
             return events
         if subflow.interface is None:
             subflow.interface = self._leaves_by(four_tuple)
@@ -419,5 +419,5 @@ class Resync:
             or subflow.four_tuple.local_port not in table.listen_ports
         ):
             return []
-        disagreement = table.disagree(subflow, self._time, "no end was told, but the kernel does not list it")
+        disagreement = table.disagree(subflow, self._time, "no end was reported, but the kernel does not list it")
         return [disagreement, *table.remove(subflow, self._time, "not listed by the kernel")]

@@ -127,7 +127,7 @@ class Path:
             self.complete = now
             skewed = max(self.reads) - min(self.reads) > READ_TOGETHER_SECONDS
             if skewed is not self._skewed:
-                # Start anew: bytes that arrived between two reads would otherwise count twice, or not at all.
+                # Start again: bytes that arrived between two reads would otherwise count twice, or not at all.
                 self._history, self._skewed = History(), skewed
             read = sum(self.reads) / len(self.reads)
             self._history.add(Sample(read, self.carried))

@@ -3,7 +3,7 @@
 
 A subflow is metered while its verdict names a rule with a budget, even if another rule or stage caps it. The subflows
 of one budget share an account (``budget_accounts``), so the cost of a sample does not depend on their number. They are
-decided anew only when the account reaches a step. Counts for the ledger are kept until
+decided again only when the account reaches a step. Counts for the ledger are kept until
 :meth:`MeteredSockets.take_pending` fetches them.
 
 Each byte counts once. A change of a subflow's accounts takes effect after the next sample of its socket. Counting

@@ -121,7 +121,7 @@ class Accounts:
         return f"until {datetime.fromtimestamp(self._present[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
 
     def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
-        """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide anew. Before
+        """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide again. Before
         the call, all counts that were fetched for the ledger must have been written or put back."""
         read = set(periods)
         others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read}

@@ -277,7 +277,7 @@ class GuardedUpload(GuardedConnection):
         least = max(OWED_BYTES, OWED_SECONDS * best.baseline / 8)
         seen, received = [each.four_tuple for each in there], sum([each.bytes_received for each in there])
         if seen != self._seen:
-            # Start anew, because the bytes received on a subflow that has ended are no longer in the sum.
+            # Start again, because the bytes received on a subflow that has ended are no longer in the sum.
             self._seen, self._first, self._least = seen, top, -received
         missing = ahead(top, self._first) - received
         self._least = min(self._least, missing)

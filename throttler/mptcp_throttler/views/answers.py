@@ -37,7 +37,7 @@ MptcpVersion = Annotated[int, Field(ge=1, le=1, description="Version of Multipat
 
 @with_config(ConfigDict(strict=True, extra="forbid", use_attribute_docstrings=True))
 class Part(TypedDict):
-    """Nothing is left out of what is documented, and nothing else is said."""
+    """A part of an answer. It has all documented keys, except optional ones, and no others."""
 
 
 class ErrorAnswer(Part):
@@ -181,7 +181,7 @@ class SubflowDetails(SubflowAnswer):
     """Between the last two samples."""
     rate_received: Rate | None
     share: Annotated[float, Field(ge=0, le=1)] | None
-    """Of what the connection carries now or, if nothing, has carried."""
+    """Share of the connection's present rate; if that is 0, of the bytes that it has carried."""
 
 
 class ConnectionDetails(TunnelName):
@@ -277,7 +277,7 @@ class BudgetTotals(Part):
     """Of all accounts."""
     first_volume: Bytes
     """Of one account."""
-    until: Moment  # when it begins anew
+    until: Moment  # when the volume begins again
 
 
 class OwnAccount(Part):
@@ -294,7 +294,7 @@ class OwnAccount(Part):
     """Volume of the step in force."""
     next_step: Bytes | None
     """Volume of the next step."""
-    until: Moment  # when it begins anew
+    until: Moment  # when the volume begins again
 
 
 class AccountAnswer(OwnAccount):
@@ -596,7 +596,7 @@ class WhatIfAnswer(Answer):
     """What another policy would change."""
 
     errors: list[str]
-    """If there are any, there is nothing else."""
+    """If there are errors, the optional keys are missing."""
     changes: NotRequired[list[Difference]]
     """The first 200 of `changed`: subflows with another cap, steering or budget, or with a dry run begun or ended."""
     changed: NotRequired[Count]

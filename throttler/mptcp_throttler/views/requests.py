@@ -46,7 +46,7 @@ class Argument:
 
 
 def parse_request(line: bytes) -> Request:
-    """Return the request that *line* is; nothing is what an old client sends, who wants the status."""
+    """Return the request in *line*. An empty line, which old clients send, means the query ``status``."""
     if not line.strip():
         return Request(STATUS, {})
     if len(line) > LARGEST_REQUEST:

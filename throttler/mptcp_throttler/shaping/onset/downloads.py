@@ -12,7 +12,7 @@ A subflow that the planner moves goes through these states (:class:`State`):
    sends its next data, so it is checked at growing intervals until it has applied it.
 
 Bytes that bypass the class are charged to the cap, and transitions share an allowance (``rate_transition``). The cookie
-identifies a socket: if a client reuses a port, the new socket has the same four-tuple and starts anew.
+identifies a socket: if a client reuses a port, the new socket has the same four-tuple, but a new state.
 """
 
 from __future__ import annotations

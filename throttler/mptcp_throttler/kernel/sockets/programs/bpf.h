@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* What the BPF programs share: the kernel's helpers (bpf-helpers(7)), maps, and what the throttler sets before it loads
- * one. Each program is one object file, loaded by libbpf; see kernel/bpf.py. */
+/* Shared by the BPF programs: the kernel's helpers (bpf-helpers(7)), maps, and the settings, which the throttler writes
+ * before it loads a program. Each program is one object file, loaded by libbpf; see kernel/bpf.py. */
 #include <linux/bpf.h>
 #include <linux/in.h>
 
 #define SEC(name) __attribute__((section(name), used))
 #define HELPER(number) __attribute__((kernel_helper(BPF_FUNC_##number)))
 
-/* Of the C library, whose headers do not go with the kernel's. */
+/* Constants of the C library, whose headers cannot be included together with the kernel's. */
 #define SOL_SOCKET 1
 #define SO_SNDBUF 7
 #define SO_PRIORITY 12
@@ -16,7 +16,7 @@
 #define TCP_USER_TIMEOUT 18
 #define TCP_NOTSENT_LOWAT 25
 
-/* A map that the throttler makes; only its name and types count here (BTF-defined maps of libbpf). */
+/* A map that the throttler creates; only its name and types matter here (BTF-defined maps of libbpf). */
 #define MAP(name, kind, key_type, value_type)                                                                          \
     struct {                                                                                                           \
         int (*type)[kind];                                                                                             \
@@ -35,25 +35,25 @@ long load_header_option(struct bpf_sock_ops *socket, void *option, __u32 bytes, 
 void *to_mptcp_socket(void *socket) HELPER(skc_to_mptcp_sock);
 void *to_tcp_socket(void *socket) HELPER(skc_to_tcp_sock);
 
-/* ProgramConstants of kernel/bpf.py. Constant once a program is loaded: the verifier leaves out what cannot happen. */
+/* ProgramConstants of kernel/bpf.py. They are constant in a loaded program, so the verifier skips unreachable code. */
 struct settings {
-    __u64 namespace;     /* cookie of the network namespace whose sockets count */
+    __u64 namespace;     /* cookie of the network namespace whose sockets are handled */
     __u32 user_timeout;  /* TCP_USER_TIMEOUT of a socket that retransmits, ms */
-    __u32 classes;       /* handle of the HTB qdisc, its lower half 0 */
-    __u32 births;        /* 0 where the kernel cannot tell a subflow from plain TCP */
+    __u32 classes;       /* handle of the HTB qdisc; its lower half is 0 */
+    __u32 births;        /* 0 if the kernel cannot distinguish a subflow from plain TCP */
     __u8 ports[1 << 13]; /* bit n: connections accepted on port n are ours */
 };
 const volatile struct settings settings SEC(".rodata.settings") = {0};
 
 char gpl[] SEC("license") = "GPL";
 
-/* What an iterator of TCP sockets is given for each (net/ipv4/tcp_ipv4.c of the kernel). */
+/* The context of an iterator of TCP sockets, one for each socket (net/ipv4/tcp_ipv4.c of the kernel). */
 struct bpf_iter__tcp {
     __bpf_md_ptr(void *, meta);
     __bpf_md_ptr(void *, sk_common);
 };
 
-/* Tell whether a connection was accepted on one of our ports. */
+/* Return whether a connection was accepted on one of our ports. */
 static inline int is_ours(struct bpf_sock_ops *socket)
 {
     __u32 port = socket->local_port & 0xffff;

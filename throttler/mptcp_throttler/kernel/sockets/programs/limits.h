@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* The limits of single sockets, for the two programs that set them: on sockets as their acknowledgements come, and on
- * all of them at once. */
+/* Limits of single sockets, for the two programs that set them: one when a socket gets acknowledgements, the other on
+ * all sockets at once. */
 #include "bpf.h"
 
 struct limit {
     __u32 rate;             /* bytes/s; 0: the socket rests */
     __u32 not_sent;         /* bytes; 0: the kernel's own */
-    __u32 half_send_buffer; /* bytes, which SO_SNDBUF doubles; 0: as it is */
+    __u32 half_send_buffer; /* bytes, which SO_SNDBUF doubles; 0: unchanged */
 };
 
 MAP(limits, BPF_MAP_TYPE_HASH, __u64, struct limit);
 
-/* A socket that rested has no pacing rate until data are acknowledged, and it sends none: BBR gives it one when it
- * begins. Afterwards the socket has the congestion control that it had. */
+/* A socket that rested gets a pacing rate only when data are acknowledged, but sends no data without one. So switch it
+ * to BBR, which sets a rate when it begins, and then back to its former congestion control. */
 static inline void begin_anew(void *socket)
 {
     char before[16], reno[4] = {'r', 'e', 'n', 'o'}, bbr[4] = {'b', 'b', 'r', 0};
@@ -24,7 +24,7 @@ static inline void begin_anew(void *socket)
     set_option(socket, IPPROTO_TCP, TCP_CONGESTION, before, sizeof(before));
 }
 
-/* Set on a socket what the map has for it; return whether there is something. */
+/* Set the limits that the map has for a socket; return whether it has any. */
 static inline int set_limit(void *socket)
 {
     __u64 cookie = socket_cookie(socket);
@@ -39,14 +39,14 @@ static inline int set_limit(void *socket)
     set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit->not_sent, sizeof(limit->not_sent));
     if (rate == 0 && limit->rate != 0)
         begin_anew(socket);
-    /* A send buffer only grows. Linux before 6.1 does not say what it is, and it stays. */
+    /* A send buffer only grows. Linux before 6.1 does not report its size, so the buffer stays unchanged there. */
     if (limit->half_send_buffer && !get_option(socket, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof(send_buffer)) &&
         send_buffer < 2 * limit->half_send_buffer)
         set_option(socket, SOL_SOCKET, SO_SNDBUF, &limit->half_send_buffer, sizeof(limit->half_send_buffer));
     return 1;
 }
 
-/* Take the class of our qdisc off a socket whose SO_PRIORITY names one. */
+/* Reset the SO_PRIORITY of a socket if it names a class of our qdisc. */
 static inline void leave_class(void *socket, __u32 priority)
 {
     __u32 none = 0;

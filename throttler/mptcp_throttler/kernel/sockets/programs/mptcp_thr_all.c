@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* What mptcp_throttler.c does at a round trip, for all TCP sockets of the network namespace at once. */
+/* Does for all TCP sockets of the network namespace at once what mptcp_throttler.c does at each round trip. */
 #include "limits.h"
 
 SEC("iter/tcp")

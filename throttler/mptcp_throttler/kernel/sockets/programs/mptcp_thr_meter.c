@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* The counters of a socket that closes; what they are for: kernel/bpf.py. */
+/* Records the counters of each socket that closes. kernel/bpf.py describes the purpose. */
 #include "bpf.h"
 
 struct closed {

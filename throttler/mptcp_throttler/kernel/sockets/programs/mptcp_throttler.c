@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* Limits and first options of the sockets that the proxy accepts; what it is for: kernel/bpf.py. */
+/* Sets limits and initial options of the sockets that the proxy accepts. kernel/bpf.py describes the purpose. */
 #include "limits.h"
 
 #define AF_INET 2
 #define MPTCP_OPTION 30
 #define MP_JOIN 1 /* subtype, RFC 8684, 3.2 */
-/* After so many segments with data a socket loses the class with which it began. */
+/* After this number of segments with data, a socket loses the class with which it began. */
 #define YOUNG 31
-/* After so many, some 450 kB, a socket without a limit of ours has this bound, bytes, in place of a smaller one. */
+/* After this number of segments (450 kB), a socket without a limit of ours gets LARGE_BOUND if its bound is smaller. */
 #define SMALL 310
-#define LARGE_BOUND 65536 /* that of shaping/birth.py */
+#define LARGE_BOUND 65536 /* bytes; the same as in shaping/birth.py */
 
 struct birth {
-    __u32 not_sent; /* Of all four: 0 leaves the kernel's own. */
+    __u32 not_sent; /* for all four members, 0 keeps the kernel's value */
     __u32 initial_window;
     __u32 class;
     __u32 rests;
@@ -20,7 +20,7 @@ struct birth {
 
 struct prefix {
     __u32 bits;
-    __u32 address[4]; /* IPv4 is mapped into IPv6. */
+    __u32 address[4]; /* IPv4 addresses are mapped into IPv6 */
 };
 
 MAP(births, BPF_MAP_TYPE_LPM_TRIE, struct prefix, struct birth);
@@ -66,7 +66,7 @@ static inline void leave_small_bound(struct bpf_sock_ops *socket)
 {
     __u32 bound, large = LARGE_BOUND;
 
-    /* 0 is the kernel's own. Linux before 6.1 does not say. */
+    /* A bound of 0 means the kernel's own. Linux before 6.1 cannot report the bound. */
     if (socket->data_segs_out > SMALL &&
         !get_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bound, sizeof(bound)) && bound && bound < large)
         set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &large, sizeof(large));
