@@ -7,27 +7,27 @@ a real Apache.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 
-from rich.console import Console
-
-from mptcp_lab.agent.processes import descendants
+from mptcp_lab.agent import processors
+from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed, TestbedError, home
-from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.home import SITE, UPLINKS
 from mptcp_lab.testbed.host import Program
 from mptcp_lab.testbed.services import RELAY_CONFIG, python_command, start_origin, start_relay, wait_until
 from mptcp_lab.testbed.topologies import behind_relay, paths
 
-from .aims import aims_table
-from .findings import Findings
-from .home_judging import DEVICES, PARTS, WAYS, Measured, judge
-from .options import choice, count
+from ..statistics import median
+from .aims import Aim
+from .columns import Results, Turn
+from .parameters import parameter, whole, words
+from .scenario import Scenario
 
-OPTIONS = {"part": f"which of {', '.join(PARTS)}; default all", "runs": "how often; default 5"}
+DEVICES = 300
 SMALL, LARGE, HUGE = "small.bin", "large.bin", "huge.bin"
 FILES = {SMALL: 100_000, LARGE: 30_000_000, HUGE: 400_000_000}
 REQUESTS = 20
@@ -83,30 +83,95 @@ asyncio.run(main())
 """
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure the parts that *options* choose. *seed* has no effect."""
-    need("root", "mptcp", "mptcp-pm", "tbf", "apache2", "squid", "curl", "nftables", "openssl")
-    parts = choice(options, "part", PARTS, ("goodput", "banner", "killed") if quick else None)
-    runs = count(options, "runs", 1 if quick else 5)
-    measured = Measured()
-    for shaped in (True, False):
-        chosen = [part for part in parts if (part != "cost") is shaped]
-        if chosen:
-            with Testbed(RELAY if shaped else behind_relay(paths((None, None)))) as testbed:
-                site = Site(testbed, measured)
-                for number in range(runs):
-                    for part in chosen:
-                        console.print(f"{part}, {number + 1} of {runs}", style="dim", highlight=False)
-                        getattr(site, part.replace(" ", "_"))()
-    aims = judge(measured.values, dict.fromkeys(parts, runs))
-    return Findings((aims_table("Home", aims),), {"values": measured.values}, aims=tuple(aims))
+WAYS = ("nat", "forwarder", "squid")
+"""How a device's connections go: a router with address translation, over the best uplink; our forwarder; Debian's
+Squid, to whose ``intercept`` ports they are redirected, with the same parent."""
+PARTS: Mapping[str, Sequence[str]] = {
+    "goodput": (*UPLINKS, "forwarder", "squid"),
+    "first byte": WAYS,
+    "banner": WAYS,
+    "outage": ("pause", "request", "later", "back"),
+    "killed": ("answered",),
+    "crowd": ("answered", "direct", "seconds"),
+    "cost": (*(f"{way}, machine" for way in WAYS), *(f"{way}, process" for way in WAYS[1:])),
+}
+"""What each part measures."""
+PROCESSING = 5.0
+"""Most milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What ``--set`` chooses."""
+
+    part: tuple[str, ...] = parameter(
+        f"which of {', '.join(PARTS)}", ",".join(PARTS), words(*PARTS), quick="goodput,banner,killed"
+    )
+    runs: int = parameter("how often", "5", whole(), quick="1")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A measured value: Mbit/s, milliseconds, seconds, or a count."""
+
+    value: float
+
+
+@contextmanager
+def built(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Site]:
+    """Build the testbed, with unlimited uplinks for the cost."""
+    with Testbed(behind_relay(paths((None, None))) if "cost" in cells else RELAY, seed=seed) as testbed:
+        yield Site(testbed)
+
+
+def measure(site: Site, turn: Turn[str]) -> dict[str, Value]:
+    found: dict[str, float] = getattr(site, turn.cell.replace(" ", "_"))()
+    return {name: Value(value) for name, value in found.items()}
+
+
+def verdicts(results: Results[str, Value]) -> Iterator[Aim]:
+    """Return the aims of each part of which every value was measured."""
+    for part in results.cells:
+        values = {name: [each.value for each in results.of(part, part=name)] for name in PARTS[part]}
+        if all(values.values()):
+            yield from judge(part, values)
+
+
+def judge(part: str, of: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
+    middle = {name: median(values) for name, values in of.items()}
+    if part == "goodput":
+        both = sum(middle[uplink] for uplink in UPLINKS)
+        yield Aim("goodput by the forwarder / both uplinks alone", middle["forwarder"] / both, least=0.9, most=1.05)
+        yield Aim("goodput by Squid / both uplinks alone", middle["squid"] / both)
+    elif part in ("first byte", "banner"):
+        name = "first byte of HTTPS" if part == "first byte" else "first byte where the server speaks first"
+        yield Aim(f"{name}: added by the forwarder", middle["forwarder"] - middle["nat"], "ms", most=PROCESSING)
+        yield Aim(f"{name}: added by Squid", middle["squid"] - middle["nat"], "ms")
+    elif part == "outage":
+        yield Aim("silent first uplink: a living download pauses", max(of["pause"]), "s", most=3.0)
+        yield Aim("silent first uplink: the first new request takes", max(of["request"]), "s", most=4.0)
+        yield Aim("silent first uplink: all later ones take", max(of["later"]), "s", most=0.5)
+        yield Aim("it is back: the living download uses it after", max(of["back"]), "s", most=10.0)
+    elif part == "killed":
+        yield Aim("forwarder killed: the next request is answered after", max(of["answered"]), "s", most=2.0)
+    elif part == "crowd":
+        yield Aim(f"{DEVICES} devices at once: answered", min(of["answered"]), least=DEVICES, most=DEVICES)
+        yield Aim(f"{DEVICES} devices at once: past the parent", max(of["direct"]), most=0)
+        yield Aim(f"{DEVICES} devices at once: the last after", middle["seconds"], "s")
+    else:
+        ours, squid, nat = middle["forwarder, process"], middle["squid, process"], middle["nat, machine"]
+        beyond = {way: middle[f"{way}, machine"] - nat for way in ("forwarder", "squid")}
+        yield Aim("a GB by the forwarder: seconds of its process / of Squid's", ours / squid, most=1.2)
+        yield Aim("a GB by the forwarder: seconds of its process", ours, "s")
+        yield Aim("a GB by the forwarder: seconds of the machine beyond NAT's", beyond["forwarder"], "s")
+        yield Aim("a GB by Squid: seconds of the machine beyond NAT's", beyond["squid"], "s")
 
 
 class Site:
-    """One testbed with a relay, its parent and an origin. Each public method measures one part once."""
+    """One testbed with a relay, its parent and an origin. Each method named after a part measures it once."""
 
-    def __init__(self, testbed: Testbed, measured: Measured) -> None:
-        self._testbed, self._measured = testbed, measured
+    def __init__(self, testbed: Testbed) -> None:
+        self._testbed = testbed
         self._relay, self._device = testbed["relay"], testbed["client"]
         self._parent = testbed["proxy"].service_address()
         home.give_site(testbed)
@@ -118,6 +183,9 @@ class Site:
         for number in range(DEVICES):
             address = f"10.48.{number // 200}.{number % 200 + 2}/16"
             self._device.run(["ip", "addr", "add", address, "dev", "eth0"])
+
+    def check_emulation(self) -> None:
+        self._testbed.check_emulation()
 
     @contextmanager
     def _by(self, way: str, uplinks: tuple[str, ...] = UPLINKS) -> Iterator[Program | None]:
@@ -133,30 +201,33 @@ class Site:
                 with _squid(self._relay, self._parent) as process:
                     yield process
 
-    def goodput(self) -> None:
+    def goodput(self) -> dict[str, float]:
+        found = {}
         for uplink in UPLINKS:
             with self._by("nat", (uplink, *(each for each in UPLINKS if each != uplink))):
-                self._measured.add("goodput", uplink, self._download(LARGE))
+                found[uplink] = self._download(LARGE)
         for way in ("forwarder", "squid"):
             with self._by(way):
                 self._download(SMALL)
-                self._measured.add("goodput", way, self._download(LARGE))
+                found[way] = self._download(LARGE)
+        return found
 
-    def first_byte(self) -> None:
-        urls = [f"https://{SITE}/{SMALL}"] * REQUESTS
+    def first_byte(self) -> dict[str, float]:
+        found = {}
         for way in WAYS:
             with self._by(way):
-                took = sorted(self._curl("%{time_starttransfer}", url) for url in urls)
-                self._measured.add("first byte", way, took[len(took) // 2] * 1e3)
+                took = [self._curl("%{time_starttransfer}", f"https://{SITE}/{SMALL}") for _ in range(REQUESTS)]
+                found[way] = median(took) * 1e3
+        return found
 
-    def banner(self) -> None:
+    def banner(self) -> dict[str, float]:
+        found = {}
         for way in WAYS:
             with self._by(way):
-                took = float(self._device.run(python_command(GREETED), timeout=SOON).stdout)
-                self._measured.add("banner", way, took * 1e3)
+                found[way] = float(self._device.run(python_command(GREETED), timeout=SOON).stdout) * 1e3
+        return found
 
-    def outage(self) -> None:
-        add = self._measured.add
+    def outage(self) -> dict[str, float]:
         with self._by("forwarder"), _living(self._device) as grown:
             wait_until(lambda: self._received("eth0") > 0 and grown() > 3_000_000, "it takes both uplinks")
             with home.silent(self._testbed["core"], "eth0"):
@@ -167,16 +238,15 @@ class Site:
                     if grown() > size:
                         size, since = grown(), time.monotonic()
                     pause = max(pause, time.monotonic() - since)
-                add("outage", "pause", pause)
                 if asked.wait(SOON) != 0:
                     raise TestbedError(f"the first new request failed{asked.tail()}")
-                add("outage", "request", float(asked.output()))
-                add("outage", "later", max(self._curl("%{time_total}", f"http://{SITE}/{SMALL}") for _ in range(5)))
+                later = max(self._curl("%{time_total}", f"http://{SITE}/{SMALL}") for _ in range(5))
             begun, before = time.monotonic(), self._received("eth0")
             wait_until(lambda: self._received("eth0") > before + 500_000, "the living download is back on it")
-            add("outage", "back", time.monotonic() - begun)
+            back = time.monotonic() - begun
+        return {"pause": pause, "request": float(asked.output()), "later": later, "back": back}
 
-    def killed(self) -> None:
+    def killed(self) -> dict[str, float]:
         settings = home.settings_of(self._relay, self._parent)
         with home.gateway(self._relay, settings):
             with home.forwarder(self._relay, settings) as process:
@@ -184,26 +254,28 @@ class Site:
                 process.kill()
                 begun = time.monotonic()
             self._curl("%{time_total}", f"http://{SITE}/{SMALL}")
-            self._measured.add("killed", "answered", time.monotonic() - begun)
+            return {"answered": time.monotonic() - begun}
 
-    def crowd(self) -> None:
+    def crowd(self) -> dict[str, float]:
         with self._by("forwarder"):
             answered, seconds = map(float, self._device.run(python_command(CROWD), timeout=120).stdout.split())
             time.sleep(1.5)  # the forwarder writes its status once a second
-            self._measured.add("crowd", "answered", answered)
-            self._measured.add("crowd", "seconds", seconds)
-            self._measured.add("crowd", "direct", float(home.forwarded(self._relay)["direct"]))
+            direct = float(home.forwarded(self._relay)["direct"])
+        return {"answered": answered, "direct": direct, "seconds": seconds}
 
-    def cost(self) -> None:
+    def cost(self) -> dict[str, float]:
+        """Return the processor seconds for a GB: of the machine, and of the process that carries it."""
+        found = {}
+        gigabytes = FILES[HUGE] / 1e9
         for way in WAYS:
             with self._by(way) as process:
                 self._download(SMALL)
-                before, ran = _busy(), _ran(process)
+                machine, own = _machine_seconds(), tree_seconds(process.pid) if process else 0.0
                 self._download(HUGE)
-                gigabytes = FILES[HUGE] / 1e9
-                self._measured.add("cost", f"{way}, machine", (_busy() - before) / gigabytes)
+                found[f"{way}, machine"] = (_machine_seconds() - machine) / gigabytes
                 if process is not None:
-                    self._measured.add("cost", f"{way}, process", (_ran(process) - ran) / gigabytes)
+                    found[f"{way}, process"] = (tree_seconds(process.pid) - own) / gigabytes
+        return found
 
     def _received(self, device: str) -> int:
         return self._relay.interface_bytes(device).received
@@ -244,19 +316,22 @@ def _squid(relay: LiveNode, parent: str) -> Iterator[Program]:
         yield proxy.process
 
 
-def _busy() -> float:
-    """Return the seconds that all processors of this machine have worked since its start (proc(5))."""
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    user, nice, system, _, _, irq, softirq = map(int, words[:7])
-    return (user + nice + system + irq + softirq) / 100
+def _machine_seconds() -> float:
+    """Return the seconds that all processors of this machine have worked since its start."""
+    user, nice, system, _, _, irq, softirq, *_ = processors.read().ticks
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def _ran(process: Program | None) -> float:
-    """Return the processor seconds that a program and its descendants have used."""
-    if process is None:
-        return 0.0
-    total = 0
-    for pid in (process.pid, *descendants(process.pid)):
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(words[11]) + int(words[12])
-    return total / 100
+SCENARIO = Scenario(
+    settings=Settings,
+    needs=("root", "mptcp", "mptcp-pm", "tbf", "apache2", "squid", "curl", "nftables", "openssl"),
+    cells=lambda chosen: chosen.part,
+    parts=lambda part: PARTS[part],
+    together=lambda part: part == "cost",
+    bed=built,
+    measure=measure,
+    tables=(),
+    name=lambda row: row.cell,
+    counted=lambda row: "runs" if row.part in ("", PARTS[row.cell][0]) else "",
+    verdicts=verdicts,
+)

@@ -11,8 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from mptcp_lab.agent.counters import fallbacks
@@ -40,8 +39,8 @@ from mptcp_throttler.shaping.model import class_spec
 from .devices import DEVICES
 from .pages_browser import Page, chromium
 from .pages_cells import Cell
-from .pages_judging import Download
-from .two_paths import hop_shaper
+from .pages_judging import Batch, Download, judge
+from .two_paths import hop_shaper, one_subflow
 
 PAUSE = 1.0
 """Seconds between the end of a batch's last connection and the next batch."""
@@ -83,17 +82,6 @@ def ip_octets(seen: InterfaceBytes) -> int:
     return seen.received - ETHERNET_HEADER * seen.packets
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The downloads of one batch, with recorded samples on the same clock."""
-
-    samples: tuple[Sample, ...]
-    downloads: tuple[Download, ...]
-    joins: int
-    plain: int
-    """Number of connections that became plain TCP, mostly because their handshake was lost more than once."""
-
-
 @dataclass(slots=True)
 class Bed:
     """A testbed with all services. It runs one batch at a time."""
@@ -104,11 +92,9 @@ class Bed:
     throttler: Throttler | None = None
     known: bool = False
     """Whether the throttler has seen the client."""
-    _policy: Path = field(init=False)
+    policy_of: Cell | None = None
+    """The cell whose policy the throttler has."""
     _orders: int = 0
-
-    def __post_init__(self) -> None:
-        self._policy = self.testbed.directory / "policy.yaml"
 
     @classmethod
     def built(cls, testbed: Testbed, sizes: Sequence[int], tls: bool = False) -> Bed:
@@ -128,9 +114,9 @@ class Bed:
         if self.throttler is not None:
             self.throttler.process.stop()
         proxy = self.testbed["proxy"]
-        self._policy.write_text(cell.policy_text())
-        self.throttler = start_throttler(proxy, write_throttler_config(proxy, self._policy))
-        self.known = False
+        policy = proxy.write("policy.yaml", cell.policy_text())
+        self.throttler = start_throttler(proxy, write_throttler_config(proxy, policy))
+        self.known, self.policy_of = False, cell
 
     @contextmanager
     def set_up(self, cell: Cell, variant: str) -> Iterator[None]:
@@ -140,7 +126,7 @@ class Bed:
                 route = ["ip", "route", "add", "default", "via", "10.77.2.1", "dev", DEVICES[1], "metric", "50"]
                 stack.enter_context(self.client.changed(route, [*route[:2], "del", *route[3:]]))
             if cell.lone:
-                stack.enter_context(self._without_endpoints())
+                stack.enter_context(one_subflow(self.testbed))
             if variant == "link":
                 change, back = (hop_shaper(rate, "lan") for rate in (cell.cap, cell.rates[0]))
                 stack.enter_context(self.testbed["hop1"].changed(change, back))
@@ -148,18 +134,6 @@ class Bed:
                 class_, gone = static_class(cell)
                 stack.enter_context(self.testbed["proxy"].changed(class_, gone))
             yield
-
-    @contextmanager
-    def _without_endpoints(self) -> Iterator[None]:
-        node = self.client
-        endpoints = self.testbed.topology.node("client").endpoints
-        node.run(["ip", "mptcp", "endpoint", "flush"])
-        try:
-            yield
-        finally:
-            for each in endpoints:
-                what = [each.address, "dev", each.device, "id", str(each.id), *each.flags]
-                node.run(["ip", "mptcp", "endpoint", "add", *what])
 
     def fetch(self, cell: Cell) -> Batch:
         """Download the files of *cell*. Raises TestbedError if one is incomplete."""
@@ -170,10 +144,9 @@ class Bed:
         with IpRecorder(self.client, DEVICES) as recorder:
             answers = self._by_browser(cell) if cell.kind == "chromium" else self._by_agent(cell)
         self.known = True
-        downloads = timed(answers, recorder.started)
-        self.testbed.check_emulation()
         client, proxy = added.read()
-        return Batch(recorder.samples, downloads, Protocol.of(client, proxy).joins, plain(client))
+        joins = Protocol.of(client, proxy).joins
+        return judge(recorder.samples, cell, timed(answers, recorder.started), joins, plain(client))
 
     def _by_agent(self, cell: Cell) -> list[dict[str, Any]]:
         order = {

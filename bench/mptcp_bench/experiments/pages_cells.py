@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The settings that the experiment ``pages`` can vary, and the matching policies. Pure."""
+"""What the experiment ``pages`` can vary: its options, the cells that they choose, and each cell's policy. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice, product
 from math import exp
+from typing import Any
 
 from mptcp_common.units import parse_rate
 
 from ..statistics import NormalDist
 from .devices import POLICY_PATHS
-from .options import choice, count, listed, refused, rtts
+from .options import OptionError
+from .parameters import number as positive
+from .parameters import parameter, rtt_pair, settings, several, whole, word, words
 
-VARIANTS = ("none", "ours", "static", "link", "ideal")
+VARIANTS = ("none", "ours", "static", "link")
 KINDS = ("get", "close", "keepalive", "connect", "tls", "chromium")
 SHARES = ("path", "client", "connection")
 CLIENTS = ("two", "lone", "lost")
@@ -24,8 +27,8 @@ MOST_OCTETS = 1_000_000_000
 """Most bytes of a file, because the origin's directory must have room for it."""
 NUMBERS = {"20k": 200, "100k": 150, "500k": 50, "2M": 16, "mixed": 63}
 """Files per batch, by file size. Each batch takes some seconds."""
-KEPT, BROWSER = 8, 6
-"""Number of persistent connections of ``keepalive``, and of Chromium's connections to one server."""
+MANY, KEPT, BROWSER = 10, 8, 6
+"""Downloads that go on at once; persistent connections of ``keepalive``; Chromium's connections to one server."""
 MIXED = "mixed"
 
 
@@ -37,65 +40,117 @@ def _page(files: int = 63, octets: int = 7_400_000) -> tuple[int, ...]:
 
 
 PAGE = _page()
-OPTIONS = {
-    "size": f"bytes of a file, such as 20k, 100k, 500k, 2M; {MIXED}: {len(PAGE)} files of 7.4 MB together",
-    "number": "files of a batch, default by size, " + ", ".join(f"{s}: {n}" for s, n in NUMBERS.items()),
-    "at_once": f"downloads, or kept connections, that go on at once; default 10, of keepalive {KEPT}",
-    "cap": "Mbit/s, default 5",
-    "rates": "Mbit/s of capped and other path, default 50/20",
-    "rtt": "ms of capped and other path, default 20/20",
-    "first": "capped or other: where connections open, default capped",
-    "kind": f"{', '.join(KINDS)}, default get",
-    "share": f"{', '.join(SHARES)}: who shares a cap, default path",
-    "policy": "cap, min1 (with one subflow too), budget (one that is used up); default cap",
-    "client": "two or lone: whether it has the other path; lost: it had it in the batch before; default two",
-    "variant": f"which of {', '.join(VARIANTS)}, default all",
-    "runs": "batches with our throttler, default 3; there is one of each other variant",
-}
-CHOICES = {
-    "rates": "50/20", "rtt": "20/20", "client": "two", "policy": "cap", "first": "capped", "cap": "5", "share": "path",
-    "kind": "get", "size": "100k", "at_once": "",
+
+
+def octets_of(size: str) -> int:
+    """Return the bytes of a size such as 100k. Raises ValueError for an invalid size."""
+    digits, unit = (size[:-1], UNITS[size[-1]]) if size[-1:] in UNITS else (size, 1)
+    try:
+        octets = float(digits) * unit
+    except ValueError:
+        octets = 0
+    # The comparison is written so that NaN fails as well.
+    if not 1 <= octets <= MOST_OCTETS:
+        raise ValueError(f"allowed are {MIXED} and bytes up to {MOST_OCTETS:,}, such as 20k, 500k or 2M")
+    return round(octets)
+
+
+def _size(text: str) -> str:
+    if text != MIXED:
+        octets_of(text)
+    return text
+
+
+def _cap(text: str) -> float:
+    cap = positive()(text)
+    # Let the policy's own parser check it, too.
+    parse_rate(f"{cap:g} Mbit/s")
+    return cap
+
+
+def _rates(text: str) -> tuple[float, float]:
+    try:
+        capped, other = map(whole(), text.split("/"))
+    except ValueError:
+        raise ValueError("allowed are the rates of two paths in whole Mbit/s, such as 50/20") from None
+    return capped, other
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What ``--set`` chooses. Each combination of the listed values is a cell."""
+
+    selection: str = parameter("which cells if no option chooses any", "usual", word("usual", "quick"), quick="quick")
+    rates: tuple[tuple[float, float], ...] | None = parameter(
+        "Mbit/s of capped and other path, default 50/20", None, several(_rates)
+    )
+    rtt: tuple[tuple[float, float], ...] | None = parameter(
+        "ms of capped and other path, default 20/20", None, several(rtt_pair)
+    )
+    client: tuple[str, ...] | None = parameter(
+        "two paths, lone, or lost: two in the batch before", None, words(*CLIENTS)
+    )
+    policy: tuple[str, ...] | None = parameter(
+        "cap, min1 (with one subflow too), budget (used up)", None, words(*POLICIES)
+    )
+    first: tuple[str, ...] | None = parameter("where connections open, default capped", None, words("capped", "other"))
+    cap: tuple[float, ...] | None = parameter("Mbit/s, default 5", None, several(_cap))
+    share: tuple[str, ...] | None = parameter("who shares a cap, default path", None, words(*SHARES))
+    kind: tuple[str, ...] | None = parameter(f"of the downloads: {', '.join(KINDS)}; default get", None, words(*KINDS))
+    size: tuple[str, ...] | None = parameter(
+        f"bytes of a file, such as 100k or 2M; {MIXED}: a page", None, several(_size)
+    )
+    at_once: tuple[int, ...] | None = parameter(f"downloads or connections, default {MANY}", None, several(whole()))
+    number: int | None = parameter("files of a batch; by default some seconds of them", None, whole())
+    variant: tuple[str, ...] = parameter("which of " + ", ".join(VARIANTS), ",".join(VARIANTS), words(*VARIANTS))
+    runs: int = parameter("batches of each variant", "2", whole(), quick="1")
+
+
+USUAL: dict[str, tuple[Any, ...]] = {
+    "rates": ((50, 20),), "rtt": ((20.0, 20.0),), "client": ("two",), "policy": ("cap",), "first": ("capped",),
+    "cap": (5.0,), "share": ("path",), "kind": ("get",), "size": ("100k",), "at_once": (None,),
 }  # fmt: skip
-"""The options that choose cells, with their defaults. Each combination of the listed values is a cell."""
-SELECTION: tuple[dict[str, str], ...] = (
-    {"size": "20k,100k,500k,2M"},
-    {"cap": "1", "number": "40"},
-    {"at_once": "1", "number": "30"},
-    {"at_once": "50"},
-    {"at_once": "300", "size": "20k"},
-    {"first": "other"},
-    {"share": "client"},
-    {"kind": "keepalive"},
-    {"kind": "connect,tls,keepalive,chromium", "size": "mixed"},
-    {"policy": "min1,budget"},
-    {"client": "lone", "at_once": "1,10", "number": "40"},
-    {"client": "lost", "number": "40"},
-    {"rtt": "20/80"},
-    {"rates": "50/100", "cap": "30", "number": "300"},
-)
-"""The cells that are measured by default, in some ten minutes."""
-QUICK: tuple[dict[str, str], ...] = (
-    {"size": "100k"},
-    {"kind": "keepalive", "size": "mixed"},
-    {"client": "lone", "number": "40"},
-)
+"""The options that choose cells, with their values if another of them is set."""
+SELECTIONS: Mapping[str, tuple[dict[str, Any], ...]] = {
+    "usual": (
+        {"size": ("20k", "100k", "500k", "2M")},
+        {"cap": (1.0,), "number": 40},
+        {"at_once": (1,), "number": 30},
+        {"at_once": (50,)},
+        {"at_once": (300,), "size": ("20k",)},
+        {"first": ("other",)},
+        {"share": ("client",)},
+        {"kind": ("keepalive",)},
+        {"kind": ("connect", "tls", "keepalive", "chromium"), "size": (MIXED,)},
+        {"policy": ("min1", "budget")},
+        {"client": ("lone",), "at_once": (1, 10), "number": 40},
+        {"client": ("lost",), "number": 40},
+        {"rtt": ((20.0, 80.0),)},
+        {"rates": ((50, 100),), "cap": (30.0,), "number": 300},
+    ),
+    "quick": (
+        {"size": ("100k",)},
+        {"kind": ("keepalive",), "size": (MIXED,)},
+        {"client": ("lone",), "number": 40},
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One combination of the options. Rates (Mbit/s) and RTTs (ms) are of the capped and the other path."""
 
-    size: str
-    number: int
-    at_once: int
-    cap: float
     rates: tuple[int, int]
-    rtts: tuple[float, float]
-    first: str
-    kind: str
-    share: str
-    policy: str
+    rtt: tuple[float, float]
     client: str
+    policy: str
+    first: str
+    cap: float
+    share: str
+    kind: str
+    size: str
+    at_once: int
+    number: int
 
     @property
     def sizes(self) -> list[int]:
@@ -112,7 +167,7 @@ class Cell:
     @property
     def paths(self) -> tuple[tuple[int, int], tuple[float, float]]:
         """The rates and RTTs. Cells with the same ones are measured in one testbed."""
-        return self.rates, self.rtts
+        return self.rates, self.rtt
 
     def policy_text(self) -> str:
         throttle = f"throttle: {{rate: {self.cap:g} Mbit/s, share: {self.share}}}"
@@ -126,7 +181,7 @@ class Cell:
     def __str__(self) -> str:
         words = [f"{self.number} × {self.size}, {self.kind}, {self.at_once} at once"]
         words.append(f"cap {self.cap:g} of {self.rates[0]} beside {self.rates[1]}")
-        words.append(f"{self.rtts[0]:g}/{self.rtts[1]:g} ms")
+        words.append(f"{self.rtt[0]:g}/{self.rtt[1]:g} ms")
         unusual = {
             "first on the other": self.first == "other",
             f"share {self.share}": self.share != "path",
@@ -136,55 +191,27 @@ class Cell:
         return ", ".join(words + [word for word, is_so in unusual.items() if is_so])
 
 
-def octets_of(size: str) -> int:
-    """Return the bytes of a size such as 100k. Raises ValueError for an invalid size."""
-    number, unit = (size[:-1], UNITS[size[-1]]) if size[-1:] in UNITS else (size, 1)
-    octets = float(number) * unit
-    if not 1 <= octets <= MOST_OCTETS:
-        raise ValueError
-    return round(octets)
-
-
 def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
-    """Return the cells that *options* choose, or a default selection. Raises OptionError for an invalid option."""
-    chosen = (
-        [options] if set(options) & set(CHOICES) else [{**options, **each} for each in (QUICK if quick else SELECTION)]
-    )
-    try:
-        found = [
-            _cell(each, dict(zip(CHOICES, combined, strict=True)))
-            for each in chosen
-            for combined in product(*(listed(each, name, default) for name, default in CHOICES.items()))
-        ]
-    except ValueError:
-        raise refused(OPTIONS) from None
-    # Sort the cells of one testbed together. The sort is stable, so their order otherwise stays.
-    together = list(dict.fromkeys(cell.paths for cell in found))
-    return sorted(found, key=lambda cell: together.index(cell.paths))
+    """Return the cells that *options* choose, or a selection. Raises OptionError for an invalid option."""
+    return cells_of(settings(Settings, options, quick))
 
 
-def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
-    kind, size = chosen["kind"], chosen["size"]
-    many = int(chosen["at_once"] or {"keepalive": KEPT, "chromium": BROWSER}.get(kind, 10))
-    number = count(options, "number", max(many, NUMBERS.get(size, 50)))
-    capped_rate, other_rate = (int(word) for word in chosen["rates"].split("/"))
-    cell = Cell(
-        size, number, many, float(chosen["cap"]), (capped_rate, other_rate), rtts(chosen["rtt"]), chosen["first"], kind,
-        chosen["share"], chosen["policy"], chosen["client"],
-    )  # fmt: skip
-    known = {cell.client: CLIENTS, cell.policy: POLICIES, cell.first: ("capped", "other")}
-    known |= {cell.share: SHARES, cell.kind: KINDS}
-    if any(word not in there for word, there in known.items()) or many < 1 or min(cell.rates) < 1:
-        raise ValueError
-    # Let the policy's own parser check the cap. A cap above the path's rate has no effect.
-    parse_rate(f"{cell.cap:g} Mbit/s")
-    if cell.cap >= cell.rates[0]:
-        raise ValueError
-    if size != MIXED:
-        octets_of(size)
-    return cell
+def cells_of(chosen: Settings) -> list[Cell]:
+    """Return the combinations of what is *chosen*, or a selection if nothing is. Raises OptionError."""
+    if any(getattr(chosen, name) is not None for name in USUAL):
+        return _combined(chosen)
+    return [cell for each in SELECTIONS[chosen.selection] for cell in _combined(replace(chosen, **each))]
 
 
-def variants_of(options: Mapping[str, str]) -> list[str]:
-    """Return the variants that *options* choose. Raises OptionError for an unknown one."""
-    return choice(options, "variant", VARIANTS)
+def _combined(chosen: Settings) -> list[Cell]:
+    listed = [usual if (given := getattr(chosen, name)) is None else given for name, usual in USUAL.items()]
+    found = []
+    for combination in product(*listed):
+        one = dict(zip(USUAL, combination, strict=True))
+        many = one["at_once"] or {"keepalive": KEPT, "chromium": BROWSER}.get(one["kind"], MANY)
+        number = chosen.number or max(many, NUMBERS.get(one["size"], 50))
+        cell = Cell(**one | {"at_once": many, "number": number})
+        if cell.cap >= cell.rates[0]:
+            raise OptionError(f"--set cap={cell.cap:g}: a cap must be below its path's rate, {cell.rates[0]} Mbit/s")
+        found.append(cell)
+    return found

@@ -10,24 +10,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import NamedTuple
 
 from mptcp_lab.testbed.recorder import Sample
 
 from ..statistics import fmean, median, percentile
-from .aims import Aim
+from .columns import for_pictures
+from .devices import DEVICES
+from .pages_cells import Cell
 from .payload import payload_share
 
+CAPPED, OTHER = DEVICES
 WINDOW = 2.0
 """Seconds of a window. In every window the capped path's rate must be near its cap."""
-MEAN, WORST, OVERSHOOT = 1.05, 1.25, 1.05
-"""Most rate of the capped path, as a multiple of the cap: over the batch, over the worst window, and over the batch of
-a new client."""
-STATIC = 1.02
-"""Most duration of the batch, as a multiple of its duration with a static class."""
-LONGER, NOT_LONGER = 0.25, 0.05
-"""How much longer downloads of a client with one path may take: the first ones in seconds, the later ones as a share,
-which allows for noise."""
 
 
 class Download(NamedTuple):
@@ -39,56 +35,63 @@ class Download(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The judged values of one batch."""
+class Batch:
+    """What was measured of one batch."""
 
     seconds: float
     """Duration from the first SYN to the last byte."""
     mean: float
     """Mean rate of the capped path over the batch, as a multiple of the cap."""
-    worst: float
+    worst: float = nan
     """Greatest mean rate over a ``WINDOW``, as a multiple of the cap. Time outside of the batch counts as silence."""
-    ahead: float
+    ahead: float = nan
     """Most bytes by which the capped path was ahead of its cap since the first SYN."""
-    capped: float
-    other: float
-    """Bytes that each path carried."""
-    download: float
-    """Seconds that a download took: the mean, and below the median, the 95th percentile and the maximum."""
-    median: float
-    p95: float
-    longest: float
+    other: float = nan
+    """Mean rate of the other path in bits/s."""
+    median: float = nan
+    """Median of the seconds that a download took, and their 95th percentile."""
+    p95: float = nan
+    first: float = nan
+    """Mean seconds of the first downloads, as many as go on at once; the longest of these; the mean of the later
+    ones."""
+    first_longest: float = nan
+    later: float = nan
+    joins: int = 0
+    """Number of connections with a second subflow."""
+    plain: int = 0
+    """Number of connections that became plain TCP, mostly because their handshake was lost more than once."""
+    samples: tuple[Sample, ...] = for_pictures()
+    began: float = 0.0
+    """When the batch began, on the samples' clock."""
 
 
-class Lead(NamedTuple):
-    """Mean seconds of a client's first downloads, the longest of these, and the mean of its later ones."""
-
-    first: float
-    first_longest: float
-    later: float
-
-
-def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, downloads: Sequence[Download]) -> Outcome:
-    """Judge one batch under a cap of *cap* bits/s. Raises ValueError if the samples do not span the batch."""
+def judge(
+    samples: Sequence[Sample], cell: Cell, downloads: Sequence[Download], joins: int = 0, plain: int = 0
+) -> Batch:
+    """Return what *samples* and *downloads* say of a batch. Raises ValueError if the samples do not span the batch."""
     begin, end = min(d.began for d in downloads), max(d.ended for d in downloads)
     if not samples or samples[0].time > begin or samples[-1].time < end:
         raise ValueError("the samples do not span the batch")
-    total = Octets(samples, capped)
-    at_begin, at_end = total(begin), total(end)
+    total, other = Octets(samples, CAPPED), Octets(samples, OTHER)
     inside = [begin, *(s.time for s in samples if begin < s.time < end), end]
-    taken = [d.ended - d.began for d in downloads]
-    allowed = cap / 8
-    return Outcome(
+    taken = [d.ended - d.began for d in sorted(downloads)]
+    first, later = taken[: cell.at_once], taken[cell.at_once :] or taken
+    allowed = cell.cap * 1e6 / 8
+    return Batch(
         seconds=end - begin,
-        mean=(at_end - at_begin) / (allowed * (end - begin)),
+        mean=(total(end) - total(begin)) / (allowed * (end - begin)),
         worst=max(total(min(t + WINDOW, end)) - total(t) for t in inside) / (allowed * WINDOW),
-        ahead=max(0.0, *(total(t) - at_begin - allowed * (t - begin) for t in inside)),
-        capped=at_end - at_begin,
-        other=Octets(samples, other)(end) - Octets(samples, other)(begin),
-        download=fmean(taken),
+        ahead=max(0.0, *(total(t) - total(begin) - allowed * (t - begin) for t in inside)),
+        other=8 * (other(end) - other(begin)) / (end - begin),
         median=median(taken),
         p95=percentile(taken, 95),
-        longest=max(taken),
+        first=fmean(first),
+        first_longest=max(first),
+        later=fmean(later),
+        joins=joins,
+        plain=plain,
+        samples=tuple(samples),
+        began=begin,
     )
 
 
@@ -107,48 +110,7 @@ class Octets:
         return a + (b - a) * (time - t) / (u - t)
 
 
-def lead(downloads: Sequence[Download], at_once: int) -> Lead:
-    """Return the durations of a batch's first *at_once* downloads and of the later ones."""
-    ordered = [d.ended - d.began for d in sorted(downloads)]
-    first, later = ordered[:at_once], ordered[at_once:] or ordered
-    return Lead(fmean(first), max(first), fmean(later))
-
-
-def ideal_seconds(octets: int, cap: int, other: int) -> float:
-    """Return the seconds to send *octets* if both paths (bits/s on the wire) were full from the first byte."""
-    return octets * 8 / payload_share(4, multipath=True) / (cap + other)
-
-
-def judge_cell(known: Sequence[Outcome], fresh: Sequence[Outcome], static: Sequence[Outcome]) -> dict[str, Aim]:
-    """Return the aims of a client with two paths whose connections share one cap, by figure.
-
-    *known* and *fresh* are batches under our cap, of a client that the throttler knows or does not know. The aim for
-    the time is a ratio with a bound, not a comparison of means, because *static* is only one batch.
-    """
-    aims = {}
-    ours = known or fresh
-    if ours:
-        aims["mean"] = Aim("capped path, × its cap", fmean(o.mean for o in ours), most=MEAN)
-        aims["worst"] = Aim(f"the same, worst {WINDOW:g} s", max(o.worst for o in ours), most=WORST)
-    if fresh:
-        first = fmean(o.mean for o in fresh)
-        aims["overshoot"] = Aim("capped path of a new client, × its cap", first, most=OVERSHOOT)
-    if ours and static:
-        ratio = fmean(o.seconds for o in ours) / fmean(o.seconds for o in static)
-        aims["seconds"] = Aim("time, × that with a static class", ratio, most=STATIC)
-    return aims
-
-
-def judge_lone(known: Sequence[Lead], fresh: Sequence[Lead], none: Sequence[Lead]) -> dict[str, Aim]:
-    """Return the aims of a client with one path, by figure. *fresh* and *none* (no policy) have one batch each."""
-    aims: dict[str, Aim] = {}
-    if none and fresh:
-        mean = fmean(x.first for x in fresh) - fmean(x.first for x in none)
-        longest = max(x.first_longest for x in fresh) - max(x.first_longest for x in none)
-        aims["first"] = Aim("first downloads of a lone client longer, mean", mean, " s", most=LONGER)
-        aims["longest"] = Aim("first downloads of a lone client longer, the longest", longest, " s", most=LONGER)
-    if none and (fresh or known):
-        later = [x.later for x in (*fresh, *known)] + [x.first for x in known]
-        ratio = fmean(later) / fmean(each for x in none for each in (x.later, x.first))
-        aims["later"] = Aim("later downloads of a lone client, × without a policy", ratio, most=1 + NOT_LONGER)
-    return aims
+def ideal(cell: Cell) -> Batch:
+    """Return the batch of *cell* if both paths were full from the first byte."""
+    rate = cell.cap * 1e6 + cell.rates[1] * 1e6
+    return Batch(seconds=sum(cell.sizes) * 8 / payload_share(4, multipath=True) / rate, mean=1.0)

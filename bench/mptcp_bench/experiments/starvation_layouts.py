@@ -11,13 +11,27 @@ from mptcp_lab.testbed import paths
 from mptcp_lab.testbed.model import End, Endpoint, Topology
 from mptcp_lab.testbed.topologies import PATH_NETWORKS, SECOND_CLIENT_NETWORKS, with_second_client
 
-from .starvation_judging import PathLoad
-
 MBIT = 1_000_000
 OTHERS = "others"
 SECOND_ADDRESS = "10.77.1.130"
 SECOND_PROXY_ADDRESS = "10.77.8.3"
 NAMES = "abcdefgh"
+
+
+@dataclass(frozen=True, slots=True)
+class PathLoad:
+    """One path of a layout, with its rates in bits/s."""
+
+    name: str
+    address: str
+    """The client's address on this path, which distinguishes the path's packets."""
+    link: int
+    cap: int | None = None
+
+    @property
+    def due(self) -> int:
+        """The rate that the path must carry."""
+        return self.link if self.cap is None else min(self.link, self.cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +50,9 @@ class Layout:
     """Whether the client connects to the proxy's IPv4 address from an IPv6 socket."""
     one_link: bool = False
     """Whether all paths share one link, with their total rate. Such a layout has no variant with slow links."""
+
+    def load(self, path: str) -> PathLoad:
+        return next(load for load in self.loads if load.name == path)
 
     def topology(self, physical: bool) -> Topology:
         """Return the topology. If *physical*, its links are as slow as the caps."""
@@ -171,18 +188,10 @@ def vanished(count: int) -> Layout:
     return Layout(f"vanished-{count}", loads, build, networks, vanishing=count)
 
 
-LAYOUTS: dict[str, Callable[[], Layout]] = {
-    "eight": eight,
-    "three": three,
-    "low-2000k": lambda: low(2),
-    "low-512k": lambda: low(0.512),
-    "low-128k": lambda: low(0.128),
-    "low-64k": lambda: low(0.064),
-    "families": families,
-    "fullmesh": fullmesh,
-    "prefixes": prefixes,
-    "vanished-0": lambda: vanished(0),
-    "vanished-4": lambda: vanished(4),
-    "vanished-9": lambda: vanished(9),
-    "vanished-1000": lambda: vanished(1000),
-}
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        eight(), three(), *(low(cap) for cap in (2, 0.512, 0.128, 0.064)), families(), fullmesh(), prefixes(),
+        *(vanished(count) for count in (0, 4, 9, 1000)),
+    )
+}  # fmt: skip

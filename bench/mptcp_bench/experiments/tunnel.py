@@ -1,201 +1,269 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A tunnel over two paths: unmodified OpenVPN over ``mptcp-tunnel``, beside the alternatives.
 
-A download runs through OpenVPN, without cipher, over emulated paths. The variants are: each path alone, both at the
-same time; our splitter, whose daemons are restarted for each download, so that it has to learn the paths anew; a 50/50
-split; and Multipath TCP. Variants alternate within a run. Two congestion controls are used inside, each in its own
-testbed. Both testbeds run side by side if their rates together are far below the machine's. Further parts are a path
-that falls silent, paths that change, a call beside a download, and the cost of a packet.
+A download runs through OpenVPN, without cipher, over emulated paths. The variants are: each path alone; our splitter,
+whose daemons are restarted for each download, so that it has to learn the paths anew; a 50/50 split; and Multipath TCP,
+which OpenVPN's connection sends by this host's default congestion control. Variants alternate within a run. Two
+congestion controls are used inside, each in its own testbed. Both testbeds run side by side if their rates together are
+far below the machine's. Further parts are a path that falls silent, paths that change, a call beside a download, and
+the cost of a packet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
-from math import isnan
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import nan
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from mptcp_lab.testbed import UNSHAPED, Testbed
-from mptcp_lab.testbed.features import need
+from mptcp_lab.testbed import UNSHAPED, Testbed, TestbedError
+from mptcp_lab.testbed.transfer import Added
 
 from ..statistics import median
-from . import tunnel_call, tunnel_cost, tunnel_faults
-from .aims import aims_table
-from .attempts import Attempts
-from .findings import Findings
-from .tables import new_table
-from .tunnel_bed import Bed, beds, check, running, transfers
-from .tunnel_cells import CONTROLS, OPTIONS, Cell, PathPair, Plan, plan
-from .tunnel_judging import CALLS, CHANGES, Measured, aims, goodput
+from . import tunnel_cost, tunnel_parts, vpn_bed
+from .columns import Column, Row, Table, Turn
+from .scenario import Scenario
+from .tunnel_cells import DOWNLOADS, IDLE, OURS, PAYLOAD, VPNS, Cell, Settings, cells, runs, variants
+from .vpn_bed import Bed, carried, controlled
+from .vpn_cells import Point
 
-__all__ = ["OPTIONS", "run"]
-
-T = TypeVar("T")
-LIMIT = 1.3
-"""A download is stopped after this multiple of the time that it would take at the sum of its paths' rates."""
 LEARNING = 4.0
-"""Seconds of a download that precedes the measured one if the paths' rates differ. Real tunnels run for days, so they
-have learned the rates."""
-SILENCE = PathPair((10, 10))
+"""Seconds of the download from which the daemons learn the paths' rates. Real tunnels run for days."""
+LONGEST = 16.0
+"""Seconds for which a file suffices at the least."""
+UNEVEN = 0.05
+"""Most difference from one half of each path's share in a split of 50/50."""
+SHARES = {"goodput": 0.9, "rates": 0.85, "loss": 0.85}
+"""Least goodput of a download through the tunnel, as a share of the sum of both paths alone; over lossy paths with BBR
+inside."""
+NOISE = 0.97
+"""Least goodput over lossy paths, as a share of the better path alone: not less, except for noise."""
+MOST_ALONE = 1.03
+"""Most goodput of a path alone, as a share of its link's payload rate. With more, the link was not emulated."""
+CHANGED, LOST, BACK = 0.4, 0.5, 1.0
+STEADY = 0.8
+"""Least goodput from three seconds after a change on, as a share of the available rate."""
+CALL_DELAY = 0.020
+KERNEL_NS, RESEQUENCER_US, CARRIED = 300.0, 5.0, 500.0
+Of = Row[Cell, Any]
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run the cells and parts that *options* choose."""
-    chosen = plan(options, quick)
-    need(
-        "root", "mptcp", "mptcp-pm", "tbf", "nfqueue", "apache2", "curl", "mptcpize", "openvpn", "openssl", "ss", "gcc"
-    )
-    work = Work(console, seed, chosen, Attempts(console))
-    for cell in chosen.cells():
-        work.downloads(cell)
-    for part in chosen.parts:
-        work.part(part)
-    cells = list(chosen.cells())
-    changes = dict.fromkeys(work.changes, CONTROLS) if "change" in chosen.parts else {}
-    asked = aims(work.measured, cells, chosen.parts, changes)
-    tables = [table_of(work.measured, cells), *other_tables(work.measured), aims_table("Tunnel", asked)]
-    notes = [f"outer TCP of OpenVPN over Multipath TCP is sent by {_default_control()}, this host's default"]
-    found = Findings(tuple(tables), asdict(work.measured), aims=tuple(asked), notes=tuple(notes))
-    return work.attempts.judged(found)
+@dataclass(frozen=True, slots=True)
+class Beds:
+    """The testbeds of one cell, by the congestion control inside; or one with unshaped paths, for the cost."""
 
-
-def _default_control() -> str:
-    return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
-
-
-@dataclass(slots=True)
-class Work:
-    """All measurements of a run, made one after the other."""
-
-    console: Console
+    each: Mapping[str, Bed]
+    unshaped: Testbed | None
     seed: int
-    plan: Plan
-    attempts: Attempts
-    measured: Measured = field(default_factory=Measured)
 
-    @property
-    def changes(self) -> Sequence[str]:
-        return CHANGES[:1] if self.plan.quick else CHANGES
-
-    def downloads(self, cell: Cell) -> None:
-        """Run the downloads of *cell*, with alternating variants."""
-        seconds, runs = self.plan.seconds, self.plan.runs_of(cell.part)
-        with (
-            self.attempts.keeping(cell.name, self.measured),
-            beds(cell.over, self.seed, cell.controls, seconds) as found,
-        ):
-            for number, variant in self.plan.turns(cell.part):
-                learning = LEARNING if cell.part == "rates" else 0.0
-                once = partial(transfers, found, cell.name, variant, LIMIT * seconds, learning)
-                got = self._of(once, f"{cell.name}, {variant}, {number + 1} of {runs}", found)
-                self.measured.transfers += got or []
-
-    def part(self, part: str) -> None:
-        """Measure a part other than downloads; do nothing for another name."""
-        measure = {"silence": self._silence, "change": self._change, "call": self._call, "cost": self._cost}
-        if part in measure:
-            with self.attempts.keeping(part, self.measured):
-                measure[part]()
-
-    def _silence(self) -> None:
-        with beds(SILENCE, self.seed, CONTROLS[:1], 1.0, ()) as found:
-
-            def once() -> None:
-                with running(found, "ours") as [tunnel]:
-                    self.measured.silences.append(tunnel_faults.fall_silent(found[0], tunnel))
-
-            self._repeat("silence", once, found)
-
-    def _change(self) -> None:
-        for change in self.changes:
-            with beds(tunnel_faults.PAIRS[change], self.seed, CONTROLS, 16.0, ()) as found:
-
-                def once(found: list[Bed] = found, change: str = change) -> None:
-                    self.measured.steady += tunnel_faults.changing(found, change, self.seed)
-
-                self._repeat("change", once, found, change)
-
-    def _call(self) -> None:
-        with beds(tunnel_call.PAIR, self.seed, CONTROLS, 14.0, ()) as found:
-            for number in range(self.plan.runs_of("call")):
-                for where in CALLS:
-
-                    def once(where: str = where) -> None:
-                        self.measured.calls += tunnel_call.call(found, where)
-
-                    self._of(once, f"call, {where}, {number + 1}", found)
-
-    def _cost(self) -> None:
-        with Testbed(UNSHAPED, seed=self.seed) as testbed:
-            for number in range(self.plan.runs_of("cost")):
-                name = f"cost, {number + 1}"
-                self.console.print(name, style="dim", highlight=False)
-                cost = self.attempts.of(partial(tunnel_cost.measure, testbed), name, check=testbed.check_emulation)
-                self.measured.costs += [cost] if cost else []
-
-    def _repeat(self, part: str, once: Callable[[], object], found: Sequence[Bed], name: str = "") -> None:
-        for number in range(self.plan.runs_of(part)):
-            self._of(once, f"{name or part}, {number + 1}", found)
-
-    def _of(self, once: Callable[[], T], name: str, found: Sequence[Bed]) -> T | None:
-        self.console.print(name, style="dim", highlight=False)
-        return self.attempts.of(once, name, check=partial(check, found))
+    def check_emulation(self) -> None:
+        for testbed in (self.unshaped, *(bed.testbed for bed in self.each.values())):
+            if testbed is not None:
+                testbed.check_emulation()
 
 
-def table_of(measured: Measured, cells: Sequence[Cell]) -> Table:
-    """Return the median goodput of each variant in Mbit/s; ours also as a share of the sum of both paths."""
-    columns = ("paths, Mbit/s", "inside", "a alone", "b alone", "ours", "50/50", "over MPTCP", "ours / sum")
-    table = new_table("Goodput of a download through OpenVPN", columns, left=("paths, Mbit/s", "inside"))
-    for cell in cells:
-        for control in cell.controls:
-            alone = goodput(measured.transfers, cell.name, control, "alone")
-            [ours], [weights], [mptcp] = (
-                goodput(measured.transfers, cell.name, control, variant) for variant in ("ours", "weights", "mptcp")
-            )
-            rates = ("-" if isnan(rate) else f"{rate / 1e6:.1f}" for rate in (*alone, ours, weights, mptcp))
-            table.add_row(cell.name, control, *rates, f"{ours / sum(alone):.3f}")
-    return table
+@contextmanager
+def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Beds]:
+    [cell] = cells
+    with ExitStack() as scope:
+        if cell.part == "cost":
+            yield Beds({}, scope.enter_context(Testbed(UNSHAPED, seed=seed)), seed)
+            return
+        octets = round(sum(cell.over.rates) * 1e6 / 8 * max(LONGEST, 2 * chosen.seconds))
+        beds = {
+            control: scope.enter_context(vpn_bed.built(cell.over.paths(), seed, chosen.seconds, octets))
+            for control in cell.controls
+        }
+        for control, bed in beds.items():
+            controlled(bed.testbed["origin"], control)
+        yield Beds(beds, None, seed)
 
 
-def other_tables(measured: Measured) -> list[Table]:
-    """Return the tables of the other parts, with each run's results."""
-    found = []
-    if measured.silences:
-        table = new_table(
-            "A silent path", ("run", "relay leaves s", "proxy leaves s", "back s", "lost s"), left=("run",)
-        )
-        for number, one in enumerate(measured.silences, 1):
-            table.add_row(str(number), *(f"{value:.3f}" for value in (one.relay, one.proxy, one.back, one.lost)))
-        found.append(table)
-    if measured.steady:
-        table = new_table(
-            "Paths that change", ("change", "inside", "Mbit/s", "there", "share"), left=("change", "inside")
-        )
-        for each in measured.steady:
-            shown = f"{each.rate / 1e6:.1f}", f"{each.there / 1e6:.1f}", f"{each.rate / each.there:.3f}"
-            table.add_row(each.change, each.control, *shown)
-        found.append(table)
-    if measured.calls:
-        columns = ("call", "inside", "delay ms, median", "p99", "lost %")
-        table = new_table("A call beside a download", columns, left=("call", "inside"))
-        for where in CALLS:
-            for control in CONTROLS:
-                calls = [c for c in measured.calls if (c.where, c.control) == (where, control)]
-                if calls:
-                    middle = median([median(c.delays, default=float("nan")) for c in calls])
-                    delays = 1e3 * middle, 1e3 * median([c.p99 for c in calls]), 100 * median([c.loss for c in calls])
-                    table.add_row(where, control, *(f"{value:.1f}" for value in delays))
-        found.append(table)
-    if measured.costs:
-        columns = ("run", "splitter ns", "joiner ns", "resequencer µs", "carried Mbit/s")
-        table = new_table("Cost of a packet", columns, left=("run",))
-        for number, cost in enumerate(measured.costs, 1):
-            costs = cost.splitter, cost.joiner, cost.resequencer, cost.carried / 1e6
-            table.add_row(str(number), *(f"{value:.1f}" for value in costs))
-        found.append(table)
-    return found
+def measure(beds: Beds, turn: Turn[Cell]) -> Any:
+    """Make one run: in all testbeds at the same time. Return what was measured, by the congestion control inside."""
+    cell = turn.cell
+    if beds.unshaped is not None:
+        return tunnel_cost.measure(beds.unshaped)
+
+    def once(bed: Bed) -> Any:
+        if cell.part == "silence":
+            return tunnel_parts.fall_silent(bed)
+        if cell.part == "change":
+            return tunnel_parts.changing(bed, cell.name, beds.seed)
+        if cell.part == "call":
+            return tunnel_parts.call(bed, turn.variant)
+        return downloaded(bed, cell, turn.variant)
+
+    with ThreadPoolExecutor(len(beds.each)) as pool:
+        return dict(zip(beds.each, pool.map(once, beds.each.values()), strict=True))
+
+
+def downloaded(bed: Bed, cell: Cell, variant: str) -> Point:
+    """Download through a VPN that is freshly started, so that our daemons have to learn the paths anew.
+
+    If the paths' rates differ, they learn from a download before this one. Raises TestbedError if the paths were not
+    used as intended.
+    """
+    added = Added(bed.client, bed.server)
+    with carried(bed, VPNS[variant]):
+        point = vpn_bed.downloaded(bed, added, warm=LEARNING if cell.part == "rates" else 0.0)
+    if variant == "mptcp" and not point.joined:
+        raise TestbedError("OpenVPN over Multipath TCP has no second subflow")
+    if variant == "weights" and abs(point.second - 0.5) > UNEVEN:
+        raise TestbedError(f"the second path has {point.second:.0%} of a split of 50/50")
+    return point
+
+
+def _goodput(heading: str, variant: str) -> Column[Cell, Any]:
+    def values(row: Of) -> list[float]:
+        return [point.goodput for point in row.beside(variant)]
+
+    return Column(heading, values, by="median", scale=1e-6, digits=1)
+
+
+def _alone(row: Of) -> tuple[float, ...]:
+    """Return the median rate of each path alone; NaN if it was not measured."""
+    each = (row.beside(variant) for variant in ("a alone", "b alone"))
+    return tuple(median([point.goodput for point in points], default=nan) for points in each)
+
+
+def _divided_by(fold: Callable[[tuple[float, ...]], float]) -> Any:
+    """Return the function of a row's rates, each divided by what *fold* makes of both paths' rates alone."""
+    return lambda row: [rate / fold(_alone(row)) for rate in row.values("goodput")]
+
+
+def _emulated(number: int, path: str) -> Column[Cell, Any]:
+    """Return the aim that a path without loss carried no more than its link can."""
+
+    def values(row: Of) -> list[float]:
+        return [_alone(row)[number] / (row.cell.over.rates[number] * 1e6 * PAYLOAD)]
+
+    return Column(
+        "", values, aim=f"path {path} alone / payload of its link", most=MOST_ALONE,
+        judged=lambda row: row.cell.over.losses[number] is None,
+    )  # fmt: skip
+
+
+def _beyond(variant: str, name: str) -> Any:
+    """Return the function of how much more a row's median of *name* is than under *variant*."""
+
+    def values(row: Of) -> list[float]:
+        there = [float(getattr(each, name)) for each in row.beside(variant)]
+        return [median(row.values(name)) - median(there)] if there and row.measured else []
+
+    return values
+
+
+def _ours(row: Of) -> bool:
+    return row.variant == OURS
+
+
+def table(title: str, part: str, columns: tuple[Column[Cell, Any], ...], *labels: Any) -> Table[Cell, Any]:
+    return Table(title, columns, labels, of=lambda row: row.cell.part == part)
+
+
+INSIDE = ("inside", lambda row: row.part)
+GOODPUT: Table[Cell, Any] = Table(
+    "Goodput of a download through OpenVPN",
+    (
+        _goodput("a alone", "a alone"),
+        _goodput("b alone", "b alone"),
+        _goodput("ours", "ours"),
+        _goodput("50/50", "weights"),
+        _goodput("over MPTCP", "mptcp"),
+        Column(
+            "ours / sum", _divided_by(sum), by="median", digits=3, aim="goodput / sum of both paths alone",
+            least=lambda row: SHARES[row.cell.part],
+            judged=lambda row: row.cell.part != "loss" or row.part == "bbr",
+        ),
+        Column(
+            "", _divided_by(max), by="median", aim="goodput / best path alone", least=NOISE,
+            judged=lambda row: row.cell.part == "loss",
+        ),
+        _emulated(0, "a"),
+        _emulated(1, "b"),
+    ),
+    (("paths, Mbit/s", lambda row: row.cell.name), INSIDE),
+    of=lambda row: row.cell.part in DOWNLOADS and row.variant == "ours",
+)  # fmt: skip
+SILENCE = table(
+    "A silent path",
+    "silence",
+    (
+        Column("relay leaves s", "relay", by="median", digits=3, aim="the relay leaves it after s", most=CHANGED),
+        Column("proxy leaves s", "proxy", by="median", digits=3, aim="the proxy leaves it after s", most=CHANGED),
+        Column("back s", "back", by="median", digits=3, aim="back at both ends after s", most=BACK),
+        Column("lost s", "lost", by="median", digits=3, aim="stream of 1 Mbit/s: s lost", most=LOST),
+    ),
+    INSIDE,
+)
+CHANGE = table(
+    "Paths that change",
+    "change",
+    (
+        Column("Mbit/s", "rate", by="median", scale=1e-6, digits=1),
+        Column("there", "there", by="median", scale=1e-6, digits=1),
+        Column("share", "share", by="median", digits=3, aim="goodput / what is there, after 3 s", least=STEADY),
+    ),
+    ("change", lambda row: row.cell.name),
+    INSIDE,
+)
+CALL = table(
+    "A call beside a download",
+    "call",
+    (
+        Column("delay ms, median", "median", by="median", scale=1e3, digits=1),
+        Column("p99", "p99", by="median", scale=1e3, digits=1),
+        Column("lost %", "loss", by="median", scale=100, digits=1),
+        Column(
+            "", _beyond(IDLE, "p99"), aim="p99 of the delay beyond one path's idle, ms", scale=1e3,
+            most=1e3 * CALL_DELAY, judged=_ours,
+        ),
+        Column(
+            "", _beyond("one path, beside a download", "loss"), most=0.0, judged=_ours,
+            aim="lost beyond what one path loses beside a download, share",
+        ),
+    ),
+    ("call", lambda row: row.variant),
+    INSIDE,
+)  # fmt: skip
+COST = table(
+    "Cost of a packet",
+    "cost",
+    (
+        Column("splitter ns", "splitter", by="median", digits=1),
+        Column("joiner ns", "joiner", by="median", digits=1),
+        Column("", "kernel", by="median", aim="splitter and joiner, ns/packet", most=KERNEL_NS),
+        Column(
+            "resequencer µs", "resequencer", by="median", digits=1, aim="resequencer, µs/packet", most=RESEQUENCER_US
+        ),
+        Column(
+            "carried Mbit/s", "carried", by="median", scale=1e-6, digits=1,
+            aim="carried with no more than 1 % lost, Mbit/s", least=CARRIED,
+        ),
+    ),
+    ("cost of", lambda row: "a packet"),
+)  # fmt: skip
+
+
+def name(row: Of) -> str:
+    """Return the row's name, without the variant if it is ours."""
+    variant = "" if row.variant in ("ours", OURS) else row.variant
+    inside = "" if row.cell.part == "silence" else row.part
+    return ", ".join(filter(None, (row.cell.name, variant, inside)))
+
+
+SCENARIO: Scenario[Settings, Cell, Beds, Any] = Scenario(
+    settings=Settings,
+    needs=(*vpn_bed.NEEDS, "nfqueue", "openssl", "gcc"),
+    cells=cells,
+    parts=lambda cell: cell.controls or ("",),
+    variants=variants,
+    runs=runs,
+    bed=built,
+    measure=measure,
+    tables=(GOODPUT, SILENCE, CHANGE, CALL, COST),
+    name=name,
+)  # fmt: skip

@@ -8,6 +8,8 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import sub
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +21,6 @@ from mptcp_lab.testbed.tunnel import PORT, TunnelEnd, tunnel
 from mptcp_tunnel.kernel.network import far_end
 
 from .devices import DEVICES
-from .tunnel_cells import PATHS
-from .tunnel_judging import Cost
 
 FLOOD = Path(hops.__file__).parent / "native/flood.c"
 OCTETS = 1400
@@ -34,6 +34,20 @@ OFFERED = (300, 400, 500, 600, 800, 1000)
 MOST_LOST = 0.01
 _RUN_TIME = 0
 """BPF_STATS_RUN_TIME, linux/bpf.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Costs per packet: nanoseconds of both BPF programs, µs of the resequencer; and the rate that was carried."""
+
+    splitter: float
+    joiner: float
+    resequencer: float
+    carried: float
+
+    @property
+    def kernel(self) -> float:
+        return self.splitter + self.joiner
 
 
 class RunTime(NamedTuple):
@@ -67,24 +81,20 @@ def programs_of(pid: int) -> dict[int, RunTime]:
 
 def busiest(before: dict[int, RunTime], after: dict[int, RunTime]) -> float:
     """Return nanoseconds per run of the program that ran most often. Raises ValueError if none ran."""
-    ran = [RunTime(now.nanoseconds - was.nanoseconds, now.times - was.times) for was, now in _pairs(before, after)]
-    most = max(ran, key=lambda run: run.times, default=RunTime(0, 0))
+    never = RunTime(0, 0)
+    ran = [RunTime(*map(sub, now, before.get(number, never))) for number, now in after.items()]
+    most = max(ran, key=lambda run: run.times, default=never)
     if not most.times:
         raise ValueError("no BPF program of the tunnel ran")
     return most.nanoseconds / most.times
 
 
-def _pairs(before: dict[int, RunTime], after: dict[int, RunTime]) -> Iterator[tuple[RunTime, RunTime]]:
-    for number, now in after.items():
-        yield before.get(number, RunTime(0, 0)), now
-
-
-def processor_time(end: TunnelEnd) -> int:
-    """Return the processor time of *end*'s resequencer in nanoseconds. Raises TestbedError if none runs."""
+def processor_seconds(end: TunnelEnd) -> float:
+    """Return the processor seconds of *end*'s resequencer. Raises TestbedError if none runs."""
     children = descendants(end.process.pid)
     if not children:
         raise TestbedError(f"[{end.node.name}] no resequencer runs{end.process.tail()}")
-    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in children)
+    return sum(map(processors.process_seconds, children))
 
 
 def measure(testbed: Testbed) -> Cost:
@@ -110,13 +120,13 @@ def measure(testbed: Testbed) -> Cost:
         (sent, _), (came, took) = said
         return int(sent), int(came), int(took) / 1e9
 
-    with tunnel(client, proxy, dict(zip(PATHS, DEVICES, strict=True))) as both:
+    with tunnel(client, proxy, dict(zip("ab", DEVICES, strict=True))) as both:
         carried(COST_AT, WARM)
         pids = both.proxy.process.pid, both.relay.process.pid
         with run_times():
-            before, busy = [programs_of(pid) for pid in pids], processor_time(both.relay)
+            before, busy = [programs_of(pid) for pid in pids], processor_seconds(both.relay)
             _, came, _ = carried(COST_AT, MEASURED)
-            after, busy = [programs_of(pid) for pid in pids], processor_time(both.relay) - busy
+            after, busy = [programs_of(pid) for pid in pids], processor_seconds(both.relay) - busy
         if not came:
             raise TestbedError(f"nothing came through the tunnel{both.relay.process.tail()}")
         best = 0.0
@@ -131,4 +141,4 @@ def measure(testbed: Testbed) -> Cost:
     if used.busy:
         raise EmulationError(f"the machine was not ours alone: {used}")
     splitter, joiner = (busiest(was, now) for was, now in zip(before, after, strict=True))
-    return Cost(splitter, joiner, busy / came / 1e3, best)
+    return Cost(splitter, joiner, 1e6 * busy / came, best)

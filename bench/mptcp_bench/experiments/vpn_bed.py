@@ -1,52 +1,56 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The testbed of the experiments ``vpn-…``: an OpenVPN pair for each way, and one download through it, by wget.
+"""The testbed of the experiments ``vpn-…`` and ``tunnel``: OpenVPN by each way, and one download through it, by wget.
 
-As in the paper, VPN client and server are connected by two paths of 10 Mbit/s, and the web server is behind the VPN
-server (here behind the core, over an unshaped link). Cipher and compression are off.
+As in the paper, VPN client and server are connected by two paths, and the web server is behind the VPN server (here
+behind the core, over an unshaped link). Cipher and compression are off.
 """
 
 from __future__ import annotations
 
-import json
-import socket
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 from mptcp_lab.agent.counters import fallbacks
+from mptcp_lab.emulation.model import EmulatedPath
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, congestion, lab_of, paths
 from mptcp_lab.testbed.host import Lab
-from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp, over_udp
-from mptcp_lab.testbed.services import Origin, start_origin, wait_until
+from mptcp_lab.testbed.openvpn import PORT, OpenVpn, over_tcp, over_udp
+from mptcp_lab.testbed.services import Origin, start_origin
 from mptcp_lab.testbed.transfer import Added, observe, wget
+from mptcp_lab.testbed.tunnel import Tunnel, tunnel
 
-from .vpn_cells import FILE, OVER_TCP, RATE, WAYS, Cell, Condition, Point
+from .columns import Turn
+from .devices import DEVICES
+from .vpn_cells import FILE, OVER_TCP, RATE, VPNS, WAYS, Condition, Point, Vpn
 
 NEEDS = ("root", "namespaces", "mptcp", "mptcp-pm", "tbf", "nftables", "apache2", "openvpn", "mptcpize", "wget", "curl")
 SYSCTLS = {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304"}
 """The settings of the paper's Table 3 that a namespace has. The topology turns off caching of a destination's
 metrics."""
 NAME = "16mb"
-PORT = 1194
 WARM = 1.0
 """Seconds of a download before the measured one, since the paper made twenty downloads over one VPN."""
 PATIENCE = 20
 """Most seconds that a connection through the VPN may take to open."""
 EXTRA = "10.77.1.3"
 """A second address of the client on its first path."""
-DEVICES = ("eth0", "wlan0")
 NETWORK = "10.94.0.0/16"
 
 
 @dataclass(frozen=True)
 class Bed:
-    """The testbed of one condition, with the origin."""
+    """A testbed with an origin."""
 
     testbed: Testbed
     lab: Lab
     origin: Origin
+    seconds: float
+    """After which a download is broken off."""
+
+    def check_emulation(self) -> None:
+        self.testbed.check_emulation()
 
     @property
     def client(self) -> LiveNode:
@@ -59,27 +63,49 @@ class Bed:
 
 
 @contextmanager
-def built(at: Condition, seed: int) -> Iterator[Bed]:
-    """Build the testbed for the condition *at*."""
-    with Testbed(paths(at.paths, name="vpn"), seed=seed) as testbed:
+def built(over: Sequence[EmulatedPath], seed: int, seconds: float, octets: int = FILE) -> Iterator[Bed]:
+    """Build the testbed with two paths. A download of *octets* is broken off after *seconds*."""
+    with Testbed(paths(over, name="vpn"), seed=seed) as testbed:
         for name in ("client", "proxy", "origin"):
             testbed[name].run(["sysctl", "-qw", *(f"{key}={value}" for key, value in SYSCTLS.items())])
         testbed["proxy"].run(["sysctl", "-qw", "net.ipv4.ip_forward=1"])
         testbed["core"].run(["ip", "route", "add", NETWORK, "via", testbed["proxy"].service_address()])
-        yield Bed(testbed, lab_of(testbed), start_origin(testbed["origin"], {NAME: FILE}, ports=(80,)))
+        origin = start_origin(testbed["origin"], {NAME: octets}, ports=(80,))
+        yield Bed(testbed, lab_of(testbed), origin, seconds)
+
+
+class Carried(NamedTuple):
+    """A VPN that runs, and the daemons of our tunnel, if it is carried by them."""
+
+    pair: OpenVpn
+    tunnel: Tunnel | None
 
 
 @contextmanager
-def carried(bed: Bed, way: str, outer: str) -> Iterator[OpenVpn]:
-    """Run a VPN by *way*, whose own connection uses *outer*, and route the origin through it. Raises TestbedError."""
-    if outer:
-        for node in (bed.client, bed.server):
-            controlled(node, outer)
+def carried(bed: Bed, vpn: Vpn) -> Iterator[Carried]:
+    """Run *vpn*, and route the origin through it. Raises TestbedError."""
+    client, server, way = bed.client, bed.server, WAYS[vpn.way]
+    ours = None
     with ExitStack() as stack:
-        vpn = stack.enter_context(_pair(bed, way, stack))
-        route = [bed.origin.host.service_address(), "dev", vpn.device]
-        stack.enter_context(bed.client.changed(["ip", "route", "add", *route], ["ip", "route", "del", *route]))
-        yield vpn
+        if vpn.way in OVER_TCP:
+            for node in (client, server) if vpn.outer else ():
+                controlled(node, vpn.outer)
+            if vpn.way == "ports":
+                stack.enter_context(_two_endpoints_on_one_path(bed))
+            pair = stack.enter_context(over_tcp(client, server, multipath=vpn.way != "tcp"))
+        else:
+            percent = None if way.share is None else round(100 * way.share)
+            if way.ours:
+                mode = {} if percent is None else {"mode": "weights", "weights": [100 - percent, percent]}
+                over = dict(zip(("primary", "secondary"), DEVICES, strict=True))
+                ours = stack.enter_context(tunnel(client, server, over, port=PORT, settings=mode))
+            elif percent is not None:
+                stack.enter_context(_split_at_random(bed, percent))
+            local = client.address(DEVICES[1]) if vpn.way == "udp b" else None
+            pair = stack.enter_context(over_udp(client, server, local=local))
+        route = [bed.origin.host.service_address(), "dev", pair.device]
+        stack.enter_context(client.changed(["ip", "route", "add", *route], ["ip", "route", "del", *route]))
+        yield Carried(pair, ours)
 
 
 def controlled(node: LiveNode, name: str) -> None:
@@ -90,45 +116,21 @@ def controlled(node: LiveNode, name: str) -> None:
         raise TestbedError(f"{node.name}: its congestion control is {found} and not {name}")
 
 
-def _pair(bed: Bed, way: str, stack: ExitStack) -> AbstractContextManager[OpenVpn]:
-    """Return the context manager of the VPN for *way*, and enter what this way needs."""
-    client, server, remote = bed.client, bed.server, bed.server.service_address()
-    if way in OVER_TCP:
-        if way == "ports":
-            stack.enter_context(_two_endpoints_on_one_path(bed))
-        return over_tcp(client, server, remote, multipath=way != "tcp")
-    share = WAYS[way].share
-    percent = None if share is None else round(100 * share)
-    if WAYS[way].ours:
-        stack.enter_context(_tunnel(bed, percent))
-    elif percent is not None:
-        stack.enter_context(_split_at_random(bed, percent))
-    return over_udp(client, server, remote, port=PORT)
-
-
 @contextmanager
 def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
     """Let connections have two subflows on the first path, as the path manager ndiffports did in older kernels."""
-    endpoints = bed.testbed.topology.node("client").endpoints
-    own = ["endpoint", "add", EXTRA, "dev", DEVICES[0], "id", "200", "subflow"]
-    client = bed.client
+    device = f"dev {DEVICES[0]}"
+    changes = [
+        (f"address add {EXTRA}/32 {device}", f"address del {EXTRA}/32 {device}"),
+        (f"rule add from {EXTRA} table 101", f"rule del from {EXTRA} table 101"),
+        (f"mptcp endpoint add {EXTRA} {device} id 200 subflow", "mptcp endpoint delete id 200"),
+    ]
+    for each in bed.testbed.topology.node("client").endpoints:
+        back = f"mptcp endpoint add {each.address} dev {each.device} id {each.id} {' '.join(each.flags)}"
+        changes.append((f"mptcp endpoint delete id {each.id}", back))
     with ExitStack() as stack:
-        for add, delete in (
-            (
-                ["address", "add", f"{EXTRA}/32", "dev", DEVICES[0]],
-                ["address", "del", f"{EXTRA}/32", "dev", DEVICES[0]],
-            ),
-            (["rule", "add", "from", EXTRA, "table", "101"], ["rule", "del", "from", EXTRA, "table", "101"]),
-            (["mptcp", *own], ["mptcp", "endpoint", "delete", "id", "200"]),
-            *(
-                (
-                    ["mptcp", "endpoint", "delete", "id", str(each.id)],
-                    ["mptcp", "endpoint", "add", each.address, "dev", each.device, "id", str(each.id), *each.flags],
-                )
-                for each in endpoints
-            ),
-        ):
-            stack.enter_context(client.changed(["ip", *add], ["ip", *delete]))
+        for do, undo in changes:
+            stack.enter_context(bed.client.changed(["ip", *do.split()], ["ip", *undo.split()]))
         yield
 
 
@@ -139,109 +141,62 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
     This is the paper's Multipath UDP. Both ends of the VPN know only the first path's address.
     """
     first, second = (bed.client.address(device) for device in DEVICES)
-    drawn = f"numgen random mod 100 < {percent}"
-    mark = "7"
-    client = f"""
-    table ip vpn {{
-        chain out {{ type route hook output priority -300;
-            ip saddr {first} udp sport {PORT} {drawn} ip saddr set {second} meta mark set {mark}
-        }}
-        chain in {{ type filter hook prerouting priority -300;
-            ip daddr {second} udp dport {PORT} ip daddr set {first}
-        }}
-    }}"""
-    server = f"""
-    table ip vpn {{
-        chain out {{ type route hook output priority -300;
-            ip daddr {first} udp sport {PORT} {drawn} ip daddr set {second}
-        }}
-        chain in {{ type filter hook prerouting priority -300;
-            ip saddr {second} udp dport {PORT} ip saddr set {first}
-        }}
-    }}"""
-    rule = ["fwmark", mark, "table", "102"]
+    own = f"udp sport {PORT} numgen random mod 100 < {percent}"
+    rules = {
+        bed.client: (
+            f"ip saddr {first} {own} ip saddr set {second} meta mark set 7",
+            f"ip daddr {second} udp dport {PORT} ip daddr set {first}",
+        ),
+        bed.server: (
+            f"ip daddr {first} {own} ip daddr set {second}",
+            f"ip saddr {second} udp dport {PORT} ip saddr set {first}",
+        ),
+    }
+    rule = ["fwmark", "7", "table", "102"]
     with ExitStack() as stack:
-        for node, text in ((bed.client, client), (bed.server, server)):
-            stack.enter_context(node.changed(["nft", text], ["nft", "delete", "table", "ip", "vpn"]))
+        for node, (sent, received) in rules.items():
+            table = (
+                f"table ip vpn {{ chain out {{ type route hook output priority -300; {sent}; }}; "
+                f"chain in {{ type filter hook prerouting priority -300; {received}; }}; }}"
+            )
+            stack.enter_context(node.changed(["nft", table], ["nft", "delete", "table", "ip", "vpn"]))
         stack.enter_context(bed.client.changed(["ip", "rule", "add", *rule], ["ip", "rule", "del", *rule]))
         yield
 
 
-@contextmanager
-def _tunnel(bed: Bed, percent: int | None) -> Iterator[None]:
-    """Run our tunnel's daemons: in the default mode, or with *percent* of the bytes on the second path."""
-    mode = "" if percent is None else f", mode: weights, weights: [{100 - percent}, {percent}]"
-    key = bed.client.write("vpn.key", "k" * 32)
-    key.chmod(0o600)
-    peer = f"{bed.server.service_address()}:{PORT}"
-    settings = {
-        bed.server: f"uplinks: [wan0]\ntunnels:\n  vpn: {{port: {PORT}, key: {key}{mode}}}\n",
-        bed.client: f'tunnels:\n  vpn: {{port: {PORT}, key: {key}, peer: "{peer}"{mode}, '
-        f"paths: {{primary: {DEVICES[0]}, secondary: {DEVICES[1]}}}}}\n",
-    }
-    sockets = []
-    with ExitStack() as stack:
-        for node, text in settings.items():
-            status = node.directory / f"{node.name}-tunnel.sock"
-            file = node.write(f"{node.name}-tunnel.yaml", f"status_socket: {status}\n{text}")
-            argv = [sys.executable, "-I", "-m", "mptcp_tunnel.cli", "run", "--config", str(file)]
-            process = node.popen(argv, name="tunnel")
-            stack.callback(process.stop)
-            sockets.append(status)
-        wait_until(lambda: all(_alive(each) == [True, True] for each in sockets), "the tunnel has both paths")
-        yield
-
-
-def _alive(status: Path) -> list[bool]:
-    """Return whether each path is alive, as the daemon at *status* says; empty if it does not answer."""
-    with socket.socket(socket.AF_UNIX) as client:
-        try:
-            client.connect(str(status))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return []
-        with client.makefile() as answer:
-            return [each["alive"] for each in json.loads(answer.read())["tunnels"][0]["paths"]]
-
-
-def measured(
-    bed: Bed, way: str, outer: str, inner: Sequence[str], at: Condition, number: int, seconds: float
-) -> list[Point]:
-    """Run a VPN, and measure a download through it with each congestion control of *inner*, in order.
-
-    A download is stopped after *seconds*, complete or not. Raises TestbedError if nothing arrived, or other bytes than
-    the server's.
-    """
+def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Point]:
+    """Run the VPN of the turn's variant, and download through it with each congestion control in turn."""
+    at, found = turn.cell, {}
     added = Added(bed.client, bed.server)
-    points = []
-    with carried(bed, way, outer):
-        for control in inner:
+    with carried(bed, VPNS[turn.variant]):
+        for control in at.inner if turn.number % 2 else reversed(at.inner):
             controlled(bed.testbed["origin"], control)
-            points.append(downloaded(bed, Cell(way, control, outer), at, number, seconds, added))
-    return points
+            found[control] = downloaded(bed, added)
+    return found
 
 
-def downloaded(
-    bed: Bed, cell: Cell, at: Condition, number: int, seconds: float, added: Added, warm: float = WARM
-) -> Point:
-    """Measure a download through the VPN of *cell*, after one of *warm* seconds; raises as :func:`measured`."""
+def downloaded(bed: Bed, added: Added, warm: float = WARM) -> Point:
+    """Measure a download through the VPN, after one of *warm* seconds.
+
+    Raises TestbedError if nothing arrived, or other bytes than the server's.
+    """
     url = bed.origin.url(NAME)
     argv = ["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(PATIENCE), "-w", "%{time_connect}", url]
     trip = float(bed.client.run(argv, timeout=2 * PATIENCE).stdout)
     if warm:
         observe(bed.lab, wget(url), timeout=warm)
-    seen = observe(bed.lab, wget(url), timeout=seconds)
+    seen = observe(bed.lab, wget(url), timeout=bed.seconds)
     whole = seen.status == 0 and seen.sha256 == bed.origin.digests[NAME]
     if not (seen.timed_out and seen.octets) and not whole:
-        raise TestbedError(f"{cell}: wget ended with {seen.status} and {seen.octets} bytes: {seen.said}")
+        raise TestbedError(f"wget ended with {seen.status} and {seen.octets} bytes: {seen.said}")
     ours, theirs = added.read()
     first, last = seen.samples[0].octets, seen.samples[-1].octets
     came = {path.name: last[path.name] - first[path.name] for path in bed.lab.paths}
     return Point(
-        cell, at, number,
         goodput=seen.goodput,
         second=came["secondary"] / max(1, sum(came.values())),
         carried=max(came.values()) * 8 / seen.ended / RATE,
         joined=theirs.get("MPTcpExtMPJoinAckRx", 0),
         fallbacks=fallbacks(ours) + fallbacks(theirs),
         round_trip=trip,
-    )  # fmt: skip
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiments ``vpn-…`` compare: ways of carrying a VPN, their paths, and their data points. Pure.
+"""What the experiments ``vpn-…`` compare: ways of carrying a VPN, their paths, and what is measured. Pure.
 
 The experiments repeat "Multipath Transport for Virtual Private Networks" (Lukaszewski, Xie). The paper's Multipath UDP
 splits at random, without a resequencer. Ours (docs/tunnel.md) and OpenVPN over MPTCP are measured beside it.
@@ -7,18 +7,13 @@ splits at random, without a resequencer. Ours (docs/tunnel.md) and OpenVPN over 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
 
-from ..statistics import geometric_mean
-from . import claims
-
 RATE = 10_000_000
 """Rate of each path in each direction, bits per second."""
-QUEUE_MS = 50
 FILE = 16_000_000
 """Bytes of the downloaded file."""
 PRIMARY = 20.0
@@ -47,9 +42,11 @@ WAYS: Mapping[str, Way] = {
     "mptcp": Way("Multipath TCP, fullmesh", joined=1),
     "ports": Way("Multipath TCP, two endpoints on one path", joined=1, both=False),
     "udp": Way("UDP, one path", both=False),
+    "udp b": Way("UDP, the second path", both=False),
     "50/50": Way("Multipath UDP, 50/50", share=0.5),
     "75/25": Way("Multipath UDP, 75/25", share=0.25),
     "90/10": Way("Multipath UDP, 90/10", share=0.1),
+    "weights 50/50": Way("ours, mode weights, 50/50", share=0.5, ours=True),
     "weights 75/25": Way("ours, mode weights, 75/25", share=0.25, ours=True),
     "weights 90/10": Way("ours, mode weights, 90/10", share=0.1, ours=True),
     "tunnel": Way("ours, mptcp-tunnel", ours=True),
@@ -58,49 +55,66 @@ OVER_TCP = ("tcp", "mptcp", "ports")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A way, and the congestion controls: *inner* of the download, *outer* of the VPN's own connection."""
+class Vpn:
+    """A way, and the congestion control of the VPN's own connection; empty if the VPN uses UDP."""
 
     way: str
-    inner: str = "cubic"
     outer: str = ""
-    """Empty if the VPN uses UDP."""
 
     def __str__(self) -> str:
-        return f"{self.way}, {self.inner} inside" + (f", {self.outer} outside" if self.outer else "")
+        return WAYS[self.way].title + (f", {self.outer} outside" if self.outer else "")
 
 
-def cells(ways: Iterable[str], inner: Iterable[str], outer: Iterable[str]) -> tuple[Cell, ...]:
-    """Return every combination. A way over UDP has no *outer* control."""
+def vpns(ways: Iterable[str], outer: Iterable[str]) -> dict[str, Vpn]:
+    """Return every combination, by its name. A way over UDP has no control outside."""
     controls = tuple(outer)
-    found = (
-        Cell(way, each, control)
-        for each in inner
-        for way in ways
-        for control in (controls if way in OVER_TCP else ("",))
-    )
-    return tuple(dict.fromkeys(found))
+    found = [Vpn(way, control) for way in ways for control in (controls if way in OVER_TCP else ("",))]
+    return {str(vpn): vpn for vpn in found}
+
+
+CONTROLS = ("cubic", "bbr")
+VPNS = vpns(WAYS, CONTROLS)
+
+
+@dataclass(frozen=True, slots=True)
+class PathPair:
+    """Two paths. *rates* are in Mbit/s, *rtts* and *jitter* in ms; *losses* apply in both directions."""
+
+    rates: tuple[int, int]
+    rtts: tuple[float, float] = (20, 20)
+    losses: tuple[Loss | None, Loss | None] = (None, None)
+    jitter: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.rates[0]} + {self.rates[1]}, {self.rtts[0]}/{self.rtts[1]} ms"
+
+    def paths(self) -> list[EmulatedPath]:
+        """Return the paths in the form that the testbed needs."""
+        each = zip(("primary", "secondary"), self.rates, self.rtts, self.losses, strict=True)
+        return [
+            EmulatedPath(name, *[Direction(rate * 1_000_000, round(rtt * 500), self.jitter * 1000, loss)] * 2)
+            for name, rate, rtt, loss in each
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """RTTs of both paths in milliseconds, and the loss on both, one of :data:`LOSSES`."""
+    """RTTs of both paths in milliseconds, the loss on both, one of :data:`LOSSES`, and what is downloaded over them."""
 
     first: float
     second: float
     loss: str = "0"
+    inner: tuple[str, ...] = ("cubic",)
+    """The congestion controls of the downloads through each VPN."""
 
     def __str__(self) -> str:
         return f"{self.first:g}/{self.second:g} ms, loss {self.loss}"
 
     @property
-    def paths(self) -> tuple[EmulatedPath, EmulatedPath]:
+    def paths(self) -> list[EmulatedPath]:
         """Both paths, with the loss in both directions, because Table 1 is about pings, which cross a path twice."""
-        return self._path("primary", self.first), self._path("secondary", self.second)
-
-    def _path(self, name: str, rtt: float) -> EmulatedPath:
-        one = Direction(RATE, round(rtt * 500), loss=loss_of(self.loss), queue_ms=QUEUE_MS)
-        return EmulatedPath(name, one, one)
+        loss = loss_of(self.loss)
+        return PathPair((RATE // 1_000_000,) * 2, (self.first, self.second), (loss, loss)).paths()
 
 
 def loss_of(name: str) -> Loss | None:
@@ -114,9 +128,6 @@ def loss_of(name: str) -> Loss | None:
 class Point:
     """The measured values of one download."""
 
-    cell: Cell
-    at: Condition
-    round: int
     goodput: float
     """Goodput in bits per second."""
     second: float
@@ -129,50 +140,3 @@ class Point:
     """Number of connections that should have been MPTCP, but became plain TCP."""
     round_trip: float
     """Seconds that a connection through the VPN took to open, before the download."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim(claims.Claim):
-    """A claim of the paper, which is judged by the mean: a download takes ten seconds, so that runs are few."""
-
-    by: Literal["median", "mean"] = "mean"
-
-
-class Points:
-    """All downloads that an experiment measured."""
-
-    def __init__(self, points: Iterable[Point]) -> None:
-        self.all = tuple(points)
-
-    @property
-    def conditions(self) -> tuple[Condition, ...]:
-        """The measured conditions, ordered by loss as in :data:`LOSSES`, then by RTT."""
-        there = dict.fromkeys(p.at for p in self.all)
-        return tuple(sorted(there, key=lambda at: (LOSSES.index(at.loss), at.first, at.second)))
-
-    def of(self, cell: Cell, at: Condition) -> tuple[Point, ...]:
-        return tuple(p for p in self.all if (p.cell, p.at) == (cell, at))
-
-    def goodputs(self, cell: Cell, at: Condition) -> dict[int, float]:
-        """Return the goodput in bits per second, by round."""
-        return {p.round: p.goodput for p in self.of(cell, at)}
-
-
-Side = tuple[Cell, Condition]
-
-
-def folded(points: Points, sides: Sequence[Side], fold: Callable[..., float]) -> tuple[float, ...]:
-    """Return, for each round that has the goodputs of all *sides*, what *fold* computes from these."""
-    each = [points.goodputs(*side) for side in sides]
-    rounds = sorted(set.intersection(*map(set, each))) if each else []
-    return tuple(fold(*(one[number] for one in each)) for number in rounds)
-
-
-def ratio(points: Points, one: Cell, other: Cell, ats: Iterable[Condition]) -> tuple[float, ...]:
-    """Return, for each round, *one*'s goodput divided by *other*'s, as the geometric mean over the conditions *ats*."""
-    return folded(points, [(cell, at) for at in ats for cell in (one, other)], mean_ratio)
-
-
-def mean_ratio(*rates: float) -> float:
-    """Return the geometric mean of the ratio of first to second, over each pair in *rates*."""
-    return geometric_mean([one / other for one, other in zip(rates[::2], rates[1::2], strict=True)])

@@ -6,71 +6,116 @@ The paper's rates are of pings, which cross a path twice. In one direction, half
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from functools import partial
-
-from rich.console import Console
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.ends import ends, lost_of
-from mptcp_lab.testbed.features import need
 
-from .aims import aims_table
-from .attempts import Attempts
-from .claims import claims_table
-from .findings import Findings
-from .options import count
-from .tables import mean, new_table
+from .claims import Claim, Claims
+from .columns import RUNS, Column, Results, Row, Table, Turn
+from .parameters import parameter, whole
+from .scenario import Scenario
 from .vpn_cells import GOOD_LOSS, loss_of
-from .vpn_judging import Lost, bursts, loss_aims, loss_claims
 
-TITLE = "Table 1: losses in bursts, as pings observe them"
 PACKETS = 10_000
 """Packets per round and direction, as many as the paper's pings."""
-RUNS, QUICK_RUNS = 10, 2
-OPTIONS = {"runs": f"rounds of {PACKETS:,} packets, default {RUNS}"}
 FAST = 100_000_000
 """Rate of the paths in bits per second, so high that a shaper loses nothing."""
+HALF = 0.5
+"""Most difference from a rate of the paper in percentage points, because the paper rounds its rates to whole
+percent."""
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure all kinds of loss, each over its own path, in several rounds."""
-    need("root", "namespaces", "veth", "tbf")
-    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
-    attempts = Attempts(console)
-    found: list[Lost] = []
-    for number in range(runs):
-        name = f"round {number + 1}"
-        console.print(name, style="dim", highlight=False)
-        with Testbed(paths(_emulated()), seed=seed + number) as testbed:
-            once = partial(measured, testbed, number)
-            found += attempts.of(once, name, check=testbed.check_emulation) or []
-    claims, aims = loss_claims(found), loss_aims(found, runs)
-    head = ("1 - k", "the paper", "one way, %", "of pings, %", "bursts of one or two, %")
-    table = new_table("Losses", head, head[:2])
-    for loss, good in GOOD_LOSS.items():
-        own = [each for each in found if each.loss == loss]
-        row = ([each.one_way for each in own], [each.pings for each in own], [each.short for each in own])
-        shown = (mean(values, 100) if values else "" for values in row)
-        table.add_row(f"{good:.1%}", f"{loss.removeprefix('ge')} %", *shown)
-    tables = (claims_table(TITLE, claims), table, aims_table(TITLE, aims))
-    return attempts.judged(Findings(tables, {"losses": [asdict(each) for each in found]}, aims=tuple(aims)))
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What ``--set`` chooses."""
+
+    runs: int = parameter(f"rounds of {PACKETS:,} packets", "10", whole(), quick="2")
 
 
-def _emulated() -> list[EmulatedPath]:
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Losses over one path, as shares."""
+
+    one_way: float
+    """Share of packets lost in one direction, the mean of both directions."""
+    pings: float
+    """Share of packets lost that cross the path in both directions, as pings do."""
+    short: float
+    """Share of bursts with only one or two packets."""
+
+
+@contextmanager
+def built(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Testbed]:
+    """Build a testbed with a path for each kind of loss."""
     directions = {loss: Direction(FAST, 500, loss=loss_of(loss)) for loss in GOOD_LOSS}
-    return [EmulatedPath(loss, one, one) for loss, one in directions.items()]
+    with Testbed(paths([EmulatedPath(loss, one, one) for loss, one in directions.items()]), seed=seed) as testbed:
+        yield testbed
 
 
-def measured(testbed: Testbed, number: int) -> list[Lost]:
+def measure(testbed: Testbed, turn: Turn[str]) -> dict[str, Lost]:
     """Send packets in both directions over the path of each loss, and return the losses."""
-    found = []
+    found = {}
     for loss, end in ends(testbed).items():
         gone = [lost_of(end.arrivals(direction, PACKETS), PACKETS) for direction in ("down", "up")]
         down, up = (len(each) / PACKETS for each in gone)
         lengths = [length for each in gone for length in bursts(each)]
         short = sum(length <= 2 for length in lengths) / max(1, len(lengths))
-        found.append(Lost(loss, number, (down + up) / 2, 1 - (1 - down) * (1 - up), short))
+        found[loss] = Lost((down + up) / 2, 1 - (1 - down) * (1 - up), short)
     return found
+
+
+def bursts(lost: Sequence[int]) -> list[int]:
+    """Return the lengths of the runs of consecutive numbers in *lost*, which is ascending."""
+    lengths: list[int] = []
+    for number, one in enumerate(lost):
+        if number and one == lost[number - 1] + 1:
+            lengths[-1] += 1
+        else:
+            lengths.append(1)
+    return lengths
+
+
+def claims(results: Results[str, Lost]) -> list[Claim]:
+    """Return the claims of Table 1."""
+    found = []
+    for loss, good in GOOD_LOSS.items():
+        own, percent = results.of("losses", part=loss), float(loss.removeprefix("ge"))
+        pings, short = tuple(100 * each.pings for each in own), tuple(100 * each.short for each in own)
+        paper = f"With 1 - k of {good:.1%} the observed loss rate is {percent:g} %."
+        found.append(Claim(paper, f"lost of pings, {loss}", pings, " %", percent - HALF, percent + HALF, by="mean"))
+        paper = "Most of the bursts (more than 90 %) have no more than two packets."
+        found.append(Claim(paper, f"bursts of one or two, {loss}", short, " %", least=90, by="mean"))
+    return found
+
+
+def _by_model(row: Row[str, Lost]) -> list[float]:
+    model = loss_of(row.part)
+    assert model is not None
+    return [lost / model.mean for lost in row.values("one_way")]
+
+
+LOSSES: Table[str, Lost] = Table(
+    "Losses",
+    (
+        RUNS,
+        Column("one way, %", "one_way", scale=100),
+        Column("× the model", _by_model, aim="lost one way, × what the model says", least=0.8, most=1.2),
+        Column("of pings, %", "pings", scale=100),
+        Column("bursts of one or two, %", "short", scale=100),
+    ),
+    (("1 - k", lambda row: f"{GOOD_LOSS[row.part]:.1%}"), ("the paper", lambda row: f"{row.part[2:]} %")),
+)
+SCENARIO = Scenario(
+    settings=Settings,
+    needs=("root", "namespaces", "veth", "tbf"),
+    cells=lambda chosen: ["losses"],
+    parts=lambda cell: list(GOOD_LOSS),
+    bed=built,
+    measure=measure,
+    tables=(Claims("Table 1: losses in bursts, as pings observe them", (), claims=claims), LOSSES),
+    name=lambda row: row.part,
+)

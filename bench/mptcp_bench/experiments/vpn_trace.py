@@ -6,32 +6,27 @@ tcpdump captures the download on the web server, behind the VPN server. Each VPN
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from random import Random
 from typing import Any
 
-from rich.console import Console
-
 from mptcp_lab.testbed import TestbedError
-from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.transfer import Added
 
 from .. import style
 from ..statistics import of_median
 from ..wire.capture import captured
 from ..wire.packets import SYN, Packet
-from .aims import aims_table
-from .attempts import Attempts
-from .claims import claims_table
+from .claims import Claims
+from .columns import RUNS, VARIANT, Column, Table, Turn, for_pictures
 from .drawing import drawn
-from .findings import Findings, Picture
-from .options import count
-from .tables import mean, new_table
+from .findings import Picture
+from .parameters import parameter, whole
+from .scenario import Scenario
 from .vpn_bed import NEEDS, Bed, built, carried, controlled, downloaded
-from .vpn_cells import WAYS, Cell, Condition, Point, Points, cells
-from .vpn_judging import sound, trace_claims
+from .vpn_cells import CONTROLS, VPNS, Condition, Point, vpns
+from .vpn_figures import LOOKS
+from .vpn_judging import TRACE, Found, verdicts
 
 TITLE = "Figure 8: the begin of a download, RTT 40 ms"
 AT = Condition(40, 40)
@@ -40,24 +35,29 @@ SHOWN = 0.3
 STEP = 0.01
 SECONDS = 2.0
 """Seconds of a download. It is longer than what is shown, so that fixed shares of both paths can be checked."""
-RUNS, QUICK_RUNS = 8, 2
-CELLS = cells(("mptcp", "50/50", "tunnel"), ("cubic",), ("cubic", "bbr"))
-OPTIONS = {"runs": f"rounds, default {RUNS}"}
+WAYS = vpns(("mptcp", "50/50", "tunnel"), CONTROLS)
 PORT = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """The begin of a download: bytes sent and acknowledged, every STEP seconds since the client's SYN arrived."""
+class Settings:
+    """What ``--set`` chooses."""
 
-    cell: Cell
-    round: int
-    sent: tuple[int, ...]
-    acknowledged: tuple[int, ...]
+    runs: int = parameter("rounds", "8", whole(), quick="2")
 
 
-def trace(cell: Cell, number: int, packets: Sequence[Packet]) -> Trace:
-    """Return the begin of the longest connection in *packets*. Raises TestbedError if its begin is missing."""
+@dataclass(frozen=True, slots=True)
+class Begin(Point):
+    """The begin of a download: bytes after ``SHOWN``, and every ``STEP`` since the client's SYN arrived."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    sent_by_step: tuple[int, ...] = for_pictures()
+    acknowledged_by_step: tuple[int, ...] = for_pictures()
+
+
+def begin(packets: Sequence[Packet]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the bytes sent and acknowledged by each step of the longest connection. Raises TestbedError."""
     carried_by: dict[int, int] = {}
     for packet in packets:
         if packet.source_port == PORT:
@@ -67,14 +67,14 @@ def trace(cell: Cell, number: int, packets: Sequence[Packet]) -> Trace:
     own = sorted((p for p in packets if port in (p.source_port, p.destination_port)), key=lambda p: p.time)
     synchronised = {p.source_port == PORT: p for p in reversed(own) if p.flags & SYN}
     if synchronised.keys() != {True, False}:
-        raise TestbedError(f"{cell}: the capture has no begin of a download")
+        raise TestbedError("the capture has no begin of a download")
     began, first = synchronised[False].time, synchronised[True].sequence + 1
     sent, acknowledged = [], []
     for step in range(round(SHOWN / STEP) + 1):
         until = [p for p in own if p.time <= began + step * STEP * 1e9 and not p.flags & SYN]
         sent.append(max((_since(first, p.sequence) + p.length for p in until if p.source_port == PORT), default=0))
         acknowledged.append(max((_since(first, p.acknowledgment) for p in until if p.source_port == port), default=0))
-    return Trace(cell, number, tuple(sent), tuple(acknowledged))
+    return tuple(sent), tuple(acknowledged)
 
 
 def _since(first: int, number: int) -> int:
@@ -82,70 +82,55 @@ def _since(first: int, number: int) -> int:
     return (number - first) % (1 << 32)
 
 
-def _measured(bed: Bed, cell: Cell, number: int) -> tuple[Trace, Point]:
+def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Begin]:
+    [control] = turn.cell.inner
     added = Added(bed.client, bed.server)
-    controlled(bed.testbed["origin"], cell.inner)
+    controlled(bed.testbed["origin"], control)
     with (
-        carried(bed, cell.way, cell.outer),
+        carried(bed, VPNS[turn.variant]),
         captured(bed.testbed["origin"], ["eth0"], f"tcp port {PORT}") as packets,
     ):
-        point = downloaded(bed, cell, AT, number, SECONDS, added, warm=0)
-    return trace(cell, number, packets), point
+        point = downloaded(bed, added, warm=0)
+    sent, acknowledged = begin(packets)
+    # At least a byte, because the claim is about a ratio.
+    return {control: Begin(**asdict(point), sent=sent[-1], acknowledged=max(1, acknowledged[-1]), sent_by_step=sent,
+                           acknowledged_by_step=acknowledged)}  # fmt: skip
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure several rounds, with the cells in a drawn order."""
-    need(*NEEDS, "tcpdump")
-    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
-    attempts, draw = Attempts(console), Random(seed)
-    traces: list[Trace] = []
-    points: list[Point] = []
-    for number in range(runs):
-        with attempts.keeping(f"round {number + 1}", traces), built(AT, seed + number) as bed:
-            for cell in draw.sample(CELLS, len(CELLS)):
-                name = f"round {number + 1}, {cell}"
-
-                def once(bed: Bed = bed, cell: Cell = cell, number: int = number) -> tuple[Trace, Point]:
-                    return _measured(bed, cell, number)
-
-                if (found := attempts.of(once, name, check=bed.testbed.check_emulation)) is not None:
-                    traces.append(found[0])
-                    points.append(found[1])
-                    shown = f"{found[0].acknowledged[-1] / 1e3:.0f} kB acknowledged after {SHOWN} s"
-                    console.print(f"{name}: {shown}", style="dim", highlight=False)
-    claims = trace_claims({(t.cell, t.round): t.acknowledged[-1] for t in traces})
-    aims = sound(Points(points), [(cell, AT) for cell in CELLS], runs)
-    head = ("way", "outside", "sent", "acknowledged")
-    table = new_table(f"Begin: kB after {SHOWN} s", head, head[:2])
-    for cell in CELLS:
-        own = [t for t in traces if t.cell == cell]
-        row = ([t.sent[-1] for t in own], [t.acknowledged[-1] for t in own])
-        table.add_row(WAYS[cell.way].title, cell.outer, *(mean(each, 1e-3, 0) if each else "" for each in row))
-    data = {"traces": [asdict(t) for t in traces], "points": [asdict(p) for p in points]}
-    pictures = (Picture("vpn-fig8", lambda target: draw_traces(target, traces)),) if traces else ()
-    return attempts.judged(
-        Findings(
-            (claims_table(TITLE, claims), table, aims_table(TITLE, aims)), data, pictures=pictures, aims=tuple(aims)
-        )
-    )
-
-
-LOOKS = {"mptcp": style.ETHERNET.color, "50/50": style.WIFI.color, "tunnel": style.THIRD}
-
-
-def draw_traces(target: Path, traces: Sequence[Trace]) -> None:
-    """Draw, for each cell, the run with the median of the bytes that were acknowledged at the end."""
+def pictures(results: Found) -> list[Picture]:
+    """Draw, for each VPN, the run with the median of the bytes that were acknowledged at the end."""
 
     def panel(axes: Any) -> None:
-        for cell in CELLS:
-            if own := [t for t in traces if t.cell == cell]:
-                one = of_median(own, lambda t: t.acknowledged[-1])
-                label = WAYS[cell.way].title + (f", {cell.outer} outside" if cell.outer else "")
-                times = [1e3 * STEP * step for step in range(len(one.acknowledged))]
-                dashed = style.DASHED if cell.outer == "cubic" else "-"
-                kilobytes = [octets / 1e3 for octets in one.acknowledged]
-                axes.plot(times, kilobytes, color=LOOKS[cell.way], linestyle=dashed, label=label)
-                axes.plot(times, [octets / 1e3 for octets in one.sent], color=LOOKS[cell.way], linewidth=0.6)
+        for label, vpn in WAYS.items():
+            if own := results.of(AT, label, *AT.inner):
+                one = of_median(own, lambda each: each.acknowledged)
+                times = [1e3 * STEP * step for step in range(len(one.acknowledged_by_step))]
+                dashed = style.DASHED if vpn.outer == "cubic" else "-"
+                kilobytes = [octets / 1e3 for octets in one.acknowledged_by_step]
+                axes.plot(times, kilobytes, color=LOOKS[vpn.way], linestyle=dashed, label=label)
+                axes.plot(times, [octets / 1e3 for octets in one.sent_by_step], color=LOOKS[vpn.way], linewidth=0.6)
         style.dress(axes, "ms since the SYN at the web server", "kB acknowledged; thin: sent")
 
-    drawn(target, TITLE, "of each the run with the median of what was acknowledged", [panel])
+    subtitle = "of each the run with the median of what was acknowledged"
+    return [Picture("vpn-fig8", lambda target: drawn(target, TITLE, subtitle, [panel]))] if results.runs else []
+
+
+BEGIN: Table[Condition, Begin] = Table(
+    f"Begin: kB after {SHOWN} s",
+    (RUNS, Column("sent", "sent", scale=1e-3, digits=0), Column("acknowledged", "acknowledged", scale=1e-3, digits=0)),
+    (VARIANT,),
+)
+SCENARIO = Scenario(
+    settings=Settings,
+    needs=(*NEEDS, "tcpdump"),
+    cells=lambda chosen: [AT],
+    parts=lambda at: at.inner,
+    variants=lambda chosen, at: list(WAYS),
+    drawn=True,
+    bed=lambda chosen, cells, seed: built(AT.paths, seed, SECONDS),
+    measure=measure,
+    tables=(Claims(TITLE, (), claims=lambda results: list(TRACE.claims(results))), BEGIN),
+    counted=lambda row: "",
+    verdicts=verdicts,
+    pictures=pictures,
+)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A stream of UDP packets with numbers and times: a call, or a video.
+"""A stream of UDP packets with numbers and times: a call, or many packets to count the losses of a path.
 
-``agent.stream send ADDRESS PORT PER_SECOND BYTES SECONDS`` sends packets of so many bytes of payload at an even pace.
+``agent.stream send SOURCE ADDRESS PORT PER_SECOND BYTES SECONDS`` sends packets of so many bytes of payload at an even
+pace, each a millisecond late at most.
 ``agent.stream receive ADDRESS PORT RESULT`` says ``ready``, and on SIGTERM writes to RESULT a JSON list of what came:
 number, when it was sent and when it came, nanoseconds of this host's monotonic clock.
 """
@@ -17,15 +18,22 @@ import time
 from pathlib import Path
 
 HEADER = struct.Struct("!QQ")
+PAUSE = 0.001
+"""Least seconds between two times at which packets are sent, because a pause for each takes too long."""
 
 
-def send(address: str, port: int, per_second: float, size: int, seconds: float) -> None:
+def send(source: str, address: str, port: int, per_second: float, size: int, seconds: float) -> None:
     padding = bytes(max(0, size - HEADER.size))
+    sent, total = 0, round(per_second * seconds)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.bind((source, 0))
         begin = time.monotonic()
-        for number in range(round(per_second * seconds)):
-            time.sleep(max(0.0, begin + number / per_second - time.monotonic()))
-            sender.sendto(HEADER.pack(number, time.monotonic_ns()) + padding, (address, port))
+        while sent < total:
+            due = min(total, int((time.monotonic() - begin) * per_second) + 1)
+            for number in range(sent, due):
+                sender.sendto(HEADER.pack(number, time.monotonic_ns()) + padding, (address, port))
+            sent = due
+            time.sleep(max(PAUSE, begin + sent / per_second - time.monotonic()))
 
 
 def receive(address: str, port: int, result: Path) -> None:
@@ -48,8 +56,8 @@ def receive(address: str, port: int, result: Path) -> None:
 
 def main(arguments: list[str]) -> None:
     match arguments:
-        case ["send", address, port, per_second, size, seconds]:
-            send(address, int(port), float(per_second), int(size), float(seconds))
+        case ["send", source, address, port, per_second, size, seconds]:
+            send(source, address, int(port), float(per_second), int(size), float(seconds))
         case ["receive", address, port, result]:
             receive(address, int(port), Path(result))
         case _:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .build import Testbed
 from .commands import TestbedError
-from .probes import Ping, Receiver, load_command, send_command
+from .probes import Ping, Receiver, load_command
 
 BURST = 5
 """Packets that a load sends at a time."""
@@ -71,7 +71,8 @@ class Ends:
         else:
             sender, source, receiver, target = core, self.core, client, self.client
         with Receiver(receiver, target) as socket:
-            program = sender.popen(send_command(source, target, socket.port, count, PER_SECOND, DATAGRAM), name="send")
+            words = [source, target, str(socket.port), str(PER_SECOND), str(DATAGRAM), str(count / PER_SECOND)]
+            program = sender.popen(sender.agent("stream", "send", *words), name="send")
             numbers = socket.numbers(program)
             if program.wait(60) != 0:
                 raise TestbedError(f"{self.device}: send numbered packets: it failed{program.tail()}")

@@ -5,12 +5,11 @@
   kernel's time stamps of sending and receiving (SO_TIMESTAMPING, Documentation/networking/timestamping.rst), so that
   Python's slowness does not matter.
 - ``Receiver`` receives numbered datagrams and keeps their order of arrival.
-- As a program in a namespace, this module sends numbered datagrams, or a load at a given rate.
+- As a program in a namespace, this module sends a load at a given rate.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import select
 import socket
@@ -155,29 +154,9 @@ class Receiver:
                     return numbers
 
 
-def send_command(source: str, target: str, port: int, count: int, per_second: int, size: int) -> list[str]:
-    """Return the command of a program that sends *count* numbered datagrams of *size* bytes."""
-    return [sys.executable, "-I", "-m", __name__, "send", source, target, *map(str, (port, count, per_second, size))]
-
-
 def load_command(source: str, target: str, rate: int, burst: int, seconds: float) -> list[str]:
     """Return the command of a load of full packets: *rate* bits/s as the shapers count, *burst* packets at a time."""
-    return [sys.executable, "-I", "-m", __name__, "load", source, target, str(rate), str(burst), str(seconds)]
-
-
-def _send(source: str, target: str, port: int, count: int, per_second: int, size: int) -> None:
-    channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    channel.bind((source, 0))
-    channel.connect((target, port))
-    start = time.monotonic()
-    filling = bytes(size - _NUMBER.size)
-    sent = 0
-    while sent < count:
-        due = min(count, int((time.monotonic() - start) * per_second) + 1)
-        for number in range(sent, due):
-            channel.send(_NUMBER.pack(number) + filling)
-        sent = due
-        time.sleep(0.001)
+    return [sys.executable, "-I", "-m", __name__, source, target, str(rate), str(burst), str(seconds)]
 
 
 def _load(source: str, target: str, rate: int, burst: int, seconds: float) -> None:
@@ -198,23 +177,10 @@ def _load(source: str, target: str, rate: int, burst: int, seconds: float) -> No
         time.sleep(max(0.0, start + sent * interval - time.monotonic()))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    commands = parser.add_subparsers(required=True, dest="command")
-    send = commands.add_parser("send")
-    load = commands.add_parser("load")
-    for command, numbers in ((send, ("port", "count", "per_second", "size")), (load, ("rate", "burst"))):
-        command.add_argument("source")
-        command.add_argument("target")
-        for name in numbers:
-            command.add_argument(name, type=int)
-    send.set_defaults(do=_send)
-    load.add_argument("seconds", type=float)
-    load.set_defaults(do=_load)
-    chosen = vars(parser.parse_args())
-    chosen.pop("command")
-    chosen.pop("do")(**chosen)
+def main(arguments: list[str]) -> None:
+    source, target, rate, burst, seconds = arguments
+    _load(source, target, int(rate), int(burst), float(seconds))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

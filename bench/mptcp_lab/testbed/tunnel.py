@@ -8,9 +8,8 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mptcp_common.status_client import ask
 
@@ -47,28 +46,11 @@ class TunnelEnd:
             return []
 
 
-@dataclass(frozen=True, slots=True)
-class Tunnel:
+class Tunnel(NamedTuple):
     """The daemons at both ends of a tunnel."""
 
     relay: TunnelEnd
     proxy: TunnelEnd
-    count: int
-    """Number of paths."""
-
-    @property
-    def ends(self) -> tuple[TunnelEnd, TunnelEnd]:
-        """Both ends, the relay first."""
-        return self.relay, self.proxy
-
-    def wait(self) -> None:
-        """Wait until each end uses all paths. Raises TestbedError."""
-        for end in self.ends:
-            wait_until(partial(_all_live, end, self.count), f"{end.node.name}: all paths live", process=end.process)
-
-
-def _all_live(end: TunnelEnd, count: int) -> bool:
-    return end.lives() == [True] * count
 
 
 @contextmanager
@@ -77,29 +59,25 @@ def tunnel(
     proxy: LiveNode,
     paths: Mapping[str, str],
     *,
-    uplink: str = "wan0",
     port: int = PORT,
     settings: Mapping[str, object] | None = None,
-    there: Mapping[str, object] | None = None,
-    wait: bool = True,
 ) -> Iterator[Tunnel]:
-    """Run both daemons. *paths* has the relay's interfaces by name; *uplink* is the proxy's interface.
+    """Run both daemons. *paths* has the relay's interfaces by name. *settings* are additional ones at both ends.
 
-    *settings* and *there* are additional settings of the relay's and of the proxy's tunnel. Without *wait*, some paths
-    may not be in use yet. Raises TestbedError.
+    The scope begins when both ends use all paths. Raises TestbedError.
     """
     key = relay.write("tunnel.key", secrets.token_hex(32))
     key.chmod(0o600)
-    common = {"port": port, "key": str(key)}
+    common = {"port": port, "key": str(key), **(settings or {})}
     peer = f"{proxy.service_address()}:{port}"
     with (
-        _daemon(proxy, {"uplinks": [uplink], "tunnels": {"home": {**common, **(there or {})}}}) as far,
-        _daemon(relay, {"tunnels": {"home": {**common, "peer": peer, "paths": paths, **(settings or {})}}}) as near,
+        _daemon(proxy, {"uplinks": ["wan0"], "tunnels": {"home": common}}) as far,
+        _daemon(relay, {"tunnels": {"home": {**common, "peer": peer, "paths": paths}}}) as near,
     ):
-        found = Tunnel(near, far, len(paths))
-        if wait:
-            found.wait()
-        yield found
+        for end in (near, far):
+            what = f"{end.node.name}: all paths live"
+            wait_until(lambda: end.lives() == [True] * len(paths), what, process=end.process)  # noqa: B023
+        yield Tunnel(near, far)
 
 
 @contextmanager

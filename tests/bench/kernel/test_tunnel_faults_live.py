@@ -4,44 +4,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from contextlib import nullcontext
 
 import pytest
 from faults_live import SOUND, UNUSED, misses
 
-from mptcp_bench.experiments import tunnel_judging
-from mptcp_bench.experiments.tunnel_bed import Bed, beds, transfers
-from mptcp_bench.experiments.tunnel_cells import Cell, PathPair
-from mptcp_bench.experiments.tunnel_judging import Measured, aims
+from mptcp_bench.experiments import tunnel, vpn_bed
+from mptcp_bench.experiments.columns import Run, Turn
+from mptcp_bench.experiments.tunnel import SCENARIO
+from mptcp_bench.experiments.tunnel_cells import Cell
 from mptcp_bench.experiments.two_paths import dropping
+from mptcp_bench.experiments.vpn_bed import Bed
+from mptcp_bench.experiments.vpn_cells import Point
+from mptcp_lab.testbed.transfer import Added
 
 pytestmark = pytest.mark.kernel
-SECONDS, LIMIT = 4.0, 8.0
 SHARE = 0.7
 """Share of the sum of both paths that a busy machine reaches. One path alone has half."""
-CELL = Cell("goodput", PathPair((10, 10)), "cell", ("bbr",))
+CELL = Cell("goodput", "cell", controls=("bbr",))
+TURNS = [Turn(CELL, variant, 1) for variant in ("a alone", "b alone", "ours")]
 MISSES = {SOUND: set(), UNUSED: {"cell, bbr: goodput / sum of both paths alone"}}
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("fault", MISSES)
 def test_goodput(monkeypatch: pytest.MonkeyPatch, require: Callable[..., None], fault: str) -> None:
-    require("root", "mptcp", "tbf", "nfqueue", "apache2", "curl", "openvpn", "openssl", "ss", "gcc")
-    monkeypatch.setattr(tunnel_judging, "SHARES", {"goodput": SHARE})
-    download = Bed.download
+    require(*SCENARIO.needs)
+    monkeypatch.setattr(tunnel, "SHARES", {"goodput": SHARE})
+    download = vpn_bed.downloaded
 
     def missed() -> set[str]:
-        with ExitStack() as scope, beds(CELL.over, 1, CELL.controls, SECONDS, ()) as found:
+        runs = []
+        with SCENARIO.bed(SCENARIO.chosen({"seconds": "4"}), [CELL], 1) as beds:
+            for turn in TURNS:
+                is_broken = fault == UNUSED and turn.variant == "ours"
 
-            def broken(bed: Bed, pair: Any, file: str, *more: Any) -> Any:
-                if fault == UNUSED and file == "sum":
-                    scope.enter_context(dropping(bed.testbed["hop2"]))
-                return download(bed, pair, file, *more)
+                def broken(bed: Bed, added: Added, warm: float, is_broken: bool = is_broken) -> Point:
+                    with dropping(bed.testbed["hop2"]) if is_broken else nullcontext():
+                        return download(bed, added, warm)
 
-            monkeypatch.setattr(Bed, "download", broken)
-            measured = [one for each in ("alone", "ours") for one in transfers(found, CELL.name, each, LIMIT)]
-            scope.close()
-        return {aim.what for aim in aims(Measured(measured), [CELL], ["goodput"], {}) if not aim.met}
+                monkeypatch.setattr(vpn_bed, "downloaded", broken)
+                runs += [Run(turn, each, part) for part, each in SCENARIO.measure(beds, turn).items()]
+        return {aim.what for aim in SCENARIO.aims(SCENARIO.results(TURNS, runs)) if not aim.met}
 
     misses(missed, fault, MISSES[fault])

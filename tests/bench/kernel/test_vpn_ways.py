@@ -9,21 +9,22 @@ from functools import partial
 import pytest
 from void_runs import valid
 
-from mptcp_bench.experiments.vpn_bed import NEEDS, PORT, Bed, built, carried, controlled, measured
-from mptcp_bench.experiments.vpn_cells import WAYS, Condition
+from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.vpn_bed import NEEDS, Bed, built, carried, controlled, measure
+from mptcp_bench.experiments.vpn_cells import CONTROLS, OVER_TCP, WAYS, Condition, Vpn
 from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.openvpn import PORT
 from mptcp_lab.testbed.system_state import State, differences, kernel_state
 
 pytestmark = pytest.mark.kernel
-AT = Condition(20, 40)
+AT = Condition(20, 40, inner=CONTROLS)
 SECONDS = 3.0
-CONTROLS = ("cubic", "bbr")
 
 
 @pytest.fixture(scope="module")
 def bed(require: Callable[..., None]) -> Iterator[Bed]:
     require(*NEEDS)
-    with built(AT, 1) as there:
+    with built(AT.paths, 1, SECONDS) as there:
         yield there
 
 
@@ -37,10 +38,10 @@ def test_each_way_is_what_it_is_called_and_leaves_nothing(bed: Bed, way: str) ->
     for node in (bed.client, bed.server):
         controlled(node, "bbr")
     before = states(bed)
-    outer = "bbr" if way in ("tcp", "mptcp", "ports") else ""
-    points = valid(partial(measured, bed, way, outer, CONTROLS, AT, 0, SECONDS))
-    assert [(point.cell.way, point.cell.inner) for point in points] == [(way, control) for control in CONTROLS]
-    for point in points:
+    turn = Turn(AT, str(Vpn(way, "bbr" if way in OVER_TCP else "")), 1)
+    points = valid(partial(measure, bed, turn))
+    assert list(points) == list(CONTROLS)
+    for point in points.values():
         assert (point.joined, point.fallbacks) == (WAYS[way].joined, 0)
         assert point.goodput > 1e6
         assert point.carried < 1.1
@@ -49,13 +50,13 @@ def test_each_way_is_what_it_is_called_and_leaves_nothing(bed: Bed, way: str) ->
         share = WAYS[way].share
         assert share is None or abs(point.second - share) < 0.08
     # Where TCP itself distributes the connections, those inside may all use one path.
-    assert not WAYS[way].both or max(point.second for point in points) > 0.05
+    assert not WAYS[way].both or max(point.second for point in points.values()) > 0.05
     for one, other in zip(before, states(bed), strict=True):
         assert differences(one, other) == []
 
 
 def test_the_connections_have_the_control_that_they_are_called_by(bed: Bed) -> None:
-    with carried(bed, "mptcp", "cubic"):
+    with carried(bed, Vpn("mptcp", "cubic")):
         controlled(bed.testbed["origin"], "bbr")
         for node in (bed.client, bed.server):
             subflows = node.run(["ss", "-Htin", "state", "established"]).stdout
@@ -66,6 +67,6 @@ def test_the_connections_have_the_control_that_they_are_called_by(bed: Bed) -> N
 
 
 def test_a_pair_over_udp_is_one_program_with_one_port(bed: Bed) -> None:
-    with carried(bed, "50/50", ""):
+    with carried(bed, Vpn("50/50")):
         sockets = bed.server.run(["ss", "-Hluna", "sport", "=", f":{PORT}"]).stdout.splitlines()
     assert len(sockets) == 1

@@ -57,14 +57,19 @@ LEFT_OUT: dict[str, set[str]] = {
         "lifted by hand, Ethernet is above the cap for",
     },
     "guard-up": {"recovers after"},
+    "home": {"attempts repeated for another reason than the emulated paths"},
     "outages": {*_BY_MODE, "Mbit/s", "Mbit/s, × without a mode, lower bound"},
     "relay-apart": _OF_ONE_SUBFLOW | _OF_IDLE,
     "relay-slow": _OF_ONE_SUBFLOW | _OF_IDLE,
     "relay-squid-6": _OF_ONE_SUBFLOW | _OF_IDLE,
     "steering": _IN_OUTAGES,
+    "tunnel": {"runs"},
 }
 """For each kept result: the forms that its options leave out."""
-COUNTS = {"runs", "rounds", "rounds of everything", "transfers", "samples", "runs, guard on", "runs, guard off"}
+COUNTS = {
+    "batches measured", "runs", "rounds", "rounds of everything", "transfers", "samples", "runs, guard on",
+    "runs, guard off",
+}  # fmt: skip
 """Forms whose bound is the requested number of runs."""
 OF_THE_ENGINE = {"runs", "attempts repeated for another reason than the emulated paths"}
 """Forms that an older result lacks if its experiment had one run, and failed with the first attempt that failed."""

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from mutants import Judge, with_attempts
-from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
+from mutants_of_caps import GUARD, ONSET_JUDGE
 from mutants_of_crowds import CROWDS
 from mutants_of_home import HOME
 from mutants_of_load import LOAD
 from mutants_of_middleboxes import MIDDLEBOXES
 from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
 from mutants_of_overshoot import OVERSHOOT
+from mutants_of_pages import PAGES
 from mutants_of_relay import RELAY
 from mutants_of_runs import GOODPUT, RECOVERY, SOAK
+from mutants_of_starvation import STARVATION
 from mutants_of_steering import STEERING
 from mutants_of_tunnel import TUNNEL
 from mutants_of_vpn import VPN
@@ -21,7 +23,7 @@ JUDGES: dict[str, Judge] = {
     "crowds": with_attempts(CROWDS),
     "goodput": with_attempts(GOODPUT),
     "guard": with_attempts(GUARD),
-    "home": HOME,
+    "home": with_attempts(HOME),
     "load": with_attempts(LOAD),
     "middleboxes": with_attempts(MIDDLEBOXES),
     "mimbox-delay": with_attempts(MIMBOX_DELAY),

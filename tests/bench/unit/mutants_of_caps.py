@@ -1,25 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sound results and mutants of the experiments onset, guard, pages and starvation."""
+"""Sound results and mutants of the experiments onset and guard."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 from mutants import MBIT, Judge, Load, constant, rehearsed, series
 
-from mptcp_bench.experiments import guard, starvation_judging
+from mptcp_bench.experiments import guard
 from mptcp_bench.experiments import onset as onset_experiment
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.guard import FAULT
 from mptcp_bench.experiments.onset import DOWN
-from mptcp_bench.experiments.pages_cells import cells
-from mptcp_bench.experiments.pages_judging import Download, Lead, Outcome, judge, judge_cell, judge_lone
-from mptcp_bench.experiments.pages_results import Batches
-from mptcp_bench.experiments.starvation_judging import PathLoad
 
 ONSET, RTT = 3.5, 0.02
 
@@ -176,82 +171,3 @@ GUARD = Judge(
         "second path unused": "nothing came over Wi-Fi before the fault",
     },
 )  # fmt: skip
-
-
-SECOND_PATH = constant(20)
-
-
-def page(capped: Load, other: Load = SECOND_PATH, seconds: float = 4.0) -> Outcome:
-    samples = series({"eth0": capped, "wlan0": other}, seconds + 1, 0.02)
-    downloads = [Download(0.1, 0.12, 0.3), Download(0.2, 0.22, 0.1 + seconds)]
-    return judge(samples, "eth0", "wlan0", 5 * MBIT, downloads)
-
-
-KEPT, FREE = page(constant(5)), page(constant(45), constant(15), 1.5)
-STATIC = page(constant(5), constant(10), 8.0)
-FAST, LONG = Lead(0.1, 0.12, 0.1), Lead(0.5, 0.7, 0.1)
-
-
-def pages(
-    known: Outcome | None = KEPT, fresh: Outcome | None = KEPT, lone: Lead = FAST, later: Lead = FAST
-) -> Callable[[], Sequence[Aim]]:
-    def judged() -> Sequence[Aim]:
-        two = judge_cell([known] if known else [], [fresh] if fresh else [], [STATIC])
-        one = judge_lone([later], [lone], [FAST])
-        return [*two.values(), *one.values(), *_batches(bool(known or fresh))]
-
-    return judged
-
-
-def _batches(any_at_all: bool) -> Sequence[Aim]:
-    [cell] = cells({"size": "100k"})
-    one: Any = type("Batch", (), {"cell": cell, "variant": "none", "fresh": False})()
-    return [aim for _, aim in Batches([one] if any_at_all else []).judged()]
-
-
-PAGES = Judge(
-    pages(),
-    {
-        "dead throttler": pages(FREE, FREE),
-        "the wrong path is capped": pages(page(constant(45), constant(5), 3.0)),
-        "fallback to TCP": pages(page(constant(45), constant(0)), page(constant(45), constant(0))),
-        "the cap never comes for a new client": pages(fresh=FREE),
-        "a burst that the rest makes good": pages(page(lambda t: 20 if t < 0.6 else 2)),
-        "second path unused": pages(page(constant(5), constant(0), 24.0)),
-        "both paths are capped": pages(page(constant(5), constant(5), 12.0)),
-        "a client with one path waits at first": pages(lone=LONG),
-        "it is never released": pages(later=Lead(0.3, 0.3, 0.3)),
-        "nothing measured": pages(None, None),
-    },
-)
-
-SECOND = PathLoad("b", "10.77.2.2", 20 * MBIT)
-FIRST = PathLoad("a", "10.77.1.2", 20 * MBIT, 2 * MBIT)
-PLANNED = (("three", "cap"), ("three", "link"))
-
-
-def starved(first: float = 2, second: float = 20, *, runs: int = 2, variants: int = 2) -> Callable[[], Sequence[Aim]]:
-    """Judge paths that carry *first* and *second* Mbit/s. The first one has a cap of 2; the links have 20."""
-
-    def judged() -> Sequence[Aim]:
-        samples = series({"a": constant(first), "b": constant(second)}, 10)
-        outcomes = tuple(starvation_judging.judge(samples, (FIRST, SECOND), 2.0, 10.0))
-        measured = [starvation_judging.Measured(*each, outcomes, None) for each in PLANNED[:variants]] * runs
-        return starvation_judging.aims(measured, PLANNED, 2)
-
-    return judged
-
-
-STARVATION = Judge(
-    starved(),
-    {
-        "dead throttler": starved(first=20),
-        "the wrong path is capped": starved(first=20, second=1),
-        "the capped path starves": starved(first=1),
-        "second path unused": starved(second=0),
-        "emulator off": starved(second=1000),
-        "fallback to TCP": starved(first=20, second=0),
-        "no real links to compare with": starved(variants=1),
-        "nothing measured": starved(runs=0),
-    },
-)

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from mutants import Judge
+from mutants import Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.home_judging import DEVICES, PARTS, judge
+from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.home import DEVICES, PARTS, SCENARIO, Value
 
 RUNS = 5
 Values = Mapping[str, Mapping[str, float]]
@@ -29,18 +30,14 @@ SOUND: Values = {
 def judged(part: str = "goodput", count: int = RUNS, **changes: float) -> Callable[[], Sequence[Aim]]:
     """Return the judge of the sound result with other values or another number of runs of one part."""
 
-    def of() -> Sequence[Aim]:
-        values = {
-            name: {
-                way: [changes.get(way.replace(", ", "_"), value) if name == part else value] * RUNS
-                for way, value in each.items()
-            }
-            for name, each in SOUND.items()
-        }
-        values[part] = {way: found[:count] for way, found in values[part].items()} if count else {}
-        return judge(values, dict.fromkeys(PARTS, RUNS))
+    def measure(turn: Turn[str]) -> dict[str, Value] | None:
+        changed = turn.cell == part
+        if changed and turn.number > count:
+            return None
+        wrong = changes if changed else {}
+        return {name: Value(wrong.get(name.replace(", ", "_"), value)) for name, value in SOUND[turn.cell].items()}
 
-    return of
+    return lambda: SCENARIO.aims(rehearsed(SCENARIO, {}, measure))
 
 
 HOME = Judge(

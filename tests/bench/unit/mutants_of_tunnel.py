@@ -6,54 +6,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
+from typing import Any
 
-from mutants import MBIT, Judge
+from mutants import MBIT, Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.tunnel_cells import CONTROLS, PARTS, PAYLOAD, Cell, plan
-from mptcp_bench.experiments.tunnel_judging import (
-    BESIDE,
-    CALLS,
-    CHANGES,
-    OURS,
-    AfterChange,
-    Call,
-    Cost,
-    Measured,
-    Poll,
-    Silence,
-    Transfer,
-    aims,
-    silence,
-)
+from mptcp_bench.experiments.columns import Results, Turn
+from mptcp_bench.experiments.tunnel import SCENARIO
+from mptcp_bench.experiments.tunnel_cells import BESIDE, CALLS, DOWNLOADS, OURS, PAYLOAD, Cell
+from mptcp_bench.experiments.tunnel_cost import Cost
+from mptcp_bench.experiments.tunnel_parts import AfterChange, Call, Poll, Silence, silence
+from mptcp_bench.experiments.vpn_cells import Point
 
-CELLS = tuple(plan({}, quick=False).cells())
-RUNS = 3
 LOSSY = 0.6
 """Share of a path's rate that remains with loss."""
-Ours = Callable[[Cell, tuple[float, float]], float]
-"""Bits/s of a download through the tunnel, as a function of the cell and of each path's own rate."""
+Ours = Callable[[tuple[float, float]], float]
+"""Bits/s of a download through the tunnel, as a function of each path's own rate."""
 BEGAN, ENDED = 5.0, 8.0
 
 
-def alone(cell: Cell) -> tuple[float, float]:
+def alone(cell: Cell, machine: float) -> tuple[float, float]:
+    """Return the rate of each path of *cell*. *machine*: rate of the machine relative to the links."""
     a, b = (
-        rate * MBIT * PAYLOAD * (0.98 if loss is None else LOSSY)
+        machine * rate * MBIT * PAYLOAD * (0.98 if loss is None else LOSSY)
         for rate, loss in zip(cell.over.rates, cell.over.losses, strict=True)
     )
     return a, b
-
-
-def transfers(ours: Ours = lambda _, each: 0.95 * sum(each), machine: float = 1.0) -> list[Transfer]:
-    """Return transfers. *machine*: rate of the machine relative to the links."""
-    found = []
-    for cell in CELLS:
-        each = tuple(machine * rate for rate in alone(cell))
-        for control in cell.controls:
-            for _ in range(RUNS):
-                found.append(Transfer(cell.name, control, "alone", each))
-                found.append(Transfer(cell.name, control, "ours", (ours(cell, (each[0], each[1])),)))
-    return found
 
 
 def polls(left: int | None, after: float = 0.3, back: float = 0.1) -> list[Poll]:
@@ -66,68 +44,81 @@ def polls(left: int | None, after: float = 0.3, back: float = 0.1) -> list[Poll]
     return found
 
 
-def call(where: str, p99: float, loss: float = 0.0) -> list[Call]:
-    return [Call(control, where, (p99,) * 300, loss) for control in CONTROLS for _ in range(RUNS)]
+def left(path: int | None = 1, after: float = 0.3, back: float = 0.1, lost: float = 0.3) -> Silence:
+    return silence(polls(path, after, back), 1, BEGAN, ENDED, lost)
 
 
-def sound() -> Measured:
-    delays = dict(zip(CALLS, (0.011, 0.061, 0.025), strict=True))
-    return Measured(
-        transfers(),
-        [silence(polls(1), 1, BEGAN, ENDED, 0.3)] * RUNS,
-        [AfterChange(change, control, 9.5, 10.0) for change in CHANGES for control in CONTROLS] * RUNS,
-        [each for where in CALLS for each in call(where, delays[where], 0.01 * (where == BESIDE))],
-        [Cost(150, 50, 4, 600 * MBIT)] * RUNS,
-    )
+def measured(
+    ours: Ours = lambda each: 0.95 * sum(each),
+    machine: float = 1.0,
+    silent: Silence | None = None,
+    change: float = 9.5,
+    call: tuple[float, float] = (0.025, 0.0),
+    cost: Cost | None = None,
+    runs: int = 3,
+) -> Results[Cell, Any]:
+    """Return the results of runs in which these values differ from sound ones. *call*: p99 and share of losses."""
+
+    def measure(turn: Turn[Cell]) -> Any:
+        cell = turn.cell
+        if turn.number > runs:
+            return None
+        if cell.part == "cost":
+            return cost or Cost(150, 50, 4, 600 * MBIT)
+        if cell.part in DOWNLOADS:
+            each = alone(cell, machine)
+            rate = {"a alone": each[0], "b alone": each[1]}.get(turn.variant, ours(each))
+            found: Any = Point(rate, second=0.5, carried=0.95, joined=0, fallbacks=0, round_trip=0.02)
+        elif cell.part == "silence":
+            found = silent or left()
+        elif cell.part == "change":
+            found = AfterChange(change, 10.0)
+        else:
+            p99 = dict(zip(CALLS, (0.011, 0.061, call[0]), strict=True))[turn.variant]
+            lost = {BESIDE: 0.01, OURS: call[1]}.get(turn.variant, 0.0)
+            found = Call(p99, p99, lost)
+        return dict.fromkeys(cell.controls, found)
+
+    return rehearsed(SCENARIO, {"runs": "3"}, measure)
 
 
-def judged(**wrong: object) -> Callable[[], Sequence[Aim]]:
-    """Judge a sound result in which the parts *wrong* are replaced."""
-
-    def judged() -> Sequence[Aim]:
-        return aims(replace(sound(), **wrong), CELLS, PARTS, dict.fromkeys(CHANGES, CONTROLS))  # type: ignore[arg-type]
-
-    return judged
+def judged(**wrong: Any) -> Callable[[], Sequence[Aim]]:
+    return lambda: SCENARIO.aims(measured(**wrong))
 
 
 def downloads(ours: Ours) -> Callable[[], Sequence[Aim]]:
-    return judged(transfers=transfers(ours))
+    return judged(ours=ours)
 
 
-def silent(**wrong: float) -> Callable[[], Sequence[Aim]]:
-    return judged(silences=[replace(Silence(0.3, 0.3, 0.1, 0.3), **wrong)] * RUNS)
-
-
-def calls(p99: float, loss: float) -> Callable[[], Sequence[Aim]]:
-    return judged(calls=[each for each in sound().calls if each.where != OURS] + call(OURS, p99, loss))
+def silent(found: Silence) -> Callable[[], Sequence[Aim]]:
+    return judged(silent=found)
 
 
 TUNNEL = Judge(
     judged(),
     {
-        "second path unused": downloads(lambda _, each: each[0]),
-        "it is the only one that is used": downloads(lambda _, each: each[1]),
-        "50/50 over unequal paths": downloads(lambda _, each: 2 * min(each)),
-        "a lossy path stalls the other": downloads(lambda _, each: max(each) / 2),
-        "only BBR gets little over lossy paths": downloads(lambda _, each: 0.8 * sum(each)),
-        "no byte came": downloads(lambda *_: 0.0),
-        "emulator off": judged(transfers=transfers(machine=20)),
-        "a silent path is never left": judged(silences=[silence(polls(None), 1, BEGAN, ENDED, 3.0)] * RUNS),
-        "the wrong path is left": judged(silences=[silence(polls(0), 1, BEGAN, ENDED, 3.0)] * RUNS),
-        "it is left late": judged(silences=[silence(polls(1, after=0.6), 1, BEGAN, ENDED, 0.3)] * RUNS),
-        "by the relay alone": silent(proxy=inf),
-        "by the proxy alone": silent(relay=inf),
-        "it is used again late": judged(silences=[silence(polls(1, back=1.5), 1, BEGAN, ENDED, 0.3)] * RUNS),
-        "it is never used again": judged(silences=[silence(polls(1, back=99), 1, BEGAN, ENDED, 0.3)] * RUNS),
-        "the stream loses a second": silent(lost=1.0),
-        "a change is not followed": judged(
-            steady=[AfterChange(change, control, 5.0, 10.0) for change in CHANGES for control in CONTROLS]
-        ),
-        "a call waits in a queue": calls(0.061, 0.0),
-        "a call loses more than over one path": calls(0.025, 0.02),
-        "packets are dear in the kernel": judged(costs=[Cost(250, 100, 4, 600 * MBIT)]),
-        "packets are dear in the resequencer": judged(costs=[Cost(150, 50, 28.6, 600 * MBIT)]),
-        "little is carried": judged(costs=[Cost(150, 50, 4, 300 * MBIT)]),
-        "nothing measured": judged(transfers=[], silences=[], steady=[], calls=[], costs=[]),
+        "second path unused": downloads(lambda each: each[0]),
+        "it is the only one that is used": downloads(lambda each: each[1]),
+        "50/50 over unequal paths": downloads(lambda each: 2 * min(each)),
+        "a lossy path stalls the other": downloads(lambda each: max(each) / 2),
+        "only BBR gets little over lossy paths": downloads(lambda each: 0.8 * sum(each)),
+        "no byte came": downloads(lambda each: 0.0),
+        "emulator off": judged(machine=20),
+        "a silent path is never left": silent(left(None, lost=3.0)),
+        "the wrong path is left": silent(left(0, lost=3.0)),
+        "it is left late": silent(left(after=0.6)),
+        "by the relay alone": silent(replace(left(), proxy=inf)),
+        "by the proxy alone": silent(replace(left(), relay=inf)),
+        "it is used again late": silent(left(back=1.5)),
+        "it is never used again": silent(left(back=99)),
+        "the stream loses a second": silent(left(lost=1.0)),
+        "a change is not followed": judged(change=5.0),
+        "a call waits in a queue": judged(call=(0.061, 0.0)),
+        "a call loses more than over one path": judged(call=(0.025, 0.02)),
+        "packets are dear in the kernel": judged(cost=Cost(250, 100, 4, 600 * MBIT)),
+        "packets are dear in the resequencer": judged(cost=Cost(150, 50, 28.6, 600 * MBIT)),
+        "little is carried": judged(cost=Cost(150, 50, 4, 300 * MBIT)),
+        "a run is missing": judged(runs=2),
+        "nothing measured": judged(runs=0),
     },
 )

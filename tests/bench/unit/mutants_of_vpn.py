@@ -6,87 +6,59 @@ A claim is not an aim: a claim that fails is also a result. A mutant must miss a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mutants import Judge
+from mutants import Judge, rehearsed
 
-from mptcp_bench.experiments import vpn_trace
+from mptcp_bench.experiments import vpn_figures, vpn_losses, vpn_trace
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, WAYS, Cell, Claim, Condition, Point, Points, loss_of
-from mptcp_bench.experiments.vpn_figures import (
-    FIG3,
-    FIG4,
-    FIG5,
-    FIG6,
-    FIG7,
-    FIG9,
-    FIG10,
-    FIG11,
-    Chosen,
-    Figure,
-)
-from mptcp_bench.experiments.vpn_judging import Lost, loss_aims, loss_claims, ours, sound, trace_claims
+from mptcp_bench.experiments.claims import Claim
+from mptcp_bench.experiments.columns import Results, Turn
+from mptcp_bench.experiments.scenario import Scenario
+from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, VPNS, WAYS, Condition, Point, Vpn, loss_of
+from mptcp_bench.experiments.vpn_judging import TRACE, claims_of
 
-Rate = Callable[[Cell, Condition], float]
-"""Rate in Mbit/s by cell and condition."""
-Change = Callable[[Point], Mapping[str, Any]]
+Rate = Callable[[Vpn, Condition], float]
+"""Rate in Mbit/s by VPN and condition."""
+Change = Callable[[Vpn], Mapping[str, Any]]
 SHARES = {
-    "tcp": 0.0,
-    "ports": 0.0,
-    "udp": 0.0,
-    "50/50": 0.5,
-    "75/25": 0.25,
-    "90/10": 0.1,
-    "mptcp": 0.4,
-    "tunnel": 0.45,
-    "weights 75/25": 0.25,
-    "weights 90/10": 0.1,
-}
+    "tcp": 0.0, "ports": 0.0, "udp": 0.0, "50/50": 0.5, "75/25": 0.25, "90/10": 0.1, "mptcp": 0.4, "tunnel": 0.45,
+    "weights 75/25": 0.25, "weights 90/10": 0.1,
+}  # fmt: skip
 
 
-def point(cell: Cell, at: Condition, number: int, rate: float) -> Point:
+def point(vpn: Vpn, at: Condition, rate: float) -> Point:
     """Return a sound point with this *rate*."""
     return Point(
-        cell, at, number, goodput=rate * 1e6, second=SHARES[cell.way], carried=0.95, joined=WAYS[cell.way].joined,
-        fallbacks=0, round_trip=1.02e-3 * at.first,
+        goodput=rate * 1e6, second=SHARES[vpn.way], carried=0.95, joined=WAYS[vpn.way].joined, fallbacks=0,
+        round_trip=1.02e-3 * at.first,
     )  # fmt: skip
 
 
-def points(what: Chosen, rate: Rate) -> Iterator[Point]:
-    for number in range(what.runs):
-        for cell, at in what.planned:
-            yield point(cell, at, number, rate(cell, at))
-
-
-def unchanged(_: Point) -> Mapping[str, Any]:
+def unchanged(_: Vpn) -> Mapping[str, Any]:
     return {}
 
 
-def everything(_: Point) -> bool:
-    return True
-
-
-def multipath(p: Point) -> bool:
-    return bool(WAYS[p.cell.way].joined)
+def multipath(vpn: Vpn) -> bool:
+    return bool(WAYS[vpn.way].joined)
 
 
 COMMON: dict[str, Change] = {
-    "emulator off": lambda p: {"carried": 5.0, "round_trip": 1e-4},
-    "second path unused": lambda p: {"second": 0.0, "joined": 0},
+    "emulator off": lambda vpn: {"carried": 5.0, "round_trip": 1e-4},
+    "second path unused": lambda vpn: {"second": 0.0, "joined": 0},
 }
 FALLBACK: dict[str, Change] = {
-    "fallback to TCP": lambda p: {"joined": 0, "fallbacks": 1} if multipath(p) else {},
+    "fallback to TCP": lambda vpn: {"joined": 0, "fallbacks": 1} if multipath(vpn) else {},
 }
 ALONE: dict[str, Change] = {
-    "what should use one path uses both": lambda p: {} if WAYS[p.cell.way].both else {"second": 0.5},
-    "TCP is Multipath TCP": lambda p: {} if multipath(p) else {"joined": 1},
+    "what should use one path uses both": lambda vpn: {} if WAYS[vpn.way].both else {"second": 0.5},
 }
 FIXED: dict[str, Change] = {
-    "the split is another one": lambda p: {"second": 0.9} if WAYS[p.cell.way].share is not None else {},
+    "the split is another one": lambda vpn: {"second": 0.9} if WAYS[vpn.way].share is not None else {},
 }
-TCP_IS_MULTIPATH: dict[str, Change] = {"TCP is Multipath TCP": ALONE["TCP is Multipath TCP"]}
+PLAIN: dict[str, Change] = {"TCP is Multipath TCP": lambda vpn: {} if multipath(vpn) else {"joined": 1}}
 
 
 @dataclass(frozen=True)
@@ -97,154 +69,152 @@ class Judged:
     claims: Callable[[], Sequence[Claim]]
 
 
-def judge_of(figure: Figure, rate: Rate, changes: dict[str, Change], worlds: Mapping[str, Rate]) -> Judged:
-    """Return the judge of *figure*, with mutants that change measurements, and *worlds* in which claims fail."""
-    what = figure.chosen({}, False)
+def judged(
+    scenario: Scenario[Any, Any, Any, Any],
+    claims: Callable[[Results[Any, Any]], Sequence[Claim]],
+    sound: Callable[[], Results[Any, Any]],
+    mutants: Mapping[str, Callable[[], Results[Any, Any]]],
+) -> Judged:
+    """Return the judge of *scenario*, whose mutants are also judged by the paper's claims."""
 
-    def found(change: Change = unchanged, keep: Callable[[Point], bool] = everything, rate: Rate = rate) -> Points:
-        return Points(replace(p, **change(p)) for p in points(what, rate) if keep(p))
+    def mutant(results: Callable[[], Results[Any, Any]]) -> Callable[[], Sequence[Aim]]:
+        return lambda: [*scenario.aims(found := results()), *(claim.aim for claim in claims(found))]
 
-    def aims(there: Points) -> list[Aim]:
-        return [*sound(there, what.planned, what.runs), *ours(there)]
+    return Judged(
+        Judge(lambda: scenario.aims(sound()), {name: mutant(results) for name, results in mutants.items()}),
+        lambda: claims(sound()),
+    )
 
-    def mutant(*changed: Any, **named: Any) -> Callable[[], Sequence[Aim]]:
-        def judge() -> Sequence[Aim]:
-            there = found(*changed, **named)
-            return [*aims(there), *(claim.aim for claim in figure.claims(there))]
 
-        return judge
+def of_figure(
+    number: int, rate: Rate, changes: Mapping[str, Change], worlds: Mapping[str, Rate] | None = None
+) -> Judged:
+    """Return the judge of a figure. *worlds*: rates with which claims fail."""
+    scenario: Scenario[Any, Condition, Any, Point] = getattr(vpn_figures, f"FIG{number}")
 
-    mutants = {name: mutant(change) for name, change in (COMMON | changes).items()}
-    mutants |= {name: mutant(rate=other) for name, other in worlds.items()}
-    mutants["nothing measured"] = mutant(keep=lambda p: False)
-    mutants["a round of one way is missing"] = mutant(keep=lambda p: (p.cell.way, p.round) != ("tunnel", 1))
+    def results(
+        change: Change = unchanged, rate: Rate = rate, keep: Callable[[Vpn, int], bool] = lambda vpn, number: True
+    ) -> Callable[[], Results[Condition, Point]]:
+        def measure(turn: Turn[Condition]) -> dict[str, Point] | None:
+            vpn = VPNS[turn.variant]
+            found = replace(point(vpn, turn.cell, rate(vpn, turn.cell)), **change(vpn))
+            return dict.fromkeys(turn.cell.inner, found) if keep(vpn, turn.number) else None
+
+        return lambda: rehearsed(scenario, {}, measure)
+
+    mutants = {name: results(change) for name, change in (COMMON | dict(changes)).items()}
+    mutants |= {name: results(rate=other) for name, other in (worlds or {}).items()}
+    mutants["nothing measured"] = results(keep=lambda vpn, number: False)
+    mutants["a round of one way is missing"] = results(keep=lambda vpn, number: (vpn.way, number) != ("tunnel", 2))
     # Each rate is inverted, so that larger ones become smaller.
-    mutants["all is the other way round"] = mutant(rate=lambda cell, at: 100 / rate(cell, at))
-    return Judged(Judge(lambda: aims(found()), mutants), lambda: figure.claims(found()))
+    mutants["all is the other way round"] = results(rate=lambda vpn, at: 100 / rate(vpn, at))
+    return judged(scenario, lambda found: claims_of(f"vpn-fig{number}", found), results(), mutants)
 
 
-def figure3(cell: Cell, at: Condition) -> float:
-    return {"tcp": 7.0, "ports": 7.5, "mptcp": 12.0, "tunnel": 15.0}[cell.way] * (1.3 if cell.outer == "cubic" else 1)
+def figure3(vpn: Vpn, at: Condition) -> float:
+    return {"tcp": 7.0, "ports": 7.5, "mptcp": 12.0, "tunnel": 15.0}[vpn.way] * (1.3 if vpn.outer == "cubic" else 1)
 
 
-def figure4(cell: Cell, at: Condition, growth: float = -1 / 25) -> float:
+def figure4(vpn: Vpn, at: Condition, growth: float = -1 / 25) -> float:
     """*growth*: change of the gain by both paths for each ms of RTT."""
     tcp = 8 - at.first / 20
     rates = {"tcp": tcp, "ports": 1.1 * tcp, "mptcp": tcp + 6 + growth * at.first, "tunnel": 9.0}
-    return rates[cell.way] * (1.1 if at.loss.startswith("ge") else 1)
+    return rates[vpn.way] * (1.1 if at.loss.startswith("ge") else 1)
 
 
-def figure5(cell: Cell, at: Condition) -> float:
+def figure5(vpn: Vpn, at: Condition) -> float:
     return 12.0 if at.first == at.second else 9.0
 
 
-def figure6(cell: Cell, at: Condition) -> float:
-    return {"tcp": 7.0, "udp": 8.0, "tunnel": 14.0}[cell.way]
+def figure6(vpn: Vpn, at: Condition) -> float:
+    return {"tcp": 7.0, "udp": 8.0, "tunnel": 14.0}[vpn.way]
 
 
-def figure7(cell: Cell, at: Condition) -> float:
-    return {"udp": 9.0, "mptcp": 15 - at.first / 20, "50/50": 16.0, "tunnel": 17.0}[cell.way]
+def figure7(vpn: Vpn, at: Condition) -> float:
+    return {"udp": 9.0, "mptcp": 15 - at.first / 20, "50/50": 16.0, "tunnel": 17.0}[vpn.way]
 
 
-def figure9(cell: Cell, at: Condition) -> float:
+def figure9(vpn: Vpn, at: Condition) -> float:
     advantage = 1.2 if at.loss == "0" else 1.1
-    return {"udp": 5.0, "mptcp": 9.0, "50/50": 9.0 * advantage, "tunnel": 12.0}[cell.way]
+    return {"udp": 5.0, "mptcp": 9.0, "50/50": 9.0 * advantage, "tunnel": 12.0}[vpn.way]
 
 
-def figure10(cell: Cell, at: Condition) -> float:
+def figure10(vpn: Vpn, at: Condition) -> float:
     disadvantage = at.second / 250 + (0.1 if at.loss == "ge1" else 0)
-    return {"mptcp": 10.0, "50/50": 10 * (1 - disadvantage), "tunnel": 12.0}[cell.way]
+    return {"mptcp": 10.0, "50/50": 10 * (1 - disadvantage), "tunnel": 12.0}[vpn.way]
 
 
-def figure11(cell: Cell, at: Condition) -> float:
-    return {
-        "mptcp": 10.0,
-        "50/50": 9.0,
-        "75/25": 10.5,
-        "90/10": 11.0,
-        "weights 75/25": 11.0,
-        "weights 90/10": 11.0,
-        "tunnel": 14.0,
-    }[cell.way]
+def figure11(vpn: Vpn, at: Condition) -> float:
+    rates = {"mptcp": 10.0, "50/50": 9.0, "75/25": 10.5, "tunnel": 14.0}
+    return rates.get(vpn.way, 11.0)
 
 
-VPN_FIGURES = {
-    "vpn-fig3": judge_of(FIG3, figure3, ALONE | FALLBACK, {}),
-    "vpn-fig4": judge_of(
-        FIG4, figure4, ALONE | FALLBACK, {"the gain grows": lambda cell, at: figure4(cell, at, 1 / 25)}
-    ),
-    "vpn-fig5": judge_of(
-        FIG5,
-        figure5,
-        TCP_IS_MULTIPATH | FALLBACK,
-        {"worse with the asymmetry": lambda cell, at: figure5(cell, at) - at.second / 50},
-    ),
-    "vpn-fig6": judge_of(FIG6, figure6, ALONE, {}),
-    "vpn-fig7": judge_of(FIG7, figure7, ALONE | FIXED | FALLBACK, {}),
-    "vpn-fig9": judge_of(FIG9, figure9, ALONE | FIXED | FALLBACK, {}),
-    "vpn-fig10": judge_of(FIG10, figure10, TCP_IS_MULTIPATH | FIXED | FALLBACK, {}),
-    "vpn-fig11": judge_of(FIG11, figure11, TCP_IS_MULTIPATH | FIXED | FALLBACK, {}),
-}
 FASTER = {"mptcp": 150_000, "50/50": 250_000, "tunnel": 260_000}
 RUNS = 3
 
 
-Traced = Callable[[], tuple[Sequence[Aim], Sequence[Claim]]]
+def traced(
+    acknowledged: Mapping[str, int] = FASTER, change: Change = unchanged, rounds: int = RUNS
+) -> Callable[[], Results[Condition, vpn_trace.Begin]]:
+    def measure(turn: Turn[Condition]) -> dict[str, vpn_trace.Begin] | None:
+        vpn = VPNS[turn.variant]
+        sound = point(vpn, turn.cell, 15.0)
+        values = {name: getattr(sound, name) for name in sound.__dataclass_fields__} | dict(change(vpn))
+        found = vpn_trace.Begin(**values, sent=300_000, acknowledged=acknowledged[vpn.way])
+        return {"cubic": found} if turn.number <= rounds else None
+
+    return lambda: rehearsed(vpn_trace.SCENARIO, {"runs": str(RUNS)}, measure)
 
 
-def _traced(acknowledged: Mapping[str, int], change: Change = unchanged, rounds: int = RUNS) -> Traced:
-    def judge() -> tuple[Sequence[Aim], Sequence[Claim]]:
-        at, there = vpn_trace.AT, range(rounds)
-        found = [point(cell, at, number, 15.0) for number in there for cell in vpn_trace.CELLS]
-        claims = trace_claims({(cell, number): acknowledged[cell.way] for number in there for cell in vpn_trace.CELLS})
-        planned = [(cell, at) for cell in vpn_trace.CELLS]
-        return sound(Points(replace(p, **change(p)) for p in found), planned, RUNS), claims
+def lost(factor: float = 1.0, short: float = 0.97, rounds: int = RUNS) -> Callable[[], Results[str, vpn_losses.Lost]]:
+    """Return losses, *factor* times as many as asked for, with a share *short* of short bursts."""
 
-    return judge
-
-
-def _lost(factor: float = 1.0, short: float = 0.97, rounds: int = RUNS) -> Traced:
-    def judge() -> tuple[Sequence[Aim], Sequence[Claim]]:
-        found = []
+    def measure(turn: Turn[str]) -> dict[str, vpn_losses.Lost] | None:
+        found = {}
         for loss in GOOD_LOSS:
             model = loss_of(loss)
             assert model is not None
             one_way = factor * model.mean
-            found += [Lost(loss, number, one_way, 1 - (1 - one_way) ** 2, short) for number in range(rounds)]
-        return loss_aims(found, RUNS), loss_claims(found)
+            found[loss] = vpn_losses.Lost(one_way, 1 - (1 - one_way) ** 2, short)
+        return found if turn.number <= rounds else None
 
-    return judge
-
-
-def _judged(sound: Traced, mutants: Mapping[str, Traced]) -> Judged:
-    def mutant(judged: Traced) -> Callable[[], Sequence[Aim]]:
-        def judge() -> Sequence[Aim]:
-            aims, claims = judged()
-            return [*aims, *(claim.aim for claim in claims)]
-
-        return judge
-
-    return Judged(Judge(lambda: sound()[0], {name: mutant(each) for name, each in mutants.items()}), lambda: sound()[1])
+    return lambda: rehearsed(vpn_losses.SCENARIO, {"runs": str(RUNS)}, measure)
 
 
-VPN = VPN_FIGURES | {
-    "vpn-fig8": _judged(
-        _traced(FASTER),
-        {name: _traced(FASTER, change) for name, change in (COMMON | TCP_IS_MULTIPATH | FIXED | FALLBACK).items()}
+VPN = {
+    "vpn-fig3": of_figure(3, figure3, ALONE | PLAIN | FALLBACK),
+    "vpn-fig4": of_figure(
+        4, figure4, ALONE | PLAIN | FALLBACK, {"the gain grows": lambda vpn, at: figure4(vpn, at, 1 / 25)}
+    ),
+    "vpn-fig5": of_figure(
+        5, figure5, PLAIN | FALLBACK, {"worse with the asymmetry": lambda vpn, at: figure5(vpn, at) - at.second / 50}
+    ),
+    "vpn-fig6": of_figure(6, figure6, ALONE | PLAIN),
+    "vpn-fig7": of_figure(7, figure7, ALONE | PLAIN | FIXED | FALLBACK),
+    "vpn-fig8": judged(
+        vpn_trace.SCENARIO,
+        lambda results: list(TRACE.claims(results)),
+        traced(),
+        {name: traced(change=change) for name, change in (COMMON | PLAIN | FIXED | FALLBACK).items()}
         | {
-            "nothing measured": _traced(FASTER, rounds=0),
-            "a round is missing": _traced(FASTER, rounds=RUNS - 1),
-            "Multipath TCP begins as fast": _traced(FASTER | {"mptcp": 250_000}),
+            "nothing measured": traced(rounds=0),
+            "a round is missing": traced(rounds=RUNS - 1),
+            "Multipath TCP begins as fast": traced(FASTER | {"mptcp": 250_000}),
         },
     ),
-    "vpn-table1": _judged(
-        _lost(),
+    "vpn-fig9": of_figure(9, figure9, ALONE | PLAIN | FIXED | FALLBACK),
+    "vpn-fig10": of_figure(10, figure10, PLAIN | FIXED | FALLBACK),
+    "vpn-fig11": of_figure(11, figure11, PLAIN | FIXED | FALLBACK),
+    "vpn-table1": judged(
+        vpn_losses.SCENARIO,
+        vpn_losses.claims,
+        lost(),
         {
-            "nothing measured": _lost(rounds=0),
-            "a round is missing": _lost(rounds=RUNS - 1),
-            "emulator off": _lost(0.0),
-            "twice as much is lost": _lost(2.0),
-            "bursts are long": _lost(short=0.5),
+            "nothing measured": lost(rounds=0),
+            "a round is missing": lost(rounds=RUNS - 1),
+            "emulator off": lost(0.0),
+            "twice as much is lost": lost(2.0),
+            "bursts are long": lost(short=0.5),
         },
     ),
 }
