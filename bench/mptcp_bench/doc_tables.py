@@ -170,9 +170,9 @@ def _table(found: ExperimentResult, key: str, where: str) -> Table:
     if claims:
         rows = tuple((each.what, each.said, each.verdict) for each in claims)
         tables["claims"] = Table("claims", "", ("the paper says", "measured", "verdict"), rows)
-    elif found.aims:
-        aims = tuple((each.what, each.measured, each.wanted, SIGNS[each.verdict]) for each in found.aims)
-        tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), aims)
+    if aims := [each for each in found.aims if each not in claims]:
+        rows = tuple((each.what, each.measured, each.wanted, SIGNS[each.verdict]) for each in aims)
+        tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), rows)
     if key not in tables:
         raise ResultError(f"{where}: {found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
     return tables[key]

@@ -91,6 +91,8 @@ class Scenario(Generic[S, C, B, M]):
     verdicts: Callable[[Results[C, M]], Iterable[Aim]] = lambda results: ()
     """Aims that no column has."""
     pictures: Callable[[Results[C, M]], Sequence[Picture]] = lambda results: ()
+    keep: Callable[[Findings], None] | None = None
+    """Called after each run with what was found so far."""
 
     @property
     def OPTIONS(self) -> dict[str, str]:
@@ -128,6 +130,8 @@ class Scenario(Generic[S, C, B, M]):
         for line in notes:
             console.print(line, style="yellow", highlight=False)
         turns = [turn for turn in planned if turn.cell not in left_out]
+        # Tables have the cells in their own order, even if that of the runs was drawn.
+        listed = [turn for turn in replace(self, drawn=False).plan(chosen) if turn.cell not in left_out]
         attempts = Attempts(console)
         runs: list[Run[C, M]] = []
         beds: dict[Hashable, list[Turn[C]]] = {}
@@ -142,9 +146,9 @@ class Scenario(Generic[S, C, B, M]):
                     console.print(f"{done} of {len(turns)}: {turn}", style="dim", highlight=False)
                     once = partial(self._once, bed, turn)
                     runs += attempts.of(once, str(turn), check=bed.check_emulation) or []
+                    if self.keep is not None:
+                        self.keep(attempts.judged(self.findings(listed, runs, notes)))
         usage = processors.usage(before, processors.read())
-        # Tables have the cells in their own order, even if that of the runs was drawn.
-        listed = [turn for turn in replace(self, drawn=False).plan(chosen) if turn.cell not in left_out]
         found = self.findings(listed, runs, notes)
         return attempts.judged(replace(found, data=found.data | {"processors": str(usage)}))
 
