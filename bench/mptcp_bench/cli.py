@@ -216,8 +216,7 @@ class _Order:
     def keep(self, findings: Findings) -> None:
         """Write what there is by now, and remove an earlier run's pictures."""
         result_file.write(replace(self._result(findings), complete=False), self.target)
-        if not self._kept:
-            _remove_pictures(findings.pictures, self.target)
+        _remove_pictures(findings.pictures, self.target)
         self._kept, self._findings = True, findings
 
     def run(self, run: Callable[[], Findings]) -> tuple[ExperimentResult, bool]:
