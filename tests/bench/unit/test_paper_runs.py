@@ -94,7 +94,7 @@ def test_plan_has_every_trial_as_often_as_it_says_in_an_order_drawn_from_the_see
         (ALONE, {"counters": FELL_BACK}, None),
         (THROUGH, {"counters": FELL_BACK}, "fell back to plain TCP"),
         (THROUGH, {"proxy_counters": {"MPTcpExtInfiniteMapTx": 1}}, "fell back"),
-        (THROUGH, {"proxy_counters": {"MPTcpExtMPCapableSYNTX": 1}}, "asked the origin for Multipath TCP"),
+        (THROUGH, {"proxy_counters": {"MPTcpExtMPCapableSYNTX": 1}}, "sent 1 SYN with MP_CAPABLE towards the origin"),
         # To the client, a refused join looks established.
         (THROUGH, {"proxy_counters": {}}, "no second subflow"),
         (THROUGH, {"counters": {}}, "asked for 0 Multipath TCP connections"),
