@@ -29,23 +29,23 @@ def tables(measured: Measurements) -> tuple[Table, ...]:
     found = []
 
     def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        made = new_table(title, head, (head[0],))
+        made = new_table(title, head, (head[0],), wrapped=head)
         for row in rows:
             made.add_row(*row)
         if made.row_count:
             found.append(made)
 
+    def statistics(title: str, cases: Sequence[Case]) -> None:
+        head = ("", *(case.title for case in cases))
+        rows = (
+            (metric(name).title, *(cell_of(measured.statistic(case.key, name)) for case in cases))
+            for name in measured.metrics(cases)
+        )
+        table(title, head, rows)
+
     columns = [case for case in measured.cases if case.kind != "sweep"]
-    table(
-        "Statistics: mean ± 95 % confidence interval (Student's t), n runs",
-        ("", *(case.title for case in columns)),
-        ((metric(n).title, *(cell_of(measured.statistic(case.key, n)) for case in columns))
-         for n in measured.metrics(columns)),
-    )  # fmt: skip
-    swept = measured.of_kind("sweep")
-    names = measured.metrics(swept)
-    points = ((case.title, *(cell_of(measured.statistic(case.key, n)) for n in names)) for case in swept if names)
-    table("Sweep: of the receive buffer", ("", *(metric(n).title for n in names)), points)
+    statistics("Statistics: mean ± 95 % confidence interval (Student's t), n runs", columns)
+    statistics("Sweep: of the receive buffer", measured.of_kind("sweep"))
     head = ("", "case", "n", "median", *(f"p{percent}" for percent in PERCENTS[1:]), "paper")
     table("Delays: of all runs together", head, _delays(measured))
     own = ((case.title, text) for case in measured.cases if (text := _own(case)))
