@@ -8,24 +8,27 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 
 from mptcp_lab.testbed import TestbedError, congestion
 from mptcp_lab.testbed.ownership import collected_leftovers, remove_stale, runs
 
 from . import provenance, result_file
 from .experiments import EXPERIMENTS
-from .experiments.findings import Picture, result_of
-from .experiments.options import OptionError
+from .experiments.findings import Findings, Picture, result_of
+from .experiments.options import OptionError, given
 from .paper import parameters, scenarios
+from .result_file import ExperimentResult, Provenance
 
 INTERRUPTED = 130
 ALL = "all"
@@ -45,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         _complain("interrupted", interrupt)
         return INTERRUPTED
-    except (TestbedError, OptionError, parameters.ParameterError, result_file.ResultError) as error:
+    except (TestbedError, OptionError, result_file.ResultError) as error:
         _complain(str(error), error)
         return 1
     except OSError as error:
@@ -149,72 +152,127 @@ def _paper(arguments: argparse.Namespace) -> int:
 
     from .paper import session
 
-    hosts = None
-    if arguments.inventory is not None:
-        inventory = read_inventory(arguments.inventory)
-        hosts = partial(remote_lab, inventory)
-    order = session.Order(
-        parameters.Parameters.of(arguments.set, emulated=hosts is None),
-        arguments.seed,
-        arguments.quick,
-        arguments.output,
-        Console(stderr=arguments.json),
-        hosts,
-    )
-    names = scenarios.NAMES if arguments.name == ALL else (arguments.name,)
-    results: list[Any] = []
+    hosts = partial(remote_lab, read_inventory(arguments.inventory)) if arguments.inventory is not None else None
+    chosen = parameters.Chosen.of(given(arguments.set, parameters.OPTIONS), emulated=hosts is None)
+    results, wrong = [], False
     try:
-        failures = session.run_all(names, order, results)
+        for name in scenarios.NAMES if arguments.name == ALL else (arguments.name,):
+            scenario = session.scenario(name, chosen, quick=arguments.quick, hosts=hosts)
+            order = _Order(name, scenario.title, chosen.texts, arguments, scenario.paths.provenance)
+            run = replace(scenario, keep=order.keep).run
+            try:
+                result, complaints = order.run(partial(run, order.console, arguments.seed, arguments.quick, {}))
+            except TestbedError as error:
+                _complain(f"run {name}: {error}", error)
+                wrong = True
+            else:
+                results.append(asdict(result))
+                wrong |= complaints
     finally:
         if arguments.json:
             json.dump(results, sys.stdout, indent=1)
             print()
-    for failure in failures:
-        print(f"mptcp-bench run {failure}", file=sys.stderr)
-    return 1 if failures else 0
+    return 1 if wrong else 0
 
 
 def _experiment(arguments: argparse.Namespace) -> int:
     experiment = EXPERIMENTS[arguments.name]
-    console = Console(stderr=arguments.json)
-    if not console.is_terminal:
-        console.width = max(console.width, _FILE_WIDTH)
-    origin = provenance.collect(arguments.seed)
     options = experiment.options(arguments.set)
-    target = arguments.output / experiment.name / result_file.FILE
-    result_file.prepare(target.parent)
-    try:
-        findings = experiment.run(console, arguments.seed, arguments.quick, options)
-        result = result_of(
-            experiment.name, experiment.summary, findings, origin, options, seed=arguments.seed, quick=arguments.quick
-        )
-        result_file.write(result, target)
-    except BaseException as error:
-        # Remove the directory if the run made it. A directory with an earlier result is not empty and stays.
-        with suppress(OSError):
-            target.parent.rmdir()
-        if not isinstance(error, OptionError):
-            earlier = f"; {target} is of an earlier run" if target.exists() else ""
-            error.add_note(f"nothing of this run is kept{earlier}")
-        raise
-    _draw(findings.pictures, target)
-    for table in findings.tables:
-        console.print(table)
+    order = _Order(experiment.name, experiment.summary, options, arguments)
+    result, wrong = order.run(partial(experiment.run, order.console, arguments.seed, arguments.quick, options))
     if arguments.json:
         sys.stdout.write(result_file.to_json(result))
-    else:
-        console.print(f"Numbers: {target}", highlight=False, soft_wrap=True)
-    for line in findings.wrong:
-        print(f"mptcp-bench run {experiment.name}: {line}", file=sys.stderr)
-    return 1 if findings.wrong else 0
+    return 1 if wrong else 0
+
+
+COLORS = {"holds": "green", "differs": "yellow"}
+
+
+class _Order:
+    """One experiment to run, and its files."""
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        options: Mapping[str, str],
+        arguments: argparse.Namespace,
+        origin: Callable[[Provenance], Provenance] = lambda driver: driver,
+    ) -> None:
+        """*origin* returns the provenance, if other hosts than this one run the experiment."""
+        self.name, self.title, self.options, self.arguments, self.origin = name, title, options, arguments, origin
+        self.console = Console(stderr=arguments.json)
+        if not self.console.is_terminal:
+            self.console.width = max(self.console.width, _FILE_WIDTH)
+        self.target: Path = arguments.output / name / result_file.FILE
+        self._provenance = provenance.collect(arguments.seed)
+        self._kept = False
+
+    def _result(self, findings: Findings) -> ExperimentResult:
+        seed, quick = self.arguments.seed, self.arguments.quick
+        origin = self.origin(self._provenance)
+        return result_of(self.name, self.title, findings, origin, self.options, seed=seed, quick=quick)
+
+    def keep(self, findings: Findings) -> None:
+        """Write what there is by now, and remove an earlier run's pictures."""
+        result_file.write(replace(self._result(findings), complete=False), self.target)
+        _remove_pictures(findings.pictures, self.target)
+        self._kept, self._findings = True, findings
+
+    def run(self, run: Callable[[], Findings]) -> tuple[ExperimentResult, bool]:
+        """Run it, write result and pictures, and print tables. Return also whether anything is wrong."""
+        result_file.prepare(self.target.parent)
+        try:
+            findings = run()
+            result = self._result(findings)
+            result_file.write(result, self.target)
+        except BaseException as error:
+            self._ended(error)
+            raise
+        _draw(findings.pictures, self.target)
+        for table in findings.tables:
+            self.console.print(table)
+        for claim in (each for each in findings.aims if each.said):
+            text = (
+                f"[{COLORS.get(claim.verdict, 'red')}]{claim.verdict}[/] {claim.what}\n    [dim]{escape(claim.said)}[/]"
+            )
+            self.console.print(text, highlight=False, soft_wrap=True)
+        if not self.arguments.json:
+            self.console.print(f"Numbers: {self.target}", highlight=False, soft_wrap=True)
+        for line in findings.wrong:
+            print(f"mptcp-bench run {self.name}: {line}", file=sys.stderr)
+        return result, bool(findings.wrong)
+
+    def _ended(self, error: BaseException) -> None:
+        """Add to *error* what is kept of a run that ended early."""
+        if self._kept:
+            error.add_note(f"{self.target} has what was done, marked as interrupted")
+            try:
+                _draw(self._findings.pictures, self.target)
+            except OSError as failed:
+                error.add_note(f"its figure cannot be drawn: {failed.strerror or failed}")
+            return
+        # Remove the directory if the run made it. A directory with an earlier result is not empty and stays.
+        with suppress(OSError):
+            self.target.parent.rmdir()
+        if not isinstance(error, OptionError):
+            earlier = f"; {self.target} is of an earlier run" if self.target.exists() else ""
+            error.add_note(f"nothing of this run is kept{earlier}")
+
+
+def _files(pictures: Sequence[Picture], target: Path) -> list[tuple[Picture, Path]]:
+    return [(each, target.with_name(f"{each.name}.{ending}")) for each in pictures for ending in ("png", "svg")]
+
+
+def _remove_pictures(pictures: Sequence[Picture], target: Path) -> None:
+    for _, file in _files(pictures, target):
+        file.unlink(missing_ok=True)
 
 
 def _draw(pictures: Sequence[Picture], target: Path) -> None:
     """Draw *pictures* beside the result *target*, after removing an earlier run's files."""
-    files = [(each, target.with_name(f"{each.name}.{ending}")) for each in pictures for ending in ("png", "svg")]
-    for _, file in files:
-        file.unlink(missing_ok=True)
-    for picture, file in files:
+    _remove_pictures(pictures, target)
+    for picture, file in _files(pictures, target):
         try:
             picture.draw(file)
         except BaseException as error:
@@ -260,12 +318,11 @@ def _kept(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     print("The paper's experiments:")
-    for scenario in scenarios.SCENARIOS.values():
-        print(f"  {scenario.key:15} {scenario.figure}: {scenario.question}")
-    print(f"  {scenarios.TABLE:15} Table 1: {scenarios.TABLE_QUESTION}")
+    for name, question in scenarios.QUESTIONS.items():
+        print(f"  {name:15} {question}")
     print("their parameters, mptcp-bench run NAME --set PARAMETER=VALUE:")
-    for parameter in parameters.PARAMETERS:
-        print(f"  {parameter.name:20} {parameter.default:12} {parameter.meaning}")
+    for name, meaning in parameters.OPTIONS.items():
+        print(f"  {name:20} {meaning}")
     print("Ours:")
     for experiment in EXPERIMENTS.values():
         print(f"  {experiment.name:15} {experiment.summary}")

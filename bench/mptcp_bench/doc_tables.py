@@ -168,11 +168,11 @@ def _table(found: ExperimentResult, key: str, where: str) -> Table:
     tables = {table.key: table for table in found.tables}
     claims = [each for each in found.aims if each.verdict in get_args(Judgement)]
     if claims:
-        rows = tuple((each.what, each.said, each.verdict) for each in claims)
-        tables["claims"] = Table("claims", "", ("the paper says", "measured", "verdict"), rows)
-    elif found.aims:
-        aims = tuple((each.what, each.measured, each.wanted, SIGNS[each.verdict]) for each in found.aims)
-        tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), aims)
+        said = tuple((each.what, each.said, each.verdict) for each in claims)
+        tables["claims"] = Table("claims", "", ("the paper says", "measured", "verdict"), said)
+    if aims := [each for each in found.aims if each not in claims]:
+        rows = tuple((each.what, each.measured, each.wanted, SIGNS[each.verdict]) for each in aims)
+        tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), rows)
     if key not in tables:
         raise ResultError(f"{where}: {found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
     return tables[key]

@@ -30,19 +30,31 @@ class Parameter:
     usual: str | None
     quick: str | None
     parse: Parser[Any]
+    name: str | None = None
+    """The option's name, if it is not the field's."""
 
 
 @overload
-def parameter(meaning: str, usual: str, parse: Parser[T], *, quick: str | None = None) -> T: ...
+def parameter(
+    meaning: str, usual: str, parse: Parser[T], *, quick: str | None = None, name: str | None = None
+) -> T: ...
 @overload
-def parameter(meaning: str, usual: None, parse: Parser[T], *, quick: str | None = None) -> T | None: ...
-def parameter(meaning: str, usual: str | None, parse: Parser[Any], *, quick: str | None = None) -> Any:
+def parameter(
+    meaning: str, usual: None, parse: Parser[T], *, quick: str | None = None, name: str | None = None
+) -> T | None: ...
+def parameter(
+    meaning: str, usual: str | None, parse: Parser[Any], *, quick: str | None = None, name: str | None = None
+) -> Any:
     """Return a field for an option. *quick* replaces *usual* with ``--quick``; without either, the value is None."""
-    return field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse)})
+    return field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse, name)})
 
 
 def parameters(kind: type) -> dict[str, Parameter]:
-    """Return the parameters of the settings class *kind* by name."""
+    """Return the parameters of the settings class *kind* by their options' names."""
+    return {each.name or attribute: each for attribute, each in _by_field(kind).items()}
+
+
+def _by_field(kind: type) -> dict[str, Parameter]:
     return {each.name: each.metadata[_PARAMETER] for each in fields(kind)}
 
 
@@ -57,11 +69,12 @@ def meanings(kind: type) -> dict[str, str]:
 def settings(kind: type[S], options: Mapping[str, str], quick: bool) -> S:
     """Return the settings that *options* choose. Raises OptionError for an invalid value, in one line."""
     values = {}
-    for name, each in parameters(kind).items():
+    for attribute, each in _by_field(kind).items():
+        name = each.name or attribute
         usual = each.quick if quick and each.quick is not None else each.usual
         text = options.get(name, usual)
         try:
-            values[name] = None if text is None else each.parse(text)
+            values[attribute] = None if text is None else each.parse(text)
         except ValueError as error:
             raise OptionError(f"--set {name}={text}: {error}") from None
     return kind(**values)

@@ -94,6 +94,8 @@ class Scenario(Generic[S, C, B, M]):
     verdicts: Callable[[Results[C, M]], Iterable[Aim]] = lambda results: ()
     """Aims that no column has."""
     pictures: Callable[[Results[C, M]], Sequence[Picture]] = lambda results: ()
+    keep: Callable[[Findings], None] | None = None
+    """Called after each run with what was found so far."""
 
     @property
     def OPTIONS(self) -> dict[str, str]:
@@ -133,6 +135,8 @@ class Scenario(Generic[S, C, B, M]):
         turns = [turn for turn in planned if turn.cell not in left_out]
         if not turns:
             raise TestbedError(f"there is nothing to measure; {'; '.join(notes)}")
+        # Tables have the cells in their own order, even if that of the runs was drawn.
+        listed = [turn for turn in replace(self, drawn=False).plan(chosen) if turn.cell not in left_out]
         attempts = Attempts(console)
         runs: list[Run[C, M]] = []
         beds: dict[Hashable, list[Turn[C]]] = {}
@@ -148,9 +152,9 @@ class Scenario(Generic[S, C, B, M]):
                     console.print(f"{done} of {len(turns)}: {turn}", style="dim", highlight=False)
                     once = partial(self._once, bed, turn)
                     runs += attempts.of(once, str(turn), self.attempts(turn.cell), check=bed.check_emulation) or []
+                    if self.keep is not None:
+                        self.keep(attempts.judged(self.findings(listed, runs, notes)))
         usage = processors.usage(before, processors.read())
-        # Tables have the cells in their own order, even if that of the runs was drawn.
-        listed = [turn for turn in replace(self, drawn=False).plan(chosen) if turn.cell not in left_out]
         found = self.findings(listed, runs, notes)
         return attempts.judged(replace(found, data=found.data | {"processors": str(usage)}))
 

@@ -30,8 +30,8 @@ from mptcp_lab.testbed.services import (
 )
 
 from .columns import RUNS, Column, Row, Table, Turn
-from .parameters import parameter, whole, words
 from .load_crowd import Crowd
+from .parameters import parameter, whole, words
 from .scenario import Scenario
 from .setup import FILE_SIZE
 from .starvation_layouts import LAYOUTS, OTHERS, Layout, PathLoad

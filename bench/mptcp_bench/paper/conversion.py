@@ -13,10 +13,9 @@ host records the time of each packet on both sides, from which ``wire`` computes
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.services import start_origin, start_proxy
 
@@ -40,8 +39,6 @@ from .results import (
     metric_of_median,
 )
 
-ATTEMPTS = 3
-"""How often a workload is tried before its repetition is left without a run."""
 SMALL = Workload("small", 120, 1024)
 PACED = Workload("paced", 5, 262_144, origin_rate=10_000_000)
 FAST = Workload("bulk", 4, 1_048_576)
@@ -56,42 +53,39 @@ def workloads(*, emulated: bool) -> tuple[Workload, ...]:
     return tuple(w for w in WORKLOADS if emulated or w.origin_rate is None)
 
 
-def runs(
-    lab: Lab,
-    *,
-    congestion_control: str,
-    repetitions: int,
-    seed: int,
-    check: Callable[[], None] = lambda: None,
-) -> Iterator[Run]:
-    """Start origin and proxy on *lab* and measure *repetitions* times, in an order drawn from *seed*.
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """One workload by one protocol."""
 
-    Each repetition yields a run per protocol, with all workloads. A failed attempt is yielded with its reason, and
-    repeated a few times. *check* raises TestbedError if the emulation of the paths has failed since its last call.
+    workload: Workload
+    protocol: str
 
-    :raises TestbedError: origin or proxy does not start, or the proxy's kernel lacks the *congestion_control*
-    """
-    todo = workloads(emulated=lab.emulated)
-    draw = random.Random(seed)
-    origin = start_origin(lab.origin, {f"{w.down}.bin": w.down for w in todo}, ports=(ORIGIN_PORT,))
-    proxy = start_proxy(lab.proxy, squid_configuration(lab.proxy), control=congestion_control)
-    for number in range(1, repetitions + 1):
-        measured: dict[str, dict[str, Conversions]] = {protocol: {} for protocol in PROTOCOLS}
-        for workload in draw.sample(todo, len(todo)):
-            for protocol in draw.sample(list(PROTOCOLS), len(PROTOCOLS)):
-                for _ in range(ATTEMPTS):
-                    try:
-                        got = measure(lab, proxy.url(), origin, workload, multipath=protocol == MPTCP)
-                        # Check at once, so that a failure is attributed to this workload of this protocol.
-                        check()
-                    except TestbedError as error:
-                        yield Run(protocol, number, valid=False, reason=str(error))
-                    else:
-                        measured[protocol][workload.key] = got
-                        break
-        for protocol, parts in measured.items():
-            if len(parts) == len(todo):
-                yield run_of(protocol, number, parts)
+    def __str__(self) -> str:
+        return f"{self.workload.key}, {PROTOCOLS[self.protocol]}"
+
+
+class Converter:
+    """Origin and proxy on a lab, whose proxy is measured."""
+
+    def __init__(self, lab: Lab, todo: Sequence[Workload], control: str, check: Callable[[], None]) -> None:
+        """Start both. *check* raises if the emulation failed. Raises TestbedError."""
+        self._lab, self.check_emulation = lab, check
+        self._origin = start_origin(lab.origin, {f"{w.down}.bin": w.down for w in todo}, ports=(ORIGIN_PORT,))
+        self._proxy = start_proxy(lab.proxy, squid_configuration(lab.proxy), control=control)
+
+    def measure(self, cell: Requests) -> Conversions:
+        """Send the requests of *cell*. Raises TestbedError if they are no data point."""
+        url, multipath = self._proxy.url(), cell.protocol == MPTCP
+        return measure(self._lab, url, self._origin, cell.workload, multipath=multipath)
+
+
+def runs_of(measured: Iterable[tuple[Requests, int, Conversions]], todo: Sequence[Workload]) -> tuple[Run, ...]:
+    """Return the runs: all workloads of one protocol in one repetition, by its number, without incomplete ones."""
+    parts: dict[tuple[int, str], dict[str, Conversions]] = {}
+    for cell, number, found in measured:
+        parts.setdefault((number, cell.protocol), {})[cell.workload.key] = found
+    whole = ((protocol, number, found) for (number, protocol), found in parts.items() if len(found) == len(todo))
+    return tuple(run_of(*each) for each in whole)
 
 
 def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> Run:

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run a scenario on a lab: make each download, repeat it, and decide whether it is a data point.
+"""Make the downloads of a figure on a lab, and decide whether each is a data point.
 
-A run has failed if the client fell back from MPTCP, had no second subflow, or got other bytes, or if the emulation
-failed. A failed run stays in the result with its reason, does not count, and is tried again a few times.
+It is none if the client fell back from MPTCP, had no second subflow, or got other bytes, or if the emulation failed.
 """
 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -24,15 +22,13 @@ from mptcp_lab.testbed.services import (
     start_throttler,
     write_throttler_config,
 )
-from mptcp_lab.testbed.transfer import Observation, observe, processors_of, still_there, wget
+from mptcp_lab.testbed.transfer import Observation, observe, processors_of, wget
 
 from . import measures
-from .parameters import Parameters
+from .parameters import Settings
 from .results import IDLE, LEAST_IDLE, NO_FALLBACK, Case, Run, rtt
-from .scenarios import Scenario, Trial
+from .scenarios import PaperFigure, Trial
 
-ATTEMPTS = 3
-"""How often a run is tried before its repetition is left without it."""
 HEADERS = 1.08
 """Approximate bytes on the wire per byte of payload, used only to estimate a download's duration."""
 CONNECTIONS = 5
@@ -47,27 +43,22 @@ SLOWEST = 4.0
 """A download is aborted after this multiple of its expected duration."""
 
 
-def plan(scenario: Scenario, parameters: Parameters, seed: int, quick: bool) -> list[list[Trial]]:
-    """Return the downloads of each repetition, in an order drawn from *seed*."""
-    draw = random.Random(seed)
-    trials = [trial for trial in scenario.trials if trial.in_quick or not quick]
-    if quick:
-        trials = [replace(trial, size=trial.quick) for trial in trials]
-    count = parameters.repetitions or (scenario.quick_repetitions if quick else scenario.repetitions)
-    return [trials if scenario.ordered else draw.sample(trials, len(trials)) for _ in range(count)]
+def planned(figure: PaperFigure, *, quick: bool) -> list[Trial]:
+    """Return the downloads of each repetition."""
+    return [replace(each, size=each.quick) for each in figure.trials if each.in_quick] if quick else [*figure.trials]
 
 
-def seconds(trial: Trial, parameters: Parameters) -> float:
+def seconds(trial: Trial, settings: Settings) -> float:
     """Return the approximate duration of a download in seconds."""
-    ethernet, wifi = parameters.rate("ethernet"), parameters.rate("wifi")
+    ethernet, wifi = settings.rate("ethernet"), settings.rate("wifi")
     if trial.alone is not None:
-        rate = parameters.rate(trial.alone)
+        rate = settings.rate(trial.alone)
     else:
-        rate = wifi + (min(parameters.cap, ethernet) if trial.throttled else ethernet)
+        rate = wifi + (min(settings.cap, ethernet) if trial.throttled else ethernet)
     return trial.size * 8 * HEADERS / rate
 
 
-def case(trial: Trial, parameters: Parameters) -> Case:
+def case(trial: Trial, settings: Settings) -> Case:
     """Return the case of *trial*."""
     values: dict[str, str | int | float | bool | None] = {"size": trial.size}
     if trial.receive_buffer is not None:
@@ -80,7 +71,7 @@ def case(trial: Trial, parameters: Parameters) -> Case:
         values,
         kind=trial.kind,
         path=trial.alone,
-        caps={"ethernet": float(parameters.cap)} if trial.throttled else {},
+        caps={"ethernet": float(settings.cap)} if trial.throttled else {},
         at=float(trial.receive_buffer) if trial.kind == "sweep" and trial.receive_buffer else None,
     )
 
@@ -96,30 +87,21 @@ def complaint(trial: Trial, seen: Observation, digest: str) -> str | None:
         return f"the client's program ended with {seen.status}: {said[-1] if said else 'it said nothing'}"
     if seen.sha256 != digest:
         return "the bytes received are not those the origin has (SHA-256)"
-    protocol = seen.protocol
-    if protocol.proxy_requested:
-        return "the proxy asked the origin for Multipath TCP"
-    if protocol.requested != 1:
-        return f"the client asked for {protocol.requested} Multipath TCP connections instead of one"
-    if trial.alone:
-        return None
-    if protocol.fallbacks:
-        return "the connection fell back to plain TCP"
-    if not protocol.joins:
-        return "no second subflow was established"
-    return None
+    if seen.protocol.requested != 1:
+        return f"the client asked for {seen.protocol.requested} Multipath TCP connections instead of one"
+    return None if trial.alone else seen.protocol.complaint(multipath=True)
 
 
-def wrong_path(seen: Observation, rtts: Mapping[str, float], parameters: Parameters) -> str | None:
+def wrong_path(seen: Observation, rtts: Mapping[str, float], settings: Settings) -> str | None:
     """Return how an emulated path differs from *parameters*; None if none does. *rtts* are in seconds, by path."""
     for name, seconds in rtts.items():
-        path = parameters.path(name)
+        path = settings.path(name)
         jitter = path.down.jitter + path.up.jitter
         least, most = 0.8e-6 * (path.rtt - jitter), 2e-6 * (path.rtt + jitter) + BUSY
         if not least <= seconds <= most:
             return f"{name} has an idle RTT of {1e3 * seconds:.1f} ms instead of {path.rtt / 1e3:g}: it is not emulated"
         octets = seen.samples[-1].octets[name] - seen.samples[0].octets[name]
-        if (carried := 8 * octets / seen.ended) > EXCESS * parameters.rate(name):
+        if (carried := 8 * octets / seen.ended) > EXCESS * settings.rate(name):
             return f"{name} carried {carried / 1e6:.1f} Mbit/s, more than its link has: it is not emulated"
     return None
 
@@ -129,7 +111,7 @@ def data_point(
     number: int,
     seen: Observation,
     digest: str,
-    parameters: Parameters,
+    settings: Settings,
     *,
     used: Sequence[Usage],
     rtts: Mapping[str, float],
@@ -141,11 +123,11 @@ def data_point(
     """
     wrong = complaint(trial, seen, digest)
     if wrong is None and emulated:
-        wrong = wrong_path(seen, rtts, parameters)
+        wrong = wrong_path(seen, rtts, settings)
     numbers: dict[str, float] = {}
     if wrong is None:
         try:
-            numbers = measures.values(seen, trial, parameters.cap)
+            numbers = measures.values(seen, trial, settings.cap)
         except ValueError as error:
             wrong = f"too short to be measured: {error}"
         else:
@@ -195,70 +177,66 @@ def configured(lab: Lab, trial: Trial) -> Iterator[None]:
         yield
 
 
-class Engine:
-    """Runs the planned downloads of one scenario on a lab."""
+class Downloads:
+    """Makes the downloads of one figure on a lab."""
 
     def __init__(
         self,
         lab: Lab,
-        scenario: Scenario,
-        rounds: Sequence[Sequence[Trial]],
-        parameters: Parameters,
+        figure: PaperFigure,
+        trials: Sequence[Trial],
+        settings: Settings,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """Start origin and proxy on *lab*. *check* raises if the emulation failed. Raises TestbedError."""
-        self._lab, self._scenario, self._rounds, self._parameters = lab, scenario, rounds, parameters
-        self._check = check
-        self._sizes = sorted({trial.size for trials in rounds for trial in trials})
-        self._origin = start_origin(lab.origin, {f"{size}.bin": size for size in self._sizes}, ports=(80,))
-        self._proxy = start_proxy(lab.proxy, control=parameters.congestion_control)
+        self._lab, self._figure, self._settings = lab, figure, settings
+        self.check_emulation = check
+        sizes = sorted({trial.size for trial in trials})
+        self._origin = start_origin(lab.origin, {f"{size}.bin": size for size in sizes}, ports=(80,))
+        self._proxy = start_proxy(lab.proxy, control=settings.congestion_control)
+        self._smallest = self._origin.url(f"{sizes[0]}.bin")
         self._throttler: Throttler | None = None
+        self._rtts: tuple[int, Mapping[str, float]] = (0, {})
 
-    def runs(self) -> Iterator[Run]:
-        """Yield each finished run; one that is not a data point is repeated a few times. Raises TestbedError."""
-        for number, trials in enumerate(self._rounds, 1):
-            rtts = round_trips(self._lab, self._origin.url(f"{self._sizes[0]}.bin"))
-            for trial in trials:
-                for _ in range(ATTEMPTS):
-                    run = self._one(trial, number, rtts)
-                    if not run.valid:
-                        # A program that has ended would void every later run as well.
-                        still_there(self._lab, self._origin.process, self._proxy.process)
-                    yield run
-                    if run.valid:
-                        break
+    def run(self, trial: Trial, number: int) -> Run:
+        """Make download *number* of *trial*. Raises TestbedError if it is no data point.
 
-    def _one(self, trial: Trial, number: int, rtts: Mapping[str, float]) -> Run:
+        A run without a fallback is returned, because a claim is about these.
+        """
+        if self._rtts[0] != number:
+            self._rtts = number, round_trips(self._lab, self._smallest)
         lab, name = self._lab, f"{trial.size}.bin"
         try:
             source = lab.client.address(lab.path(trial.alone).device) if trial.alone else None
-            through = None if trial.alone else self._proxy
-            argv = wget(self._origin.url(name), proxy=through, source=source, multipath=True)
-            with configured(lab, trial):
-                self._throttle(trial)
-                before = [processors_of(host) for host in (lab.client, lab.proxy)]
-                seen = observe(
-                    lab,
-                    argv,
-                    timeout=SLOWEST * seconds(trial, self._parameters) + 20,
-                    interval=self._scenario.interval,
-                    memory=self._scenario.memory,
-                )
-                after = [processors_of(host) for host in (lab.client, lab.proxy)]
-            self._check()
-        except (TestbedError, KeyError) as error:
-            # If an interface has lost its address, that raises KeyError, whose argument is the message.
-            return Run(trial.key, number, valid=False, reason=str(error.args[0] if error.args else error))
-        return data_point(
+        except KeyError as error:
+            # The interface has lost its address; the argument is the message.
+            raise TestbedError(str(error.args[0])) from None
+        through = None if trial.alone else self._proxy
+        argv = wget(self._origin.url(name), proxy=through, source=source, multipath=True)
+        with configured(lab, trial):
+            self._throttle(trial)
+            before = [processors_of(host) for host in (lab.client, lab.proxy)]
+            seen = observe(
+                lab,
+                argv,
+                timeout=SLOWEST * seconds(trial, self._settings) + 20,
+                interval=self._figure.interval,
+                memory=self._figure.memory,
+            )
+            after = [processors_of(host) for host in (lab.client, lab.proxy)]
+        run = data_point(
             trial,
             number,
             seen,
             self._origin.digests[name],
-            self._parameters,
+            self._settings,
             used=[usage(*readings) for readings in zip(before, after, strict=True)],
-            rtts=rtts,
+            rtts=self._rtts[1],
             emulated=lab.emulated,
         )
+        if not run.valid and run.reason != NO_FALLBACK:
+            raise TestbedError(run.reason)
+        return run
 
     def _throttle(self, trial: Trial) -> None:
         if self._throttler is not None and (trial.fresh_throttler or not trial.throttled):
@@ -266,7 +244,7 @@ class Engine:
             self._throttler = None
         if self._throttler is None and trial.throttled:
             proxy = self._lab.proxy
-            rules = proxy.write("paper-policy.yaml", policy(self._lab, self._parameters.cap))
+            rules = proxy.write("paper-policy.yaml", policy(self._lab, self._settings.cap))
             config = write_throttler_config(proxy, rules, interfaces=self._lab.proxy_devices)
             self._throttler = start_throttler(proxy, config)
 
@@ -282,9 +260,3 @@ def round_trips(lab: Lab, url: str) -> dict[str, float]:
         if opened := [seconds for seconds in map(float, said.split()) if seconds > 0]:
             found[path.name] = min(opened)
     return found
-
-
-def cases(scenario: Scenario, rounds: Sequence[Sequence[Trial]], parameters: Parameters) -> tuple[Case, ...]:
-    """Return the cases of the planned downloads in the figure's order."""
-    planned = {trial.key: trial for trials in rounds for trial in trials}
-    return tuple(case(planned[trial.key], parameters) for trial in scenario.trials if trial.key in planned)

@@ -156,11 +156,6 @@ def _entries(drawn: Any) -> dict[str, Any]:
     return found
 
 
-def draw(result: Measurements, directory: Path) -> tuple[Path, Path]:
-    """Write ``figure.png`` and ``figure.svg`` into *directory*, and return their paths. Raises OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
-    drawn = figure(result)
-    png, vector = (directory / f"{STEM}.{ending}" for ending in ("png", "svg"))
-    style.save(drawn, png, dpi=PNG_DPI)
-    style.save(drawn, vector)
-    return png, vector
+def draw(result: Measurements, target: Path) -> None:
+    """Draw the figure into *target*, in the format of its suffix. Raises OSError."""
+    style.save(figure(result), target, dpi=PNG_DPI)

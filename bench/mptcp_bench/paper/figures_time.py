@@ -10,7 +10,6 @@ from typing import Any
 from mptcp_common.units import counted, format_rate
 
 from .. import style
-from ..statistics import mean_interval
 from .quantities import show
 from .results import GOODPUT, JOINED, TIME_TO_THROTTLE, Case, Measurements, Run, Series, metric, rate, representative
 
@@ -94,23 +93,9 @@ def _top(case: Case, series: Series, since: float) -> float:
 def _levels(result: Measurements) -> Iterator[tuple[str, str, float]]:
     """Yield label, colour and rate (Mbit/s on the wire) of each baseline that was measured."""
     for case in result.of_kind("baseline"):
-        means = []
-        for run in result.valid(case.key):
-            if case.path is not None and rate(case.path) in run.values:
-                means.append(run.values[rate(case.path)] / 1e6)
-            elif run.series is not None and (during := _during(case, run, run.series)):
-                means.append(sum(during) / len(during))
-        if means:
-            look = style.PATHS.get(case.path or "")
-            mean = mean_interval(means).mean
-            yield f"{case.title}: {show(1e6 * mean, 'bit/s')}", look.color if look else style.MUTED, mean
-
-
-def _during(case: Case, run: Run, series: Series) -> list[float]:
-    """Return the unsmoothed total rates of all paths while the download ran, to compute their mean."""
-    used = [values for name, values in series.paths.items() if case.path in (None, name)]
-    rates = (sum(values) / 1e6 for values in zip(*used, strict=True))
-    return [rate for time, rate in zip(series.times, rates, strict=True) if 0 < time <= run.end]
+        if case.path is not None and (found := result.statistic(case.key, rate(case.path))):
+            color = style.PATHS[case.path].color
+            yield f"{case.title}: {show(found.mean, 'bit/s')}", color, found.mean / 1e6
 
 
 def caption(axes: Any, title: str, text: str) -> None:
@@ -131,12 +116,8 @@ def nothing(axes: Any) -> None:
 
 
 def _outcome(result: Measurements, case: Case, runs: Sequence[Run]) -> str:
-    values = result.values(case.key, GOODPUT)
-    count = counted(len(runs), "run")
-    if not values:
-        return count
-    found = mean_interval(values)
-    return f"{show(found.mean, 'bit/s', found.half)} of payload, {count}"
+    count, found = counted(len(runs), "run"), result.statistic(case.key, GOODPUT)
+    return count if found is None else f"{show(found.mean, 'bit/s', found.half)} of payload, {count}"
 
 
 def beginning(result: Measurements, cases: Iterable[Case]) -> float | None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The paper's figures as data: which downloads, over which paths, how often. Run by ``engine``, judged by ``claims``.
 
-A trial is one kind of download. In each repetition, a scenario's trials run in a newly drawn order, unless the figure
-is about their order. Sizes are in bytes.
+A trial is one kind of download. In each repetition, a figure's trials run in a newly drawn order, unless the figure is
+about their order. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ class Trial:
     kind: Kind = "panel"
     in_quick: bool = True
 
+    def __str__(self) -> str:
+        return self.title
+
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class PaperFigure:
     """One figure of the paper."""
 
     key: str
@@ -83,24 +86,24 @@ def _sweep(size: int) -> Trial:
     )
 
 
-SCENARIOS: dict[str, Scenario] = {
+FIGURES: dict[str, PaperFigure] = {
     s.key: s
     for s in (
-        Scenario(
+        PaperFigure(
             "fig2",
             "Figure 2",
             "Legacy TCP, client to origin without the proxy",
             "What does each interface give alone, and does Multipath TCP fall back where the server has none?",
             (ETHERNET_ALONE, WIFI_ALONE),
         ),
-        Scenario(
+        PaperFigure(
             "fig3",
             "Figure 3",
             "Multipath TCP through the proxy",
             "Which share does each path get, and is the sum no less than single-path TCP?",
             (*BASELINES, Trial("mptcp", "Multipath TCP through the proxy", 120 * MB, 40 * MB)),
         ),
-        Scenario(
+        PaperFigure(
             "fig4",
             "Figure 4",
             "Receive buffer",
@@ -112,7 +115,7 @@ SCENARIOS: dict[str, Scenario] = {
             ),
             memory=True,
         ),
-        Scenario(
+        PaperFigure(
             "fig5",
             "Figure 5",
             "MTU 1000 against 1500, receive buffer 0.72 MB",
@@ -123,7 +126,7 @@ SCENARIOS: dict[str, Scenario] = {
             ),
             memory=True,
         ),
-        Scenario(
+        PaperFigure(
             "fig6",
             "Figure 6",
             "Throttled Ethernet, a file of 5 MB, first and repeated",
@@ -139,7 +142,7 @@ SCENARIOS: dict[str, Scenario] = {
             ordered=True,
             interval=0.01,
         ),
-        Scenario(
+        PaperFigure(
             "fig7",
             "Figure 7",
             "Throttled Ethernet, a file of 200 MB",
@@ -155,4 +158,6 @@ SCENARIOS: dict[str, Scenario] = {
 }
 TABLE = "table1"
 TABLE_QUESTION = "How long does the proxy take from a client's SYN or data to its own towards the origin, and back?"
-NAMES = (*SCENARIOS, TABLE)
+NAMES = (*FIGURES, TABLE)
+QUESTIONS = {each.key: f"{each.figure}: {each.question}" for each in FIGURES.values()}
+QUESTIONS[TABLE] = f"Table 1: {TABLE_QUESTION}"

@@ -1,35 +1,27 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run the paper's experiments from the command line: build a lab, run the downloads, write result.json and figure.
-
-The result is written after each run. If the user interrupts, the figure is still drawn from the finished runs.
-"""
+"""The paper's experiments as scenarios of the bench: which cells, on which lab, and what becomes of the runs."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
-from mptcp_lab.testbed import Testbed, TestbedError, lab_of
-from mptcp_lab.testbed.features import need
+from mptcp_lab.testbed import Testbed, lab_of
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.topologies import paths
 
-from .. import provenance, result_file
-from ..result_file import FILE, ExperimentResult, Provenance, finite, write
-from ..statistics import median
+from ..experiments.columns import Run as Turned
+from ..experiments.columns import Turn
+from ..experiments.findings import Findings, Picture
+from ..experiments.scenario import Scenario
+from ..result_file import Provenance
 from . import conversion, engine
 from .figures import STEM, draw
-from .parameters import Parameters
-from .results import DELAYS, ETHERNET, GOODPUT, WIFI, Measurements, Reference, Run, rate
-from .scenarios import SCENARIOS, TABLE
+from .parameters import Chosen, Settings
+from .results import DELAYS, ETHERNET, PROTOCOLS, WIFI, Measurements, Reference, Run
+from .scenarios import FIGURES, TABLE, Trial
 from .tables import failures, summary, tables
 from .verdicts import judged
 
@@ -37,195 +29,137 @@ NEEDED = (
     "root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "htb",
     "ethtool", "apache2", "squid", "wget", "curl", "tcpdump", "mptcpize",
 )  # fmt: skip
-COLORS = {"holds": "green", "differs": "yellow"}
+Hosts = Callable[[], AbstractContextManager[Lab]]
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The experiments' parameters, and where to write the results."""
+@dataclass
+class Paths:
+    """The lab of a run: the paper's testbed in namespaces, or real hosts."""
 
-    parameters: Parameters
-    seed: int
-    quick: bool
-    output: Path
-    console: Console
-    hosts: Callable[[], AbstractContextManager[Lab]] | None = None
+    chosen: Chosen
+    hosts: Hosts | None = None
     """Function that yields a lab of real hosts; None for namespaces."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedLab:
-    """A lab, with a function that checks its paths."""
-
-    lab: Lab
-    check: Callable[[], None] = lambda: None
-    """Raises TestbedError if the emulation of the paths has failed."""
     notes: tuple[str, ...] = ()
-    provenance: Callable[[Provenance], Provenance] = lambda driver: driver
-    """Replaces kernel and programs of the host that drives the experiment, if other hosts run it."""
+    """What there is to say of the lab. It and :attr:`programs` are known when it is there."""
+    programs: dict[str, Any] = field(default_factory=dict)
+    """The fields of the provenance that are those of the real hosts."""
+
+    @contextmanager
+    def lab(self, seed: int) -> Iterator[tuple[Lab, Callable[[], None]]]:
+        """Build the testbed, or use the real hosts. Yield also a function that raises if the emulation failed."""
+        if self.hosts is not None:
+            with self.hosts() as lab:
+                self.notes = ("Real hosts, reached by ssh; their links are what they are.",)
+                self.programs = _programs(lab)
+                yield lab, lambda: None
+            return
+        with Testbed(paths([self.chosen.settings.path(name) for name in (ETHERNET, WIFI)]), seed=seed) as testbed:
+            notes = [f"Network namespaces on one host; delay, jitter and loss by {testbed.emulation.kind}."]
+            if not testbed.emulation.repeatable:
+                notes.append("The seed does not reach netem, which takes one from kernel and iproute2 6.6 on.")
+            self.notes = (*notes, *testbed.emulation.warnings)
+            yield lab_of(testbed), testbed.check_emulation
+
+    def provenance(self, driver: Provenance) -> Provenance:
+        """Return the provenance of a run, with kernel and programs of the hosts that ran it."""
+        return replace(driver, **self.programs)
 
 
-def _of_hosts(lab: Lab, driver: Provenance) -> Provenance:
-    kernels = {host.name: host.run(["uname", "-r"]).stdout.strip() for host in (lab.client, lab.proxy, lab.origin)}
+def _programs(lab: Lab) -> dict[str, Any]:
+    hosts = (lab.client, lab.proxy, lab.origin)
+    kernels = ", ".join(f"{host.name} {host.run(['uname', '-r']).stdout.strip()}" for host in hosts)
     squid = lab.proxy.run(["squid", "-v"]).stdout.splitlines()[0].removeprefix("Squid Cache: Version ")
-    return replace(
-        driver,
-        kernel=", ".join(f"{name} {kernel}" for name, kernel in kernels.items()),
-        processors=int(lab.proxy.run(["nproc"]).stdout),
-        squid=squid,
-    )
+    return {"kernel": kernels, "processors": int(lab.proxy.run(["nproc"]).stdout), "squid": squid}
 
 
-@contextmanager
-def checked_lab(order: Order) -> Iterator[CheckedLab]:
-    """Build the paper's testbed in namespaces, or use the real hosts of *order*."""
-    if order.hosts is not None:
-        with order.hosts() as lab:
-            real = ("Real hosts, reached by ssh; their links are what they are.",)
-            yield CheckedLab(lab, notes=real, provenance=partial(_of_hosts, lab))
-        return
-    need(*NEEDED)
-    profiles = [order.parameters.path(name) for name in (ETHERNET, WIFI)]
-    with Testbed(paths(profiles), seed=order.seed) as testbed:
-        notes = [f"Network namespaces on one host; delay, jitter and loss by {testbed.emulation.kind}."]
-        if not testbed.emulation.repeatable:
-            notes.append("The seed does not reach netem, which takes one from kernel and iproute2 6.6 on.")
-        notes += testbed.emulation.warnings
-        yield CheckedLab(lab_of(testbed), testbed.check_emulation, tuple(notes))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperScenario(Scenario[Settings, Any, Any, Any]):
+    """A figure or table of the paper."""
 
+    title: str
+    paths: Paths
+    measured: Measurements
+    """The experiment, without runs."""
+    runs_of: Callable[[Sequence[Turned[Any, Any]]], tuple[Run, ...]]
+    """The runs of the paper's form."""
 
-Runs = Callable[[CheckedLab], Iterator[Run]]
-
-
-def prepare(name: str, order: Order) -> tuple[Measurements, Runs]:
-    """Return the paper's experiment *name* without runs, and a function that makes them, with *order*'s settings."""
-    parameters = order.parameters
-    if name == TABLE:
-        repetitions = parameters.repetitions or (conversion.QUICK_ROUNDS if order.quick else conversion.ROUNDS)
-        measured = Measurements(
-            name, "Protocol conversion delay", "Table 1", repetitions, conversion.CASES, parameters.as_text(), DELAYS
+    def findings(
+        self, turns: Sequence[Turn[Any]], runs: Sequence[Turned[Any, Any]], notes: tuple[str, ...] = ()
+    ) -> Findings:
+        found = replace(self.measured, runs=self.runs_of(runs), complete=len(runs) == len(turns))
+        picture = Picture(STEM, lambda target: draw(found, target))
+        return Findings(
+            tables(found),
+            {"cases": list(map(asdict, found.cases)), "runs": list(map(asdict, found.runs))},
+            failures(found),
+            pictures=(picture,) if any(run.valid for run in found.runs) else (),
+            aims=judged(found),
+            notes=(*notes, *self.paths.notes, *summary(found)),
         )
 
-        def conversions(where: CheckedLab) -> Iterator[Run]:
-            return conversion.runs(
-                where.lab,
-                congestion_control=parameters.congestion_control,
-                repetitions=repetitions,
-                seed=order.seed,
-                check=where.check,
-            )
 
-        return measured, conversions
-    scenario = SCENARIOS[name]
-    rounds = engine.plan(scenario, parameters, order.seed, order.quick)
-    needed = parameters.receive_buffer_needed()
-    references: tuple[Reference, ...] = ()
-    if needed is not None and any(trial.kind == "sweep" for trial in scenario.trials):
-        references = (Reference("sweep", needed, f"2 × sum of bandwidth × greatest RTT: {needed / 1e6:.2f} MB"),)
-    cases = engine.cases(scenario, rounds, parameters)
-    measured = Measurements(
-        name, scenario.title, scenario.figure, len(rounds), cases, parameters.as_text(), references
-    )  # fmt: skip
-
-    def downloads(where: CheckedLab) -> Iterator[Run]:
-        return engine.Engine(where.lab, scenario, rounds, parameters, where.check).runs()
-
-    return measured, downloads
-
-
-def result_of(measured: Measurements, order: Order, origin: Provenance, notes: Sequence[str] = ()) -> ExperimentResult:
-    """Return the result file of *measured*, with verdicts by today's rules."""
-    return ExperimentResult(
-        provenance=origin,
-        experiment=measured.experiment,
-        title=f"{measured.paper}: {measured.title}",
-        parameters=dict(measured.parameters),
-        seed=order.seed,
-        complete=measured.complete,
-        quick=order.quick,
-        notes=(*notes, *summary(measured)),
-        failures=failures(measured) if measured.complete else (),
-        aims=judged(measured),
-        tables=tables(measured),
-        pictures=(STEM,) if any(run.valid for run in measured.runs) else (),
-        data=finite({"cases": list(map(asdict, measured.cases)), "runs": list(map(asdict, measured.runs))}),
+def scenario(name: str, chosen: Chosen, *, quick: bool, hosts: Hosts | None = None) -> PaperScenario:
+    """Return the paper's experiment *name*, on namespaces or on real *hosts*."""
+    where, needs = Paths(chosen, hosts), NEEDED if hosts is None else ()
+    return (
+        _table(chosen, where, needs, quick=quick) if name == TABLE else _figure(name, chosen, where, needs, quick=quick)
     )
 
 
-def _said(run: Run) -> str:
-    if not run.valid:
-        return f"[red]no data point: {escape(run.reason)}[/]"
-    if GOODPUT in run.values:
-        over = ", ".join(f"{name} {run.values[rate(name)] / 1e6:.1f}" for name in (ETHERNET, WIFI))
-        return f"{run.values[GOODPUT] / 1e6:.1f} Mbit/s in {run.end:.1f} s ({over})"
-    parts = (f"{name} {1e3 * median(times):.2f} ms" for name, times in run.distributions.items() if times)
-    return f"medians: {', '.join(parts)}"
+def _figure(name: str, chosen: Chosen, where: Paths, needs: Sequence[str], *, quick: bool) -> PaperScenario:
+    figure, settings = FIGURES[name], chosen.settings
+    trials = engine.planned(figure, quick=quick)
+    repetitions = settings.repetitions or (figure.quick_repetitions if quick else figure.repetitions)
+    needed = chosen.receive_buffer_needed()
+    references: tuple[Reference, ...] = ()
+    if needed is not None and any(trial.kind == "sweep" for trial in trials):
+        references = (Reference("sweep", needed, f"2 × sum of bandwidth × greatest RTT: {needed / 1e6:.2f} MB"),)
+    cases = tuple(engine.case(trial, settings) for trial in trials)
+
+    @contextmanager
+    def bed(_: Settings, cells: Sequence[Trial], seed: int) -> Iterator[engine.Downloads]:
+        with where.lab(seed) as (lab, check):
+            yield engine.Downloads(lab, figure, trials, settings, check)
+
+    return PaperScenario(
+        title=f"{figure.figure}: {figure.title}",
+        settings=Settings,
+        needs=needs,
+        cells=lambda _: trials,
+        runs=lambda *_: repetitions,
+        together=lambda _: name,
+        drawn=not figure.ordered,
+        bed=bed,
+        measure=lambda downloads, turn: downloads.run(turn.cell, turn.number),
+        tables=(),
+        paths=where,
+        measured=Measurements(name, figure.title, figure.figure, repetitions, cases, chosen.texts, references),
+        runs_of=lambda runs: tuple(run.measured for run in runs),
+    )
 
 
-def run(name: str, order: Order) -> ExperimentResult:
-    """Run the paper's experiment *name*, write its files, and return the result.
+def _table(chosen: Chosen, where: Paths, needs: Sequence[str], *, quick: bool) -> PaperScenario:
+    todo = conversion.workloads(emulated=where.hosts is None)
+    repetitions = chosen.settings.repetitions or (conversion.QUICK_ROUNDS if quick else conversion.ROUNDS)
+    title, control = "Protocol conversion delay", chosen.settings.congestion_control
 
-    Raises TestbedError if it cannot run, OSError if its files cannot be written, KeyboardInterrupt if the user
-    interrupts. In each case, the finished runs have been saved and are drawn.
-    """
-    measured, runs = prepare(name, order)
-    origin, target = provenance.collect(order.seed), order.output / name / FILE
-    planned, started = measured.repetitions * len(measured.cases), time.monotonic()
-    result_file.prepare(target.parent)
-    kept = "nothing was measured"
-    try:
-        with checked_lab(order) as where:
-            origin = where.provenance(origin)
-            for done in runs(where):
-                if not measured.runs:
-                    for figure in target.parent.glob(f"{STEM}.*"):
-                        figure.unlink()
-                measured = replace(measured, runs=(*measured.runs, done))
-                kept = f"{target} does not have all that was done"
-                write(result_of(measured, order, origin, where.notes), target)
-                kept = f"{target} has what was done, marked as interrupted"
-                valid = sum(each.valid for each in measured.runs)
-                left = (time.monotonic() - started) / max(1, valid) * (planned - valid)
-                what = f"{name} {done.repetition}: {measured.case(done.case).title}: {_said(done)}"
-                time_left = f"  [dim]{valid} of {planned}, about {left:.0f} s left[/]"
-                order.console.print(what + time_left, highlight=False, soft_wrap=True)
-        measured = replace(measured, complete=True)
-        result = result_of(measured, order, origin, where.notes)
-        write(result, target)
-    except BaseException as error:
-        error.add_note(kept)
-        try:
-            _draw(measured, target.parent)
-        except OSError as failed:
-            error.add_note(f"its figure cannot be drawn: {failed.strerror or failed}")
-        raise
-    _draw(measured, target.parent)
-    return result
+    @contextmanager
+    def bed(_: Settings, cells: Sequence[conversion.Requests], seed: int) -> Iterator[conversion.Converter]:
+        with where.lab(seed) as (lab, check):
+            yield conversion.Converter(lab, todo, control, check)
 
-
-def _draw(measured: Measurements, directory: Path) -> None:
-    if any(run.valid for run in measured.runs):
-        draw(measured, directory)
-
-
-def run_all(names: Sequence[str], order: Order, results: list[Any]) -> list[str]:
-    """Run the experiments *names* one after another, and print what each showed. Go on after a failure.
-
-    Append each result to *results*. Return a line for each experiment that lacks a data point in some case. If a claim
-    of the paper does not hold, that is a result, not a failure.
-    """
-    failed = []
-    for name in names:
-        try:
-            result = run(name, order)
-        except TestbedError as error:
-            failed.append("; ".join((f"{name}: {error}", *getattr(error, "__notes__", ()))))
-            continue
-        results.append(asdict(result))
-        for verdict in result.aims:
-            color = COLORS.get(verdict.verdict, "red")
-            order.console.print(f"  [{color}]{verdict.verdict}[/] {verdict.what}", highlight=False, soft_wrap=True)
-            order.console.print(f"      {verdict.said}", style="dim", highlight=False, soft_wrap=True)
-        order.console.print(f"{result.title}: {order.output / name}", highlight=False, soft_wrap=True)
-        failed += [f"{name}: {'; '.join(result.failures)}"] if result.failures else []
-    return failed
+    return PaperScenario(
+        title=f"Table 1: {title}",
+        settings=Settings,
+        needs=needs,
+        cells=lambda _: [conversion.Requests(each, protocol) for each in todo for protocol in PROTOCOLS],
+        runs=lambda *_: repetitions,
+        together=lambda _: TABLE,
+        drawn=True,
+        bed=bed,
+        measure=lambda converter, turn: converter.measure(turn.cell),
+        tables=(),
+        paths=where,
+        measured=Measurements(TABLE, title, "Table 1", repetitions, conversion.CASES, chosen.texts, DELAYS),
+        runs_of=lambda runs: conversion.runs_of(((run.turn.cell, run.turn.number, run.measured) for run in runs), todo),
+    )

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
 
 from mptcp_common.units import counted, format_rate
 
-from ..result_file import Table
+from ..experiments.tables import new_table
 from ..statistics import percentiles
 from .quantities import show
 from .results import DOWN, UP, Case, Measurements, Statistic, metric
@@ -24,20 +27,29 @@ def cell_of(found: Statistic | None) -> str:
 def tables(measured: Measurements) -> tuple[Table, ...]:
     """Return statistics of each case, the sweep, the distributions of delays, and the cases' parameters."""
     found = []
+
+    def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        made = new_table(title, head, (head[0],), wrapped=head)
+        for row in rows:
+            made.add_row(*row)
+        if made.row_count:
+            found.append(made)
+
+    def statistics(title: str, cases: Sequence[Case]) -> None:
+        head = ("", *(case.title for case in cases))
+        rows = (
+            (metric(name).title, *(cell_of(measured.statistic(case.key, name)) for case in cases))
+            for name in measured.metrics(cases)
+        )
+        table(title, head, rows)
+
     columns = [case for case in measured.cases if case.kind != "sweep"]
-    if names := measured.metrics(columns):
-        rows = [(metric(n).title, *(cell_of(measured.statistic(case.key, n)) for case in columns)) for n in names]
-        caption = "Measured: mean ± 95 % confidence interval (Student's t), n runs"
-        found.append(Table("statistics", caption, ("", *(case.title for case in columns)), tuple(rows)))
-    swept = measured.of_kind("sweep")
-    if names := measured.metrics(swept):
-        points = [(case.title, *(cell_of(measured.statistic(case.key, n)) for n in names)) for case in swept]
-        found.append(Table("sweep", "The sweep", ("", *(metric(n).title for n in names)), tuple(points)))
-    if delays := _delays(measured):
-        head = ("", "", "n", "median", *(f"p{percent}" for percent in PERCENTS[1:]), "paper")
-        found.append(Table("delays", "Delays of all runs together", head, tuple(delays)))
-    if own := [(case.title, text) for case in measured.cases if (text := _own(case))]:
-        found.append(Table("cases", "The cases' own parameters", ("", ""), tuple(own)))
+    statistics("Statistics: mean ± 95 % confidence interval (Student's t), n runs", columns)
+    statistics("Sweep: of the receive buffer", measured.of_kind("sweep"))
+    head = ("", "case", "n", "median", *(f"p{percent}" for percent in PERCENTS[1:]), "paper")
+    table("Delays: of all runs together", head, _delays(measured))
+    own = ((case.title, text) for case in measured.cases if (text := _own(case)))
+    table("Cases: their own parameters", ("", "parameters"), own)
     return tuple(found)
 
 
@@ -62,12 +74,11 @@ def _own(case: Case) -> str:
 
 
 def summary(measured: Measurements) -> tuple[str, ...]:
-    """Return how many runs are data points, and why the others are not."""
+    """Return how many runs are data points, and why others are not."""
     valid, failed = sum(run.valid for run in measured.runs), measured.failed()
-    text = f"{counted(valid, 'data point')} of {measured.repetitions * len(measured.cases)} planned"
     reasons = Counter((measured.case(run.case).title, run.reason) for run in failed)
-    lines = (f"{n} × {title}: {reason or 'no reason given'}" for (title, reason), n in reasons.items())
-    return (f"{text}; {counted(len(failed), 'run')} failed." if failed else f"{text}.", *lines)
+    lines = (f"{n} × {title}: {reason}" for (title, reason), n in reasons.items())
+    return (f"{counted(valid, 'data point')} of {measured.repetitions * len(measured.cases)} planned.", *lines)
 
 
 def failures(measured: Measurements) -> tuple[str, ...]:

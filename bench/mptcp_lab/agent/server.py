@@ -41,8 +41,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from .directories import removed
 from .processes import MountError, descendants, kill_tree, with_mounts
-from .removal import removed
 
 GRACE = 10.0
 """Seconds that the programs may take to end by themselves."""

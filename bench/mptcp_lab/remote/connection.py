@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ..agent import server
-from ..agent.temporary import parent_directory
+from ..agent.directories import parent_directory
 from ..testbed.commands import TestbedError
 from ..testbed.ownership import leave_behind
 

@@ -22,8 +22,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..agent.removal import removed
-from ..agent.temporary import parent_directory
+from ..agent.directories import parent_directory, removed
 from .commands import TestbedError, run
 
 PREFIX = "mpx"

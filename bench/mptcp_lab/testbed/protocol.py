@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mptcp_common.units import counted
+
 from ..agent.counters import fallbacks
 
 
@@ -39,7 +41,7 @@ class Protocol:
     def complaint(self, *, multipath: bool) -> str | None:
         """Return what is wrong with a download that should use MPTCP, or should not; None if nothing is."""
         if self.proxy_requested:
-            return f"the proxy sent {self.proxy_requested} SYNs with MP_CAPABLE towards the origin"
+            return f"the proxy sent {counted(self.proxy_requested, 'SYN')} with MP_CAPABLE towards the origin"
         if multipath and not self.requested:
             return "the client opened no MPTCP connection"
         if multipath and self.fallbacks:

@@ -17,7 +17,7 @@ from typing import Any
 from ..agent import processors
 from ..agent.counters import added_to
 from .commands import TestbedError
-from .host import Host, Lab, Program
+from .host import Host, Lab
 from .protocol import Protocol
 from .recorder import Sample
 from .services import Proxy, mptcp_command
@@ -78,15 +78,6 @@ class Observation:
     @property
     def protocol(self) -> Protocol:
         return Protocol.of(self.counters, self.proxy_counters)
-
-
-def still_there(lab: Lab, *programs: Program) -> None:
-    """Raise TestbedError if a host of *lab* is no longer reachable, or one of *programs* has ended."""
-    for host in (lab.client, lab.proxy, lab.origin):
-        host.run(["true"])
-    for program in programs:
-        if not program.running:
-            raise TestbedError(f"{program.name} ended with {program.returncode}{program.tail()}")
 
 
 def observe(

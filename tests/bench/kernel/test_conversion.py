@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from rich.console import Console
 from ssh_hosts import plain
 from ssh_hosts import start as start_ssh_hosts
 
-from mptcp_bench.paper.conversion import runs
+from mptcp_bench.paper import session
+from mptcp_bench.paper.parameters import Chosen
 from mptcp_bench.paper.results import MPTCP, TCP
 from mptcp_bench.wire.capture import captured
 from mptcp_bench.wire.packets import CaptureError
@@ -102,16 +104,21 @@ def test_a_connection_to_the_origin_that_is_used_again_is_no_data_point(
 def test_hosts_reached_by_ssh_alone(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
     require(*NEEDED, "sshd", "ssh")
     hosts = start_ssh_hosts(make_testbed(plain()))
-    with hosts.core.entered(), remote_lab(read_inventory(hosts.inventory())) as lab:
-        # On a real origin, no qdisc of ours slows its link.
-        got = list(runs(lab, congestion_control="bbr", repetitions=1, seed=1))
+    found = session.scenario(
+        "table1",
+        Chosen.of({"repetitions": "1"}, emulated=False),
+        quick=True,
+        hosts=lambda: remote_lab(read_inventory(hosts.inventory())),
+    )
+    with hosts.core.entered():
+        findings = found.run(Console(quiet=True), 1, True, {})
 
-    # Invalid runs were repeated.
-    valid = [run for run in got if run.valid]
-    assert [run.case for run in valid] == [MPTCP, TCP], [run.reason for run in got]
-    for run in valid:
-        assert set(run.distributions) == {"syn up", "syn-whole up", "data up", "data down", "stream up", "bulk down"}
-        assert all(0 < seconds < LONG for values in run.distributions.values() for seconds in values)
+    # On a real origin, no qdisc of ours slows its link.
+    runs = findings.data["runs"]
+    assert {run["case"] for run in runs} == {MPTCP, TCP}, findings.wrong
+    for run in runs:
+        assert set(run["distributions"]) == {"syn up", "syn-whole up", "data up", "data down", "stream up", "bulk down"}
+        assert all(0 < seconds < LONG for values in run["distributions"].values() for seconds in values)
     hosts.until_unchanged()
 
 

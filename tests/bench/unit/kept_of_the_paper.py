@@ -11,13 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from math import sqrt
-from pathlib import Path
 
-from rich.console import Console
 from scipy.special import stdtrit
 
 from mptcp_bench.paper import session
-from mptcp_bench.paper.parameters import Parameters
+from mptcp_bench.paper.parameters import Chosen
 from mptcp_bench.paper.quantities import FACTORS
 from mptcp_bench.paper.results import METRICS, Run
 from mptcp_bench.paper.tables import ARROWS
@@ -59,8 +57,7 @@ def _columns(table: Table) -> Iterator[tuple[str, str, str]]:
 
 def claims_today(kept: ExperimentResult) -> tuple[Verdict, ...]:
     """Return today's claims about the runs of *kept*, a summary of a result of the paper."""
-    order = session.Order(Parameters.of(), kept.seed, False, Path(), Console())
-    measured = replace(session.prepare(kept.experiment, order)[0], parameters=kept.parameters)
+    measured = replace(session.scenario(kept.experiment, Chosen.of(), quick=False).measured, parameters=kept.parameters)
     keys = {case.title: case.key for case in measured.cases}
     values: dict[tuple[str, int], dict[str, float]] = {}
     pools: dict[str, dict[str, tuple[float, ...]]] = {}

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mptcp_bench.paper import engine
-from mptcp_bench.paper.parameters import Parameters
+from mptcp_bench.paper.parameters import Chosen
 from mptcp_bench.paper.results import Measurements, Reference, metric
-from mptcp_bench.paper.scenarios import SCENARIOS, Trial
+from mptcp_bench.paper.scenarios import FIGURES, Trial
 from mptcp_bench.paper.verdicts import CLAIMS, judged
 from mptcp_bench.result_file import Judgement, Verdict
 from mptcp_bench.statistics import fmean
@@ -30,7 +30,8 @@ JOINED = 0.01
 """Seconds from the start of a download until the second subflow has joined."""
 LEAD = 0.3
 """Seconds sampled before and after a download."""
-PARAMETERS = Parameters.of()
+CHOSEN = Chosen.of()
+SETTINGS = CHOSEN.settings
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class World:
         return {path: slower * rate for path, rate in rates.items()}
 
     def _beside_cap(self, rates: dict[str, float], strength: float) -> dict[str, float]:
-        capped = min(self.links[self.capped], self.cap_is * PARAMETERS.cap)
+        capped = min(self.links[self.capped], self.cap_is * SETTINGS.cap)
         if self.capped == "wifi":
             return {**rates, "wifi": min(rates["wifi"], capped)}
         return {"ethernet": capped, "wifi": self.wifi_beside_cap * self.links["wifi"] * strength}
@@ -277,29 +278,27 @@ UNLIKELY: dict[tuple[str, str], Change] = {
 
 def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -> Measurements:
     """Run scenario *key* in *world*."""
-    scenario, draw = SCENARIOS[key], random.Random(seed)
-    needed = PARAMETERS.receive_buffer_needed()
+    figure, draw = FIGURES[key], random.Random(seed)
+    needed = CHOSEN.receive_buffer_needed()
     assert needed is not None
     used = [Usage(0.0, world.idle, None, least_idle=world.least_idle)]
     runs = tuple(
         engine.data_point(
             trial,
             number,
-            world.observe(trial, draw, scenario.interval),
+            world.observe(trial, draw, figure.interval),
             DIGEST,
-            PARAMETERS,
+            SETTINGS,
             used=used,
             rtts=world.rtts,
             emulated=True,
         )
         for number in range(1, repetitions + 1)
-        for trial in scenario.trials
+        for trial in figure.trials
     )
-    cases = engine.cases(scenario, [scenario.trials], PARAMETERS)
+    cases = tuple(engine.case(trial, SETTINGS) for trial in figure.trials)
     needed_buffer = (Reference("sweep", needed, "2 × sum of bandwidth × greatest RTT: 0.48 MB"),)
-    return Measurements(
-        key, scenario.title, scenario.figure, repetitions, cases, PARAMETERS.as_text(), needed_buffer, runs, True
-    )
+    return Measurements(key, figure.title, figure.figure, repetitions, cases, CHOSEN.texts, needed_buffer, runs, True)
 
 
 COUNTED = {"capped"}

@@ -31,7 +31,7 @@ from paper_mutants import (
 )
 
 from mptcp_bench.paper.results import MPTCP, Measurements, Run
-from mptcp_bench.paper.scenarios import NAMES, SCENARIOS, TABLE
+from mptcp_bench.paper.scenarios import FIGURES, NAMES, TABLE
 from mptcp_bench.paper.verdicts import CLAIMS, judged
 
 IN_THE_GATE = pytest.mark.nightly(besides=("[fig2", "[fig3", "[fig6", "[table1", "[paper-", "[today-"))
@@ -77,7 +77,7 @@ def test_each_experiment_has_the_named_faults_or_a_reason(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "mutant", "reason"),
-    [(key, *of) for key in SCENARIOS if key != "fig2" for of in NO_DATA_POINT.items()]
+    [(key, *of) for key in FIGURES if key != "fig2" for of in NO_DATA_POINT.items()]
     + [(TABLE, *of) for of in conversion.NO_DATA_POINT.items()],
 )
 def test_run_of_the_wrong_kind_is_kept_with_its_reason(key: str, mutant: str, reason: str) -> None:
@@ -92,7 +92,7 @@ def test_every_claim_fails_when_the_throttler_does_not_throttle(key: str, mutant
     assert set(verdicts(found(mutant, key)).values()) == {"fails"}
 
 
-@pytest.mark.parametrize("key", SCENARIOS)
+@pytest.mark.parametrize("key", FIGURES)
 def test_no_claim_is_judged_without_emulation(key: str) -> None:
     measured = found("emulator off", key)
     assert {run.reason.partition(" has ")[0] for run in measured.runs} == {"ethernet"}
@@ -126,7 +126,7 @@ def test_sign_that_noise_hides_is_no_likely_reason() -> None:
     assert (claim.verdict, claim.why) == ("fails", "")
 
 
-EVERYWHERE = [(key, name) for key in SCENARIOS for name in WORLDS] + [(TABLE, name) for name in PROXIES]
+EVERYWHERE = [(key, name) for key in FIGURES for name in WORLDS] + [(TABLE, name) for name in PROXIES]
 
 
 @IN_THE_GATE

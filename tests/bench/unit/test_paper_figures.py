@@ -31,7 +31,9 @@ def lines(axes: Any, label: str) -> list[Any]:
 @pytest.mark.nightly(besides=("[fig6]",))
 @pytest.mark.parametrize("key", NAMES)
 def test_figure_is_a_picture_in_which_no_words_overlap(key: str, tmp_path: Path) -> None:
-    png, vector = draw(measured(key), tmp_path / "new")
+    png, vector = tmp_path / "new.png", tmp_path / "new.svg"
+    for target in (png, vector):
+        draw(measured(key), target)
     assert vector.read_bytes().startswith(b"<?xml")
     # Width and height in the header (PNG specification, 11.2.1), about twice what a page of 900 pixels shows.
     assert 1500 < int.from_bytes(png.read_bytes()[16:20]) < 2000

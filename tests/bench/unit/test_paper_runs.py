@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,20 +18,21 @@ from typing import Any
 
 import paper_conversion_mutants as conversions
 import pytest
-from rich.console import Console
 
 from mptcp_bench.cli import INTERRUPTED, main
+from mptcp_bench.experiments.columns import Run as Turned
+from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.paper import conversion, engine, measures, session
-from mptcp_bench.paper.parameters import PARAMETERS, ParameterError, Parameters, parse_loss, parse_time
+from mptcp_bench.paper.conversion import Requests
+from mptcp_bench.paper.parameters import Chosen, parse_loss, parse_time
 from mptcp_bench.paper.quantities import show
-from mptcp_bench.paper.results import MPTCP, NO_FALLBACK, PROTOCOLS, Measurements, Run
-from mptcp_bench.paper.scenarios import SCENARIOS, Trial
+from mptcp_bench.paper.results import MPTCP, NO_FALLBACK, PROTOCOLS, Run
+from mptcp_bench.paper.scenarios import FIGURES, Trial
 from mptcp_bench.result_file import FILE, load
-from mptcp_bench.wire.workload import Conversions, Workload
+from mptcp_bench.wire.workload import Conversions
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.emulation.model import GilbertElliott, UniformLoss
-from mptcp_lab.testbed import EmulationError, TestbedError
-from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.recorder import Sample
 from mptcp_lab.testbed.transfer import Observation
 
@@ -67,19 +70,21 @@ def samples(*rates: tuple[float, float], interval: float = 0.1) -> tuple[Sample,
     return tuple(found)
 
 
-@pytest.mark.parametrize("key", SCENARIOS)
+@pytest.mark.parametrize("key", FIGURES)
 @pytest.mark.parametrize("quick", [False, True])
 def test_plan_has_every_trial_as_often_as_it_says_in_an_order_drawn_from_the_seed(key: str, quick: bool) -> None:
-    scenario, usual = SCENARIOS[key], Parameters.of()
-    planned = engine.plan(scenario, usual, 1, quick)
-    count = scenario.quick_repetitions if quick else scenario.repetitions
-    wanted = [trial.key for trial in scenario.trials if trial.in_quick or not quick]
-    assert Counter(t.key for trials in planned for t in trials) == dict.fromkeys(wanted, count)
-    assert [case.key for case in engine.cases(scenario, planned, usual)] == wanted
-    assert planned == engine.plan(scenario, usual, 1, quick)
-    orders = [[t.key for t in trials] for seed in range(5) for trials in engine.plan(scenario, usual, seed, quick)]
-    assert (len({tuple(order) for order in orders}) == 1) is scenario.ordered
-    assert len(engine.plan(scenario, Parameters.of(["repetitions=7"]), 1, quick)) == 7
+    figure, found = FIGURES[key], session.scenario(key, Chosen.of(), quick=quick)
+
+    def order(seed: int) -> list[str]:
+        return [turn.cell.key for turn in found.plan(Chosen.of().settings, seed)]
+
+    count = figure.quick_repetitions if quick else figure.repetitions
+    wanted = [trial.key for trial in figure.trials if trial.in_quick or not quick]
+    assert Counter(order(1)) == dict.fromkeys(wanted, count)
+    assert [case.key for case in found.measured.cases] == wanted
+    assert order(1) == order(1)
+    assert (len({tuple(order(seed)) for seed in range(5)}) == 1) is figure.ordered
+    assert session.scenario(key, Chosen.of({"repetitions": "7"}), quick=quick).measured.repetitions == 7
 
 
 @pytest.mark.parametrize(
@@ -89,7 +94,7 @@ def test_plan_has_every_trial_as_often_as_it_says_in_an_order_drawn_from_the_see
         (ALONE, {"counters": FELL_BACK}, None),
         (THROUGH, {"counters": FELL_BACK}, "fell back to plain TCP"),
         (THROUGH, {"proxy_counters": {"MPTcpExtInfiniteMapTx": 1}}, "fell back"),
-        (THROUGH, {"proxy_counters": {"MPTcpExtMPCapableSYNTX": 1}}, "asked the origin for Multipath TCP"),
+        (THROUGH, {"proxy_counters": {"MPTcpExtMPCapableSYNTX": 1}}, "sent 1 SYN with MP_CAPABLE towards the origin"),
         # To the client, a refused join looks established.
         (THROUGH, {"proxy_counters": {}}, "no second subflow"),
         (THROUGH, {"counters": {}}, "asked for 0 Multipath TCP connections"),
@@ -121,8 +126,8 @@ def test_run_is_no_data_point_when_a_path_is_not_emulated(
     rtts: dict[str, float], ethernet: float, said: str | None
 ) -> None:
     def run(seen: Observation, *, emulated: bool) -> Run:
-        parameters = Parameters.of()
-        return engine.data_point(THROUGH, 1, seen, "same", parameters, used=USED, rtts=rtts, emulated=emulated)
+        settings = Chosen.of().settings
+        return engine.data_point(THROUGH, 1, seen, "same", settings, used=USED, rtts=rtts, emulated=emulated)
 
     seen = replace(SEEN, samples=samples(*[(ethernet, 19e6)] * 40))
     emulated, real = run(seen, emulated=True), run(seen, emulated=False)
@@ -211,162 +216,137 @@ def test_quantity_is_shown_with_unit_and_interval(value: float, unit: str, half:
 
 def test_paths_and_buffer_follow_the_parameters() -> None:
     # The paper computed this buffer.
-    assert Parameters.of().receive_buffer_needed() == 480_000
-    path = Parameters.of(["wifi.rtt=30 ms", "wifi.rate=25mbit", "wifi.mtu=1400", "wifi.loss=1.5%"]).path("wifi")
+    assert Chosen.of().receive_buffer_needed() == 480_000
+    options = {"wifi.rtt": "30 ms", "wifi.rate": "25mbit", "wifi.mtu": "1400", "wifi.loss": "1.5%"}
+    path = Chosen.of(options).settings.path("wifi")
     assert (path.down.delay, path.up.delay, path.rtt) == (15_000, 15_000, 30_000)
     assert (path.down.rate, path.up.rate, path.down.mtu) == (25_000_000, 25_000_000, 1400)
     assert path.down.loss == UniformLoss(0.015)
     assert parse_loss("0") is None
     assert parse_loss("1%, 25%, 100%, 0%") == GilbertElliott(0.01, 0.25, 1.0, 0.0)
     assert [parse_time(text) for text in ("16 ms", "0.5ms", "1 s", "7us")] == [16_000, 500, 1_000_000, 7]
-    assert Parameters.of([f"{each.name}={each.default}" for each in PARAMETERS]) == Parameters.of()
+    assert Chosen.of(Chosen.of().texts) == Chosen.of()
 
 
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("wfi.rate=30mbit", "did you mean wifi.rate?"),
-        ("nothing=1", "there are ethernet.rate, "),
-        ("cap", "write cap=VALUE, such as cap=5 Mbit/s"),
+        ("wfi.rate=30mbit", "--set wfi.rate=30mbit: unknown; it can set ethernet.rate (of the link"),
+        ("cap", "--set cap: write cap=VALUE; cap is what the throttler leaves Ethernet in fig6 and fig7"),
         ("cap=5", "5 Mbit/s"),
         ("wifi.rtt=16", '"16 ms"'),
         ("wifi.loss=1%,2%", "one percentage"),
         ("wifi.loss=101%", "0 % to 100 %"),
-        ("wifi.jitter=9 ms", "jitter 9000 µs: 0 to the delay, 8000 µs"),
+        ("wifi.jitter=9 ms", "--set: wifi: jitter 9000 µs: 0 to the delay, 8000 µs"),
         ("wifi.mtu=100", "576 to 9000"),
         ("congestion-control=lia", "bbr, cubic, reno"),
         ("repetitions=" + "9" * 5000, "0 to 1000"),
     ],
 )
-def test_mistake_in_a_parameter_is_one_line_with_what_is_allowed(setting: str, said: str) -> None:
-    with pytest.raises(ParameterError) as caught:
-        Parameters.of([setting])
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_all_mistakes_are_reported_at_once() -> None:
-    with pytest.raises(ParameterError) as caught:
-        Parameters.of(["cap=x", "queue=y", "wifi.rate=30mbit"])
-    assert len(str(caught.value).splitlines()) == 2
+def test_mistake_in_a_parameter_is_one_line_with_what_is_allowed(
+    setting: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "fig2", "--set", setting, "--output", str(tmp_path)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_links_of_real_hosts_can_only_be_stated() -> None:
-    with pytest.raises(ParameterError, match="real hosts have the links they have"):
-        Parameters.of(["wifi.loss=1%"], emulated=False)
-    unknown = Parameters.of(["cap=2 Mbit/s"], emulated=False)
-    assert unknown.as_text()["cap"] == "2 Mbit/s"
-    assert "wifi.rate" not in unknown.as_text()
+    with pytest.raises(OptionError, match="real hosts have the links they have"):
+        Chosen.of({"wifi.loss": "1%"}, emulated=False)
+    unknown = Chosen.of({"cap": "2 Mbit/s"}, emulated=False)
+    assert unknown.texts["cap"] == "2 Mbit/s"
+    assert "wifi.rate" not in unknown.texts
     assert unknown.receive_buffer_needed() is None
-    links = ["ethernet.rate=94mbit", "ethernet.rtt=1ms", "wifi.rate=30mbit", "wifi.rtt=20 ms"]
-    assert Parameters.of(links, emulated=False).receive_buffer_needed() == 2 * 124e6 / 8 * 0.02
+    links = {"ethernet.rate": "94mbit", "ethernet.rtt": "1ms", "wifi.rate": "30mbit", "wifi.rtt": "20 ms"}
+    assert Chosen.of(links, emulated=False).receive_buffer_needed() == 2 * 124e6 / 8 * 0.02
 
 
-class FakePaths:
-    """Emulated paths that are late once, in the first workload of one protocol, and report it at the next check."""
+def test_run_of_table_1_has_all_workloads_of_one_protocol_and_repetition() -> None:
+    found = session.scenario("table1", Chosen.of({"repetitions": "2"}), quick=False)
+    turns = found.plan(Chosen.of().settings)
+    assert len(turns) == 2 * len(conversion.WORKLOADS) * len(PROTOCOLS)
+    draw = random.Random(1)
 
-    def __init__(self, late_in: str) -> None:
-        self._late_in: str | None = late_in
-        self._late = False
+    def measured(turn: Turn[Requests]) -> Conversions:
+        return conversions.PAPER.conversions(draw, multipath=turn.cell.protocol == MPTCP)[turn.cell.workload.key]
 
-    def measure(self, lab: object, proxy: str, origin: object, workload: Workload, *, multipath: bool) -> Conversions:
-        if (MPTCP if multipath else "tcp") == self._late_in:
-            self._late_in, self._late = None, True
-        return conversions.PAPER.conversions(random.Random(1), multipath=multipath)[workload.key]
-
-    def check(self) -> None:
-        late, self._late = self._late, False
-        if late:
-            raise EmulationError("late")
-
-
-@pytest.mark.parametrize("late_in", PROTOCOLS)
-def test_workload_over_late_paths_is_measured_again_and_voids_no_other_run(
-    monkeypatch: pytest.MonkeyPatch, late_in: str
-) -> None:
-    """Defect: the paths were checked only after a repetition, so its first run was void, whichever one was late."""
-    paths = FakePaths(late_in)
-    monkeypatch.setattr(conversion, "start_origin", lambda *of, **options: None)
-    monkeypatch.setattr(conversion, "start_proxy", lambda *of, **options: SimpleNamespace(url=lambda: "http://proxy"))
-    monkeypatch.setattr(conversion, "squid_configuration", lambda host: None)
-    monkeypatch.setattr(conversion, "measure", paths.measure)
-    lab: Any = SimpleNamespace(origin=None, proxy=None, emulated=True)
-    order = session.Order(Parameters.of(["repetitions=2"]), 1, True, Path(), Console())
-    found = list(session.prepare("table1", order)[1](session.CheckedLab(lab, paths.check)))
-    assert [(run.case, run.repetition, run.reason) for run in found if not run.valid] == [(late_in, 1, "late")]
-    valid = [run for run in found if run.valid]
-    assert [(run.case, run.repetition) for run in valid] == [(case, number) for number in (1, 2) for case in PROTOCOLS]
+    runs = found.runs_of([Turned(turn, measured(turn)) for turn in turns])
+    assert Counter((run.case, run.repetition) for run in runs) == {(c, n): 1 for c in PROTOCOLS for n in (1, 2)}
     kinds = {"syn up", "syn-whole up", "data up", "data down", "stream up", "stream down", "bulk down"}
-    assert set(valid[0].distributions) == kinds
-    assert valid[0].values["median_stream_up"] == conversions.PAPER.stream
-    assert valid[0].values["least_idle"] == conversions.PAPER.least_idle
+    assert set(runs[0].distributions) == kinds
+    assert runs[0].values["median_stream_up"] == conversions.PAPER.stream
+    assert runs[0].values["least_idle"] == conversions.PAPER.least_idle
+    # A workload that failed leaves its repetition without a run.
+    assert len(found.runs_of([Turned(turn, measured(turn)) for turn in turns[1:]])) == len(runs) - 1
 
 
 def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException | None, after: int) -> None:
-    """Let each experiment of the paper end after *after* runs of the first case, with *error* if given."""
-    prepare = session.prepare
+    """Let each experiment of the paper end after *after* runs with *error*, or make all runs. The first one fails."""
+    makes = session.scenario
 
-    def prepared(name: str, order: session.Order) -> tuple[Measurements, session.Runs]:
-        measured, _ = prepare(name, order)
+    def scenario(*of: Any, **options: Any) -> session.PaperScenario:
+        made: list[Run] = []
 
-        def runs(_: session.CheckedLab) -> Iterator[Run]:
-            for number in range(after):
-                yield Run(measured.cases[0].key, number + 1, valid=number > 0, reason="" if number else "too [late]")
-            if error is not None:
+        @contextmanager
+        def bed(*_: object) -> Iterator[SimpleNamespace]:
+            yield SimpleNamespace(check_emulation=lambda: None)
+
+        def measure(_: object, turn: Turn[Trial]) -> Run:
+            if error is not None and len(made) == after:
                 raise error
+            made.append(Run(turn.cell.key, turn.number, valid=bool(made), reason="" if made else "too [late]"))
+            return made[-1]
 
-        return measured, runs
+        return replace(makes(*of, **options), bed=bed, measure=measure, needs=())
 
-    @contextmanager
-    def lab(order: session.Order) -> Iterator[session.CheckedLab]:
-        yield session.CheckedLab(Lab.__new__(Lab))
-
-    monkeypatch.setattr(session, "prepare", prepared)
-    monkeypatch.setattr(session, "checked_lab", lab)
-    monkeypatch.setattr(session, "_said", lambda run: "a run")
+    monkeypatch.setattr(session, "scenario", scenario)
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "said"),
-    [
-        (KeyboardInterrupt(), INTERRUPTED, "mptcp-bench: interrupted\nmptcp-bench: {}\n"),
-        (TestbedError("the proxy is gone"), 1, "mptcp-bench run fig2: the proxy is gone; {}\n"),
-    ],
-)
 @pytest.mark.parametrize("after", [0, 7])
-def test_finished_runs_are_kept_when_an_experiment_ends_early(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    error: BaseException, status: int, said: str, after: int,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(error, "__notes__", [], raising=False)
-    ends(monkeypatch, error, after)
-    monkeypatch.setattr(session, "draw", lambda *_: None)
-    assert main(["run", "fig2", "--output", str(tmp_path)]) == status
+def test_finished_runs_are_kept_when_an_experiment_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], after: int
+) -> None:
+    ends(monkeypatch, KeyboardInterrupt(), after)
+    monkeypatch.setattr(session, "draw", lambda found, target: target.touch())
     target = tmp_path / "fig2" / FILE
-    kept = f"{target} has what was done, marked as interrupted" if after else "nothing was measured"
-    assert capsys.readouterr().err == said.format(kept)
+    assert main(["run", "fig2", "--output", str(tmp_path)]) == INTERRUPTED
+    kept = f"{target} has what was done, marked as interrupted" if after else "nothing of this run is kept"
+    assert capsys.readouterr().err == f"mptcp-bench: interrupted\nmptcp-bench: {kept}\n"
     assert target.exists() == bool(after)
     if after:
         found = load(target)
         assert (found.complete, len(found.data["runs"]), found.pictures) == (False, after, ("figure",))
-        assert found.notes[:2] == (
-            "6 data points of 10 planned; 1 run failed.",
-            "1 × TCP, Ethernet alone: too [late]",
+        assert found.notes[-2:] == ("6 data points of 10 planned.", "1 × TCP, Ethernet alone: too [late]") or (
+            "1 × TCP, Wi-Fi alone: too [late]" in found.notes
         )
+        assert {path.name for path in target.parent.iterdir()} == {FILE, "figure.png", "figure.svg"}
 
 
-def test_missing_case_fails_and_a_figure_that_cannot_be_drawn_hides_nothing(
+def test_figure_that_cannot_be_drawn_hides_neither_an_interrupt_nor_what_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ends(monkeypatch, None, 3)
-    monkeypatch.setattr(session, "draw", lambda *_: None)
-    assert main(["run", "fig2", "--output", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == "mptcp-bench run fig2: no data point of TCP, Wi-Fi alone\n"
-
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     ends(monkeypatch, KeyboardInterrupt(), 2)
     monkeypatch.setattr(session, "draw", full)
     assert main(["run", "fig2", "--output", str(tmp_path)]) == INTERRUPTED
-    assert "its figure cannot be drawn: No space left on device" in capsys.readouterr().err
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "mptcp-bench: interrupted"
+    assert said[-1] == "mptcp-bench: its figure cannot be drawn: No space left on device"
+
+
+def test_experiment_fails_when_a_case_has_no_data_point(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The claims do not make it fail."""
+    ends(monkeypatch, None, 0)
+    monkeypatch.setattr(session, "draw", lambda found, target: target.touch())
+    assert main(["run", "fig2", "--set", "repetitions=1", "--json", "--output", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert re.fullmatch("mptcp-bench run fig2: no data point of TCP, .* alone\n", said.err.splitlines(True)[-1])
+    assert [each["experiment"] for each in json.loads(said.out)] == ["fig2"]
+    ends(monkeypatch, None, 0)
+    assert main(["run", "fig2", "--output", str(tmp_path)]) == 0

@@ -36,7 +36,7 @@ def test_mptcp_from_the_proxy_to_the_origin_is_reported(testbed: Testbed, requir
     testbed["proxy"].run(mptcp_command(command))
     complaint = Protocol.of(*added.read()).complaint(multipath=False)
     assert complaint is not None
-    assert "the proxy sent 1 SYNs with MP_CAPABLE" in complaint
+    assert "the proxy sent 1 SYN with MP_CAPABLE" in complaint
 
 
 def test_download_through_the_services_is_multipath(testbed: Testbed, require: Require) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mptcp_lab.remote.connection import Login, packed_agent, ssh_command
-from mptcp_lab.remote.devices import parse_devices
 from mptcp_lab.remote.inventory import InventoryError, load_inventory, read_inventory
+from mptcp_lab.remote.ssh import parse_devices
 from mptcp_lab.testbed.installed import REPOSITORY
 
 EXAMPLE = REPOSITORY / "bench" / "rpi" / "inventory.yaml"

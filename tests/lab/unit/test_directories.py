@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_lab.agent.temporary import parent_directory
+from mptcp_lab.agent.directories import parent_directory
 
 
 @pytest.fixture

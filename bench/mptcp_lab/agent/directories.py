@@ -1,13 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Remove files and directories, and report what could not be removed."""
+"""The directory of a run: where it is made, on this host or on one that is reached by ssh, and how it is removed."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+
+def parent_directory() -> str:
+    """Return the temporary directory, or /tmp if other users cannot enter that.
+
+    Apache's and Squid's workers run as other users, but TMPDIR may be private to one user (libpam-tmpdir).
+    """
+    directory = Path(tempfile.gettempdir()).resolve()
+    open_to_others = all(each.stat().st_mode & 0o001 for each in (directory, *directory.parents))
+    return str(directory) if open_to_others else "/tmp"
 
 
 def removed(path: Path) -> str | None:
