@@ -26,6 +26,9 @@ SUBTITLE = (
     "Shown are bytes on the wire at the client, mean over 0.3 s."
 )
 
+INCHES = 0.22
+"""Least width of the picture for each second."""
+
 
 def forget(directory: Path, nodes: Sequence[Node]) -> None:
     """Remove an earlier demo's files from *directory*, and no others. Its logs begin with their node's name."""
@@ -79,7 +82,9 @@ def table(outcomes: Sequence[Outcome]) -> Table:
 
 def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], cap: int) -> None:
     """Draw each path's throughput over time into the PNG file *target*, with a band for each download."""
-    figure = style.new_figure(13, 6.5)
+    first, last = outcomes[0].measured, outcomes[-1].measured
+    # Parts that were measured twice make the axis longer. The texts above the short parts must not overlap then.
+    figure = style.new_figure(max(13.0, INCHES * (last.end - first.start)), 6.5)
     axes = figure.subplots()
     figure.subplots_adjust(left=0.06, right=0.985, top=0.735, bottom=0.1)
     series = rates(samples)
@@ -107,7 +112,6 @@ def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], c
                 xytext=(0, 6), textcoords="offset points", ha="center", color=ETHERNET.color, fontsize=9.5,
                 weight="bold", zorder=5,
             )  # fmt: skip
-    first, last = outcomes[0].measured, outcomes[-1].measured
     axes.set_xlim(first.start - 0.4, last.end + 0.4)
     axes.set_ylim(0, top)
     style.dress(axes, "time in seconds", "received by the client, Mbit/s")
