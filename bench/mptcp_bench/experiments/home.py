@@ -7,14 +7,12 @@ a real Apache.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from mptcp_lab.agent import processors
-from mptcp_lab.agent.processors import tree_seconds
+from mptcp_lab.agent.processors import machine_seconds, tree_seconds
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed, TestbedError, home
 from mptcp_lab.testbed.home import SITE, UPLINKS
 from mptcp_lab.testbed.host import Program
@@ -270,9 +268,9 @@ class Site:
         for way in WAYS:
             with self._by(way) as process:
                 self._download(SMALL)
-                machine, own = _machine_seconds(), tree_seconds(process.pid) if process else 0.0
+                machine, own = machine_seconds(), tree_seconds(process.pid) if process else 0.0
                 self._download(HUGE)
-                found[f"{way}, machine"] = (_machine_seconds() - machine) / gigabytes
+                found[f"{way}, machine"] = (machine_seconds() - machine) / gigabytes
                 if process is not None:
                     found[f"{way}, process"] = (tree_seconds(process.pid) - own) / gigabytes
         return found
@@ -314,12 +312,6 @@ def _squid(relay: LiveNode, parent: str) -> Iterator[Program]:
         relay.run(["nft", REDIRECT.strip().replace("\n", "; ")])
         scope.callback(relay.run, ["nft", "delete table ip squid"])
         yield proxy.process
-
-
-def _machine_seconds() -> float:
-    """Return the seconds that all processors of this machine have worked since its start."""
-    user, nice, system, _, _, irq, softirq, *_ = processors.read().ticks
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 SCENARIO = Scenario(

@@ -18,6 +18,8 @@ import time
 _READ_SECONDS, _LATE_SECONDS, _PAUSE_SECONDS = 0.15, 0.25, 0.05
 _JOIN_SECONDS = 5.0
 """Seconds to wait for a second subflow. A lost SYN is sent again after 1 and 3 seconds."""
+LISTENS_SECONDS = 60.0
+"""Seconds within which the probe must listen. On a busy machine it takes more than ten to start."""
 LATE_EVERY = 4
 _ID = "99"
 """ID of the only endpoint, which replaces the topology's endpoints."""
@@ -45,12 +47,13 @@ def port_at(now: float) -> int:
 
 
 def main(address: str, port: int, count: int, joining: str) -> None:
-    for attempt in range(500):
+    until = time.monotonic() + LISTENS_SECONDS
+    while True:
         try:
             socket.create_connection((address, port), timeout=1).close()
             break
         except OSError:
-            if attempt == 499:
+            if time.monotonic() > until:
                 raise
             time.sleep(0.02)
     endpoint = ["ip", "mptcp", "endpoint"]

@@ -331,10 +331,7 @@ class Examination:
         throttler.process.signal(signal.SIGHUP)
 
     def _reactions(self, count: int) -> Reactions:
-        try:
-            return Reactions.of(probed(self._testbed, count, PROBE_PORT))
-        except TestbedError:
-            return Reactions.of(())
+        return Reactions.of(probed(self._testbed, count, PROBE_PORT))
 
     def _command(self, throttler: Throttler) -> None:
         argv = throttler.command("status", "--json", "--socket", str(throttler.socket))

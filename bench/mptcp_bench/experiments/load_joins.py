@@ -24,7 +24,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, start_throttler, write_thrott
 
 from ..statistics import percentile
 from .columns import Column, Table
-from .join_client import LATE_EVERY
+from .join_client import LATE_EVERY, LISTENS_SECONDS
 
 LATE_MS = 200.0
 """If a connection is older than this at the join, its transfer is well under way."""
@@ -103,7 +103,7 @@ def probed(testbed: Testbed, count: int, port: int = PROXY_PORT) -> list[dict[st
     ends = [proxy.address("wan0"), str(port), str(count), client.address("wlan0")]
     # After an error, kill the probe and its process that listens, to free the port for the next probe.
     with undone_on_error(probe.kill_tree):
-        client.run([*program, f"{__package__}.join_client", *ends], timeout=count + 60)
+        client.run([*program, f"{__package__}.join_client", *ends], timeout=count + LISTENS_SECONDS + 60)
         if probe.wait(60) != 0:
             raise TestbedError(f"the probe failed{probe.tail()}")
     samples: list[dict[str, float]] = json.loads(output.read_text())
