@@ -8,6 +8,8 @@ end had sent. No acknowledgements are needed.
 - **Delay**: the least message time of the last :data:`DELAY_SECONDS`. The clock offset is the same on all paths and
   cancels out in the difference between two paths, which is all that counts.
 - **Queue**: by how much a message took longer than that minimum.
+- **Jitter**: the queue that messages find while the tunnel is idle, or that stands for :data:`STANDS`. The tunnel does
+  not cause it. So only a queue that exceeds it by :data:`QUEUE` shows that the path is full.
 - **Rate**: while the path has a queue that consists mostly of the tunnel's packets, the delivered rate is the capacity
   of the path. If it has no queue although the assumed rate is used up, the path can carry more, and the assumed rate
   rises by :data:`RISE` per sample.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Final, NamedTuple
 
 SECOND: Final = 1_000_000_000
@@ -28,7 +31,15 @@ DEAD_SECONDS: Final = 0.3
 """A path is silent after this time without a message. Probes come twenty times a second."""
 _DEAD: Final = round(DEAD_SECONDS * SECOND)
 QUEUE: Final = 5_000_000
-"""If a message took this much longer than the fastest one, nanoseconds, the path had a queue."""
+"""If a message took this much longer than the fastest one and the jitter, nanoseconds, the path had a queue."""
+STANDS: Final = 4 * SECOND
+"""The tunnel's own queue drains in this time, because the tunnel sends less than the path delivers."""
+MAX_JITTER: Final = 50_000_000
+"""Upper limit of jitter, nanoseconds: with more, a path's real queue would not be seen."""
+IDLE: Final = 0.02
+"""Below this share of the assumed rate, the tunnel is idle and causes no queue."""
+IDLE_SAMPLES, MIN_IDLE_SAMPLES = 40, 4
+"""Most and least samples of an idle tunnel from which the jitter, their 90th percentile, is learned."""
 AVERAGING_TIME: Final = 200_000_000
 """Delivered bytes are averaged over this time, nanoseconds."""
 DRAIN_SHARE: Final = 0.97
@@ -114,6 +125,13 @@ class PathEstimator:
         self.delays = DelayEstimator()
         self.queue = 0
         """Time of the last message in excess of the minimum."""
+        self.jitter = 0
+        """Queue that the tunnel does not cause, nanoseconds."""
+        self._idle: deque[int] = deque(maxlen=IDLE_SAMPLES)
+        """The last queues found while the tunnel was idle."""
+        self._standing: list[int] = []
+        """All queues since the last one that jitter explains."""
+        self._standing_since = 0
         self.heard: int | None = None
         """When the other end last reported a newer message."""
         self._latest = 0
@@ -151,16 +169,29 @@ class PathEstimator:
             return
         carried = 8 * (sample.delivered - first.delivered) * SECOND / span
         dispatched = 8 * (sample.dispatched - first.dispatched) * SECOND / max(1, sample.sent - first.sent)
-        if min(queue for _, queue in counts) > QUEUE:
+        self._learn_jitter(sample.time, carried)
+        limit = self.jitter + QUEUE
+        if min(queue for _, queue in counts) > limit:
             # A queue of other traffic does not show how much of the tunnel's traffic the path could carry.
             if carried > OWN_SHARE * self.rate or dispatched > carried / DRAIN_SHARE:
                 self.rate, self.full = DRAIN_SHARE * carried, carried
-        elif self.queue > QUEUE and self.full and self.rate > max(self.full, carried) > OWN_SHARE * self.rate:
+        elif self.queue > limit and self.full and self.rate > max(self.full, carried) > OWN_SHARE * self.rate:
             self.rate = DRAIN_SHARE * max(self.full, carried)  # the assumed rate had been raised too far
-        elif carried > BUSY * self.rate and self.queue <= QUEUE:
+        elif carried > BUSY * self.rate and self.queue <= limit:
             near = self.full <= self.rate < NEAR_FULL * self.full
             self.rate *= GENTLE_RISE if near else RISE if self.full else FIRST_RISE
         self.rate = min(max(self.rate, MIN_RATE), MAX_RATE)
+
+    def _learn_jitter(self, now: int, carried: float) -> None:
+        if carried < IDLE * self.rate:
+            self._idle.append(self.queue)
+            if len(self._idle) >= MIN_IDLE_SAMPLES:
+                self.jitter = min(sorted(self._idle)[len(self._idle) * 9 // 10], MAX_JITTER)
+        if not self._standing or self.queue <= self.jitter + QUEUE:
+            self._standing, self._standing_since = [], now
+        self._standing.append(self.queue)
+        if now - self._standing_since > STANDS:
+            self.jitter, self._standing = min(round(fmean(self._standing)), MAX_JITTER), []
 
     def is_alive(self, now: int, interval: int) -> bool:
         """Return whether a message came recently on the path; one message is expected per *interval*."""
@@ -184,7 +215,8 @@ class PathEstimator:
     @property
     def standing(self) -> int:
         """Return how long a packet waits on the path, nanoseconds; 0 if the measured wait may be noise."""
-        return self.queue if self.queue > QUEUE else 0
+        queue = self.queue - self.jitter
+        return queue if queue > QUEUE else 0
 
     @property
     def loss_cost(self) -> int:

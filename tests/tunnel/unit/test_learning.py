@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from mptcp_tunnel.learning import QUEUE, SECOND, DelayEstimator, PathEstimator, Sample, differences
@@ -14,7 +16,7 @@ MS = SECOND // 1000
 class Link:
     """A simulated path with a queue of 50 ms. The splitter fills it at the estimated rate."""
 
-    def __init__(self, rate: float, delay: int = 10 * MS) -> None:
+    def __init__(self, rate: float, delay: int = 10 * MS, jitter: int = 0) -> None:
         self.rate, self.delay = rate, delay
         self.estimator = PathEstimator()
         self.now, self.queued, self.delivered, self.dispatched = SECOND, 0.0, 0.0, 0.0
@@ -22,6 +24,9 @@ class Link:
         """Share of the sent bytes that are lost before the queue."""
         self.others = 0.0
         """Load of other senders on the path, in bit/s."""
+        self.jitter = jitter
+        """Greatest additional delay of a message, in nanoseconds. The path keeps the order of its packets."""
+        self._draw = random.Random(1)
         self.run(0.5, load=0.0)  # The first probes find the path idle
 
     def run(self, seconds: float, load: float = 1.0) -> float:
@@ -34,7 +39,7 @@ class Link:
             carried = min(self.queued, self.rate * STEP / SECOND)
             self.queued = min(self.queued - carried, 0.05 * self.rate)
             self.delivered += carried / 8 * (1 - self.others / (self.others + load * self.estimator.rate + 1))
-            arrived = self.now + self.delay + round(self.queued / self.rate * SECOND)
+            arrived = self.now + self.delay + round(self.queued / self.rate * SECOND + self._jitter(load))
             sample = Sample(
                 arrived + self.delay, self.now, arrived, arrived, round(self.delivered), round(self.dispatched)
             )
@@ -42,6 +47,11 @@ class Link:
             seen.append(self.estimator.rate)
         half = seen[len(seen) // 2 :]
         return sum(half) / len(half)
+
+    def _jitter(self, load: float) -> float:
+        """Draw a message's additional delay. A packet cannot overtake the packets sent shortly before it."""
+        packets = max(1, round(load * min(self.estimator.rate, self.rate) / 12_000 * self.jitter / SECOND))
+        return max(self._draw.uniform(0, self.jitter) - before * self.jitter / packets for before in range(packets))
 
 
 @pytest.mark.parametrize("rate", [1e6, 5e6, 10e6, 30e6, 100e6])
@@ -55,6 +65,23 @@ def test_estimator_finds_a_high_rate_within_two_seconds() -> None:
     assert not link.estimator.full
     assert link.run(2) > 80e6
     assert link.estimator.full
+
+
+@pytest.mark.parametrize("rate", [1e6, 10e6, 100e6])
+def test_jitter_does_not_lower_the_rate(rate: float) -> None:
+    """Defect: jitter of ± 10 ms counted as a queue, and the rate fell to a tenth in a few seconds."""
+    link = Link(rate, jitter=20 * MS)
+    link.run(10)
+    assert link.run(10) == pytest.approx(rate, rel=0.1)
+    assert link.queued / rate <= 0.045, "the queue is not full"
+
+
+def test_jitter_that_begins_in_a_download_does_not_lower_the_rate_for_long() -> None:
+    link = Link(10e6)
+    link.run(5)
+    link.jitter = 20 * MS
+    link.run(20)
+    assert link.run(10) == pytest.approx(10e6, rel=0.15)
 
 
 def test_rate_does_not_rise_while_the_path_has_a_queue() -> None:
