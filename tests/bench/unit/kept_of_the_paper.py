@@ -46,11 +46,11 @@ def samples(cell: str) -> list[float]:
 def _columns(table: Table) -> Iterator[tuple[str, str, str]]:
     """Yield case title, metric and cell of a table.
 
-    Cases are the columns of a table of statistics, and the rows of a sweep.
+    Cases are the columns. They were the rows of a sweep in results that are kept from earlier versions.
     """
     for row in table.rows:
         for head, cell in zip(table.head[1:], row[1:], strict=True):
-            title, name = (head, row[0]) if table.key == "statistics" else (row[0], head)
+            title, name = (head, row[0]) if row[0] in NAMES else (row[0], head)
             if cell != "—":
                 yield title, NAMES[name], cell
 
