@@ -221,7 +221,7 @@ def test_stop_during_the_delay_of_a_refused_start_is_obeyed(
     """Defect: Ctrl-C during these 15 seconds gave a traceback."""
 
     def say(text: object, *_: int) -> None:
-        if "the end waits" in str(text):
+        if "this program ends in" in str(text):
             signal.raise_signal(number)
 
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 3600.0)
