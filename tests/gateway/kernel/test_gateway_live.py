@@ -265,7 +265,7 @@ def test_path_that_drops_large_packets_is_noticed(home: Home) -> None:
     home.parent.run(["nft", f"add table netdev narrow; {chain}; add rule netdev narrow in meta length > 1300 drop"])
     try:
         with home.daemon() as daemon:
-            wait_until(lambda: "full size" in home.ways()[0]["reason"], "the change is noticed")
+            wait_until(lambda: "full-sized" in home.ways()[0]["reason"], "the change is noticed")
             assert home.ways()[1]["reason"] == ""
             daemon.stop()
     finally:

@@ -227,7 +227,7 @@ class History(RuleBasedStateMachine):
         throttles = {each.name: each.throttle for each in self.policy.rules if each.throttle is not None}
         name = list(throttles)[pick % len(throttles)]
         throttles[name] = replace(throttles[name], rate=rate, ceil=rate, landing=onset)
-        self.reload(throttles, turned=False)
+        self.reload(throttles, reverse=False)
 
     @rule()
     def kill(self) -> None:
