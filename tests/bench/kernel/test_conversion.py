@@ -74,6 +74,7 @@ def test_every_request_is_matched_and_no_interval_is_negative(setup: Setup, mult
         assert all(0 < seconds < LONG for seconds in exchange.down)
 
 
+@pytest.mark.nightly
 def test_segments_of_a_transfer_each_way_over_two_subflows(setup: Setup) -> None:
     workload = Workload("test", 3, 300_000, up=200_000)
 
@@ -91,6 +92,7 @@ def test_segments_of_a_transfer_each_way_over_two_subflows(setup: Setup) -> None
         assert all(0 < seconds < LONG for seconds in (*exchange.up, *exchange.down))
 
 
+@pytest.mark.nightly
 def test_a_connection_to_the_origin_that_is_used_again_is_no_data_point(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:
@@ -122,6 +124,7 @@ def test_hosts_reached_by_ssh_alone(make_testbed: Callable[..., Testbed], requir
     hosts.until_unchanged()
 
 
+@pytest.mark.nightly
 def test_what_keeps_tcpdump_from_capturing_is_reported(setup: Setup) -> None:
     with pytest.raises(TestbedError, match="nowhere0"), captured(setup.lab.proxy, ["nowhere0"], "tcp"):
         pass

@@ -19,7 +19,7 @@ OF_THE_MACHINE = ("goodput", "requests/s", "SYN", "data", "user and kernel memor
 """How aims begin that are the paper's claims: whether they hold depends on the machine."""
 
 
-@pytest.mark.nightly(besides=("goodput", "delay"))
+@pytest.mark.nightly(besides=("goodput",))
 @pytest.mark.parametrize(
     ("scenario", "options"),
     [
