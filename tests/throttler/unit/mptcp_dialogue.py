@@ -7,6 +7,7 @@ The segments have correct sequence numbers, keys and HMACs, unless a test asks f
 from __future__ import annotations
 
 import hashlib
+import hmac
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import replace
@@ -27,7 +28,6 @@ from mptcp_throttler.mptcp.options import (
     MpJoinSynAck,
     MptcpOption,
     join_ack_hmac,
-    join_syn_ack_hmac,
     token_of_key,
 )
 from mptcp_throttler.mptcp.tracker import Tracker
@@ -37,6 +37,11 @@ FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 OPENED, ACTIVE, CHANGED = "connection-opened", "subflow-active", "subflow-changed"
 CLOSED, REFUSED, ENDED, DISAGREE = "subflow-closed", "join-refused", "connection-closed", "disagreement"
 """Kinds of events that the tracker emits."""
+
+
+def join_syn_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes) -> bytes:
+    """Return the 8 octets that prove that host B, which answers a join, knows both keys (3.2)."""
+    return hmac.digest(key_b + key_a, nonce_b + nonce_a, "sha256")[:8]
 
 
 def packed(address: str) -> bytes:
@@ -139,8 +144,8 @@ class Path:
         if not options and self.is_initial:
             options = (MpCapable(1, 1, host.proxy_key),)
         elif not options:
-            hmac = join_syn_ack_hmac(host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy)
-            options = (MpJoinSynAck(False, self.local_id, hmac, self.nonce_proxy),)
+            proof = join_syn_ack_hmac(host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy)
+            options = (MpJoinSynAck(False, self.local_id, proof, self.nonce_proxy),)
         return self.from_proxy(SYN | ACK, *options, sequence=0)
 
     def plain_syn_ack(self) -> Segment:
@@ -151,8 +156,8 @@ class Path:
         if self.is_initial:
             proxy_key = bytes(8) if forged else host.proxy_key
             return self.from_client(ACK, MpCapable(1, 1, host.client_key, proxy_key))
-        hmac = join_ack_hmac(host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy)
-        return self.from_client(ACK, MpJoinAck(bytes(20) if forged else hmac))
+        proof = join_ack_hmac(host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy)
+        return self.from_client(ACK, MpJoinAck(bytes(20) if forged else proof))
 
     def fin(self) -> Segment:
         return self.from_client(FIN | ACK)

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from mptcp_capture import IPV4_FIRST_DATA, IPV4_HMACS, IPV4_KEYS, IPV4_NONCES, IPV4_TOKEN
+from mptcp_dialogue import join_syn_ack_hmac
 
-from mptcp_throttler.mptcp.options import initial_data_sequence, join_ack_hmac, join_syn_ack_hmac, token_of_key
+from mptcp_throttler.mptcp.options import initial_data_sequence, join_ack_hmac, token_of_key
 
 
 def test_token_and_hmacs_of_a_real_join() -> None:

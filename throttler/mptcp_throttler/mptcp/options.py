@@ -319,11 +319,6 @@ def initial_data_sequence(key: bytes) -> int:
     return _from_bytes(sha256(key).digest()[-8:], "big")
 
 
-def join_syn_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes) -> bytes:
-    """Return the 8 octets that prove that host B, which answers a join, knows both keys (3.2)."""
-    return hmac.digest(key_b + key_a, nonce_b + nonce_a, "sha256")[:8]
-
-
 def join_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes) -> bytes:
     """Return the 20 octets that prove that host A, which joins (here always the client), knows both keys (3.2)."""
     return hmac.digest(key_a + key_b, nonce_a + nonce_b, "sha256")[:20]
