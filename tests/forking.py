@@ -16,6 +16,7 @@ import resource
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -38,9 +39,13 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "mptcp-proxy": ("mptcp_proxy.cli", ("mptcp_proxy.supervisor", "mptcp_proxy.doctor.report")),
     "mptcp-console": ("mptcp_console.cli", ("mptcp_console.service",)),
+    "mptcp-gateway": ("mptcp_gateway.cli", ("mptcp_gateway.daemon", "mptcp_gateway.forwarder")),
+    "mptcp-tunnel": ("mptcp_tunnel.cli", ("mptcp_tunnel.daemon",)),
 }
 """For each command: the module with its ``main``, and the modules that it imports later."""
-_CLONE_NEWNS, _MS_REC, _MS_SLAVE, _MNT_DETACH, _PR_SET_NAME = 0x20000, 0x4000, 0x80000, 2, 15
+_CLONE_NEWNS, _MS_REC, _MS_SLAVE, _MNT_DETACH = 0x20000, 0x4000, 0x80000, 2
+_PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 15, 24, 38
+_CAPABILITY_VERSION_3 = 0x20080522
 
 
 class Forked:
@@ -103,9 +108,17 @@ class Forkserver:
             )
 
     def start(
-        self, argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: Mapping[str, str], log: int
+        self,
+        argv: Sequence[str],
+        left: int | None,
+        namespace: str,
+        mounts: Mapping[str, str],
+        env: Mapping[str, str],
+        log: int,
     ) -> Forked:
-        request = [list(argv), str(NAMESPACES / namespace), mount_script(mounts) if mounts else None, dict(env)]
+        """Start a fork with the capabilities *left* only, a bit set, or with all."""
+        script = mount_script(mounts) if mounts else None
+        request = [list(argv), left, str(NAMESPACES / namespace), script, dict(env)]
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._control, [json.dumps(request).encode()], [log, theirs.fileno()])
@@ -122,16 +135,19 @@ _spent: list[float] = []
 
 def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: Mapping[str, str], log: int) -> Started:
     """Start *argv* as ``mptcp_lab.testbed.process.spawn`` does; start one of the project's commands, without a preload
-    library, as a fork."""
-    name = Path(argv[0]).name
-    if name not in COMMANDS or argv[0] != program(name) or "LD_PRELOAD" in env:
+    library, as a fork. A prefix from :func:`unit_capabilities.confined` is allowed."""
+    from unit_capabilities import split_confined  # not for the forkserver, whose path has no tests
+
+    left, command = split_confined(argv)
+    name = Path(command[0]).name
+    if name not in COMMANDS or command[0] != program(name) or "LD_PRELOAD" in env:
         return process.spawn(argv, namespace, mounts, env, log)
     if name not in _servers:
         _servers[name] = Forkserver(name)
     server = _servers[name]
     if server.inherited != inherited():
         return process.spawn(argv, namespace, mounts, env, log)
-    return server.start(argv, namespace, mounts, env, log)
+    return server.start(command, left, namespace, mounts, env, log)
 
 
 def processor_seconds() -> float:
@@ -180,8 +196,10 @@ def _serve(command: str, control: socket.socket) -> int:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for each in (control, woken, waker, status, *running.values()):
                 each.close()
-            argv, namespace, mounts, environment = json.loads(data)
+            argv, left, namespace, mounts, environment = json.loads(data)
             _become(argv, namespace, mounts, environment, log)
+            if left is not None:
+                _confine(left)
             return int(sys.modules[module].main())
         os.close(log)
         running[pid] = status
@@ -218,6 +236,17 @@ def _become(argv: list[str], namespace: str, mounts: str | None, env: dict[str, 
     os.environ.update(env)
     sys.argv = argv
     _libc("prctl", _PR_SET_NAME, Path(argv[0]).name.encode(), 0, 0, 0)
+
+
+def _confine(left: int) -> None:
+    """Set the state that a program has after ``setpriv --bounding-set --no-new-privs`` has started it as root."""
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    for number in range(last + 1):
+        if not left >> number & 1:
+            _libc("prctl", _PR_CAPBSET_DROP, number, 0, 0, 0)
+    low, high = left & 0xFFFFFFFF, left >> 32
+    _libc("capset", struct.pack("Ii", _CAPABILITY_VERSION_3, 0), struct.pack("6I", low, low, 0, high, high, 0))
+    _libc("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def _libc(function: str, *arguments: Any) -> None:

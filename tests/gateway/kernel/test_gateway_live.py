@@ -10,15 +10,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from unit_capabilities import confined
 
 from mptcp_gateway.plan import TABLES
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
-from mptcp_lab.testbed.services import wait_until
+from mptcp_lab.testbed.services import program, wait_until
 from mptcp_lab.testbed.system_state import differences, kernel_state
 
 pytestmark = pytest.mark.kernel
@@ -39,10 +39,6 @@ with socket.socket(socket.AF_INET, socket.SOCK_STREAM, {socket.IPPROTO_MPTCP}) a
     while True:
         threading.Thread(target=feed, args=server.accept()[:1], daemon=True).start()
 """
-UNIT = Path(__file__).parents[3] / "systemd/mptcp-gateway.service"
-(LEFT,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
-CAPABILITIES = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in LEFT.split())])
-"""Capabilities that the unit leaves to the daemon."""
 
 
 class Home:
@@ -56,9 +52,8 @@ class Home:
 
     @contextmanager
     def daemon(self) -> Iterator[Process]:
-        command = [sys.executable, "-I", "-m", "mptcp_gateway.cli", "run", "--config", str(self.settings)]
-        confined = ["setpriv", f"--bounding-set={CAPABILITIES}", "--no-new-privs", *command]
-        with self.relay.running([*confined, "--directory", str(self.directory)]) as process:
+        command = [program("mptcp-gateway"), "run", "--config", str(self.settings), "--directory", str(self.directory)]
+        with self.relay.running([*confined("mptcp-gateway"), *command]) as process:
             wait_until(lambda: self.verdicts() == ["good", "good"], "both are good", process=process)
             yield process
 

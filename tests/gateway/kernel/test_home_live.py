@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from unit_capabilities import confined
 
 from mptcp_gateway import connect
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed
 from mptcp_lab.testbed import home as home_of
 from mptcp_lab.testbed.home import SITE, SITE6, UPLINKS, give_site, reached, settings_of, silent, start_parent
 from mptcp_lab.testbed.process import Process
-from mptcp_lab.testbed.services import REPOSITORY, Origin, python_command, start_origin, wait_until
+from mptcp_lab.testbed.services import Origin, python_command, start_origin, wait_until
 from mptcp_lab.testbed.system_state import differences, kernel_state
 
 pytestmark = pytest.mark.kernel
@@ -59,14 +60,6 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as talk:
     except OSError as error:
         print(type(error).__name__)
 """
-
-
-def confined(unit: str) -> list[str]:
-    """Return the command prefix that limits a program to the capabilities of a unit."""
-    text = (REPOSITORY / "systemd" / f"{unit}.service").read_text()
-    (names,) = re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE)
-    left = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in names.split())])
-    return ["setpriv", f"--bounding-set={left}", "--no-new-privs"]
 
 
 @dataclass

@@ -6,22 +6,9 @@ from __future__ import annotations
 from typing import Final
 
 from containers import Container
+from unit_capabilities import NUMBERS
 from unit_exposure import MOST, exposure
 
-CAPABILITIES: Final = {
-    "chown": 0,
-    "dac_override": 1,
-    "kill": 5,
-    "setgid": 6,
-    "setuid": 7,
-    "net_bind_service": 10,
-    "net_admin": 12,
-    "net_raw": 13,
-    "sys_nice": 23,
-    "perfmon": 38,
-    "bpf": 39,
-}
-"""Capability numbers of linux/capability.h."""
 _OF_SQUID: Final = ("chown", "dac_override", "kill", "setgid", "setuid", "net_bind_service", "net_admin")
 NEEDED: Final = {
     "mptcp-proxy": _OF_SQUID,
@@ -50,7 +37,7 @@ def assert_units_have_only_needed_privileges(container: Container) -> None:
         assert status["NoNewPrivs"] == ["1"], unit
         assert status["Seccomp"] == ["2"], unit
         (bounding,) = status["CapBnd"]
-        assert int(bounding, 16) == sum(1 << CAPABILITIES[name] for name in NEEDED.get(unit, ())), unit
+        assert int(bounding, 16) == sum(1 << NUMBERS[name] for name in NEEDED.get(unit, ())), unit
         if unit in ("mptcp-console", "mptcp-portal"):
             # The range of DynamicUser= in systemd.exec(5).
             assert all(61184 <= int(uid) <= 65519 for uid in status["Uid"]), unit

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from pathlib import Path
 
 import pytest
+from unit_capabilities import confined
 
 from mptcp_lab.testbed import Testbed
 
 pytestmark = pytest.mark.kernel
 
-UNIT = Path(__file__).parents[3] / "systemd/mptcp-throttler.service"
 WITH_CGROUPS = 'mount -t cgroup2 none /mnt && exec "$@"'
 """systemd mounts the cgroup hierarchy; the testbed's namespaces have a /sys of their own, without it."""
 AT_ONCE = """\
@@ -37,21 +35,18 @@ print(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR)
 
 def output_with_capabilities(testbed: Testbed, code: str, without: str | None) -> str:
     """Return the output of *code* when it has the capabilities of the unit, except *without*."""
-    shipped = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)[-1].split()
-    left = [each.lower().removeprefix("cap_") for each in shipped if each != without]
-    bounds = ",".join(["-all", *(f"+{each}" for each in left)])
-    argv = ["setpriv", f"--bounding-set={bounds}", "--no-new-privs", sys.executable, "-c", code]
+    argv = [*confined("mptcp-throttler", without), sys.executable, "-c", code]
     found = testbed["proxy"].run(["unshare", "--mount", "sh", "-c", WITH_CGROUPS, "sh", *argv])
     return found.stdout.strip()
 
 
-@pytest.mark.parametrize(("without", "possible"), [(None, "True"), ("CAP_PERFMON", "False")])
+@pytest.mark.parametrize(("without", "possible"), [(None, "True"), ("perfmon", "False")])
 def test_unit_allows_lifting_limits_of_idle_sockets(testbed: Testbed, without: str | None, possible: str) -> None:
     """A stop removes the limits of idle sockets. Without CAP_PERFMON it cannot, and the log counts them."""
     assert output_with_capabilities(testbed, AT_ONCE, without) == possible
 
 
-@pytest.mark.parametrize(("without", "possible"), [(None, "True"), ("CAP_SYS_NICE", "False")])
+@pytest.mark.parametrize(("without", "possible"), [(None, "True"), ("sys_nice", "False")])
 def test_unit_allows_real_time_scheduling_of_the_event_loop(
     testbed: Testbed, ordinary: None, without: str | None, possible: str
 ) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from unit_capabilities import confined
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
@@ -40,10 +41,6 @@ pytestmark = pytest.mark.kernel
 PORT = 51820
 TUNSETIFF, IFF_TUN_WITHOUT_INFO = 0x400454CA, 0x1001
 """From linux/if_tun.h."""
-UNIT = Path(__file__).parents[3] / "systemd/mptcp-tunnel.service"
-(LEFT,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
-CAPABILITIES = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in LEFT.split())])
-"""The capabilities that the unit leaves."""
 UDP_SEGMENT = 103
 SO_RCVBUFFORCE = 33
 FAMILIES = ("-4", "-6")
@@ -84,8 +81,8 @@ class Site:
         return node.write(f"{node.name}-tunnel.yaml", text)
 
     def daemon(self, node: LiveNode) -> Any:
-        command = [sys.executable, "-I", "-m", "mptcp_tunnel.cli", "run", "--config", str(self.settings(node))]
-        return node.running(["setpriv", f"--bounding-set={CAPABILITIES}", "--no-new-privs", *command])
+        command = [node.program("mptcp-tunnel"), "run", "--config", str(self.settings(node))]
+        return node.running([*confined("mptcp-tunnel"), *command])
 
     def paths(self, node: LiveNode) -> list[dict[str, Any]]:
         with socket.socket(socket.AF_UNIX) as client:
@@ -251,9 +248,7 @@ def test_second_daemon_changes_nothing(site: Site) -> None:
         other = settings.with_name("other-tunnel.yaml")
         other.write_text(settings.read_text().replace("-tunnel.sock", "-other.sock"))
         for each in (settings, other):
-            with site.relay.running(
-                [sys.executable, "-I", "-m", "mptcp_tunnel.cli", "run", "--config", str(each)]
-            ) as second:
+            with site.relay.running([site.relay.program("mptcp-tunnel"), "run", "--config", str(each)]) as second:
                 assert second.wait(20) != 0
                 assert "already" in second.output()
                 assert second.output().count("\n") == 1
