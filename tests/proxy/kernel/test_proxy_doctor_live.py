@@ -37,9 +37,9 @@ def _needs(require: Callable[..., None]) -> None:
 
 
 def doctor(node: LiveNode) -> tuple[int, Findings]:
-    argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)]
-    answer = node.run(argv, check=False, timeout=120)
-    return answer.returncode, {finding["check"]: finding for finding in json.loads(answer.stdout)}
+    process = node.popen([program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)], name="doctor")
+    code = process.wait(120)
+    return code, {finding["check"]: finding for finding in json.loads(process.output())}
 
 
 def correct(node: LiveNode, finding: dict[str, str]) -> None:
