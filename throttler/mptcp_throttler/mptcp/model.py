@@ -115,6 +115,7 @@ class Connection:
     subflows: tuple[Subflow, ...]
     since: float
     seen_from_start: bool = False  # whether the kernel reported the creation, at ``since``; otherwise it is older
+    holder: bytes = b""  # the client against whose share the connection counts (``limits.Shares``)
 
     @property
     def is_tunnel(self) -> bool:

@@ -6,8 +6,8 @@ netlink socket, because a socket carries one dump at a time, look-ups happen dur
 
 An MPTCP subflow reports its token, address identifiers and flags as upper-layer protocol (ULP) information
 (linux/inet_diag.h, linux/mptcp.h). The kernel writes the same attributes at the same offsets for all sockets of one
-kind, so :class:`Decoder` learns the offsets once for thousands of answers. It compares all attribute headers of every
-message and learns a new layout if they differ.
+kind (length and family), so :class:`Decoder` learns the offsets once. It compares all attribute headers of every
+message, and learns the layout again if they differ.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -56,8 +57,8 @@ _FLAG_JOIN, _FLAG_BACKUP, _FLAG_MADE_BACKUP = 1 << 2 | 1 << 3, 1 << 4, 1 << 5
 """MPTCP_SUBFLOW_FLAG_*: JOIN_REM and JOIN_LOC; BKUP_REM, the peer asked; BKUP_LOC, this host asked."""
 _NO_PACING_LIMIT = 0xFFFFFFFF  # Bytes/s. The kernel stores the largest unsigned long; this is the option's, of 32 bits.
 _ATTRIBUTE = struct.Struct("=HH")
-_MAX_KNOWN = 1 << 16  # four-tuples cached at most between two full sweeps
-_MAX_LAYOUTS, _MAX_KINDS = 4, 64  # layouts kept for each kind, which is a length and a family
+_MAX_KNOWN = 1 << 15  # four-tuples kept from one sweep to the next: at most 14 MB
+_MAX_KINDS = 64
 
 
 class SocketDiagnostics:
@@ -149,7 +150,6 @@ class SocketDiagnostics:
 
     def pieces(self) -> Iterator[list[KernelSubflow]]:
         """Yield one list per datagram, about 60 subflows; the caller may stop early. Raises KernelError on failure."""
-        self._decoder.begin_sweep()
         with NetlinkSocket(_NETLINK_SOCK_DIAG) as dump:
             filled, end = time.monotonic(), None
             sequence = dump.send([(DUMP, netlink.NLM_F_DUMP, _dump_request(self._ports))], _DUMP)
@@ -162,7 +162,6 @@ class SocketDiagnostics:
                 if end is not None:
                     netlink.check_end(end[1], _DUMP)
                 yield piece
-        self._decoder.end_sweep()
 
 
 def _dump_request(ports: Sequence[int]) -> bytes:
@@ -207,12 +206,15 @@ def _details(body: bytes) -> tuple[FourTuple, SocketDetails] | None:
     if len(info) < _DETAILS.size:
         return None
     lost, variance, window, retransmits, segments_out = _DETAILS.unpack_from(info)
-    return _four_tuple(body), SocketDetails(variance, retransmits, segments_out, lost, window)
+    identity = body[_ID_OFFSET : _ID_OFFSET + _ID_BYTES.get(body[0], _ID_BYTES[socket.AF_INET])]
+    return _four_tuple(identity), SocketDetails(variance, retransmits, segments_out, lost, window)
 
 
-def _four_tuple(body: bytes) -> FourTuple:
-    size = 16 if body[0] == socket.AF_INET6 else 4
-    local_port, remote_port, local, remote = _SOCKET_ID.unpack_from(body, _ID_OFFSET)
+@lru_cache(maxsize=_MAX_KNOWN)
+def _four_tuple(identity: bytes) -> FourTuple:
+    """Return the four-tuple of a socket id, of the length in :data:`_ID_BYTES`."""
+    size = 16 if len(identity) == _ID_BYTES[socket.AF_INET6] else 4
+    local_port, remote_port, local, remote = _SOCKET_ID.unpack(identity.ljust(_SOCKET_ID.size))
     return FourTuple(unmap(local[:size]), local_port, unmap(remote[:size]), remote_port)
 
 
@@ -231,19 +233,10 @@ class _Layout(NamedTuple):
 
 
 class Decoder:
-    """Turns answer datagrams into subflows, and caches their four-tuples."""
+    """Turns answer datagrams into subflows."""
 
     def __init__(self) -> None:
-        self._layouts: dict[int, tuple[_Layout, ...]] = {}
-        self._known: dict[int, tuple[bytes, FourTuple]] = {}  # four-tuples, in wire format and as an object, by cookie
-        self._seen: dict[int, tuple[bytes, FourTuple]] = {}  # the same for the current sweep
-
-    def begin_sweep(self) -> None:
-        """Begin a sweep of all sockets; :meth:`end_sweep` forgets those not seen by then."""
-        self._seen = {}
-
-    def end_sweep(self) -> None:
-        self._known, self._seen = self._seen, {}
+        self._layouts: dict[int, _Layout] = {}
 
     def decode(
         self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow], read: float
@@ -253,7 +246,7 @@ class Decoder:
         Return type and payload of the first message with *sequence* and another type; otherwise None.
         """
         offset, end = 0, len(data)
-        known, seen, layouts = self._known, self._seen, self._layouts
+        layouts = self._layouts
         new, append = tuple.__new__, found.append
         read_header, read_info = _HEADER.unpack_from, _TCP_INFO.unpack_from
         while offset + _HEADER_BYTES < end:
@@ -266,29 +259,20 @@ class Decoder:
                 continue
             if what != kind:
                 return what, data[start + _HEADER_BYTES : start + length]
-            for layout in layouts.get(length << 8 | family, ()):
-                if layout.headers.unpack_from(data, start) == layout.expected:
-                    break
-            else:
-                learned = self._learn(data[start : start + length], family)
-                if learned is None:
-                    continue
-                layout = learned
-            if layout.values is None:
+            layout = layouts.get(length << 8 | family)
+            if layout is None or layout.headers.unpack_from(data, start) != layout.expected:
+                layout = self._learn(data[start : start + length], family)
+            if layout is None or layout.values is None:
                 continue
             values = layout.values.unpack_from(data, start)
             identity, cookie, token, flags, remote_id, local_id, data_sequence = layout.in_order(values)
             info = read_info(data, start + layout.info)
             mss, unacked, sacked, rtt, pacing, most, acked, received, not_sent, delivery, window_limited = info
-            entry = known.get(cookie)
-            if entry is None or entry[0] != identity:
-                entry = self._meet(cookie, identity, data[start + _HEADER_BYTES : start + length])
-            seen[cookie] = entry
             limit = None if most >= _NO_PACING_LIMIT else most * 8
             tcp = (rtt, mss, unacked, not_sent, pacing * 8, limit, delivery * 8, window_limited, sacked)
             subflow = (
                 token,
-                entry[1],
+                _four_tuple(identity),
                 not flags & _FLAG_JOIN,
                 local_id,
                 remote_id,
@@ -304,21 +288,12 @@ class Decoder:
             append(new(KernelSubflow, subflow))
         return None
 
-    def _meet(self, cookie: int, identity: bytes, body: bytes) -> tuple[bytes, FourTuple]:
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        if len(self._seen) >= _MAX_KNOWN:
-            self._seen.clear()
-        entry = self._known[cookie] = identity, _four_tuple(body)
-        return entry
-
     def _learn(self, message: bytes, family: int) -> _Layout | None:
         layout = _layout(message, family)
         if layout is not None:
             if len(self._layouts) >= _MAX_KINDS:
                 self._layouts.clear()
-            kind = len(message) << 8 | family
-            self._layouts[kind] = (layout, *self._layouts.get(kind, ()))[:_MAX_LAYOUTS]
+            self._layouts[len(message) << 8 | family] = layout
         return layout
 
 
