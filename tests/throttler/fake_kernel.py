@@ -162,7 +162,7 @@ class FakePacing(SocketPacing):
     def can_rest(self) -> bool:
         return True
 
-    async def check(self) -> list[str]:
+    def check(self) -> list[str]:
         problems, self.problems = self.problems, []
         return problems
 
