@@ -323,8 +323,6 @@ class Resync:
         self._table.dumps += 1
         self._table.dump_began = time
         self._number, self._wanted = self._table.dumps, self._table.dumps_wanted
-        self._unassigned: list[KernelSubflow] = []
-        """Sockets with another local port and an unknown token: a later piece may list their connection."""
         self._crowded_out: list[tuple[KernelSubflow, float]] = []
         """Sockets without room in their connection or perhaps in their client's share, and when they were read. The end
         of the dump may close others that ended unnoticed."""
@@ -351,16 +349,10 @@ class Resync:
                 record.listed = number
             elif four_tuple.local_port in ports or entry.token in connections:
                 events += self._take(entry, time if read is None else read)
-            else:
-                self._unassigned.append(entry)
         return events
 
     def finish(self, limit: int = FINISH_STEP) -> Iterator[list[Event]]:
         """Close what the dump did not list, in steps of *limit* subflows. Each step yields its events."""
-        unassigned, self._unassigned = self._unassigned, []
-        for batch in self._batches(unassigned, limit):
-            known = [entry for entry in batch if entry.token in self._table.connections]
-            yield [event for entry in known for event in self._take(entry, self._time)]
         for records in self._batches(list(self._table.subflows.values()), limit):
             yield [event for record in records for event in self._close_if_missing(record)]
         # Initial subflows first: they identify the client of their connection.
