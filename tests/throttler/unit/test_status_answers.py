@@ -315,7 +315,7 @@ async def test_values_that_the_kernel_does_not_give_are_null(tmp_path: Path) -> 
         def refused(four_tuples: object) -> NoReturn:
             raise KernelError("look up TCP sockets: refused")
 
-        kernel.sockets.details = refused  # type: ignore[method-assign]
+        kernel.sockets.look_up = refused  # type: ignore[method-assign]
         (found,) = scene.ask(query="connections")["connections"]
         assert [each["rtt"] for each in found["subflows"]] == [None, None]
         assert [each["rate"] for each in found["subflows"]] == [5_000_000, None]

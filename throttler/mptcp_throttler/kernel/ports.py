@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails, Sockets
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.shaping.model import ClassSpec, Target
 
 
@@ -84,9 +84,6 @@ class KernelSockets(Protocol):
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         """Return the subflows that have a socket."""
-
-    def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
-        """Return the values that samples omit, for the subflows that have a socket."""
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
         """Close the subflows that have a socket, at both ends. Return those that stay open, with the reason."""

@@ -173,6 +173,11 @@ class TcpInfo(NamedTuple):
     delivery_rate: int  # delivery rate of the kernel's last rate sample; too low if too little data was there to send
     receive_window_limited: int  # total time in which only the receiver's window kept the subflow from sending
     sacked: int = 0  # unacknowledged segments that arrived after a missing segment
+    rtt_variance: int = 0
+    retransmits: int = 0  # segments sent again since the subflow began
+    segments_out: int = 0
+    lost: int = 0  # segments in flight that the kernel considers lost
+    congestion_window: int = 0  # segments
 
 
 NOTHING_SENT = TcpInfo(0, 0, 0, 0, 0, None, 0, 0)  # used for subflows from a capture, which have no sockets
@@ -215,16 +220,6 @@ class ClosedSocket(NamedTuple):
     end: End
     acked: int
     received: int
-
-
-class SocketDetails(NamedTuple):
-    """Further values of one subflow's socket, in segments and microseconds, for display only: samples omit them."""
-
-    rtt_variance: int
-    retransmits: int  # segments sent again since the subflow began
-    segments_out: int
-    lost: int  # segments in flight that the kernel considers lost
-    congestion_window: int
 
 
 class EventKind(enum.Enum):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel's path manager: events of connections and subflows, subflow flags, closed subflows, announced addresses.
+"""The kernel's path manager: events of connections and subflows, subflow flags, announced addresses.
 
 Generic netlink family mptcp_pm, linux/mptcp_pm.h; RFC 8684, 3.3.8. pyroute2 knows its commands for announced
 addresses only. On SET_FLAGS the kernel sends MP_PRIO to the peer, and itself uses a backup subflow only while no
@@ -13,7 +13,6 @@ start are a predecessor's only if a note in the state directory says so (:class:
 
 from __future__ import annotations
 
-import errno
 import socket
 import struct
 import time
@@ -32,14 +31,14 @@ from mptcp_throttler.kernel.netlink import (
     text,
 )
 from mptcp_throttler.kernel.state_file import read_state, write_state
-from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, mapped, unmap
+from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, unmap
 
 FAMILY, GROUP = "mptcp_pm", "mptcp_pm_events"
 FLAGS_NOTE = "backup-flags"
 _NETLINK_GENERIC, _GENL_ID_CTRL, _CTRL_CMD_GETFAMILY = 16, 16, 3
 _CTRL_ATTR_FAMILY_ID, _CTRL_ATTR_FAMILY_NAME, _CTRL_ATTR_MCAST_GROUPS = 1, 2, 7
 _MCAST_GROUP_NAME, _MCAST_GROUP_ID = 1, 2
-_CMD_GET_ADDR, _CMD_SET_FLAGS, _CMD_SUBFLOW_DESTROY, _VERSION = 3, 7, 11, 1
+_CMD_GET_ADDR, _CMD_SET_FLAGS, _VERSION = 3, 7, 1
 _GENLMSG = struct.Struct("=BBH")
 _ATTR_ADDR, _ATTR_TOKEN, _ATTR_ADDR_REMOTE = 1, 4, 6
 _ADDR_FAMILY, _ADDR4, _ADDR6, _ADDR_PORT, _ADDR_FLAGS = 1, 3, 4, 5, 6
@@ -140,25 +139,10 @@ class SubflowCommands:
     def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
         what = f"make a subflow of connection {token:08x} {'backup' if backup else 'regular'}"
         flags = attribute(_ADDR_FLAGS, struct.pack("=I", _FLAG_BACKUP if backup else 0))
-        self._netlink.request(self._family, 0, _request(_CMD_SET_FLAGS, token, four_tuple, flags), what)
-
-    def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
-        """Close one subflow of a connection; one that is already gone is no error.
-
-        Raises KernelError: EINVAL if the connection is gone or was accepted under the in-kernel path manager.
-        """
-        what = f"close a subflow of connection {token:08x}"
-        try:
-            self._netlink.request(self._family, 0, _request(_CMD_SUBFLOW_DESTROY, token, four_tuple), what)
-        except KernelError as error:
-            if error.errno != errno.ESRCH:
-                raise
-            # A dual-stack listener's sockets have IPv4-mapped addresses. SUBFLOW_DESTROY, unlike SET_FLAGS, compares
-            # them literally. The connection exists, so EINVAL now means a kernel without IPv6.
-            if not four_tuple.is_ipv6:
-                other = four_tuple._replace(local=mapped(four_tuple.local), remote=mapped(four_tuple.remote))
-                request = _request(_CMD_SUBFLOW_DESTROY, token, other)
-                self._netlink.request(self._family, 0, request, what, ignore=(errno.ESRCH, errno.EINVAL))
+        request = _GENLMSG.pack(_CMD_SET_FLAGS, _VERSION, 0) + attribute(_ATTR_TOKEN, struct.pack("=I", token))
+        request += attribute(_ATTR_ADDR | NLA_NESTED, _end(four_tuple.local, four_tuple.local_port) + flags)
+        request += attribute(_ATTR_ADDR_REMOTE | NLA_NESTED, _end(four_tuple.remote, four_tuple.remote_port))
+        self._netlink.request(self._family, 0, request, what)
 
 
 def announced_ports() -> tuple[int, ...]:
@@ -174,15 +158,6 @@ def announced_ports() -> tuple[int, ...]:
     except (KernelError, OSError):
         return ()
     return tuple(sorted(found - {0}))
-
-
-def _request(command: int, token: int, four_tuple: FourTuple, flags: bytes = b"") -> bytes:
-    return (
-        _GENLMSG.pack(command, _VERSION, 0)
-        + attribute(_ATTR_TOKEN, struct.pack("=I", token))
-        + attribute(_ATTR_ADDR | NLA_NESTED, _end(four_tuple.local, four_tuple.local_port) + flags)
-        + attribute(_ATTR_ADDR_REMOTE | NLA_NESTED, _end(four_tuple.remote, four_tuple.remote_port))
-    )
 
 
 def _end(address: bytes, port: int) -> bytes:

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import netlink
-from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes, messages, raise_first, refusal
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails, TcpInfo, unmap
+from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, raise_first, refusal
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo, unmap
 
 _BATCH = 64  # look-ups sent before their answers are read: the receive buffer must hold all answers
 _DUMP, _LOOK_UP, _CLOSE = "list TCP sockets", "look up TCP sockets", "close TCP sockets (CONFIG_INET_DIAG_DESTROY)"
@@ -49,10 +49,8 @@ _INFO, _ULP, _MPTCP = (2,), (19,), (19, 3)
 _TOKEN = (*_MPTCP, 2)
 _WANTED = {_TOKEN: "I", (*_MPTCP, 8): "I", (*_MPTCP, 9): "B", (*_MPTCP, 10): "B", (*_MPTCP, 4): "Q"}
 """Local token, flags, remote and local address identifier, data sequence number last received."""
-_TCP_INFO = struct.Struct("=16x I 4x I I 36x I 32x Q Q Q Q 8x I 12x Q 8x Q 8x")
+_TCP_INFO = struct.Struct("=16x I 4x I I I 32x I I 4x I 16x I Q Q Q Q I 4x I 12x Q 8x Q 8x")
 """The fields read from struct tcp_info, linux/tcp.h; Linux 4.10 and later have all of them."""
-_DETAILS = struct.Struct("=32x I 36x I 4x I 16x I 32x I")
-"""Of tcp_info: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
 _FLAG_JOIN, _FLAG_BACKUP, _FLAG_MADE_BACKUP = 1 << 2 | 1 << 3, 1 << 4, 1 << 5
 """MPTCP_SUBFLOW_FLAG_*: JOIN_REM and JOIN_LOC; BKUP_REM, the peer asked; BKUP_LOC, this host asked."""
 _NO_PACING_LIMIT = 0xFFFFFFFF  # Bytes/s. The kernel stores the largest unsigned long; this is the option's, of 32 bits.
@@ -85,26 +83,23 @@ class SocketDiagnostics:
         found: list[KernelSubflow] = []
         refused: dict[FourTuple, KernelError] = {}
         read = time.monotonic()
-        for four_tuple, data, sequence in self._answers(four_tuples):
-            other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found, read)
-            if other is not None and netlink.error_of(other[1]) != errno.ENOENT:
-                refused[four_tuple] = refusal(other[1], _LOOK_UP)
+        for start in range(0, len(four_tuples), _BATCH):
+            batch = four_tuples[start : start + _BATCH]
+            first = self._look_ups.send([(SOCK_DIAG_BY_FAMILY, 0, exact_request(each)) for each in batch], _LOOK_UP)
+            waiting = len(batch)
+            while waiting:
+                data = self._look_ups.receive(_LOOK_UP)  # one message: each answer has its own datagram
+                sequence = int.from_bytes(data[8:12], sys.byteorder)
+                place = (sequence - first) % (1 << 32)
+                if place >= len(batch):
+                    continue
+                waiting -= 1
+                other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found, read)
+                if other is not None and netlink.error_of(other[1]) != errno.ENOENT:
+                    refused[batch[place]] = refusal(other[1], _LOOK_UP)
         # For a closed socket the kernel returns the listening one.
         asked = set(four_tuples)
         return {each.four_tuple: each for each in found if each.four_tuple in asked}, refused
-
-    def details(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, SocketDetails]:
-        """Return the values that samples omit, for the sockets that exist. Raises KernelError if the request fails."""
-        found: dict[FourTuple, SocketDetails] = {}
-        refused: dict[FourTuple, KernelError] = {}
-        for four_tuple, data, _ in self._answers(four_tuples):
-            for kind, _, _, _, body in messages(data):
-                if kind == netlink.NLMSG_ERROR and netlink.error_of(body) != errno.ENOENT:
-                    refused[four_tuple] = refusal(body, _LOOK_UP)
-                elif kind == SOCK_DIAG_BY_FAMILY and (each := _details(body)) is not None and each[0] == four_tuple:
-                    found[four_tuple] = each[1]
-        raise_first(refused)
-        return found
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
         """Close the subflows that exist, by a reset at both ends; return those perhaps still open, with the reason."""
@@ -128,20 +123,6 @@ class SocketDiagnostics:
         refused = self._look_ups.refused(requests, _CLOSE, ignore=(errno.ENOENT,))
         stayed = unknown | {there[place].four_tuple: error for place, error in refused.items()}
         return {four_tuple: str(error) for four_tuple, error in stayed.items()}
-
-    def _answers(self, four_tuples: Sequence[FourTuple]) -> Iterator[tuple[FourTuple, bytes, int]]:
-        """Request sockets; yield four-tuple, answer datagram and its sequence number for each. Raises KernelError."""
-        for start in range(0, len(four_tuples), _BATCH):
-            asked = four_tuples[start : start + _BATCH]
-            first = self._look_ups.send([(SOCK_DIAG_BY_FAMILY, 0, exact_request(each)) for each in asked], _LOOK_UP)
-            waiting = len(asked)
-            while waiting:
-                data = self._look_ups.receive(_LOOK_UP)  # one message: each answer has its own datagram
-                sequence = int.from_bytes(data[8:12], sys.byteorder)
-                place = (sequence - first) % (1 << 32)
-                if place < len(asked):
-                    waiting -= 1
-                    yield asked[place], data, sequence
 
     def subflows(self) -> Iterator[KernelSubflow]:
         """Yield every established MPTCP subflow of our listening ports. Raises KernelError if the dump fails."""
@@ -196,18 +177,6 @@ def exact_request(four_tuple: FourTuple) -> bytes:
 def destroy_request(four_tuple: FourTuple, cookie: int) -> bytes:
     """Return a ``SOCK_DESTROY`` request. Without *cookie* the kernel would close the listener if the socket is gone."""
     return exact_request(four_tuple)[: -len(_NO_COOKIE)] + _COOKIE.pack(cookie)
-
-
-def _details(body: bytes) -> tuple[FourTuple, SocketDetails] | None:
-    """Return the details in an inet_diag_msg that samples omit; None if it has no TCP information."""
-    if len(body) < _MESSAGE_BYTES:
-        return None
-    info = dict(attributes(body, _MESSAGE_BYTES)).get(*_INFO, b"")
-    if len(info) < _DETAILS.size:
-        return None
-    lost, variance, window, retransmits, segments_out = _DETAILS.unpack_from(info)
-    identity = body[_ID_OFFSET : _ID_OFFSET + _ID_BYTES.get(body[0], _ID_BYTES[socket.AF_INET])]
-    return _four_tuple(identity), SocketDetails(variance, retransmits, segments_out, lost, window)
 
 
 @lru_cache(maxsize=_MAX_KNOWN)
@@ -267,9 +236,11 @@ class Decoder:
             values = layout.values.unpack_from(data, start)
             identity, cookie, token, flags, remote_id, local_id, data_sequence = layout.in_order(values)
             info = read_info(data, start + layout.info)
-            mss, unacked, sacked, rtt, pacing, most, acked, received, not_sent, delivery, window_limited = info
+            mss, unacked, sacked, lost, rtt, variance, window, retransmits, pacing, most, *rest = info
+            acked, received, segments_out, not_sent, delivery, window_limited = rest
             limit = None if most >= _NO_PACING_LIMIT else most * 8
-            tcp = (rtt, mss, unacked, not_sent, pacing * 8, limit, delivery * 8, window_limited, sacked)
+            rates = not_sent, pacing * 8, limit, delivery * 8
+            tcp = (rtt, mss, unacked, *rates, window_limited, sacked, variance, retransmits, segments_out, lost, window)
             subflow = (
                 token,
                 _four_tuple(identity),
