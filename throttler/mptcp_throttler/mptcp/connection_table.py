@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's connections by token and subflows by four-tuple, within the limits.
 
-A connection without a subflow is also in ``lingering``. It keeps its place and counts against its client's share, so
+A connection without a subflow is also in ``lingering``: it keeps its place and counts against its client's share, so
 that a roaming client can join it again. It is dropped early only for another connection of the same client.
 
 Readers get the frozen :class:`~.model.Connection` and :class:`~.model.Subflow`: a change replaces them.

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Input and output of the tracker: segments, kernel records, connections, subflows, events.
 
-All classes are frozen, so a value never changes after it was read.
 Addresses are 4 or 16 packed bytes in network order, because every segment hashes and compares them. An IPv4-mapped IPv6
 address (::ffff:a.b.c.d), which the kernel reports for clients of a dual-stack listener, is stored as its 4 bytes.
 Times are float seconds of one clock that is never set: in the daemon the monotonic clock, for a capture file the time
-stamps of its packets. They are always arguments.
+stamps of its packets.
 """
 
 from __future__ import annotations

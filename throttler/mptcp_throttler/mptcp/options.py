@@ -7,10 +7,8 @@ Linux does not speak, but reads the keys of MP_CAPABLE only in version 1. Rules:
 - Nothing raises. A peer's broken option is a :class:`Malformed`, one that no RFC defines an :class:`UnknownSubtype`.
 - A broken option of another kind ends the parsing, as it does in the kernel: the next option cannot be found.
 - Keys never appear in a ``repr``: they are the connection's only secret, and many people read logs.
-- Keys, nonces, HMACs and addresses are bytes as on the wire; sequence numbers and tokens are integers.
 
-This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser. The tests
-compare it with a declarative one (``mptcp_layers``).
+This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser.
 """
 
 from __future__ import annotations

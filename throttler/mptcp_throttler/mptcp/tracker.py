@@ -5,14 +5,13 @@
     socket dumps ──┴▶ tracker ──▶ connection table ──▶ events
     segments ───────▶ from_wire ─▶ interfaces, questions, refused joins
 
-No I/O, no clock: all inputs are arguments, times are seconds of one clock that nobody sets. Every call returns the
-events that it caused. The first subflow makes its connection known (``CONNECTION_OPENED``). Every table has a bound
-(:class:`~.limits.TrackerLimits`).
+No I/O, no clock: times are seconds of one clock that nobody sets. Every call returns the events that it caused. Every
+table has a bound (:class:`~.limits.TrackerLimits`).
 
 Sources of the kernel's records: linux/mptcp_pm.h (events), linux/inet_diag.h and linux/mptcp.h (dumps). The kernel has
-checked each handshake, so the table holds exactly what the kernel has; segments do not change that. Events can get
-lost, and a dump takes time. A ``DISAGREEMENT`` is a contradiction between two kernel records: another token or address
-identifier for the same subflow, or a subflow that a dump lists after its end or does not list.
+checked each handshake, so the table holds exactly what the kernel has. Events can get lost, and a dump takes time. A
+``DISAGREEMENT`` is a contradiction between two kernel records: another token or address identifier for the same
+subflow, or a subflow that a dump lists after its end or does not list.
 
 - The event socket also reports MPTCP clients on this host. A subflow is ours if we listen on its local port, or if its
   token is tracked (a proxy may also open a subflow to its client).

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's path manager: events of connections and subflows, subflow flags, announced addresses.
 
-Generic netlink family mptcp_pm, linux/mptcp_pm.h; RFC 8684, 3.3.8. pyroute2 knows its commands for announced
-addresses only. On SET_FLAGS the kernel sends MP_PRIO to the peer, and itself uses a backup subflow only while no
-regular one is usable. The in-kernel path manager selects subflows by local address, which all subflows of a one-armed
-proxy share. The userspace one selects by token and both addresses; it manages only connections accepted while
-``net.mptcp.pm_type`` was 1.
+Generic netlink family mptcp_pm, linux/mptcp_pm.h; RFC 8684, 3.3.8. On SET_FLAGS the kernel sends MP_PRIO to the peer,
+and itself uses a backup subflow only while no regular one is usable. The in-kernel path manager selects subflows by
+local address, which all subflows of a one-armed proxy share. The userspace one selects by token and both addresses; it
+manages only connections accepted while ``net.mptcp.pm_type`` was 1.
 
-A socket does not show which program made it backup; any program that knows the token may do so. So flags found at a
-start are a predecessor's only if a note in the state directory says so (:class:`FlagsNote`).
+A socket does not show which program made it backup. So flags found at a start are a predecessor's only if a note in the
+state directory says so (:class:`FlagsNote`).
 """
 
 from __future__ import annotations
