@@ -271,14 +271,8 @@ def _add_addr(option: bytes, length: int) -> MptcpOption | None:
     if octets not in (4, 16) or bits not in (0, 1, 4 if octets == 4 else 6):
         return None
     at = 4 + octets
-    return AddAddr(
-        0 if bits > 1 else 1,
-        bits == 1,
-        option[3],
-        option[4:at],
-        _number(option[at : at + port_octets]),
-        None if bits else option[-8:],
-    )
+    port, proof = _number(option[at : at + port_octets]), None if bits else option[-8:]
+    return AddAddr(0 if bits > 1 else 1, bits == 1, option[3], option[4:at], port, proof)
 
 
 def _number(octets: bytes) -> int | None:

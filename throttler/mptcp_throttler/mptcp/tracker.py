@@ -153,14 +153,13 @@ class Tracker:
         return self.wire.interface(four_tuple) or self.interface_of(four_tuple)
 
     def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
-        table, initial = self.table, event.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
+        table, initial = self.table, _is_initial(event)
         interface = self._leaves_by(four_tuple)  # even without room: this also forgets the handshake
         if not initial and event.token not in table.connections:
             self.want_resync()  # other subflows of a connection whose beginning was missed may be unknown
         record, events = self._ours(four_tuple, event.token, initial, event.time)
         if record is None:
-            detail = event.detail or "established by the kernel"
-            return events + self._enter(four_tuple, event, initial, interface, event.time, detail)
+            return events + self._enter(four_tuple, event, interface, event.time)
         events += self._identify(record, event, event.time)
         return events if initial else events + self._prioritise(record, event.backup, event.time)
 
@@ -177,8 +176,7 @@ class Tracker:
             return []
         record, events = self._ours(four_tuple, entry.token, entry.initial, time)
         if record is None:
-            interface = self._leaves_by(four_tuple)
-            events += self._enter(four_tuple, entry, entry.initial, interface, read, "listed by the kernel")
+            events += self._enter(four_tuple, entry, self._leaves_by(four_tuple), read)
             entered = table.subflows.get(four_tuple)
             if entered is not None and ended is not None:
                 events.append(table.disagree(entered, time, "its end was reported, but the kernel still has it"))
@@ -193,17 +191,9 @@ class Tracker:
 
     # Room
 
-    def _enter(
-        self,
-        four_tuple: FourTuple,
-        told: KernelRecord,
-        initial: bool,
-        interface: str | None,
-        time: float,
-        detail: str,
-    ) -> list[Event]:
+    def _enter(self, four_tuple: FourTuple, told: KernelRecord, interface: str | None, time: float) -> list[Event]:
         table, token, events = self.table, told.token, list[Event]()
-        dumped = isinstance(told, KernelSubflow)
+        dumped, initial = isinstance(told, KernelSubflow), _is_initial(told)
         if token not in table.connections:
             # A connection that is unknown when joined is older than the daemon; a dumped one may be.
             if self.lacks_share(four_tuple, token, dumped=dumped or not initial):
@@ -218,7 +208,9 @@ class Tracker:
             local_id = unknown if told.local_id is None else told.local_id
             remote_id = unknown if told.remote_id is None else told.remote_id
             subflow = Subflow(four_tuple, initial, local_id, remote_id, told.backup, interface, time)
-            return events + table.add(subflow, token, detail)
+            if isinstance(told, KernelSubflow):
+                return events + table.add(subflow, token, "listed by the kernel")
+            return events + table.add(subflow, token, told.detail or "established by the kernel")
         table.counters.overflows += 1
         if dumped:
             return events
@@ -297,6 +289,10 @@ class Tracker:
         if record.subflow.backup is backup:
             return []
         return self.table.change(record, time, "backup flag from the kernel", backup=backup)
+
+
+def _is_initial(told: KernelRecord) -> bool:
+    return told.initial if isinstance(told, KernelSubflow) else told.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
 
 
 FINISH_STEP: Final = 500

@@ -27,6 +27,7 @@ from mptcp_throttler.kernel.netlink import (
     datagrams,
     listen,
     messages,
+    string,
     text,
 )
 from mptcp_throttler.kernel.state_file import read_state, write_state
@@ -100,20 +101,14 @@ def _event(body: bytes, now: float) -> KernelEvent | None:
     if local and remote and _SPORT in fields and _DPORT in fields:
         local_port, remote_port = (int.from_bytes(fields[port], "big") for port in (_SPORT, _DPORT))
         four_tuple = FourTuple(unmap(local), local_port, unmap(remote), remote_port)
-    return KernelEvent(
-        time=now,
-        kind=kind,
-        token=int.from_bytes(fields[_TOKEN], "little"),
-        four_tuple=four_tuple,
-        local_id=fields[_LOCAL_ID][0] if fields.get(_LOCAL_ID) else None,
-        remote_id=fields[_REMOTE_ID][0] if fields.get(_REMOTE_ID) else None,
-        backup=bool(fields.get(_BACKUP, b"\0")[0]),
-    )
+    token = int.from_bytes(fields[_TOKEN], "little")
+    local_id, remote_id = (fields[each][0] if fields.get(each) else None for each in (_LOCAL_ID, _REMOTE_ID))
+    return KernelEvent(now, kind, token, four_tuple, local_id, remote_id, bool(fields.get(_BACKUP, b"\0")[0]))
 
 
 def find_family() -> tuple[int, int]:
     """Return the ids of the family and its event group. Raises KernelError if the kernel lacks them."""
-    request = _GENLMSG.pack(_CTRL_CMD_GETFAMILY, 1, 0) + attribute(_CTRL_ATTR_FAMILY_NAME, FAMILY.encode() + b"\0")
+    request = _GENLMSG.pack(_CTRL_CMD_GETFAMILY, 1, 0) + string(_CTRL_ATTR_FAMILY_NAME, FAMILY)
     with NetlinkSocket(_NETLINK_GENERIC) as netlink:
         what = f"look up the generic netlink family {FAMILY} (MPTCP in the kernel?)"
         fields = dict(attributes(netlink.ask(_GENL_ID_CTRL, request, what), _GENLMSG.size))

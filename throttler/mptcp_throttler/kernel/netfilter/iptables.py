@@ -223,10 +223,8 @@ def preview(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterat
             yield f"{rule} ! --length {small} -j SET --map-set {name} dst,dst,src --map-mark --map-prio"
     for four_tuple, target in sorted(entries.items()):
         remote, local = ip_address(four_tuple.remote), ip_address(four_tuple.local)
-        name, key = (
-            _set_name(four_tuple.is_ipv6, four_tuple.local_port),
-            f"{remote},tcp:{four_tuple.remote_port},{local}",
-        )
+        name = _set_name(four_tuple.is_ipv6, four_tuple.local_port)
+        key = f"{remote},tcp:{four_tuple.remote_port},{local}"
         mark, priority = f"0x{target.mark:x}/0x{ownership.mark_mask:x}", f"{ownership.htb_major:x}:{target.minor:x}"
         yield f"ipset add {name} {key} skbmark {mark} skbprio {priority}"
 

@@ -241,22 +241,10 @@ class Decoder:
             limit = None if most >= _NO_PACING_LIMIT else most * 8
             rates = not_sent, pacing * 8, limit, delivery * 8
             tcp = (rtt, mss, unacked, *rates, window_limited, sacked, variance, retransmits, segments_out, lost, window)
-            subflow = (
-                token,
-                _four_tuple(identity),
-                not flags & _FLAG_JOIN,
-                local_id,
-                remote_id,
-                flags & _FLAG_BACKUP != 0,
-                read,
-                acked,
-                received,
-                cookie,
-                new(TcpInfo, tcp),
-                flags & _FLAG_MADE_BACKUP != 0,
-                data_sequence,
-            )
-            append(new(KernelSubflow, subflow))
+            made_backup, backup = flags & _FLAG_MADE_BACKUP != 0, flags & _FLAG_BACKUP != 0
+            state = token, _four_tuple(identity), not flags & _FLAG_JOIN, local_id, remote_id, backup, read
+            counts = acked, received, cookie, new(TcpInfo, tcp), made_backup, data_sequence
+            append(new(KernelSubflow, state + counts))
         return None
 
     def _learn(self, message: bytes, family: int) -> _Layout | None:
