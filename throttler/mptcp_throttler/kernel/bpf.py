@@ -124,7 +124,6 @@ class SocketPacing:
         self._bpf.delete_batch(self._limits, b"".join(map(_COOKIE.pack, cookies)))
 
     def check(self) -> list[str]:
-        """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
         return self._bpf.put_right()
 
     def limit_at_once(self) -> bool:
@@ -176,7 +175,6 @@ def largest_send_buffer() -> int:
 
 
 def _value(limit: SocketLimit, most: int) -> tuple[int, int, int]:
-    """Return the map value of *limit*; *most* limits the send buffer, bytes."""
     rate, not_sent, send_buffer = limit.rate, limit.not_sent, limit.send_buffer
     return (
         UNLIMITED if rate is None else min(UNLIMITED - 1, -(-rate // 8)),
@@ -219,7 +217,6 @@ class SocketMeter:
             yield ClosedSocket(_COOKIE.unpack(key)[0], (remote, port, local_port), acked, received)
 
     def check(self) -> list[str]:
-        """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
         return self._bpf.put_right()
 
     def close(self) -> None:
@@ -245,7 +242,6 @@ class ProgramConstants:
     births: bool = False  # whether subflows get initial options on acceptance
 
     def packed(self) -> bytes:
-        """Return struct settings. Raises KernelError."""
         ports = bytearray(1 << 13)
         for port in self.ports:
             ports[port // 8] |= 1 << port % 8

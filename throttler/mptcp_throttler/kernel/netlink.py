@@ -49,7 +49,6 @@ _BATCH = 128  # requests per batch: the receive buffer must hold all acknowledgm
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
-    """Return a netlink attribute, padded to four bytes."""
     length = 4 + len(payload)
     return _ATTRIBUTE.pack(length, kind) + payload + b"\0" * (-length % 4)
 

@@ -168,7 +168,6 @@ class ConnectionTable:
         return [Event(EventKind.SUBFLOW_ACTIVE, subflow.since, token, subflow.four_tuple, detail)]
 
     def remove(self, record: SubflowRecord, time: float, detail: str) -> list[Event]:
-        """Forget the subflow, which has ended. Its connection stays and waits for a join."""
         token, four_tuple = record.token, record.subflow.four_tuple
         del self.subflows[four_tuple]
         self.questions.drop(four_tuple)
@@ -190,7 +189,6 @@ class ConnectionTable:
         return [*events, Event(EventKind.CONNECTION_CLOSED, time, connection.token, None, detail)]
 
     def change(self, record: SubflowRecord, time: float, detail: str, **values: Any) -> list[Event]:
-        """Set attributes of the subflow to *values*."""
         before, record.subflow = record.subflow, replace(record.subflow, **values)
         subflows = self.connections[record.token].subflows
         self._set_subflows(record.token, tuple(record.subflow if each is before else each for each in subflows))

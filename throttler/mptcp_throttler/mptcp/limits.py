@@ -123,7 +123,6 @@ class Shares:
         self.taken += by
 
     def words(self, address: bytes) -> str:
-        """Return in words how many connections the client at *address* has."""
         client = client_of(address)
         held, left = self.held.get(client, 0), self._room - self.taken
         return f"{client_text(client)} has {held:,} connections, and there is room for {left:,} more of all clients"

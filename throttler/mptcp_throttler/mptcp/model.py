@@ -89,7 +89,6 @@ class Segment:
     outgoing: bool | None = None  # whether this host sent the segment; None if unknown (on the loopback interface)
 
     def option(self, kind: type[_Option]) -> _Option | None:
-        """Return the first MPTCP option of that *kind*."""
         return next((option for option in self.options if isinstance(option, kind)), None)
 
 

@@ -38,7 +38,6 @@ class SocketLookupQueue:
         return len(self._first) + len(self._second)
 
     def __contains__(self, four_tuple: FourTuple) -> bool:
-        """Return whether the subflow waits for a look-up."""
         return four_tuple in self._first or four_tuple in self._second
 
     def ask(self, four_tuple: FourTuple, now: float) -> None:
@@ -66,7 +65,6 @@ class SocketLookupQueue:
         return tuple(taken)
 
     def drop(self, four_tuple: FourTuple) -> None:
-        """Cancel the look-up of a subflow that ended."""
         self._first.pop(four_tuple, None)
         self._second.pop(four_tuple, None)
 

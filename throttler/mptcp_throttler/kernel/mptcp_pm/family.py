@@ -178,7 +178,6 @@ class FlagsNote:
             self._left = read_state(self._path) is not None
 
     def write(self) -> None:
-        """Write the note, once. Raises KernelError."""
         if not self._written:
             write_state(self._path, "mptcp-throttler sets backup flags on subflows.\n")
             self._written = True

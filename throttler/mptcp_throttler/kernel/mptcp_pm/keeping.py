@@ -64,7 +64,6 @@ class KeeperConnection:
             return False
 
     def close(self) -> None:
-        """Close the connection; the keeper then acts as if this process had died."""
         self._connection.close()
 
     async def _say(self, message: bytes) -> None:

@@ -121,7 +121,6 @@ class IptablesNetfilter:
         return problems
 
     def _postrouting(self, is_ipv6: bool) -> tuple[Any, list[Any]]:
-        """Return the chain and our rules in it."""
         chain = self._iptc.Chain(_mangle(self._iptc, is_ipv6), "POSTROUTING")
         return chain, [
             rule
@@ -212,7 +211,6 @@ opened = IptablesNetfilter
 
 
 def preview(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
-    """Yield the ipset(8) and iptables(8) commands that make the sets, their rules and *entries*."""
     for port in ownership.listen_ports:
         for version, family, command in ((4, "inet", "iptables-legacy"), (6, "inet6", "ip6tables-legacy")):
             name, small = _set_name(version == 6, port), _small_packets(version)
@@ -265,7 +263,6 @@ def available() -> str | None:
 
 
 def in_use() -> bool:
-    """Return whether sets or rules of ours may exist. Changes nothing."""
     return bool(_registered()) or _has_our_sets()
 
 

@@ -56,8 +56,6 @@ class _Context(ctypes.c_void_p):
 
 
 class LibNftables:
-    """libnftables in the network namespace in which it is opened."""
-
     def __init__(self) -> None:
         NetlinkSocket(NETLINK_NETFILTER).close()  # without nfnetlink in the kernel, the library ends the process
         name = ctypes.util.find_library("nftables")
@@ -80,7 +78,6 @@ class LibNftables:
 
     @property
     def busy(self) -> bool:
-        """Tell whether a call runs in another thread."""
         return self._turn.locked()
 
     def run(self, commands: str, what: str) -> str:

@@ -154,7 +154,6 @@ class HtbTrafficControl:
         self.settled = True
 
     def _gso_wanted(self, link: Link) -> dict[str, int]:
-        """Return the wanted limits of *link*; its present ones before :meth:`want_gso`."""
         if self._gso is None:
             return link.gso
         return {name: self._gso(size) for name, size in self._gso_before(link).items()}
