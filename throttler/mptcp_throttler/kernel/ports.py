@@ -36,11 +36,8 @@ class TrafficControl(Protocol):
         """Apply the settings other than root and classes."""
 
     async def read(self) -> tuple[list[str], dict[int, ClassSpec] | None]:
-        """Return deviations from :meth:`prepare`, as texts, and our leaf classes by minor number.
-
-        A class that is missing or differs on an interface has rate 0. The classes are None if there is no interface, or
-        only left-out ones. Yields to the event loop; changes may happen during the read.
-        """
+        """Return deviations from :meth:`prepare`, as texts, and our leaf classes by minor number, None without an
+        interface. A class that is missing or differs on an interface has rate 0. Yields to the event loop."""
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None: ...
 

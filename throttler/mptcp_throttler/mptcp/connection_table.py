@@ -57,9 +57,8 @@ class SubflowRecord:
 class TimedTable(Generic[K, V]):
     """A mapping ordered by time, oldest first, so that expiry costs O(1) per expired entry.
 
-    Times of different interfaces and of kernel events arrive slightly out of order. To keep the order, an entry gets
-    the latest time seen so far if that is later than its own. If the table has *most* entries, a new entry evicts the
-    oldest.
+    Times arrive slightly out of order. To keep the order, an entry gets the latest time seen so far if that is later
+    than its own. If the table has *most* entries, a new entry evicts the oldest.
     """
 
     def __init__(self, most: float = math.inf) -> None:
@@ -77,8 +76,7 @@ class TimedTable(Generic[K, V]):
         """Add *key*, or move it to the end. Return whether another entry was evicted."""
         if evicts := len(self._entries) >= self._most and key not in self._entries:
             self._entries.popitem(last=False)
-        if time > self._latest:
-            self._latest = time
+        self._latest = max(self._latest, time)
         self._entries[key] = (self._latest, value)
         self._entries.move_to_end(key)
         return evicts

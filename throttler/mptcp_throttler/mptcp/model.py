@@ -36,8 +36,7 @@ LARGEST_TOKEN = 0xFFFFFFFF  # The largest token of a Multipath TCP connection. T
 
 
 class FourTuple(NamedTuple):
-    """A TCP connection, or a path of a tunnel, with the proxy's end first. The local port distinguishes TCP from UDP,
-    because no tunnel has a port at which the proxy listens."""
+    """A TCP connection, or a path of a tunnel, with the proxy's end first. Only TCP has a port of the proxy."""
 
     local: bytes
     local_port: int
@@ -156,11 +155,7 @@ class KernelEvent:
 
 
 class TcpInfo(NamedTuple):
-    """State of one subflow's socket. It has only the needed fields of struct tcp_info (linux/tcp.h), because there may
-    be 20,000 subflows.
-
-    Rates in bits/s, times in microseconds.
-    """
+    """State of one subflow's socket, from struct tcp_info (linux/tcp.h). Rates in bits/s, times in microseconds."""
 
     rtt: int
     mss: int  # bytes per sent segment
@@ -231,8 +226,7 @@ class EventKind(enum.Enum):
     SUBFLOW_CHANGED = "subflow-changed"
     SUBFLOW_CLOSED = "subflow-closed"
     SUBFLOW_EXCESS = "subflow-excess"
-    """The kernel has a subflow beyond the tracked maximum of its connection. It would have no cap: it must be
-    closed."""
+    """The kernel has a subflow beyond the tracked maximum. It would have no cap: it must be closed."""
     CONNECTION_EXCESS = "connection-excess"
     """The subflow's connection exceeds its client's share. Untracked, it would have no cap: it must be closed."""
     JOIN_REFUSED = "join-refused"

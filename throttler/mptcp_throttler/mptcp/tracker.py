@@ -300,17 +300,11 @@ FINISH_STEP: Final = 500
 
 
 class Resync:
-    """Compares the tracker with a dump of the kernel's sockets, in pieces of a few hundred microseconds each::
+    """Compares the tracker with a dump of the kernel's sockets, in pieces of a few hundred microseconds each.
 
-        resync = tracker.begin_resync(time)        # before the first piece is read
-        for piece in dump:
-            events = resync.add(piece)
-        for events in resync.finish():             # only after a complete dump
-            ...
-
+    It begins before the first piece is read, and is finished only after a complete dump: a failed one closes nothing.
     Segments and kernel events may come between any two steps. The dump may or may not show what they change after it
-    began, so it does not override them. A failed dump is not finished, and so closes nothing. A new dump voids one in
-    progress, whose further pieces are ignored.
+    began, so it does not override them. A new dump voids one in progress, whose further pieces are ignored.
     """
 
     def __init__(self, tracker: Tracker, time: float) -> None:

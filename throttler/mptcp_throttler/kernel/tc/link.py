@@ -113,11 +113,8 @@ def set_gso(link: Link, sizes: dict[str, int]) -> None:
 
 
 class Routes:
-    """Looks up egress interfaces, in about 20 µs, in the network namespace in which it is created.
-
-    It serves subflows without captured packets, such as those older than the daemon. A local address may be on several
-    interfaces, so it does not determine one.
-    """
+    """Looks up egress interfaces of subflows without captured packets, such as those older than the daemon, in about
+    20 µs. A local address may be on several interfaces, so it does not determine one."""
 
     def __init__(self, interfaces: Sequence[str]) -> None:
         self._interfaces = interfaces
