@@ -32,8 +32,8 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
         assert len(connection.subflows) <= limits.max_subflows_per_connection
         attached += len(connection.subflows)
         for subflow in connection.subflows:
-            assert table.subflows[subflow.four_tuple] is subflow
-            assert subflow.connection is connection
+            assert table.subflows[subflow.four_tuple].subflow is subflow
+            assert table.subflows[subflow.four_tuple].token == token
     assert attached == size["subflows"]
     holders = Counter(each.holder for each in table.connections.values())
     assert (table.shares.taken, len(table.shares.held)) == (holders.total(), len(holders))

@@ -25,7 +25,6 @@ from mptcp_throttler.mptcp.model import (
     KernelEvent,
     KernelSubflow,
     Segment,
-    SocketDetails,
     TcpInfo,
 )
 from mptcp_throttler.policy.model import Direction
@@ -34,7 +33,7 @@ from mptcp_throttler.shaping.model import Birth, ClassCounters, SocketLimit
 
 PROXY = ip_address("10.77.0.1").packed
 T = TypeVar("T")
-IDLE = TcpInfo(20_000, 1448, 0, 0, 10_000_000, None, 1_000_000, 0)
+IDLE = TcpInfo(20_000, 1448, 0, 0, 10_000_000, None, 1_000_000, 0, 0, 4_000, 3, 1_200, 1, 10)
 
 
 def four_tuple(client: str, port: int = 40_000) -> FourTuple:
@@ -66,9 +65,6 @@ class FakeSockets:
             for each in four_tuples
             if each in self.by_four_tuple
         }
-
-    def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
-        return {each: SocketDetails(4_000, 3, 1_200, 1, 10) for each in four_tuples if each in self.by_four_tuple}
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
         for each in four_tuples:
@@ -162,7 +158,7 @@ class FakePacing(SocketPacing):
     def can_rest(self) -> bool:
         return True
 
-    async def check(self) -> list[str]:
+    def check(self) -> list[str]:
         problems, self.problems = self.problems, []
         return problems
 

@@ -13,13 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mptcp_common.bpf import Map
-from mptcp_throttler.kernel.bpf import BIRTHS, LIMITS, PROGRAMS, Bpf, ProgramConstants
+from mptcp_throttler.kernel.bpf import PROGRAMS, Bpf, ProgramConstants
 
 _MAP_INFO = struct.Struct("=6I16s")
 """The first fields of struct bpf_map_info (linux/bpf.h): type, id, key size, value size, maximum entries, flags, name.
 """
-FOREIGN = {LIMITS: (b"\x07" * 8, b"\1" * 12), BIRTHS: (b"\x80" + bytes(19), b"\1" * 12)}
-"""For each map, an entry that no throttler makes."""
 _TEST_PROGRAM = Path(__file__).parent / "programs/mptcp_test"
 
 

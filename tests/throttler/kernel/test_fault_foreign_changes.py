@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bpf_objects import FOREIGN, detach, numbers, opened_map
+from bpf_objects import detach, numbers
 from faults import GENEROUS, NEVER, Pulse, repair_seconds, traffic
 from throttler_site import EVERYTHING, Site, ask, clients, connected, listening, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
-from mptcp_throttler.kernel.bpf import BIRTHS
 
 pytestmark = pytest.mark.kernel
 
@@ -187,28 +186,6 @@ def detach_program(scene: Scene, place: int) -> tuple[Damage, IsRepaired]:
     return damage, lambda: detached[0] not in (found := numbers(pid, "link")) and len(found) == PROGRAMS
 
 
-def change_entries(
-    scene: Scene, damaged: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]
-) -> tuple[Damage, IsRepaired]:
-    """Return two functions: one changes the map of births as *damaged* says, the other checks that it is restored."""
-    pid = scene.throttler.process.pid
-    with opened_map(pid, BIRTHS) as (bpf, table):
-        before = dict(bpf.entries(table))
-    assert before
-
-    def damage() -> None:
-        with opened_map(pid, BIRTHS) as (bpf, table):
-            wanted = damaged(before)
-            bpf.delete_batch(table, b"".join(before.keys() - wanted.keys()))
-            bpf.update_batch(table, b"".join(wanted), b"".join(wanted.values()))
-
-    def is_repaired() -> bool:
-        with opened_map(pid, BIRTHS) as (bpf, table):
-            return dict(bpf.entries(table)) == before
-
-    return damage, is_repaired
-
-
 def remove_file(path: Path) -> tuple[Damage, IsRepaired]:
     before = path.stat()
     return path.unlink, lambda: path.exists() and stat.S_IFMT(path.stat().st_mode) == stat.S_IFMT(before.st_mode)
@@ -221,13 +198,6 @@ def state_file(scene: Scene, name: str) -> Path:
 WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Damage, IsRepaired]]] = {
     "a BPF program is detached": lambda scene: detach_program(scene, 0),
     "the other BPF program is detached": lambda scene: detach_program(scene, 1),
-    "a BPF map has lost its entries": lambda scene: change_entries(scene, lambda _: {}),
-    "a BPF map has a foreign entry": lambda scene: change_entries(
-        scene, lambda before: before | dict([FOREIGN[BIRTHS]])
-    ),
-    "entries of a BPF map have wrong values": lambda scene: change_entries(
-        scene, lambda before: dict.fromkeys(before, bytes(12))
-    ),
     "the status socket": lambda scene: remove_file(scene.throttler.socket),
     "the file of replaced qdiscs": lambda scene: remove_file(state_file(scene, "replaced.json")),
     "the file of sysctls": lambda scene: remove_file(state_file(scene, "sysctls.json")),

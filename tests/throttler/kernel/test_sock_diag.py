@@ -58,7 +58,7 @@ def test_socket_values_are_those_of_ss(testbed: Testbed, require: Any) -> None:
                     found = {each.four_tuple.remote_port: each for each in diagnostics.subflows()}
                 four_tuples = [each.four_tuple for each in found.values()]
                 absent = four_tuples[0]._replace(remote_port=1)
-                details = {each.remote_port: more for each, more in diagnostics.details([*four_tuples, absent]).items()}
+                looked_up = diagnostics.look_up([*four_tuples, absent])
                 listing = ss_output(proxy)
     diagnostics.close()
     lines = [line for line in listing.replace("\n\t", " ").splitlines() if "bytes_acked" in line]
@@ -79,7 +79,7 @@ def test_socket_values_are_those_of_ss(testbed: Testbed, require: Any) -> None:
         assert subflow.tcp.pacing_rate == pytest.approx(shown("pacing_rate"), abs=8)
         assert subflow.tcp.delivery_rate == pytest.approx(shown("delivery_rate"), abs=8)
         assert (subflow.tcp.not_sent, subflow.tcp.unacked, subflow.tcp.sacked) == (0, 0, 0)
-        more = details[port]
+        more = looked_up[subflow.four_tuple].tcp
         variance = re.search(r"\brtt:[\d.]+/([\d.]+)", line)
         assert variance is not None
         assert more.rtt_variance / 1e3 == pytest.approx(float(variance[1]), abs=0.001)
@@ -87,7 +87,7 @@ def test_socket_values_are_those_of_ss(testbed: Testbed, require: Any) -> None:
         retransmitted = re.search(r"\bretrans:\d+/(\d+)", line)
         assert more.retransmits == (int(retransmitted[1]) if retransmitted else 0)
         assert more.lost == shown("lost")
-    assert details.keys() == found.keys()
+    assert {each.remote_port for each in looked_up} == found.keys()
 
 
 CONNECTIONS = 300

@@ -61,15 +61,6 @@ def bare(frame: bytes) -> bytes:
     return frame[14:]
 
 
-def extended(frame: bytes) -> bytes:
-    """Return an IPv6 frame with hop-by-hop and destination options before TCP, and any other frame unchanged."""
-    if frame[12:14] != b"\x86\xdd":
-        return frame
-    extensions = bytes([60, 0, 1, 4, 0, 0, 0, 0]) + bytes([6, 0, 1, 4, 0, 0, 0, 0])
-    length = int.from_bytes(frame[18:20], "big") + len(extensions)
-    return frame[:18] + length.to_bytes(2, "big") + b"\x00" + frame[21:54] + extensions + frame[54:]
-
-
 def pcap(
     frames: Iterable[Frame], link_type: int = ETHERNET, wrap: Wrap = bytes, snap: int = 65535, big: bool = False
 ) -> bytes:

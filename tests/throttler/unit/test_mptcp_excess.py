@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import struct
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -16,8 +13,7 @@ from hypothesis import strategies as st
 from mptcp_dialogue import ACTIVE, PORT, Host, feed, kinds, kinds_of_events
 from mptcp_invariants import SMALL, check_tables
 
-from mptcp_throttler.kernel.netlink import refusal
-from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelEventKind
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.actions import MOST_LINES, Actions
 
@@ -119,16 +115,20 @@ def test_each_subflow_of_the_kernel_is_tracked_or_reported(
 
 
 class PathManager:
-    def __init__(self, *, refuses: bool = False, in_force: bool = True) -> None:
-        self.closed: list[tuple[int, FourTuple]] = []
+    def __init__(self, *, in_force: bool = True) -> None:
         self.in_force = in_force
-        self.commands = self
-        self._refuses = refuses
 
-    def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
-        if self._refuses:
-            raise refusal(struct.pack("=i", -errno.EINVAL), "close a subflow")
-        self.closed.append((token, four_tuple))
+
+class Sockets:
+    def __init__(self, refusal: str = "") -> None:
+        self.closed: list[FourTuple] = []
+        self._refusal = refusal
+
+    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
+        if self._refusal:
+            return dict.fromkeys(four_tuples, self._refusal)
+        self.closed += four_tuples
+        return {}
 
 
 def excess_events(time: float = 60.0) -> list[Event]:
@@ -137,14 +137,14 @@ def excess_events(time: float = 60.0) -> list[Event]:
     return [replace(event, time=time) for event in events]
 
 
-def closing(manager: PathManager, connections: Mapping[int, Connection] = MappingProxyType({})) -> Actions:
-    return Actions(manager, connections, None, None, None)  # type: ignore[arg-type]
+def closing(sockets: Sockets, *, in_force: bool = True) -> Actions:
+    return Actions(PathManager(in_force=in_force), {}, sockets, None, None)  # type: ignore[arg-type]
 
 
 def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    manager, events = PathManager(), excess_events()
-    closing(manager).close_excess(events, is_dry_run=False)
-    assert manager.closed == [(events[0].token, events[0].four_tuple)]
+    sockets, events = Sockets(), excess_events()
+    closing(sockets).close_excess(events, is_dry_run=False)
+    assert sockets.closed == [events[0].four_tuple]
     (line,) = caplog.records
     assert line.levelno == logging.WARNING
     assert "too many subflows: its connection has 4 others: closed" in line.getMessage()
@@ -152,25 +152,19 @@ def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -
 
 def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.LogCaptureFixture) -> None:
     """Defect: such subflows were closed even in a dry run, or if another program was the user-space path manager."""
-    manager = PathManager(in_force=False)
-    closing(manager).close_excess(excess_events(), is_dry_run=False)
-    assert manager.closed == []
+    sockets = Sockets()
+    closing(sockets, in_force=False).close_excess(excess_events(), is_dry_run=False)
+    assert sockets.closed == []
     (line,) = caplog.records
     assert "too many subflows: its connection has 4 others: left, " in line.getMessage()
     assert line.getMessage().endswith("nothing caps it")
 
 
 def test_refused_closings_are_logged_a_few_times_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    connections = full_connection()[0].connections
-    excess = closing(PathManager(refuses=True), connections)
+    excess = closing(Sockets("close TCP sockets: EPERM"))
     for _ in range(100):
         excess.close_excess(excess_events(), is_dry_run=False)
     assert len(caplog.records) == MOST_LINES
-    assert "EINVAL (Invalid argument); nothing caps it" in caplog.text
+    assert "EPERM; nothing caps it" in caplog.text
     excess.close_excess(excess_events(120.0), is_dry_run=False)
     assert len(caplog.records) == MOST_LINES + 1
-
-
-def test_excess_of_an_ended_connection_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    closing(PathManager(refuses=True)).close_excess(excess_events(), is_dry_run=False)
-    assert not caplog.records

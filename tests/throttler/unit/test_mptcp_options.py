@@ -154,14 +154,6 @@ def test_option_with_an_invalid_length_is_malformed(flags: int, text: str) -> No
     assert option.data == bytes.fromhex(text)
 
 
-def test_transient_checksum_and_no_joins_flags() -> None:
-    assert MpTcprst(1, 0).transient
-    assert not MpTcprst(2, 0).transient
-    assert MpCapable(1, 0x81).checksum_required
-    assert not MpCapable(1, 0x01).checksum_required
-    assert MpCapable(1, 0x21).no_more_joins
-
-
 def test_mptcp_options_are_found_among_others() -> None:
     linux_syn = "020405b4 0402 080a2eae5a4500000000 01 03030a 1e040101"
     assert parse_options(bytes.fromhex(linux_syn), SYN) == (MpCapable(1, 1),)

@@ -144,7 +144,8 @@ class TestQuestions:
         for each in four_tuples(100 * MAX_WAITING):
             questions.ask(each, 0.0)
             questions.drop(each)
-        assert len(questions._heap) <= 2 * BURST + 1
+        assert len(questions) == 0
+        assert questions.pause(0.0) is None
 
 
 @pytest.mark.parametrize("exists", [True, False])

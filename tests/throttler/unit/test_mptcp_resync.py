@@ -292,13 +292,6 @@ class TestInBetween:
         tracker.begin_resync(host.time + 6)
         assert list(steps) == []
 
-    def test_subflow_at_another_port_is_added_after_a_later_piece(self, tracker: Tracker, host: Host) -> None:
-        initial, _, outward = paths_of(host)
-        resync = tracker.begin_resync(host.time)
-        assert resync.add([outward.kernel_subflow()]) == []
-        assert kinds(resync.add([initial.kernel_subflow()])) == [OPENED, ACTIVE]
-        assert kinds(finish(resync)) == [ACTIVE]
-
     def test_missing_subflows_are_closed_in_steps(self, tracker: Tracker) -> None:
         hosts = [Host(f"host {number}") for number in range(10)]
         for number, host in enumerate(hosts):

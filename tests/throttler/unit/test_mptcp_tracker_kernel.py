@@ -197,7 +197,7 @@ class TestResync:
         elsewhere = [
             path.kernel_subflow(four_tuple=path.four_tuple._replace(local_port=45678)) for path in (known, foreign)
         ]
-        assert kinds(tracker.resync([*elsewhere, initial.kernel_subflow()], host.time)) == [OPENED, ACTIVE, ACTIVE]
+        assert kinds(tracker.resync([initial.kernel_subflow(), *elsewhere], host.time)) == [OPENED, ACTIVE, ACTIVE]
         assert list(tracker.connections) == [host.token]
 
     def test_resync_prevents_live_subflows_from_expiring_as_idle(self, tracker: Tracker, host: Host) -> None:

@@ -205,6 +205,21 @@ def test_refused_births_are_logged_once_and_written_again_later(scene: Scene, ca
     asyncio.run(reload())
 
 
+def test_refused_clients_are_written_again_by_the_next_comparison(scene: Scene) -> None:
+    async def scenario() -> None:
+        await scene.paced.set_births(prefixes(1))
+        scene.kernel.refusal = "the BPF map is full"
+        scene.remember_clients(1)
+        scene.kernel.refusal = ""
+        scene.kernel.take_calls()
+        await scene.paced.verify()
+        assert [set(changes) for changes in scene.kernel.take_calls()] == [{client(0)}]
+        await scene.paced.verify()
+        assert scene.kernel.take_calls() == []
+
+    asyncio.run(scenario())
+
+
 NETWORKS = st.sampled_from([client(0), client(1), *prefixes(3)])
 STEPS = st.lists(
     st.one_of(

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from fakes import FakeNetfilter, FakeTrafficControl
 
-from mptcp_common.bpf import Map
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import sysctl
-from mptcp_throttler.kernel.bpf import MirroredMap
 from mptcp_throttler.kernel.sysctl import NOTE, OwnedSysctls
 from mptcp_throttler.runtime import reconcile
 from mptcp_throttler.runtime.component import Component
@@ -150,53 +148,6 @@ def test_component_that_cannot_repair_does_not_prevent_the_others(
         assert await monitor.verify()
 
     asyncio.run(scenario())
-
-
-class FakeMap:
-    """A map in a dictionary, instead of libbpf's."""
-
-    def __init__(self) -> None:
-        self.content: dict[bytes, bytes] = {}
-        self.full = False
-        self.reading: Callable[[], None] = lambda: None
-
-    def update_batch(self, table: Map, keys: bytes, values: bytes) -> None:
-        if self.full:
-            raise KernelError("full")
-        self.content.update({keys[at : at + 1]: values[at : at + 1] for at in range(len(keys))})
-
-    def delete_batch(self, table: Map, keys: bytes) -> None:
-        for at in range(len(keys)):
-            self.content.pop(keys[at : at + 1], None)
-
-    def entries(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
-        yield from list(self.content.items())
-        self.reading()
-
-
-def test_comparison_restores_the_content_of_a_map() -> None:
-    bpf = FakeMap()
-    mirrored = MirroredMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
-    mirrored.update({b"a": b"1", b"b": b"2", b"c": b"3"})
-    assert asyncio.run(mirrored.check()) == 0
-    bpf.content = {b"a": b"1", b"b": b"9", b"x": b"7"}
-    assert asyncio.run(mirrored.check()) == 3
-    assert bpf.content == {b"a": b"1", b"b": b"2", b"c": b"3"}
-    # A change during the reading is not treated as damage.
-    bpf.reading = lambda: (mirrored.update({b"d": b"4"}), mirrored.delete([b"a"]))  # type: ignore[assignment, func-returns-value]
-    assert asyncio.run(mirrored.check()) == 0
-    assert bpf.content == {b"b": b"2", b"c": b"3", b"d": b"4"}
-
-
-def test_refused_entry_is_set_by_the_next_comparison() -> None:
-    bpf = FakeMap()
-    mirrored = MirroredMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
-    bpf.full = True
-    with pytest.raises(KernelError):
-        mirrored.update({b"a": b"1"})
-    bpf.full = False
-    assert asyncio.run(mirrored.check()) == 1
-    assert bpf.content == {b"a": b"1"}
 
 
 def test_sysctls_and_their_file_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

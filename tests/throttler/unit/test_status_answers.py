@@ -17,7 +17,6 @@ from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scen
 
 from mptcp_common import status_client
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.mptcp.connection_table import ConnectionRecord
 from mptcp_throttler.mptcp.model import Connection
 from mptcp_throttler.runtime.answers.summary import MAX_BUDGETS, MAX_CLASSES
 from mptcp_throttler.shaping.model import ClassCounters
@@ -80,15 +79,14 @@ async def test_summary_reads_no_connection(tmp_path: Path) -> None:
     for number in range(20):
         kernel.sockets.connect(number + 1, f"10.1.0.{number // 2}", f"10.2.0.{number // 2}", port=40_000 + number)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        read_tokens = list[int]()
-        snapshot = ConnectionRecord.snapshot
+        read_tokens = set[int]()
 
-        def noted(record: ConnectionRecord) -> Connection:
-            read_tokens.append(record.token)
-            return snapshot(record)
+        def noted(connection: Connection, name: str) -> Any:
+            read_tokens.add(object.__getattribute__(connection, "token"))
+            return object.__getattribute__(connection, name)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ConnectionRecord, "snapshot", noted)
+            patch.setattr(Connection, "__getattribute__", noted)
             found = scene.ask(query="summary")
             assert not read_tokens, "a summary must not depend on the number of connections"
             assert len(scene.ask(query="connections")["connections"]) == len(read_tokens) == 20
@@ -317,7 +315,7 @@ async def test_values_that_the_kernel_does_not_give_are_null(tmp_path: Path) -> 
         def refused(four_tuples: object) -> NoReturn:
             raise KernelError("look up TCP sockets: refused")
 
-        kernel.sockets.details = refused  # type: ignore[method-assign]
+        kernel.sockets.look_up = refused  # type: ignore[method-assign]
         (found,) = scene.ask(query="connections")["connections"]
         assert [each["rtt"] for each in found["subflows"]] == [None, None]
         assert [each["rate"] for each in found["subflows"]] == [5_000_000, None]

@@ -6,32 +6,25 @@
 No process has a descriptor of a subflow's socket, and options of an MPTCP socket apply to all its subflows. A BPF
 *sock_ops* program can set options on one subflow: SO_MAX_PACING_RATE and SO_SNDBUF (socket(7)), TCP_NOTSENT_LOWAT
 (tcp(7)). The kernel calls it on every round trip of connections to the proxy's ports; it looks up the socket's cookie
-in our map and sets the limits found. A limit applies one round trip later, or with the next data if nothing is in
-flight.
-
-A socket requests these calls, permanently, if such a program runs in this network namespace when it is accepted. Older
-connections cannot be limited (``tcp.max_pacing_rate`` of socket diagnostics shows which can). The program ends with the
-process; the limits stay until they are lifted or the sockets close.
+in our map and sets the limits found. If nothing is in flight, a limit applies with the next data. Only sockets accepted
+while the program runs request these calls. The program ends with the process; the limits stay.
 
 A second program, an iterator, also reaches sockets that send nothing: to lift limits, and to set rate 0, at which a
 subflow rests. It needs Linux 5.16 and CAP_PERFMON.
 
 Send buffers only grow, and only on Linux 6.1 or later, which reports the present size. The kernel immediately adds them
-to the connection's buffer (subflow_write_space, net/mptcp/subflow.c). net.core.wmem_max limits half a send buffer; if
-that is too small, none is set.
+to the connection's buffer (subflow_write_space, net/mptcp/subflow.c). net.core.wmem_max limits half a send buffer.
 
 An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it, only while a subflow retransmits: otherwise
-data of a vanished client would wait for 15 minutes. It is not set on an idle subflow, where it would replace the number
-of unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c), nor while the client's window is closed: Squid ends
-a paused download.
+data of a vanished client would wait for 15 minutes. On an idle subflow it would replace the number of unanswered probes
+(tcp_keepalive_timer(), net/ipv4/tcp_timer.c); while the client's window is closed, Squid itself ends a paused download.
 
 A second map gives initial options by client prefix (longest match) when a subflow is accepted. So even before the first
 sample, little data waits on a subflow that will have a cap, and its first segments are few and use the cap's HTB class
 (SO_PRIORITY, tc-htb(8)). The program clears the class after some segments; by then, the subflow's netfilter entry
 exists if it needs one. It raises the small TCP_NOTSENT_LOWAT after much data without a limit, or a subflow without a
 verdict would stay slow. Under a very low cap a join rests (rate 0) from its acceptance, because the scheduler would
-give it 32 kB at a time at first. The first subflow never rests, because no other would carry its data. Plain TCP is not
-changed.
+give it 32 kB at a time at first. The first subflow never rests, because no other would carry its data.
 
 A third program puts the counters of a closing connection into a map: a dump does not show sockets that closed since the
 last one.
@@ -45,7 +38,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Network
@@ -54,7 +47,6 @@ from pathlib import Path
 from mptcp_common import bpf
 from mptcp_common.bpf import Map
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import ClosedSocket, mapped, unmap
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.shaping.model import MAX_ENTRIES, Birth, Ownership, SocketLimit
@@ -99,16 +91,15 @@ class SocketPacing:
         self._iterator: int | None = None
         self._bpf = Bpf()
         try:
-            limits = self._bpf.hash_map(LIMITS, _COOKIE.size, _LIMIT.size, MAX_ENTRIES)
-            births = self._bpf.prefix_map(BIRTHS, _PREFIX.size, _BIRTH.size, MAX_PREFIXES)
-            self._limits, self._births = MirroredMap(self._bpf, limits), MirroredMap(self._bpf, births)
-            self._maps = {"limits": limits, "births": births}
+            self._limits = self._bpf.hash_map(LIMITS, _COOKIE.size, _LIMIT.size, MAX_ENTRIES)
+            self._births = self._bpf.prefix_map(BIRTHS, _PREFIX.size, _BIRTH.size, MAX_PREFIXES)
+            maps = {"limits": self._limits, "births": self._births}
             try:
-                self._bpf.attach_sock_ops(LIMITS, self._constants, self._maps)
+                self._bpf.attach_sock_ops(LIMITS, self._constants, maps)
             except KernelError as error:
                 # Before Linux 5.19 a program cannot distinguish a subflow from plain TCP.
                 self._constants = replace(self._constants, births=False)
-                self._bpf.attach_sock_ops(LIMITS, self._constants, self._maps)
+                self._bpf.attach_sock_ops(LIMITS, self._constants, maps)
                 log.warning("%s; short downloads under a cap use the other paths less", error)
         except BaseException:
             self.close()
@@ -119,26 +110,21 @@ class SocketPacing:
         if not self._constants.births:
             return False
         given = {_prefix(each): _options(birth) for each, birth in changes.items() if birth is not None}
-        self._births.update({key: value for key, value in given.items() if self._births.get(key) != value})
-        self._births.delete([_prefix(each) for each, birth in changes.items() if birth is None])
+        self._bpf.update_batch(self._births, b"".join(given), b"".join(given.values()))
+        self._bpf.delete_batch(self._births, b"".join(_prefix(each) for each in changes if changes[each] is None))
         return True
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         """Set limits, which apply about one round trip later. The map keeps them until :meth:`forget`."""
-        self._limits.update({_COOKIE.pack(each): _LIMIT.pack(*_value(limits[each], self._most)) for each in limits})
+        values = b"".join(_LIMIT.pack(*_value(each, self._most)) for each in limits.values())
+        self._bpf.update_batch(self._limits, b"".join(map(_COOKIE.pack, limits)), values)
 
     def forget(self, cookies: Iterable[int]) -> None:
         """Remove the limits of sockets from the map; the options that are already set on the sockets stay."""
-        self._limits.delete([_COOKIE.pack(each) for each in cookies])
+        self._bpf.delete_batch(self._limits, b"".join(map(_COOKIE.pack, cookies)))
 
-    async def check(self) -> list[str]:
-        """Repair programs and maps that differ from what was set; return the differences as texts."""
-        problems = self._bpf.put_right()
-        for name, known in {LIMITS: self._limits, BIRTHS: self._births}.items():
-            wrong = await known.check()
-            if wrong:
-                problems.append(f"{wrong} entries of the BPF map {name} were not as we left them")
-        return problems
+    def check(self) -> list[str]:
+        return self._bpf.put_right()
 
     def limit_at_once(self) -> bool:
         """Apply the map to all sockets and clear their initial classes; return False if unsupported.
@@ -165,7 +151,7 @@ class SocketPacing:
 
     def _open_iterator(self) -> int:
         if self._iterator is None:
-            self._iterator = self._bpf.tcp_iterator(ALL_SOCKETS, self._constants, {"limits": self._maps["limits"]})
+            self._iterator = self._bpf.tcp_iterator(ALL_SOCKETS, self._constants, {"limits": self._limits})
         return self._iterator
 
     def close(self) -> None:
@@ -189,7 +175,6 @@ def largest_send_buffer() -> int:
 
 
 def _value(limit: SocketLimit, most: int) -> tuple[int, int, int]:
-    """Return the map value of *limit*; *most* limits the send buffer, bytes."""
     rate, not_sent, send_buffer = limit.rate, limit.not_sent, limit.send_buffer
     return (
         UNLIMITED if rate is None else min(UNLIMITED - 1, -(-rate // 8)),
@@ -232,7 +217,6 @@ class SocketMeter:
             yield ClosedSocket(_COOKIE.unpack(key)[0], (remote, port, local_port), acked, received)
 
     def check(self) -> list[str]:
-        """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
         return self._bpf.put_right()
 
     def close(self) -> None:
@@ -258,7 +242,6 @@ class ProgramConstants:
     births: bool = False  # whether subflows get initial options on acceptance
 
     def packed(self) -> bytes:
-        """Return struct settings. Raises KernelError."""
         ports = bytearray(1 << 13)
         for port in self.ports:
             ports[port // 8] |= 1 << port % 8
@@ -331,51 +314,6 @@ class Bpf(bpf.Bpf):
     def _load(self, program: str, constants: ProgramConstants, maps: Mapping[str, Map]) -> int:
         (descriptor,) = self.load(PROGRAMS / f"{program}.o", constants.packed(), maps, PROGRAMS / "build").values()
         return descriptor
-
-
-class MirroredMap:
-    """A map and a copy of its wanted entries, because other programs may change the map. Methods raise KernelError."""
-
-    def __init__(self, loaded: Bpf, table: Map) -> None:
-        self._bpf = loaded
-        self._table = table
-        self._wanted: dict[bytes, bytes] = {}
-        self._touched: set[bytes] | None = None  # keys changed since the current comparison began; None without one
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._wanted.get(key)
-
-    def update(self, entries: Mapping[bytes, bytes]) -> None:
-        """Set entries; :meth:`check` retries those that the kernel refuses."""
-        self._wanted.update(entries)
-        self._touch(entries)
-        self._bpf.update_batch(self._table, b"".join(entries), b"".join(entries.values()))
-
-    def delete(self, keys: Collection[bytes]) -> None:
-        """Delete keys; ignore unknown ones."""
-        for key in keys:
-            self._wanted.pop(key, None)
-        self._touch(keys)
-        self._bpf.delete_batch(self._table, b"".join(keys))
-
-    async def check(self) -> int:
-        """Compare the map with the wanted entries and repair it; return how many entries differed."""
-        self._touched = touched = set[bytes]()
-        try:
-            found = {key: value async for key, value in in_turns(self._bpf.entries(self._table))}
-            wanted = in_turns(list(self._wanted.items()))
-            wrong = {key: value async for key, value in wanted if found.pop(key, None) != value}
-        finally:
-            self._touched = None
-        wrong = {key: value for key, value in wrong.items() if key not in touched}
-        foreign = [key for key in found if key not in self._wanted and key not in touched]
-        self._bpf.update_batch(self._table, b"".join(wrong), b"".join(wrong.values()))
-        self._bpf.delete_batch(self._table, b"".join(foreign))
-        return len(wrong) + len(foreign)
-
-    def _touch(self, keys: Iterable[bytes]) -> None:
-        if self._touched is not None:
-            self._touched.update(keys)
 
 
 def _open_cgroup_root() -> int:

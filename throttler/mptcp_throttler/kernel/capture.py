@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Capture of MPTCP signalling on one interface, through Scapy's link-layer socket. packet(7), pcap-filter(7).
 
-The kernel filter passes SYN, RST, third ACKs with MP_JOIN, and MP_FASTCLOSE. It also passes ADD_ADDR and MP_PRIO, whose
-subtypes share their bits, but never DSS (data). It expects the option where stacks put it: first, after two NOPs, or
-after a timestamp or SACK. It compares these preceding bytes too; otherwise one data segment in 80 would match by a byte
-of its timestamp. An IPv6 segment with extension headers is not captured; the kernel's events still report its subflow.
+The kernel filter passes SYN, RST, third ACKs with MP_JOIN, and MP_FASTCLOSE, also ADD_ADDR and MP_PRIO, whose subtypes
+share their bits, but never DSS (data). It expects the option where stacks put it: first, after two NOPs, or after a
+timestamp or SACK. It compares these preceding bytes too; otherwise one data segment in 80 would match by a byte of its
+timestamp. It passes incoming frames to a listening port and outgoing ones from it. Loopback delivers each frame in both
+directions; only the incoming one is read.
 
-The filter passes incoming frames to a listening port and outgoing ones from it; an incoming frame from a listening port
-comes from another host, and is dropped. Loopback delivers each frame in both directions; only the incoming one is read.
-
-The socket has protocol 0 (packet(7)) until filter and buffer are set; otherwise it would receive frames of other
-interfaces, and the kernel would count overflows of the small buffer as dropped.
+The socket has protocol 0 until filter and buffer are set; otherwise it would receive frames of other interfaces, and
+the kernel would count overflows of the small buffer as dropped.
 """
 
 from __future__ import annotations

@@ -29,10 +29,9 @@ from mptcp_throttler.shaping.model import FIRST_MINOR, UPLOAD_DEVICE, Ownership,
 
 _LO = 1  # index of the loopback interface, the only interface of a fresh namespace
 _OURS = Ownership()
+_TARGET = Target(FIRST_MINOR, _OURS.mark_of_rule(0))
 _ENTRIES = {
-    FourTuple(ip_address(local).packed, _OURS.listen_ports[0], ip_address(remote).packed, 50000): Target(
-        FIRST_MINOR, _OURS.mark_of_rule(0)
-    )
+    FourTuple(ip_address(local).packed, _OURS.listen_ports[0], ip_address(remote).packed, 50000): _TARGET
     for local, remote in (("192.0.2.1", "198.51.100.1"), ("2001:db8::1", "2001:db8:1::1"))
 }
 """One entry per address family, with addresses from documentation networks."""

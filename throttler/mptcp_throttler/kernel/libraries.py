@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The adapters' libraries, loaded without their unused parts, which saves 35 MB of resident memory.
 
-``import pyroute2`` loads all its modules, including a database. python-iptables loads setuptools to find one directory,
-and also works without setuptools. Scapy loads the names of all network card vendors. Other importers in this process
-get the complete libraries, except for Scapy's vendor names. An already loaded library stays as it is.
+``import pyroute2`` loads a database too, python-iptables setuptools (to find one directory), and Scapy the names of all
+network card vendors. Other importers in this process get the complete libraries, except for Scapy's vendor names.
 """
 
 from __future__ import annotations

@@ -49,7 +49,6 @@ _BATCH = 128  # requests per batch: the receive buffer must hold all acknowledgm
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
-    """Return a netlink attribute, padded to four bytes."""
     length = 4 + len(payload)
     return _ATTRIBUTE.pack(length, kind) + payload + b"\0" * (-length % 4)
 
@@ -82,10 +81,8 @@ def integer(value: bytes) -> int:
 def listen(
     protocol: int, groups: Iterable[int], what: str, *, buffer: int = 0, drops: Sequence[tuple[int, int, int, int]] = ()
 ) -> socket.socket:
-    """Return a non-blocking socket that is in multicast *groups*, with a receive buffer of *buffer* bytes (0: default).
-
-    *drops* is a classic BPF program of struct sock_filter (linux/filter.h) for unwanted messages. Raises KernelError.
-    """
+    """Return a non-blocking socket in multicast *groups*, with a receive buffer of *buffer* bytes (0: default). *drops*
+    is a classic BPF program (linux/filter.h) for unwanted messages. Raises KernelError."""
     netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
         if buffer:

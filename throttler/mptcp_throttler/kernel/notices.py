@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Kernel notifications about other programs' changes: rtnetlink(7) groups TC and LINK, nfnetlink group NFTABLES.
 
-Each message has the port id of the netlink socket that made the change, which distinguishes our own changes. Our
-adapters' sockets have special port ids (``netlink.OUR_PORTS``), which a socket filter drops in the kernel; those of
-libnftables are looked up in /proc. Other programs' port ids are mostly their process ids, so the log can name the
-process. The kernel does not notify of changes to ipset, legacy iptables and sysctls, which are therefore polled.
+Each message has the port id of the netlink socket that made the change. Our adapters' sockets have special port ids
+(``netlink.OUR_PORTS``), which a socket filter drops in the kernel; those of libnftables are looked up in /proc. Other
+programs' port ids are mostly their process ids, so the log can name the process. The kernel does not notify of changes
+to ipset, legacy iptables and sysctls, which are therefore polled.
 """
 
 from __future__ import annotations

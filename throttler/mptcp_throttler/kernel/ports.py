@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails, Sockets
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.shaping.model import ClassSpec, Target
 
 
@@ -36,11 +36,8 @@ class TrafficControl(Protocol):
         """Apply the settings other than root and classes."""
 
     async def read(self) -> tuple[list[str], dict[int, ClassSpec] | None]:
-        """Return deviations from :meth:`prepare`, as texts, and our leaf classes by minor number.
-
-        A class that is missing or differs on an interface has rate 0. The classes are None if there is no interface, or
-        only left-out ones. Yields to the event loop; changes may happen during the read.
-        """
+        """Return deviations from :meth:`prepare`, as texts, and our leaf classes by minor number, None without an
+        interface. A class that is missing or differs on an interface has rate 0. Yields to the event loop."""
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None: ...
 
@@ -84,9 +81,6 @@ class KernelSockets(Protocol):
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         """Return the subflows that have a socket."""
-
-    def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
-        """Return the values that samples omit, for the subflows that have a socket."""
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
         """Close the subflows that have a socket, at both ends. Return those that stay open, with the reason."""

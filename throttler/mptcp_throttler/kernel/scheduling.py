@@ -2,16 +2,13 @@
 """Processor scheduling, and when the event loop yields. sched(7), setpriority(2).
 
 A joining subflow must not wait behind the proxy's transfers. A nice value does not suffice: the running process first
-uses up its slice of some milliseconds. So the event loop, which has little to do, has real-time priority. Even if it is
-busy, ordinary processes get at least as much time as if the loop had nice -20 instead: the kernel reserves 50 ms of
-each second for them, against 11 ms for one process of nice 0. The kernel would take these 50 ms in one piece and block
-the loop (``kernel.sched_rt_runtime_us``; since Linux 6.12 its deadline server), so the loop rests by itself, a few
-milliseconds at a time.
+uses up its slice of some milliseconds. So the event loop, which has little to do, has real-time priority. The kernel
+reserves 50 ms of each second for ordinary processes, but takes them in one piece (``kernel.sched_rt_runtime_us``; since
+Linux 6.12 its deadline server), so the loop rests by itself, a few milliseconds at a time.
 
-All other processes and threads that we start are ordinary: workers and status copies may compute for long and must not
-alternate with the loop. But they must not starve: the loop waits for a worker that holds Python's lock, so workers get
-nice -20, and a client waits for a status copy. With autogroup, nice values count only within a session and sessions get
-equal shares, so our session gets the same nice value.
+All other processes and threads that we start are ordinary, because they may compute for long. But they must not starve:
+the loop waits for a worker that holds Python's lock, so workers get nice -20. With autogroup, nice values count only
+within a session and sessions get equal shares, so our session gets the same nice value.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The state directory: files about the state to restore, and locks that allow only one daemon at a time.
 
-Only files that no other user can write are trusted. A file must be regular, have one hard link, and belong to root, the
-throttler's user or the current user; no other user may write to it or to the directory. Symbolic links below the
-directory are not followed. open(2). Files that root writes are given to the directory's owner, who must be able to
-rewrite them.
+A file is trusted if it is regular, has one hard link, and belongs to root, the throttler's user or the current user,
+and if no other user can write to it or to the directory. Symbolic links below the directory are not followed. open(2).
+Files that root writes are given to the directory's owner, who must be able to rewrite them.
 
 Two locks end with their holder. One is on a file. The other is an abstract unix(7) address, one per network namespace:
 a daemon with another state directory would use the same names for sets, tables and classes. Every user can take such an

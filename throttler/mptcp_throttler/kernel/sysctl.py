@@ -69,7 +69,6 @@ class OwnedSysctls:
         return problems
 
     def restore(self) -> None:
-        """Restore all. Raises KernelError."""
         self.hold({})
 
     def _read_note(self) -> dict[str, str]:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's connections by token and subflows by four-tuple, within the limits.
 
-A connection without a subflow is also in ``lingering``. It keeps its place and counts against its client's share, so
+A connection without a subflow is also in ``lingering``: it keeps its place and counts against its client's share, so
 that a roaming client can join it again. It is dropped early only for another connection of the same client.
 
-Records are mutable and are not passed to other modules. Readers get the frozen :class:`~.model.Connection` and
-:class:`~.model.Subflow`. These snapshots are made when they are first read, and kept until the next change.
+Readers get the frozen :class:`~.model.Connection` and :class:`~.model.Subflow`: a change replaces them.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from mptcp_common.clients import client_of
 from mptcp_throttler.mptcp.limits import Shares, TrackerCounters, TrackerLimits
@@ -24,7 +23,6 @@ from mptcp_throttler.mptcp.questions import SocketLookupQueue
 
 EXPIRY_STEP: Final = 1_000  # maximum entries per table that one ``expire`` call checks or forgets, in about 10 ms
 MAX_DUMP_SECONDS: Final = 120.0  # a dump that takes longer counts as failed: ended subflows are not kept for it
-MAX_LOCALS: Final = 256  # Maximum number of cached local ends, which subflows share. The proxy has few.
 
 KernelRecord = KernelEvent | KernelSubflow
 K = TypeVar("K", bound=Hashable)
@@ -32,72 +30,35 @@ V = TypeVar("V")
 
 
 @dataclass(slots=True, eq=False)
-class ConnectionRecord:
-    """One connection of the kernel."""
+class SubflowRecord:
+    """One subflow of the kernel, and when it was seen."""
 
     token: int
-    since: float
-    seen_from_start: bool
-    holder: bytes
-    """The client against whose share the connection counts (:class:`~.limits.Shares`)."""
-    subflows: list[SubflowRecord] = field(default_factory=list)  # oldest first; they are few, so a list is fast enough
-    kept: Connection | None = None  # the snapshot of the connection, if it was read since the last change
-
-    def snapshot(self) -> Connection:
-        if self.kept is None:
-            subflows = tuple(subflow.snapshot() for subflow in self.subflows)
-            self.kept = Connection(self.token, subflows, self.since, self.seen_from_start)
-        return self.kept
-
-
-@dataclass(slots=True, eq=False)
-class SubflowRecord:
-    """One subflow of the kernel."""
-
-    four_tuple: FourTuple
-    connection: ConnectionRecord
-    initial: bool
-    local_id: int | None
-    remote_id: int | None
-    backup: bool
-    since: float
-    prioritised: float  # when the kernel last reported ``backup``
+    subflow: Subflow
+    prioritised: float  # when the kernel last reported the backup flag
     last_seen: float
-    interface: str | None = None
     listed: int = 0  # number of the latest dump that listed it
-    kept: Subflow | None = None
 
     def touch(self, time: float) -> None:
-        """Note that the subflow was seen. This does not invalidate the snapshot."""
-        if time > self.last_seen:
-            self.last_seen = time
+        self.last_seen = max(self.last_seen, time)
 
     def agrees_with(self, entry: KernelSubflow) -> bool:
         """Return whether *entry*, a socket with this four-tuple, has no news except that the subflow still exists."""
+        known = self.subflow
         return (
-            self.connection.token == entry.token
-            and self.initial is entry.initial
-            and self.backup is entry.backup
-            and (entry.remote_id is None or entry.remote_id == self.remote_id)
-            and (entry.local_id is None or entry.local_id == self.local_id)
+            self.token == entry.token
+            and known.initial is entry.initial
+            and known.backup is entry.backup
+            and (entry.remote_id is None or entry.remote_id == known.remote_id)
+            and (entry.local_id is None or entry.local_id == known.local_id)
         )
-
-    def changed(self) -> None:
-        self.kept = self.connection.kept = None
-
-    def snapshot(self) -> Subflow:
-        if self.kept is None:
-            ids = self.local_id, self.remote_id
-            self.kept = Subflow(self.four_tuple, self.initial, *ids, self.backup, self.interface, self.since)
-        return self.kept
 
 
 class TimedTable(Generic[K, V]):
     """A mapping ordered by time, oldest first, so that expiry costs O(1) per expired entry.
 
-    Times of different interfaces and of kernel events arrive slightly out of order. To keep the order, an entry gets
-    the latest time seen so far if that is later than its own. If the table has *most* entries, a new entry evicts the
-    oldest.
+    Times arrive slightly out of order. To keep the order, an entry gets the latest time seen so far if that is later
+    than its own. If the table has *most* entries, a new entry evicts the oldest.
     """
 
     def __init__(self, most: float = math.inf) -> None:
@@ -115,8 +76,7 @@ class TimedTable(Generic[K, V]):
         """Add *key*, or move it to the end. Return whether another entry was evicted."""
         if evicts := len(self._entries) >= self._most and key not in self._entries:
             self._entries.popitem(last=False)
-        if time > self._latest:
-            self._latest = time
+        self._latest = max(self._latest, time)
         self._entries[key] = (self._latest, value)
         self._entries.move_to_end(key)
         return evicts
@@ -143,19 +103,19 @@ class TimedTable(Generic[K, V]):
         return sum(1 for _ in self.pop_until(time))
 
 
-class IdleConnections(TimedTable[int, ConnectionRecord]):
+class IdleConnections(TimedTable[int, Connection]):
     """Connections without a subflow, which wait for a join: by token, oldest first."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.of_client: dict[bytes, dict[int, ConnectionRecord]] = {}
+        self.of_client: dict[bytes, dict[int, Connection]] = {}
         """The same connections by client whose share they count against, oldest first."""
 
-    def put(self, key: int, value: ConnectionRecord, time: float) -> bool:
+    def put(self, key: int, value: Connection, time: float) -> bool:
         self.of_client.setdefault(value.holder, {})[key] = value
         return super().put(key, value, time)
 
-    def pop(self, key: int) -> ConnectionRecord | None:
+    def pop(self, key: int) -> Connection | None:
         connection = super().pop(key)
         if connection is not None:
             others = self.of_client[connection.holder]
@@ -175,7 +135,7 @@ class ConnectionTable:
         self.shares = Shares(limits.max_connections)
         self.questions = SocketLookupQueue()
         self.subflows: dict[FourTuple, SubflowRecord] = {}
-        self.connections: dict[int, ConnectionRecord] = {}
+        self.connections: dict[int, Connection] = {}
         self.lingering = IdleConnections()
         self.ended: TimedTable[FourTuple | int, float] = TimedTable(limits.max_remembered)
         """When recent subflows (by four-tuple) and connections (by token) ended: an older dump may still list them."""
@@ -186,7 +146,6 @@ class ConnectionTable:
         self.dumps_wanted = self.dumps_served = 0
         """Number of requests for a dump, and number of these that a complete dump has served. A dump serves only
         requests made before it began."""
-        self._locals: dict[tuple[bytes, int], tuple[bytes, int]] = {}
         self._idle_checks: Iterator[SubflowRecord] = iter(())
 
     # Subflows and connections
@@ -195,63 +154,50 @@ class ConnectionTable:
         """Add the connection *token*, first known by *four_tuple*. Its client must have room in its share."""
         self.counters.connections_opened += 1
         holder = self.shares.take(four_tuple.remote)
-        self.connections[token] = ConnectionRecord(token, time, seen_from_start, holder)
+        self.connections[token] = Connection(token, (), time, seen_from_start, holder)
         return [Event(EventKind.CONNECTION_OPENED, time, token, four_tuple)]
 
-    def add(self, four_tuple: FourTuple, told: KernelRecord, initial: bool, time: float, detail: str) -> list[Event]:
-        """Track a new subflow of a tracked connection. No tracked subflow may have the same *four_tuple*."""
-        local, local_port, remote, remote_port = four_tuple
-        if (local, local_port) not in self._locals and len(self._locals) >= MAX_LOCALS:
-            self._locals.clear()
-        shared = self._locals.setdefault((local, local_port), (local, local_port))
-        ends = FourTuple(*shared, remote, remote_port)
-        connection, unknown = self.connections[told.token], 0 if initial else None
-        subflow = SubflowRecord(
-            ends,
-            connection,
-            initial,
-            unknown if told.local_id is None else told.local_id,
-            unknown if told.remote_id is None else told.remote_id,
-            told.backup,
-            since=time,
-            prioritised=time,
-            last_seen=time,
-        )
-        self.subflows[ends] = subflow
-        connection.subflows.append(subflow)
-        subflow.changed()
-        self.lingering.pop(connection.token)
+    def add(self, subflow: Subflow, token: int, detail: str) -> list[Event]:
+        """Track a new subflow of a tracked connection. No tracked subflow may have the same four-tuple."""
+        self.subflows[subflow.four_tuple] = SubflowRecord(token, subflow, subflow.since, subflow.since)
+        self._set_subflows(token, (*self.connections[token].subflows, subflow))
+        self.lingering.pop(token)
         self.counters.subflows_activated += 1
-        return [self._event(EventKind.SUBFLOW_ACTIVE, subflow, time, detail)]
+        return [Event(EventKind.SUBFLOW_ACTIVE, subflow.since, token, subflow.four_tuple, detail)]
 
-    def remove(self, subflow: SubflowRecord, time: float, detail: str) -> list[Event]:
-        """Forget *subflow*, which has ended. Its connection stays and waits for a join."""
-        connection, four_tuple = subflow.connection, subflow.four_tuple
-        self.subflows.pop(four_tuple)
+    def remove(self, record: SubflowRecord, time: float, detail: str) -> list[Event]:
+        token, four_tuple = record.token, record.subflow.four_tuple
+        del self.subflows[four_tuple]
         self.questions.drop(four_tuple)
         self.ended.put(four_tuple, time, time)
-        connection.subflows.remove(subflow)
-        subflow.changed()
-        if not connection.subflows:
-            self.lingering.put(connection.token, connection, time)
+        others = tuple(each for each in self.connections[token].subflows if each is not record.subflow)
+        self._set_subflows(token, others)
+        if not others:
+            self.lingering.put(token, self.connections[token], time)
         self.counters.subflows_closed += 1
-        return [self._event(EventKind.SUBFLOW_CLOSED, subflow, time, detail)]
+        return [Event(EventKind.SUBFLOW_CLOSED, time, token, four_tuple, detail)]
 
-    def close(self, connection: ConnectionRecord, time: float, detail: str) -> list[Event]:
-        events = [event for each in list(connection.subflows) for event in self.remove(each, time, detail)]
+    def close(self, connection: Connection, time: float, detail: str) -> list[Event]:
+        records = [self.subflows[each.four_tuple] for each in connection.subflows]
+        events = [event for each in records for event in self.remove(each, time, detail)]
         del self.connections[connection.token]
         self.lingering.pop(connection.token)
         self.shares.give_back(connection.holder)
         self.counters.connections_closed += 1
         return [*events, Event(EventKind.CONNECTION_CLOSED, time, connection.token, None, detail)]
 
-    def change(self, subflow: SubflowRecord, time: float, detail: str) -> list[Event]:
-        subflow.changed()
-        return [self._event(EventKind.SUBFLOW_CHANGED, subflow, time, detail)]
+    def change(self, record: SubflowRecord, time: float, detail: str, **values: Any) -> list[Event]:
+        before, record.subflow = record.subflow, replace(record.subflow, **values)
+        subflows = self.connections[record.token].subflows
+        self._set_subflows(record.token, tuple(record.subflow if each is before else each for each in subflows))
+        return [Event(EventKind.SUBFLOW_CHANGED, time, record.token, before.four_tuple, detail)]
 
-    def disagree(self, subflow: SubflowRecord, time: float, detail: str) -> Event:
+    def _set_subflows(self, token: int, subflows: tuple[Subflow, ...]) -> None:
+        self.connections[token] = replace(self.connections[token], subflows=subflows)
+
+    def disagree(self, record: SubflowRecord, time: float, detail: str) -> Event:
         self.counters.disagreements += 1
-        return self._event(EventKind.DISAGREEMENT, subflow, time, detail)
+        return Event(EventKind.DISAGREEMENT, time, record.token, record.subflow.four_tuple, detail)
 
     def has_ended(self, four_tuple: FourTuple, token: int, time: float) -> bool:
         """Return whether the subflow or its connection ended so late that a dump that began at *time* may list it."""
@@ -278,18 +224,19 @@ class ConnectionTable:
     def expire(self, time: float) -> list[Event]:
         """Forget entries too old at *time*: at most :data:`EXPIRY_STEP` of each table per call."""
         limits, events = self.limits, list[Event]()
-        for subflow in self._next_idle_checks():
-            is_tracked = self.subflows.get(subflow.four_tuple) is subflow
-            if not is_tracked or subflow.last_seen > time - limits.idle_timeout / 2:
+        for record in self._next_idle_checks():
+            four_tuple = record.subflow.four_tuple
+            is_tracked = self.subflows.get(four_tuple) is record
+            if not is_tracked or record.last_seen > time - limits.idle_timeout / 2:
                 continue
-            if subflow.four_tuple.local_port not in self.listen_ports:
-                self.questions.ask(subflow.four_tuple, time)  # look it up, because no dump lists it even if it exists
+            if four_tuple.local_port not in self.listen_ports:
+                self.questions.ask(four_tuple, time)  # look it up, because no dump lists it even if it exists
                 continue
             self.dumps_wanted += 1
-            if subflow.last_seen <= time - limits.idle_timeout:
+            if record.last_seen <= time - limits.idle_timeout:
                 self.counters.expired += 1
-                events += self.remove(subflow, time, "idle")
-                self.ended.pop(subflow.four_tuple)  # no event reported its end, so a dump from now on may list it again
+                events += self.remove(record, time, "idle")
+                self.ended.pop(four_tuple)  # no event reported its end, so a dump from now on may list it again
         for connection in islice(self.lingering.pop_until(time - limits.closed_linger), EXPIRY_STEP):
             events += self.close(connection, time, "no subflow left")
         forgotten = time - limits.closed_linger
@@ -305,6 +252,3 @@ class ConnectionTable:
             self._idle_checks = iter(list(self.subflows.values()))
             records += islice(self._idle_checks, EXPIRY_STEP)
         return records
-
-    def _event(self, kind: EventKind, subflow: SubflowRecord, time: float, detail: str) -> Event:
-        return Event(kind, time, subflow.connection.token, subflow.four_tuple, detail)

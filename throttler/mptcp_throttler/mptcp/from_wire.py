@@ -59,14 +59,14 @@ class WireObserver:
                 return self._syn_ack(four_tuple, segment)
             counters.ignored += 1
             return []
-        subflow = table.subflows.get(four_tuple)
-        if subflow is None:
+        record = table.subflows.get(four_tuple)
+        if record is None:
             if flags & _RST and not from_client:
                 return self._reset_handshake(four_tuple, segment)
             counters.ignored += four_tuple not in self.handshakes
             return []
         if segment.option(MpFastclose) is not None:
-            for each in subflow.connection.subflows:
+            for each in table.connections[record.token].subflows:
                 table.questions.ask(each.four_tuple, segment.time)
         elif flags & _RST:
             table.questions.ask(four_tuple, segment.time)
@@ -103,11 +103,11 @@ class WireObserver:
 
     def _syn(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
         join, capable = segment.option(MpJoinSyn), segment.option(MpCapable)
-        subflow = self._table.subflows.get(four_tuple)
+        record = self._table.subflows.get(four_tuple)
         if join is None and (capable is None or capable.version == 0):
             self._table.counters.version_0 += capable is not None
             self._table.counters.ignored += 1
-        elif subflow is None or segment.time > subflow.since:  # otherwise the kernel's event came first
+        elif record is None or segment.time > record.subflow.since:  # otherwise the kernel's event came first
             before = self.handshakes.get(four_tuple)
             # The proxy answers each attempt by the same interface.
             interface = None if before is None else before.interface
@@ -116,7 +116,7 @@ class WireObserver:
 
     def _syn_ack(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
         """Note the interface of the proxy's answer: shaping acts on egress."""
-        handshake, subflow = self.handshakes.get(four_tuple), self._table.subflows.get(four_tuple)
+        handshake, record = self.handshakes.get(four_tuple), self._table.subflows.get(four_tuple)
         join, capable = segment.option(MpJoinSynAck), segment.option(MpCapable)
         if join is None and (capable is None or capable.version != 1):
             if handshake is None:
@@ -127,12 +127,12 @@ class WireObserver:
                 return self._refuse(four_tuple, handshake.token, segment.time, "the proxy's SYN/ACK has no MP_JOIN")
             self._table.counters.fallbacks += 1
             return []
-        if subflow is not None and segment.time <= subflow.since:
+        if record is not None and segment.time <= record.subflow.since:
             # The kernel's event came first.
-            if subflow.interface == segment.interface:
+            interface = segment.interface
+            if record.subflow.interface == interface:
                 return []
-            subflow.interface = segment.interface
-            return self._table.change(subflow, segment.time, f"leaves by {segment.interface}")
+            return self._table.change(record, segment.time, f"leaves by {interface}", interface=interface)
         if handshake is None:
             self._begin(four_tuple, Handshake(None, segment.interface), segment.time)
         else:

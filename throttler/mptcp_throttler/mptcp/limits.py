@@ -14,14 +14,13 @@ class TrackerLimits:
     """Bounds of every table, and timeouts in seconds.
 
     ``idle_timeout`` is long because only handshakes and endings are captured: a subflow with an hour-long download
-    looks as idle as a dead one. Each resync marks the subflows that the kernel still has as seen. So the timeout ends
-    only subflows that no resync confirms; :attr:`~.tracker.Tracker.wants_resync` requests a resync in time.
+    looks as idle as a dead one. It ends only subflows that no resync confirms; :attr:`~.tracker.Tracker.wants_resync`
+    requests a resync in time.
     """
 
     max_connections: int = 65_536
-    """Maximum number of connections, including lingering ones. A connection beyond its client's share
-    (:class:`Shares`) replaces a lingering connection of the same client. If the client has none, the new connection is
-    reported for closing (``CONNECTION_EXCESS``); to drop an older one would lift its cap during a transfer."""
+    """Including lingering ones. A connection beyond its client's share (:class:`Shares`) replaces a lingering one of
+    the same client, or is reported for closing (``CONNECTION_EXCESS``); to drop an older one would lift its cap."""
     max_subflows_per_connection: int = 16
     """A subflow beyond this is reported for closing (``SUBFLOW_EXCESS``). The in-kernel path manager accepts at most 8
     besides the first; only a user-space path manager may accept more."""
@@ -29,13 +28,11 @@ class TrackerLimits:
     """Maximum number of handshakes in progress, of recent endings, and of refused connections. If one table is full,
     its oldest entry is dropped, so a SYN flood costs no connection."""
     max_refused: int = 1_024
-    """Maximum number of refused joins that are remembered, and so of ``JOIN_REFUSED`` events per
-    ``handshake_timeout``. The counters include all refused joins."""
+    """Refused joins that are remembered, and so ``JOIN_REFUSED`` events per ``handshake_timeout``, at most."""
     handshake_timeout: float = 10.0
     closed_linger: float = 10.0
-    """How long a connection without a subflow waits for a join (break before make), unless the kernel closed it.
-    Meanwhile it counts against its client's share. Ended subflows are remembered for the same time, so that an older
-    dump does not bring them back."""
+    """How long a connection without a subflow waits for a join (break before make), unless the kernel closed it. Ended
+    subflows are remembered for the same time, so that an older dump does not bring them back."""
     idle_timeout: float = 6 * 3600.0
     resync_grace: float = 1.0  # a dump may miss a subflow that became active less than this many seconds before it
 
@@ -70,9 +67,8 @@ class Shares:
     """Shares the room for connections among the clients (:mod:`mptcp_common.clients`).
 
     A client may have at most as many connections as room is left: *n* clients that take all they can leave 1/(*n* + 1)
-    of the room to others. So no client can take all room with idle connections, so that later connections get no cap.
-    This is the dynamic-threshold rule for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on
-    Networking 6(2), 1998).
+    of the room to others. This is the dynamic-threshold rule for queues that share a memory (Choudhury and Hahne,
+    IEEE/ACM Transactions on Networking 6(2), 1998).
 
     The rule depends on the order of arrival, which is unknown for connections older than the daemon. For them, only a
     condition is checked that holds in every order: take the *k* clients with the most connections; their total, plus
@@ -80,7 +76,6 @@ class Shares:
     """
 
     def __init__(self, room: int) -> None:
-        """*room*: the maximum number of connections of all clients together."""
         self._room = room
         self.held: dict[bytes, int] = {}  # number of connections, by client
         self._clients: Counter[int] = Counter()  # number of clients with a number of connections, by that number
@@ -123,7 +118,6 @@ class Shares:
         self.taken += by
 
     def words(self, address: bytes) -> str:
-        """Return in words how many connections the client at *address* has."""
         client = client_of(address)
         held, left = self.held.get(client, 0), self._room - self.taken
         return f"{client_text(client)} has {held:,} connections, and there is room for {left:,} more of all clients"

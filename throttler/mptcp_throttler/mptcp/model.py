@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Input and output of the tracker: segments, kernel records, connections, subflows, events.
 
-All classes are frozen, so a value never changes after it was read.
 Addresses are 4 or 16 packed bytes in network order, because every segment hashes and compares them. An IPv4-mapped IPv6
 address (::ffff:a.b.c.d), which the kernel reports for clients of a dual-stack listener, is stored as its 4 bytes.
 Times are float seconds of one clock that is never set: in the daemon the monotonic clock, for a capture file the time
-stamps of its packets. They are always arguments.
+stamps of its packets.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ LARGEST_TOKEN = 0xFFFFFFFF  # The largest token of a Multipath TCP connection. T
 
 
 class FourTuple(NamedTuple):
-    """A TCP connection, or a path of a tunnel, with the proxy's end first. The local port distinguishes TCP from UDP,
-    because no tunnel has a port at which the proxy listens."""
+    """A TCP connection, or a path of a tunnel, with the proxy's end first. Only TCP has a port of the proxy."""
 
     local: bytes
     local_port: int
@@ -90,7 +88,6 @@ class Segment:
     outgoing: bool | None = None  # whether this host sent the segment; None if unknown (on the loopback interface)
 
     def option(self, kind: type[_Option]) -> _Option | None:
-        """Return the first MPTCP option of that *kind*."""
         return next((option for option in self.options if isinstance(option, kind)), None)
 
 
@@ -115,6 +112,7 @@ class Connection:
     subflows: tuple[Subflow, ...]
     since: float
     seen_from_start: bool = False  # whether the kernel reported the creation, at ``since``; otherwise it is older
+    holder: bytes = b""  # the client against whose share the connection counts (``limits.Shares``)
 
     @property
     def is_tunnel(self) -> bool:
@@ -157,11 +155,7 @@ class KernelEvent:
 
 
 class TcpInfo(NamedTuple):
-    """State of one subflow's socket. It has only the needed fields of struct tcp_info (linux/tcp.h), because there may
-    be 20,000 subflows.
-
-    Rates in bits/s, times in microseconds.
-    """
+    """State of one subflow's socket, from struct tcp_info (linux/tcp.h). Rates in bits/s, times in microseconds."""
 
     rtt: int
     mss: int  # bytes per sent segment
@@ -172,6 +166,11 @@ class TcpInfo(NamedTuple):
     delivery_rate: int  # delivery rate of the kernel's last rate sample; too low if too little data was there to send
     receive_window_limited: int  # total time in which only the receiver's window kept the subflow from sending
     sacked: int = 0  # unacknowledged segments that arrived after a missing segment
+    rtt_variance: int = 0
+    retransmits: int = 0  # segments sent again since the subflow began
+    segments_out: int = 0
+    lost: int = 0  # segments in flight that the kernel considers lost
+    congestion_window: int = 0  # segments
 
 
 NOTHING_SENT = TcpInfo(0, 0, 0, 0, 0, None, 0, 0)  # used for subflows from a capture, which have no sockets
@@ -216,16 +215,6 @@ class ClosedSocket(NamedTuple):
     received: int
 
 
-class SocketDetails(NamedTuple):
-    """Further values of one subflow's socket, in segments and microseconds, for display only: samples omit them."""
-
-    rtt_variance: int
-    retransmits: int  # segments sent again since the subflow began
-    segments_out: int
-    lost: int  # segments in flight that the kernel considers lost
-    congestion_window: int
-
-
 class EventKind(enum.Enum):
     """Kinds of events that the tracker reports."""
 
@@ -237,8 +226,7 @@ class EventKind(enum.Enum):
     SUBFLOW_CHANGED = "subflow-changed"
     SUBFLOW_CLOSED = "subflow-closed"
     SUBFLOW_EXCESS = "subflow-excess"
-    """The kernel has a subflow beyond the tracked maximum of its connection. It would have no cap: it must be
-    closed."""
+    """The kernel has a subflow beyond the tracked maximum. It would have no cap: it must be closed."""
     CONNECTION_EXCESS = "connection-excess"
     """The subflow's connection exceeds its client's share. Untracked, it would have no cap: it must be closed."""
     JOIN_REFUSED = "join-refused"

@@ -7,10 +7,8 @@ Linux does not speak, but reads the keys of MP_CAPABLE only in version 1. Rules:
 - Nothing raises. A peer's broken option is a :class:`Malformed`, one that no RFC defines an :class:`UnknownSubtype`.
 - A broken option of another kind ends the parsing, as it does in the kernel: the next option cannot be found.
 - Keys never appear in a ``repr``: they are the connection's only secret, and many people read logs.
-- Keys, nonces, HMACs and addresses are bytes as on the wire; sequence numbers and tokens are integers.
 
-This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser. The tests
-compare it with a declarative one (``mptcp_layers``).
+This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from typing import Final
 
 KIND: Final = 30
 _SYN, _ACK = 0x02, 0x10
+_CAPABLE_LENGTHS: Final = {_SYN: (4,), _SYN | _ACK: (12,), _ACK: (20, 22, 24), 0: (20, 22, 24)}
 _from_bytes = int.from_bytes
 
 
@@ -30,20 +29,11 @@ class MpCapable:
     """Opens a connection (3.1). Which keys it carries depends on the step of the handshake."""
 
     version: int
-    flags: int  # the octet of bits A to H
+    flags: int  # the octet of bits A (0x80: checksums) to H; C (0x20): no join towards this address and port
     sender_key: bytes | None = field(default=None, repr=False)
     receiver_key: bytes | None = field(default=None, repr=False)
     data_length: int | None = None  # in a third ACK with data: the length of the data-level mapping, in place of a DSS
     checksum: int | None = None
-
-    @property
-    def checksum_required(self) -> bool:
-        return bool(self.flags & 0x80)
-
-    @property
-    def no_more_joins(self) -> bool:
-        """Bit C: the sender accepts no further subflow towards this address and port."""
-        return bool(self.flags & 0x20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +124,6 @@ class MpTcprst:
 
     flags: int  # bits U, V, W, T; T (1) marks a transient cause
     reason: int
-
-    @property
-    def transient(self) -> bool:
-        return bool(self.flags & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,20 +224,10 @@ def _capable(option: bytes, length: int, flags: int) -> MptcpOption | None:
     if version != 1:
         # Only the version matters: a host answers a later one with a lower one (3.1); Linux does not speak 0.
         return MpCapable(version, bits)
-    if length == 4:
-        return MpCapable(version, bits) if flags & (_SYN | _ACK) == _SYN else None
-    if length == 12:
-        return MpCapable(version, bits, option[4:12]) if flags & _SYN and flags & _ACK else None
-    if flags & _SYN or length not in (20, 22, 24):
+    if length not in _CAPABLE_LENGTHS[flags & (_SYN | _ACK)]:
         return None
-    return MpCapable(
-        version,
-        bits,
-        option[4:12],
-        option[12:20],
-        _from_bytes(option[20:22], "big") if length > 20 else None,
-        _from_bytes(option[22:24], "big") if length > 22 else None,
-    )
+    keys = option[4:12] or None, option[12:20] or None
+    return MpCapable(version, bits, *keys, _number(option[20:22]), _number(option[22:24]))
 
 
 def _join(option: bytes, length: int, flags: int) -> MptcpOption | None:
@@ -271,23 +247,19 @@ def _dss(option: bytes, length: int) -> MptcpOption | None:
     bits = option[3]
     ack_octets = (8 if bits & 2 else 4) if bits & 1 else 0
     sequence_octets = (8 if bits & 8 else 4) if bits & 4 else 0
-    data_fin = bool(bits & 16)
-    at = 4 + ack_octets
-    ack = _from_bytes(option[4:at], "big") if ack_octets else None
-    if not sequence_octets:
-        return Dss(data_fin, ack, ack_octets, None, 0, None, None, None) if length == at else None
-    mapping = at + sequence_octets
-    if length not in (mapping + 6, mapping + 8):
+    ack_end = 4 + ack_octets
+    sequence_end = ack_end + sequence_octets
+    if length not in ((sequence_end + 6, sequence_end + 8) if sequence_octets else (sequence_end,)):
         return None
     return Dss(
-        data_fin,
-        ack,
+        bool(bits & 16),
+        _number(option[4:ack_end]),
         ack_octets,
-        _from_bytes(option[at:mapping], "big"),
+        _number(option[ack_end:sequence_end]),
         sequence_octets,
-        _from_bytes(option[mapping : mapping + 4], "big"),
-        _from_bytes(option[mapping + 4 : mapping + 6], "big"),
-        _from_bytes(option[mapping + 6 :], "big") if length == mapping + 8 else None,
+        _number(option[sequence_end : sequence_end + 4]),
+        _number(option[sequence_end + 4 : sequence_end + 6]),
+        _number(option[sequence_end + 6 :]),
     )
 
 
@@ -299,14 +271,13 @@ def _add_addr(option: bytes, length: int) -> MptcpOption | None:
     if octets not in (4, 16) or bits not in (0, 1, 4 if octets == 4 else 6):
         return None
     at = 4 + octets
-    return AddAddr(
-        0 if bits > 1 else 1,
-        bits == 1,
-        option[3],
-        option[4:at],
-        _from_bytes(option[at : at + 2], "big") if port_octets else None,
-        None if bits else option[-8:],
-    )
+    port, proof = _number(option[at : at + port_octets]), None if bits else option[-8:]
+    return AddAddr(0 if bits > 1 else 1, bits == 1, option[3], option[4:at], port, proof)
+
+
+def _number(octets: bytes) -> int | None:
+    """Return the integer; None for an absent field."""
+    return _from_bytes(octets, "big") if octets else None
 
 
 def token_of_key(key: bytes) -> int:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parse a captured frame into a :class:`~.model.Segment`: link, IP and TCP headers, by hand.
 
-Sources: IEEE 802.1Q (tags), RFC 791 (IPv4), RFC 8200 (IPv6 and its extension headers), RFC 9293, 3.1 (TCP).
-Without a whole TCP header in an unfragmented packet or first fragment, the result is None: other protocols, later
-fragments, truncated frames, nonsense. Nothing raises. The payload may be cut off. Checksums are ignored, as offloading
-leaves them unfinished on packets that this host sends.
+Sources: IEEE 802.1Q (tags), RFC 791 (IPv4), RFC 8200 (IPv6), RFC 9293, 3.1 (TCP). Without a whole TCP header in an
+unfragmented packet or first fragment, the result is None: other protocols, later fragments, IPv6 extension headers,
+truncated frames, nonsense. Nothing raises. Checksums are ignored, as offloading leaves them unfinished.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ _VERSION: Final = {0x0800: 4, 0x86DD: 6}
 _TAGS: Final = frozenset({0x8100, 0x88A8, 0x9100})
 _MAX_TAGS: Final = 4
 TCP: Final = 6
-FRAGMENT, AUTHENTICATION = 44, 51
-EXTENSION_HEADERS: Final = frozenset({0, 43, 60, FRAGMENT, AUTHENTICATION, 135, 139, 140})
-_MAX_EXTENSION_HEADERS: Final = 8
 
 _tcp_header = struct.Struct("!HHIIBB").unpack_from
 _Transport = tuple[int, int, bytes, bytes]  # offset of TCP, end of the packet, source, destination
@@ -92,30 +88,8 @@ def _ipv4(frame: bytes, at: int) -> _Transport | None:
 
 def _ipv6(frame: bytes, at: int) -> _Transport | None:
     size = len(frame)
-    if size < at + 40:
+    if size < at + 40 or frame[at + 6] != TCP:
         return None
     length = frame[at + 4] << 8 | frame[at + 5]
     end = at + 40 + length if 0 < length < size - at - 40 else size
-    kind = frame[at + 6]
-    tcp = at + 40 if kind == TCP else _skip_extension_headers(frame, at + 40, end, kind)
-    return (tcp, end, frame[at + 8 : at + 24], frame[at + 24 : at + 40]) if tcp else None
-
-
-def _skip_extension_headers(frame: bytes, at: int, end: int, kind: int) -> int:
-    """Return the offset of TCP behind the extension header of *kind* at *at*; 0 without TCP."""
-    for _ in range(_MAX_EXTENSION_HEADERS):
-        if kind not in EXTENSION_HEADERS or end < at + 8:
-            return 0
-        if kind == FRAGMENT:
-            if frame[at + 2] << 8 | frame[at + 3] & 0xF8:
-                return 0
-            size = 8
-        elif kind == AUTHENTICATION:
-            size = (frame[at + 1] + 2) << 2
-        else:
-            size = (frame[at + 1] + 1) << 3
-        kind = frame[at]
-        at += size
-        if kind == TCP:
-            return at
-    return 0
+    return at + 40, end, frame[at + 8 : at + 24], frame[at + 24 : at + 40]

@@ -5,14 +5,13 @@
     socket dumps ──┴▶ tracker ──▶ connection table ──▶ events
     segments ───────▶ from_wire ─▶ interfaces, questions, refused joins
 
-No I/O, no clock: all inputs are arguments, times are seconds of one clock that nobody sets. Every call returns the
-events that it caused. The first subflow makes its connection known (``CONNECTION_OPENED``). Every table has a bound
-(:class:`~.limits.TrackerLimits`).
+No I/O, no clock: times are seconds of one clock that nobody sets. Every call returns the events that it caused. Every
+table has a bound (:class:`~.limits.TrackerLimits`).
 
 Sources of the kernel's records: linux/mptcp_pm.h (events), linux/inet_diag.h and linux/mptcp.h (dumps). The kernel has
-checked each handshake, so the table holds exactly what the kernel has; segments do not change that. Events can get
-lost, and a dump takes time. A ``DISAGREEMENT`` is a contradiction between two kernel records: another token or address
-identifier for the same subflow, or a subflow that a dump lists after its end or does not list.
+checked each handshake, so the table holds exactly what the kernel has. Events can get lost, and a dump takes time. A
+``DISAGREEMENT`` is a contradiction between two kernel records: another token or address identifier for the same
+subflow, or a subflow that a dump lists after its end or does not list.
 
 - The event socket also reports MPTCP clients on this host. A subflow is ours if we listen on its local port, or if its
   token is tracked (a proxy may also open a subflow to its client).
@@ -28,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, TypeVar
 
-from mptcp_throttler.mptcp.connection_table import ConnectionRecord, ConnectionTable, KernelRecord, SubflowRecord
+from mptcp_throttler.mptcp.connection_table import ConnectionTable, KernelRecord, SubflowRecord
 from mptcp_throttler.mptcp.from_wire import WireObserver
 from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import (
@@ -41,6 +40,7 @@ from mptcp_throttler.mptcp.model import (
     KernelSubflow,
     Segment,
     Sockets,
+    Subflow,
     unmapped,
 )
 
@@ -56,7 +56,7 @@ class Tracker:
         self.table = ConnectionTable(limits or TrackerLimits(), frozenset(listen_ports))
         self.wire = WireObserver(self.table)
         self.counters, self.questions = self.table.counters, self.table.questions
-        self.connections: Mapping[int, Connection] = _Connections(self.table.connections)
+        self.connections: Mapping[int, Connection] = self.table.connections
         """The open connections by token: a live view of immutable snapshots."""
         self.interface_of: Callable[[FourTuple], str | None] = lambda _: None
         """Returns the interface by which a subflow leaves whose handshake was not captured; None if unknown."""
@@ -82,14 +82,14 @@ class Tracker:
             if event.kind is KernelEventKind.CREATED:
                 table.turned_away.pop(event.token)  # another connection, whose token is the same by chance
             return self._established(event, four_tuple)
-        subflow = table.subflows.get(four_tuple)
-        if subflow is None or subflow.connection is not connection:
-            if subflow is None and event.kind is KernelEventKind.SUBFLOW_CLOSED:
+        record = table.subflows.get(four_tuple)
+        if record is None or record.token != event.token:
+            if record is None and event.kind is KernelEventKind.SUBFLOW_CLOSED:
                 table.ended.put(four_tuple, event.time, event.time)
             return self._ignore()
         if event.kind is KernelEventKind.SUBFLOW_CLOSED:
-            return table.remove(subflow, event.time, event.detail or "closed by the kernel")
-        return self._prioritise(subflow, event.backup, event.time)
+            return table.remove(record, event.time, event.detail or "closed by the kernel")
+        return self._prioritise(record, event.backup, event.time)
 
     def want_resync(self) -> None:
         """Request a resync that begins after now, because events were lost."""
@@ -118,11 +118,11 @@ class Tracker:
         """Apply a look-up at *time*: the sockets *found* of the subflows *asked* for, in any socket state."""
         events: list[Event] = []
         for four_tuple in asked:
-            subflow, entry = self.table.subflows.get(four_tuple), found.get(four_tuple)
-            if subflow is not None and entry is not None:
+            record, entry = self.table.subflows.get(four_tuple), found.get(four_tuple)
+            if record is not None and entry is not None:
                 events += self.listed(four_tuple, entry, time, time)
-            elif subflow is not None:
-                events += self.table.remove(subflow, time, "the kernel has no such subflow")
+            elif record is not None:
+                events += self.table.remove(record, time, "the kernel has no such subflow")
         return events
 
     def expire(self, time: float) -> list[Event]:
@@ -153,53 +153,47 @@ class Tracker:
         return self.wire.interface(four_tuple) or self.interface_of(four_tuple)
 
     def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
-        table, initial = self.table, event.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
+        table, initial = self.table, _is_initial(event)
         interface = self._leaves_by(four_tuple)  # even without room: this also forgets the handshake
         if not initial and event.token not in table.connections:
             self.want_resync()  # other subflows of a connection whose beginning was missed may be unknown
-        subflow, events = self._ours(four_tuple, event.token, initial, event.time)
-        if subflow is None:
-            events += self._enter(four_tuple, event, initial, event.time, event.detail or "established by the kernel")
-            if (entered := table.subflows.get(four_tuple)) is not None:
-                entered.interface = interface
-            return events
-        events += self._identify(subflow, event, event.time)
-        return events if initial else events + self._prioritise(subflow, event.backup, event.time)
+        record, events = self._ours(four_tuple, event.token, initial, event.time)
+        if record is None:
+            return events + self._enter(four_tuple, event, interface, event.time)
+        events += self._identify(record, event, event.time)
+        return events if initial else events + self._prioritise(record, event.backup, event.time)
 
     def listed(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read: float) -> list[Event]:
         """Apply one socket that differs from what is tracked, *read* then by a dump that began at *time*."""
         table = self.table
-        subflow = table.subflows.get(four_tuple)
+        record = table.subflows.get(four_tuple)
         ended = table.ended.get(four_tuple)
-        if subflow is None:
+        if record is None:
             if table.has_ended(four_tuple, entry.token, time):
                 return []
-        elif subflow.since > time:
-            subflow.touch(time)
+        elif record.subflow.since > time:
+            record.touch(time)
             return []
-        subflow, events = self._ours(four_tuple, entry.token, entry.initial, time)
-        if subflow is None:
-            events += self._enter(four_tuple, entry, entry.initial, read, "listed by the kernel")
-            if (entered := table.subflows.get(four_tuple)) is not None:
-                entered.interface = self._leaves_by(four_tuple)
-                if ended is not None:
-                    events.append(table.disagree(entered, time, "its end was reported, but the kernel still has it"))
+        record, events = self._ours(four_tuple, entry.token, entry.initial, time)
+        if record is None:
+            events += self._enter(four_tuple, entry, self._leaves_by(four_tuple), read)
+            entered = table.subflows.get(four_tuple)
+            if entered is not None and ended is not None:
+                events.append(table.disagree(entered, time, "its end was reported, but the kernel still has it"))
             return events
-        if subflow.interface is None:
-            subflow.interface = self._leaves_by(four_tuple)
-            if subflow.interface is not None:
-                events += table.change(subflow, time, f"leaves by {subflow.interface}")
-        events += self._identify(subflow, entry, time)
-        if subflow.prioritised <= time:
-            events += self._prioritise(subflow, entry.backup, time)
-        subflow.touch(time)
+        if record.subflow.interface is None and (interface := self._leaves_by(four_tuple)) is not None:
+            events += table.change(record, time, f"leaves by {interface}", interface=interface)
+        events += self._identify(record, entry, time)
+        if record.prioritised <= time:
+            events += self._prioritise(record, entry.backup, time)
+        record.touch(time)
         return events
 
     # Room
 
-    def _enter(self, four_tuple: FourTuple, told: KernelRecord, initial: bool, time: float, detail: str) -> list[Event]:
+    def _enter(self, four_tuple: FourTuple, told: KernelRecord, interface: str | None, time: float) -> list[Event]:
         table, token, events = self.table, told.token, list[Event]()
-        dumped = isinstance(told, KernelSubflow)
+        dumped, initial = isinstance(told, KernelSubflow), _is_initial(told)
         if token not in table.connections:
             # A connection that is unknown when joined is older than the daemon; a dumped one may be.
             if self.lacks_share(four_tuple, token, dumped=dumped or not initial):
@@ -210,7 +204,13 @@ class Tracker:
             events += table.make_share_for(four_tuple.remote, time)
             events += table.open(token, four_tuple, time, seen_from_start=initial and not dumped)
         if len(table.connections[token].subflows) < table.limits.max_subflows_per_connection:
-            return events + table.add(four_tuple, told, initial, time, detail)
+            unknown = 0 if initial else None
+            local_id = unknown if told.local_id is None else told.local_id
+            remote_id = unknown if told.remote_id is None else told.remote_id
+            subflow = Subflow(four_tuple, initial, local_id, remote_id, told.backup, interface, time)
+            if isinstance(told, KernelSubflow):
+                return events + table.add(subflow, token, "listed by the kernel")
+            return events + table.add(subflow, token, told.detail or "established by the kernel")
         table.counters.overflows += 1
         if dumped:
             return events
@@ -260,50 +260,39 @@ class Tracker:
         """Return the tracked subflow. If the kernel has another token or kind (initial or joined) for its four-tuple,
         the tracked one has ended without an event: remove it."""
         table = self.table
-        subflow = table.subflows.get(four_tuple)
-        if subflow is None:
+        record = table.subflows.get(four_tuple)
+        if record is None:
             return None, []
         events = []
-        if subflow.connection.token != token:
-            events.append(table.disagree(subflow, time, f"its token is {token:#010x} in the kernel"))
-        elif subflow.initial is initial:
-            return subflow, []
-        return None, events + table.remove(subflow, time, "the kernel has another on its addresses and ports")
+        if record.token != token:
+            events.append(table.disagree(record, time, f"its token is {token:#010x} in the kernel"))
+        elif record.subflow.initial is initial:
+            return record, []
+        return None, events + table.remove(record, time, "the kernel has another on its addresses and ports")
 
-    def _identify(self, subflow: SubflowRecord, told: KernelRecord, time: float) -> list[Event]:
-        events = []
+    def _identify(self, record: SubflowRecord, told: KernelRecord, time: float) -> list[Event]:
+        events, corrections = list[Event](), dict[str, int]()
         for name, value in (("local_id", told.local_id), ("remote_id", told.remote_id)):
-            known = getattr(subflow, name)
+            known = getattr(record.subflow, name)
             if value is None or value == known:
                 continue
             if known is not None:
-                events.append(self.table.disagree(subflow, time, f"{name} is {value} in the kernel, not {known}"))
-            setattr(subflow, name, value)
-            subflow.changed()
-        if events:
-            events += self.table.change(subflow, time, "address identifier corrected")
-        return events
-
-    def _prioritise(self, subflow: SubflowRecord, backup: bool, time: float) -> list[Event]:
-        subflow.prioritised = time
-        if subflow.backup is backup:
+                events.append(self.table.disagree(record, time, f"{name} is {value} in the kernel, not {known}"))
+            corrections[name] = value
+        if not corrections:
             return []
-        subflow.backup = backup
-        return self.table.change(subflow, time, "backup flag from the kernel")
+        change = self.table.change(record, time, "address identifier corrected", **corrections)
+        return events + change if events else []
+
+    def _prioritise(self, record: SubflowRecord, backup: bool, time: float) -> list[Event]:
+        record.prioritised = time
+        if record.subflow.backup is backup:
+            return []
+        return self.table.change(record, time, "backup flag from the kernel", backup=backup)
 
 
-class _Connections(Mapping[int, Connection]):
-    def __init__(self, records: Mapping[int, ConnectionRecord]) -> None:
-        self._records = records
-
-    def __getitem__(self, token: int) -> Connection:
-        return self._records[token].snapshot()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
+def _is_initial(told: KernelRecord) -> bool:
+    return told.initial if isinstance(told, KernelSubflow) else told.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
 
 
 FINISH_STEP: Final = 500
@@ -311,17 +300,11 @@ FINISH_STEP: Final = 500
 
 
 class Resync:
-    """Compares the tracker with a dump of the kernel's sockets, in pieces of a few hundred microseconds each::
+    """Compares the tracker with a dump of the kernel's sockets, in pieces of a few hundred microseconds each.
 
-        resync = tracker.begin_resync(time)        # before the first piece is read
-        for piece in dump:
-            events = resync.add(piece)
-        for events in resync.finish():             # only after a complete dump
-            ...
-
+    It begins before the first piece is read, and is finished only after a complete dump: a failed one closes nothing.
     Segments and kernel events may come between any two steps. The dump may or may not show what they change after it
-    began, so it does not override them. A failed dump is not finished, and so closes nothing. A new dump voids one in
-    progress, whose further pieces are ignored.
+    began, so it does not override them. A new dump voids one in progress, whose further pieces are ignored.
     """
 
     def __init__(self, tracker: Tracker, time: float) -> None:
@@ -329,8 +312,6 @@ class Resync:
         self._table.dumps += 1
         self._table.dump_began = time
         self._number, self._wanted = self._table.dumps, self._table.dumps_wanted
-        self._unassigned: list[KernelSubflow] = []
-        """Sockets with another local port and an unknown token: a later piece may list their connection."""
         self._crowded_out: list[tuple[KernelSubflow, float]] = []
         """Sockets without room in their connection or perhaps in their client's share, and when they were read. The end
         of the dump may close others that ended unnoticed."""
@@ -345,30 +326,24 @@ class Resync:
         events: list[Event] = []
         for entry in piece:
             four_tuple = entry.four_tuple
-            subflow = subflows.get(four_tuple)
+            record = subflows.get(four_tuple)
             if (
-                subflow is not None
-                and subflow.since <= time
-                and subflow.agrees_with(entry)
-                and subflow.interface is not None
+                record is not None
+                and record.subflow.since <= time
+                and record.agrees_with(entry)
+                and record.subflow.interface is not None
             ):
-                # The common case: nothing is new, so announce nothing and keep the snapshot.
-                subflow.touch(time)
-                subflow.listed = number
+                # The common case: nothing is new.
+                record.touch(time)
+                record.listed = number
             elif four_tuple.local_port in ports or entry.token in connections:
                 events += self._take(entry, time if read is None else read)
-            else:
-                self._unassigned.append(entry)
         return events
 
     def finish(self, limit: int = FINISH_STEP) -> Iterator[list[Event]]:
         """Close what the dump did not list, in steps of *limit* subflows. Each step yields its events."""
-        unassigned, self._unassigned = self._unassigned, []
-        for batch in self._batches(unassigned, limit):
-            known = [entry for entry in batch if entry.token in self._table.connections]
-            yield [event for entry in known for event in self._take(entry, self._time)]
         for records in self._batches(list(self._table.subflows.values()), limit):
-            yield [event for subflow in records for event in self._close_if_missing(subflow)]
+            yield [event for record in records for event in self._close_if_missing(record)]
         # Initial subflows first: they identify the client of their connection.
         crowded_out = sorted(self._crowded_out, key=lambda each: not each[0].initial)
         self._crowded_out = []
@@ -395,10 +370,10 @@ class Resync:
         # identifies the client, may be listed later.
         waits = token not in connections and (not entry.initial or tracker.lacks_share(four_tuple, token, dumped=True))
         events = [] if waits else tracker.listed(four_tuple, entry, self._time, read)
-        subflow = self._table.subflows.get(four_tuple)
-        if subflow is not None:
-            subflow.listed = self._number
-        if waits or (subflow is None and token in connections):
+        record = self._table.subflows.get(four_tuple)
+        if record is not None:
+            record.listed = self._number
+        if waits or (record is None and token in connections):
             self._crowded_out.append((entry, read))
         return events
 
@@ -410,14 +385,14 @@ class Resync:
         events = tracker.listed(four_tuple, entry, self._time, read)
         return events if has_ended else events + tracker.excess(four_tuple, token, read)
 
-    def _close_if_missing(self, subflow: SubflowRecord) -> list[Event]:
-        table = self._table
+    def _close_if_missing(self, record: SubflowRecord) -> list[Event]:
+        table, subflow = self._table, record.subflow
         if (
-            table.subflows.get(subflow.four_tuple) is not subflow
-            or subflow.listed == self._number
+            table.subflows.get(subflow.four_tuple) is not record
+            or record.listed == self._number
             or subflow.since > self._time - table.limits.resync_grace
             or subflow.four_tuple.local_port not in table.listen_ports
         ):
             return []
-        disagreement = table.disagree(subflow, self._time, "no end was reported, but the kernel does not list it")
-        return [disagreement, *table.remove(subflow, self._time, "not listed by the kernel")]
+        disagreement = table.disagree(record, self._time, "no end was reported, but the kernel does not list it")
+        return [disagreement, *table.remove(record, self._time, "not listed by the kernel")]

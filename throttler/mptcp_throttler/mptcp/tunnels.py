@@ -108,18 +108,10 @@ class TunnelTable:
 
     def _path(self, tunnel: str, path: Mapping[str, Any], four_tuple: FourTuple, now: float) -> TunnelPath:
         number, begun = int(path["number"]), int(path["id"])
-        socket = KernelSubflow(
-            token=self._token(tunnel),
-            four_tuple=four_tuple,
-            initial=number == 0,
-            local_id=None,
-            remote_id=number,
-            backup=False,
-            read=now,
-            bytes_acked=int(path["bytes_sent"]),
-            bytes_received=int(path["bytes_received"]),
-            cookie=FIRST_COOKIE | begun,
-        )
+        carried = int(path["bytes_sent"]), int(path["bytes_received"])
+        ids = None, number  # local, remote
+        cookie = FIRST_COOKIE | begun
+        socket = KernelSubflow(self._token(tunnel), four_tuple, number == 0, *ids, False, now, *carried, cookie)
         return TunnelPath(tunnel, str(path["path"]), begun, int(path["class"]), path["interface"], socket)
 
     def _token(self, tunnel: str) -> int:

@@ -45,8 +45,8 @@ def in_words(option: options.MptcpOption) -> str:
                 words.append("both keys")
             elif option.sender_key is not None:
                 words.append("the sender's key")
-            words += ["with checksums"] if option.checksum_required else []
-            words += ["no join to this address"] if option.no_more_joins else []
+            words += ["with checksums"] if option.flags & 0x80 else []
+            words += ["no join to this address"] if option.flags & 0x20 else []
             words += [] if option.data_length is None else [f"{counted(option.data_length, 'byte')} of data"]
             return ", ".join(words)
         case options.MpJoinSyn():
@@ -80,7 +80,7 @@ def in_words(option: options.MptcpOption) -> str:
             return "MP_FASTCLOSE"
         case options.MpTcprst(reason=number):
             reason = _RESET_REASONS[number] if number < len(_RESET_REASONS) else f"reason {number}"
-            return f"MP_TCPRST: {reason}{', transient' if option.transient else ''}"
+            return f"MP_TCPRST: {reason}{', transient' if option.flags & 1 else ''}"
         case options.UnknownSubtype():
             return f"an MPTCP option of subtype {option.subtype}, which no RFC has"
         case options.Malformed():

@@ -4,7 +4,6 @@ exceed the tracker's limits."""
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -98,41 +97,24 @@ class Actions:
         dump, log those that could not be closed.
 
         The kernel accepts more subflows than the tracker only under the user-space path manager, which steering by
-        order needs. Under it, excess subflows are closed; otherwise they are only logged. For a connection beyond its
-        client's share (:mod:`mptcp_throttler.mptcp.limits`), the kernel is asked to reset the sockets; a dry run only
-        logs it.
+        order needs. Under it, excess subflows are closed; otherwise they are only logged. So are connections beyond
+        their client's share (:mod:`mptcp_throttler.mptcp.limits`) in a dry run.
         """
-        connections = []
-        for event in events:
-            if event.kind is EventKind.SUBFLOW_EXCESS:
-                self._close_subflow(event)
-            elif event.kind is EventKind.CONNECTION_EXCESS:
-                connections.append(event)
-        if not connections:
-            return
-        four_tuples = [each.four_tuple for each in connections if each.four_tuple is not None]
-        if is_dry_run:
-            stayed: Mapping[FourTuple, str] = dict.fromkeys(four_tuples, "left, for this is a dry run")
-        else:
-            # About 13 µs per connection. They are at most 500: one batch of an observer, or one step of a resync.
-            stayed = self._sockets.close_sockets(four_tuples)
-        for event in connections:
-            why = None if event.four_tuple is None else stayed.get(event.four_tuple)
-            self._say("connections of its client", event, "closed" if why is None else f"{why}; nothing caps it")
-
-    def _close_subflow(self, event: Event) -> None:
-        assert event.four_tuple is not None
-        if not self._path_manager.in_force:
-            self._say("subflows", event, "left, for no policy in force steers by order; nothing caps it")
-            return
-        try:
-            self._path_manager.commands.close_subflow(event.token, event.four_tuple)
-        except KernelError as error:
-            if error.errno == errno.EINVAL and event.token not in self._connections:
-                return  # the connection ended meanwhile, with all subflows
-            self._say("subflows", event, f"{error}; nothing caps it")
-        else:
-            self._say("subflows", event, "closed")
+        kinds = EventKind.SUBFLOW_EXCESS, EventKind.CONNECTION_EXCESS
+        excess = {each.four_tuple: each for each in events if each.kind in kinds and each.four_tuple is not None}
+        stayed: dict[FourTuple, str] = {}
+        for four_tuple, event in excess.items():
+            if event.kind is EventKind.CONNECTION_EXCESS and is_dry_run:
+                stayed[four_tuple] = "left, for this is a dry run"
+            elif event.kind is EventKind.SUBFLOW_EXCESS and not self._path_manager.in_force:
+                stayed[four_tuple] = "left, for no policy in force steers by order"
+        # About 13 µs per connection. They are at most 500: one batch of an observer, or one step of a resync.
+        if closed := [each for each in excess if each not in stayed]:
+            stayed |= self._sockets.close_sockets(closed)
+        for four_tuple, event in excess.items():
+            what = "subflows" if event.kind is EventKind.SUBFLOW_EXCESS else "connections of its client"
+            why = stayed.get(four_tuple)
+            self._say(what, event, "closed" if why is None else f"{why}; nothing caps it")
 
     def _say(self, what: str, event: Event, outcome: str) -> None:
         if self._lines[what].allow(event.time):

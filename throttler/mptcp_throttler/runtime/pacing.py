@@ -136,6 +136,7 @@ class SocketLimiter(Component, Consumer):
             try:
                 self._pacing.set_births({each: self._birth(each) for each in changes})
             except KernelError as error:
+                self._differing.extend(changes)
                 log.error("%s", error)
 
     async def _set_those_that_differ(self) -> None:
@@ -149,7 +150,7 @@ class SocketLimiter(Component, Consumer):
                 reasons.add(str(error))
             if self._differing:
                 await asyncio.sleep(0)
-        # The next call retries the refused prefixes.
+        # The next call or comparison retries the refused prefixes.
         self._differing.extend(refused)
         for reason in reasons:
             self._births_are_set = False
@@ -177,7 +178,9 @@ class SocketLimiter(Component, Consumer):
         self._do(self._onsets.missed(now))
 
     async def verify(self) -> None:
-        for problem in await self._pacing.check() if self.possible else ():
+        if self._differing:
+            await self._set_those_that_differ()
+        for problem in self._pacing.check() if self.possible else ():
             self.repairs += 1
             log.warning("%s; putting it right", problem)
 

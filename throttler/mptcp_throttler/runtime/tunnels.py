@@ -18,7 +18,7 @@ from typing import Final
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets, Netfilter
-from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelSubflow, SocketDetails, Sockets
+from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelSubflow, Sockets
 from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
@@ -175,9 +175,6 @@ class _SocketsAndPaths(KernelSockets):
         paths = self._tunnels.table.paths
         there = {each: paths[each].socket for each in four_tuples if each in paths}
         return {**self._sockets.look_up(self._others(four_tuples)), **there}
-
-    def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
-        return self._sockets.details(self._others(four_tuples))
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
         stay = dict.fromkeys(filter(self._tunnels.is_path, four_tuples), "left, for it is a path of a tunnel")

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel's path manager: events of connections and subflows, subflow flags, closed subflows, announced addresses.
+"""The kernel's path manager: events of connections and subflows, subflow flags, announced addresses.
 
-Generic netlink family mptcp_pm, linux/mptcp_pm.h; RFC 8684, 3.3.8. pyroute2 knows its commands for announced
-addresses only. On SET_FLAGS the kernel sends MP_PRIO to the peer, and itself uses a backup subflow only while no
-regular one is usable. The in-kernel path manager selects subflows by local address, which all subflows of a one-armed
-proxy share. The userspace one selects by token and both addresses; it manages only connections accepted while
-``net.mptcp.pm_type`` was 1.
+Generic netlink family mptcp_pm, linux/mptcp_pm.h; RFC 8684, 3.3.8. On SET_FLAGS the kernel sends MP_PRIO to the peer,
+and itself uses a backup subflow only while no regular one is usable. The in-kernel path manager selects subflows by
+local address, which all subflows of a one-armed proxy share. The userspace one selects by token and both addresses; it
+manages only connections accepted while ``net.mptcp.pm_type`` was 1.
 
-A socket does not show which program made it backup; any program that knows the token may do so. So flags found at a
-start are a predecessor's only if a note in the state directory says so (:class:`FlagsNote`).
+A socket does not show which program made it backup. So flags found at a start are a predecessor's only if a note in the
+state directory says so (:class:`FlagsNote`).
 """
 
 from __future__ import annotations
 
-import errno
 import socket
 import struct
 import time
@@ -29,17 +27,18 @@ from mptcp_throttler.kernel.netlink import (
     datagrams,
     listen,
     messages,
+    string,
     text,
 )
 from mptcp_throttler.kernel.state_file import read_state, write_state
-from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, mapped, unmap
+from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, unmap
 
 FAMILY, GROUP = "mptcp_pm", "mptcp_pm_events"
 FLAGS_NOTE = "backup-flags"
 _NETLINK_GENERIC, _GENL_ID_CTRL, _CTRL_CMD_GETFAMILY = 16, 16, 3
 _CTRL_ATTR_FAMILY_ID, _CTRL_ATTR_FAMILY_NAME, _CTRL_ATTR_MCAST_GROUPS = 1, 2, 7
 _MCAST_GROUP_NAME, _MCAST_GROUP_ID = 1, 2
-_CMD_GET_ADDR, _CMD_SET_FLAGS, _CMD_SUBFLOW_DESTROY, _VERSION = 3, 7, 11, 1
+_CMD_GET_ADDR, _CMD_SET_FLAGS, _VERSION = 3, 7, 1
 _GENLMSG = struct.Struct("=BBH")
 _ATTR_ADDR, _ATTR_TOKEN, _ATTR_ADDR_REMOTE = 1, 4, 6
 _ADDR_FAMILY, _ADDR4, _ADDR6, _ADDR_PORT, _ADDR_FLAGS = 1, 3, 4, 5, 6
@@ -102,20 +101,14 @@ def _event(body: bytes, now: float) -> KernelEvent | None:
     if local and remote and _SPORT in fields and _DPORT in fields:
         local_port, remote_port = (int.from_bytes(fields[port], "big") for port in (_SPORT, _DPORT))
         four_tuple = FourTuple(unmap(local), local_port, unmap(remote), remote_port)
-    return KernelEvent(
-        time=now,
-        kind=kind,
-        token=int.from_bytes(fields[_TOKEN], "little"),
-        four_tuple=four_tuple,
-        local_id=fields[_LOCAL_ID][0] if fields.get(_LOCAL_ID) else None,
-        remote_id=fields[_REMOTE_ID][0] if fields.get(_REMOTE_ID) else None,
-        backup=bool(fields.get(_BACKUP, b"\0")[0]),
-    )
+    token = int.from_bytes(fields[_TOKEN], "little")
+    local_id, remote_id = (fields[each][0] if fields.get(each) else None for each in (_LOCAL_ID, _REMOTE_ID))
+    return KernelEvent(now, kind, token, four_tuple, local_id, remote_id, bool(fields.get(_BACKUP, b"\0")[0]))
 
 
 def find_family() -> tuple[int, int]:
     """Return the ids of the family and its event group. Raises KernelError if the kernel lacks them."""
-    request = _GENLMSG.pack(_CTRL_CMD_GETFAMILY, 1, 0) + attribute(_CTRL_ATTR_FAMILY_NAME, FAMILY.encode() + b"\0")
+    request = _GENLMSG.pack(_CTRL_CMD_GETFAMILY, 1, 0) + string(_CTRL_ATTR_FAMILY_NAME, FAMILY)
     with NetlinkSocket(_NETLINK_GENERIC) as netlink:
         what = f"look up the generic netlink family {FAMILY} (MPTCP in the kernel?)"
         fields = dict(attributes(netlink.ask(_GENL_ID_CTRL, request, what), _GENLMSG.size))
@@ -140,25 +133,10 @@ class SubflowCommands:
     def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
         what = f"make a subflow of connection {token:08x} {'backup' if backup else 'regular'}"
         flags = attribute(_ADDR_FLAGS, struct.pack("=I", _FLAG_BACKUP if backup else 0))
-        self._netlink.request(self._family, 0, _request(_CMD_SET_FLAGS, token, four_tuple, flags), what)
-
-    def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
-        """Close one subflow of a connection; one that is already gone is no error.
-
-        Raises KernelError: EINVAL if the connection is gone or was accepted under the in-kernel path manager.
-        """
-        what = f"close a subflow of connection {token:08x}"
-        try:
-            self._netlink.request(self._family, 0, _request(_CMD_SUBFLOW_DESTROY, token, four_tuple), what)
-        except KernelError as error:
-            if error.errno != errno.ESRCH:
-                raise
-            # A dual-stack listener's sockets have IPv4-mapped addresses. SUBFLOW_DESTROY, unlike SET_FLAGS, compares
-            # them literally. The connection exists, so EINVAL now means a kernel without IPv6.
-            if not four_tuple.is_ipv6:
-                other = four_tuple._replace(local=mapped(four_tuple.local), remote=mapped(four_tuple.remote))
-                request = _request(_CMD_SUBFLOW_DESTROY, token, other)
-                self._netlink.request(self._family, 0, request, what, ignore=(errno.ESRCH, errno.EINVAL))
+        request = _GENLMSG.pack(_CMD_SET_FLAGS, _VERSION, 0) + attribute(_ATTR_TOKEN, struct.pack("=I", token))
+        request += attribute(_ATTR_ADDR | NLA_NESTED, _end(four_tuple.local, four_tuple.local_port) + flags)
+        request += attribute(_ATTR_ADDR_REMOTE | NLA_NESTED, _end(four_tuple.remote, four_tuple.remote_port))
+        self._netlink.request(self._family, 0, request, what)
 
 
 def announced_ports() -> tuple[int, ...]:
@@ -174,15 +152,6 @@ def announced_ports() -> tuple[int, ...]:
     except (KernelError, OSError):
         return ()
     return tuple(sorted(found - {0}))
-
-
-def _request(command: int, token: int, four_tuple: FourTuple, flags: bytes = b"") -> bytes:
-    return (
-        _GENLMSG.pack(command, _VERSION, 0)
-        + attribute(_ATTR_TOKEN, struct.pack("=I", token))
-        + attribute(_ATTR_ADDR | NLA_NESTED, _end(four_tuple.local, four_tuple.local_port) + flags)
-        + attribute(_ATTR_ADDR_REMOTE | NLA_NESTED, _end(four_tuple.remote, four_tuple.remote_port))
-    )
 
 
 def _end(address: bytes, port: int) -> bytes:
@@ -209,7 +178,6 @@ class FlagsNote:
             self._left = read_state(self._path) is not None
 
     def write(self) -> None:
-        """Write the note, once. Raises KernelError."""
         if not self._written:
             write_state(self._path, "mptcp-throttler sets backup flags on subflows.\n")
             self._written = True

@@ -21,7 +21,6 @@ import socket
 import struct
 import sys
 import syslog
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -32,7 +31,6 @@ FIRST_CHECK_SECONDS = 0.1
 """Delay of the first check. By then, handshakes that were in progress when the sysctls were restored are visible."""
 CHECK_SECONDS = 1.0
 RETRY_SECONDS = 600.0
-CHECK_SHARE = 0.05  # share of a processor that the checks for remaining connections may use
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _DUMP = 4, 20, 0x301
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _IPPROTO_MPTCP, _REQ_PROTOCOL = 262, 3
@@ -80,15 +78,11 @@ class Keeper:
         self._listening.close()
 
     def _accept(self) -> None:
-        owner = self._listening.accept()[0]
-        _pid, user, _group = struct.unpack("=iII", owner.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if user not in (0, os.geteuid()):
-            owner.close()
-            return
+        # Only root and this user may connect: see the mode of the socket and of its directory.
+        self._owner = self._listening.accept()[0]
         # A SIGTERM to all processes of the throttler's service must not end its keeper.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self._owner = owner
-        _send(owner, b"%s %d" % (READY, os.getpid()))
+        _send(self._owner, b"%s %d" % (READY, os.getpid()))
 
     def _hear(self, owner: socket.socket) -> bool:
         """Handle a message or the end of the throttler; return whether to continue."""
@@ -136,7 +130,6 @@ class Keeper:
         """Return whether a connection remains that may have been accepted under the userspace path manager."""
         if not self._was_needed:
             return False
-        began = time.monotonic()
         try:
             tokens = waiting_tokens()
         except OSError as error:
@@ -148,10 +141,9 @@ class Keeper:
             self._left = tokens
         else:
             self._left &= tokens
-            # Do this only at the second check: the SIGTERM that ended the throttler may still be on its way to this
-            # process.
+            # Not before the second check: the SIGTERM that ended the throttler may still be on its way here.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._pause = max(CHECK_SECONDS, (time.monotonic() - began) / CHECK_SHARE)
+        self._pause = CHECK_SECONDS
         return bool(self._left)
 
 

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from mptcp_common.kernel_error import KernelError
@@ -46,11 +46,13 @@ class KeeperConnection:
 
     async def release(self) -> None:
         """Tell the keeper that the sysctls are restored; it ends once no connection needs it."""
-        await self._leave(keeper.RELEASE)
+        with closing(self):
+            await self._say(keeper.RELEASE)
 
     async def end(self) -> None:
         """Let the keeper restore the held sysctls and end."""
-        await self._leave(keeper.END)
+        with closing(self):
+            await self._say(keeper.END)
 
     @property
     def alive(self) -> bool:
@@ -62,14 +64,7 @@ class KeeperConnection:
             return False
 
     def close(self) -> None:
-        """Close the connection; the keeper then acts as if this process had died."""
         self._connection.close()
-
-    async def _leave(self, message: bytes) -> None:
-        try:
-            await self._say(message)
-        finally:
-            self.close()
 
     async def _say(self, message: bytes) -> None:
         loop = asyncio.get_running_loop()
@@ -165,9 +160,8 @@ def _connect(state_directory: Path) -> socket.socket | None:
         raise KernelError(f"connect to the keeper at {state_directory / NAME}: {reason(error)}") from error
     if user not in (0, os.geteuid(), throttler_uid()):
         connection.close()
-        raise KernelError(
-            f"{state_directory / NAME} belongs to user {user}; it must belong to root or {THROTTLER_USER}"
-        )
+        path = state_directory / NAME
+        raise KernelError(f"{path} belongs to user {user}; it must belong to root or {THROTTLER_USER}")
     return connection
 
 

@@ -42,7 +42,6 @@ def backend(name: str) -> Backend:
 
 
 def preview(wanted: str, entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
-    """Yield shell commands for rules and *entries* of the backend *wanted*, or for "auto" of the likely one here."""
     return backend(backends_there()[0] if wanted == BY_EITHER else wanted).preview(entries, ownership)
 
 

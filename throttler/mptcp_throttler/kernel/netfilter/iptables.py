@@ -3,8 +3,8 @@
 
 The rule is in mangle POSTROUTING. It sends every packet with data from a listening port through
 ``SET --map-set … --map-mark --map-prio`` (iptables-extensions(8)): the subflow's entry sets our bits of the mark and
-the HTB class; a packet without an entry stays unchanged. The lookup is one hash lookup, however many entries there are.
-The key is client address, client port and proxy address; one set per listening port completes the four-tuple.
+the HTB class. The lookup is one hash lookup, however many entries there are. The key is client address, client port and
+proxy address; one set per listening port completes the four-tuple.
 
 pyroute2 creates and destroys the sets. It takes 260 µs for an entry, and the wire format here (ip_set.h) 6 µs: 1,000
 connections per second need 2,000 changes. python-iptables loads kernel modules when it is loaded, and reading a table
@@ -74,9 +74,9 @@ class IptablesNetfilter:
                 try:
                     await sets.create(name, stype=_SET_TYPE, family=family, **options)
                 except (IPSetError, NetlinkError) as error:
+                    remedy = f"if a set of that name was made with other options, remove it: ipset destroy {name}"
                     raise KernelError(
-                        f"make the set {name} (hash:ip,port,ip with skbinfo): {error}; if a set of that name was made "
-                        f"with other options, remove it: ipset destroy {name}"
+                        f"make the set {name} (hash:ip,port,ip with skbinfo): {error}; {remedy}"
                     ) from error
         for is_ipv6 in (False, True):
             await asyncio.sleep(0)  # reading a table takes milliseconds: let the event loop handle new subflows first
@@ -87,14 +87,13 @@ class IptablesNetfilter:
         rules = []
         small = _small_packets(6 if is_ipv6 else 4)
         try:
-            for set_name, v6, port in self._sets():
-                if v6 is is_ipv6:
-                    with_data, without = (self._rule(is_ipv6, port, length) for length in (f"!{small}", small))
-                    target = with_data.create_target("SET")
-                    target.map_set = [set_name, "dst,dst,src"]
-                    target.map_mark = target.map_prio = ""
-                    without.create_target("CLASSIFY").set_class = "0:0"
-                    rules += [with_data, without]
+            for port in self._ownership.listen_ports:
+                with_data, without = (self._rule(is_ipv6, port, length) for length in (f"!{small}", small))
+                target = with_data.create_target("SET")
+                target.map_set = [_set_name(is_ipv6, port), "dst,dst,src"]
+                target.map_mark = target.map_prio = ""
+                without.create_target("CLASSIFY").set_class = "0:0"
+                rules += [with_data, without]
         except (self._iptc.XTablesError, ValueError) as error:  # ValueError: the set does not exist
             raise KernelError(f"make a rule for {_program(is_ipv6)}: {error}") from error
         return rules
@@ -122,7 +121,6 @@ class IptablesNetfilter:
         return problems
 
     def _postrouting(self, is_ipv6: bool) -> tuple[Any, list[Any]]:
-        """Return the chain and our rules in it."""
         chain = self._iptc.Chain(_mangle(self._iptc, is_ipv6), "POSTROUTING")
         return chain, [
             rule
@@ -197,7 +195,7 @@ class IptablesNetfilter:
         for is_ipv6 in _registered():
             await self._edit_postrouting(is_ipv6, keep=[])
         async with AsyncIPSet() as sets:
-            for name in dict.fromkeys(filter(_OUR_SET.fullmatch, map(_name, _all_sets()))):
+            for name in _our_sets():
                 try:
                     await sets.destroy(name)
                 except (IPSetError, NetlinkError) as error:
@@ -209,12 +207,10 @@ class IptablesNetfilter:
                 yield _set_name(is_ipv6, port), is_ipv6, port
 
 
-def opened(ownership: Ownership) -> IptablesNetfilter:
-    return IptablesNetfilter(ownership)
+opened = IptablesNetfilter
 
 
 def preview(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
-    """Yield the ipset(8) and iptables(8) commands that make the sets, their rules and *entries*."""
     for port in ownership.listen_ports:
         for version, family, command in ((4, "inet", "iptables-legacy"), (6, "inet6", "ip6tables-legacy")):
             name, small = _set_name(version == 6, port), _small_packets(version)
@@ -225,11 +221,10 @@ def preview(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterat
             yield f"{rule} ! --length {small} -j SET --map-set {name} dst,dst,src --map-mark --map-prio"
     for four_tuple, target in sorted(entries.items()):
         remote, local = ip_address(four_tuple.remote), ip_address(four_tuple.local)
-        yield (
-            f"ipset add {_set_name(four_tuple.is_ipv6, four_tuple.local_port)} "
-            f"{remote},tcp:{four_tuple.remote_port},{local} "
-            f"skbmark 0x{target.mark:x}/0x{ownership.mark_mask:x} skbprio {ownership.htb_major:x}:{target.minor:x}"
-        )
+        name = _set_name(four_tuple.is_ipv6, four_tuple.local_port)
+        key = f"{remote},tcp:{four_tuple.remote_port},{local}"
+        mark, priority = f"0x{target.mark:x}/0x{ownership.mark_mask:x}", f"{ownership.htb_major:x}:{target.minor:x}"
+        yield f"ipset add {name} {key} skbmark {mark} skbprio {priority}"
 
 
 def _small_packets(version: int) -> str:
@@ -245,7 +240,7 @@ def available() -> str | None:
     except KernelError as error:
         return str(error)
     try:
-        list(_all_sets())
+        _our_sets()
     except (KernelError, OSError) as error:
         return f"ipset does not answer ({reason(error)})"
     try:
@@ -268,8 +263,7 @@ def available() -> str | None:
 
 
 def in_use() -> bool:
-    """Return whether sets or rules of ours may exist. Changes nothing."""
-    return _has_our_sets() or bool(_registered())
+    return bool(_registered()) or _has_our_sets()
 
 
 def _registered() -> list[bool]:
@@ -292,14 +286,16 @@ def _registered() -> list[bool]:
 
 def _has_our_sets() -> bool:
     with suppress(KernelError, OSError):
-        return any(_OUR_SET.fullmatch(_name(message)) for message in _all_sets())
+        return bool(_our_sets())
     return False
 
 
-def _all_sets() -> Iterator[bytes]:
-    """Yield the messages that list all sets, foreign ones included. Raises KernelError, OSError."""
+def _our_sets() -> list[str]:
+    """Return the names of our sets. Raises KernelError, OSError."""
     with NetlinkSocket(netlink.NETLINK_NETFILTER) as listing:
-        yield from listing.dump(CMD_LIST, _start(socket.AF_INET), "list sets")
+        messages = listing.dump(CMD_LIST, _start(socket.AF_INET), "list sets")
+        names = [netlink.text(dict(attributes(each, _NFGENMSG.size)).get(_ATTR_SETNAME)) for each in messages]
+    return [name for name in dict.fromkeys(names) if _OUR_SET.fullmatch(name)]
 
 
 def _mangle(iptc: Any, is_ipv6: bool) -> Any:
@@ -333,10 +329,8 @@ def _lock_file() -> TextIO:
     try:
         return open(path, encoding="ascii", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o600))
     except OSError as error:
-        raise KernelError(
-            f"iptables' lock {path}: {error.strerror}; mptcp-throttler.service gives it to its user, and nftables "
-            "needs none"
-        ) from error
+        remedy = "mptcp-throttler.service gives it to its user, and nftables needs none"
+        raise KernelError(f"iptables' lock {path}: {error.strerror}; {remedy}") from error
 
 
 def _set_name(is_ipv6: bool, port: int) -> str:
@@ -356,18 +350,11 @@ def header(set_name: str, is_ipv6: bool) -> bytes:
     return _start(socket.AF_INET6 if is_ipv6 else socket.AF_INET) + netlink.string(_ATTR_SETNAME, set_name)
 
 
-def _name(list_message: bytes) -> str:
-    return netlink.text(dict(attributes(list_message, _NFGENMSG.size)).get(_ATTR_SETNAME))
-
-
 def _entry(four_tuple: FourTuple, skbinfo: bytes = b"") -> bytes:
     """Return a request's payload: the set of *four_tuple*, its key in it, and *skbinfo* to add or replace."""
-    key = (
-        _address(_DATA_IP, four_tuple.remote)
-        + attribute(_DATA_PORT | NLA_NET_BYTEORDER, _PORT.pack(four_tuple.remote_port))
-        + attribute(_DATA_PROTO, bytes([_TCP]))
-        + _address(_DATA_IP2, four_tuple.local)
-    )
+    key = _address(_DATA_IP, four_tuple.remote) + _address(_DATA_IP2, four_tuple.local)
+    key += attribute(_DATA_PORT | NLA_NET_BYTEORDER, _PORT.pack(four_tuple.remote_port))
+    key += attribute(_DATA_PROTO, bytes([_TCP]))
     set_name = _set_name(four_tuple.is_ipv6, four_tuple.local_port)
     return header(set_name, four_tuple.is_ipv6) + attribute(_ATTR_DATA | NLA_NESTED, key + skbinfo)
 

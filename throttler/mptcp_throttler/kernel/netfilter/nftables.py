@@ -2,12 +2,11 @@
 """The Netfilter port with nftables: one table, one chain, one verdict map per family. nft(8), libnftables(3).
 
 The chain looks up the packet's four-tuple in the map. The verdict is a jump to a class chain. There is one class chain
-for each pair of class and mark; it sets our bits of the mark and the HTB class. Commands go through libnftables; each
-call is one transaction. A call can take tens of milliseconds, so long ones run in a thread. Reads use netlink, datagram
-by datagram (linux/netfilter/nf_tables.h), because libnftables lists a map as one text: 30 ms for 10,000 entries.
+for each pair of class and mark; it sets our bits of the mark and the HTB class. Each call of libnftables is one
+transaction, and can take tens of milliseconds, so long ones run in a thread. Reads use netlink, datagram by datagram
+(linux/netfilter/nf_tables.h), because libnftables lists a map as one text: 30 ms for 10,000 entries.
 
-We own the table by its name. A foreign entry in our maps reads as an entry without a target of ours, so the reconciler
-removes or replaces it.
+A foreign entry in our maps reads as an entry without a target of ours, so the reconciler removes or replaces it.
 """
 
 from __future__ import annotations
@@ -57,8 +56,6 @@ class _Context(ctypes.c_void_p):
 
 
 class LibNftables:
-    """libnftables in the network namespace in which it is opened."""
-
     def __init__(self) -> None:
         NetlinkSocket(NETLINK_NETFILTER).close()  # without nfnetlink in the kernel, the library ends the process
         name = ctypes.util.find_library("nftables")
@@ -81,7 +78,6 @@ class LibNftables:
 
     @property
     def busy(self) -> bool:
-        """Tell whether a call runs in another thread."""
         return self._turn.locked()
 
     def run(self, commands: str, what: str) -> str:

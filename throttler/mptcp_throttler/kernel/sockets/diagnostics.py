@@ -6,8 +6,8 @@ netlink socket, because a socket carries one dump at a time, look-ups happen dur
 
 An MPTCP subflow reports its token, address identifiers and flags as upper-layer protocol (ULP) information
 (linux/inet_diag.h, linux/mptcp.h). The kernel writes the same attributes at the same offsets for all sockets of one
-kind, so :class:`Decoder` learns the offsets once for thousands of answers. It compares all attribute headers of every
-message and learns a new layout if they differ.
+kind (length and family), so :class:`Decoder` learns the offsets once. It compares all attribute headers of every
+message, and learns the layout again if they differ.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import netlink
-from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes, messages, raise_first, refusal
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails, TcpInfo, unmap
+from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, raise_first, refusal
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo, unmap
 
 _BATCH = 64  # look-ups sent before their answers are read: the receive buffer must hold all answers
 _DUMP, _LOOK_UP, _CLOSE = "list TCP sockets", "look up TCP sockets", "close TCP sockets (CONFIG_INET_DIAG_DESTROY)"
@@ -48,16 +49,14 @@ _INFO, _ULP, _MPTCP = (2,), (19,), (19, 3)
 _TOKEN = (*_MPTCP, 2)
 _WANTED = {_TOKEN: "I", (*_MPTCP, 8): "I", (*_MPTCP, 9): "B", (*_MPTCP, 10): "B", (*_MPTCP, 4): "Q"}
 """Local token, flags, remote and local address identifier, data sequence number last received."""
-_TCP_INFO = struct.Struct("=16x I 4x I I 36x I 32x Q Q Q Q 8x I 12x Q 8x Q 8x")
+_TCP_INFO = struct.Struct("=16x I 4x I I I 32x I I 4x I 16x I Q Q Q Q I 4x I 12x Q 8x Q 8x")
 """The fields read from struct tcp_info, linux/tcp.h; Linux 4.10 and later have all of them."""
-_DETAILS = struct.Struct("=32x I 36x I 4x I 16x I 32x I")
-"""Of tcp_info: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
 _FLAG_JOIN, _FLAG_BACKUP, _FLAG_MADE_BACKUP = 1 << 2 | 1 << 3, 1 << 4, 1 << 5
 """MPTCP_SUBFLOW_FLAG_*: JOIN_REM and JOIN_LOC; BKUP_REM, the peer asked; BKUP_LOC, this host asked."""
 _NO_PACING_LIMIT = 0xFFFFFFFF  # Bytes/s. The kernel stores the largest unsigned long; this is the option's, of 32 bits.
 _ATTRIBUTE = struct.Struct("=HH")
-_MAX_KNOWN = 1 << 16  # four-tuples cached at most between two full sweeps
-_MAX_LAYOUTS, _MAX_KINDS = 4, 64  # layouts kept for each kind, which is a length and a family
+_MAX_KNOWN = 1 << 15  # four-tuples kept from one sweep to the next: at most 14 MB
+_MAX_KINDS = 64
 
 
 class SocketDiagnostics:
@@ -84,26 +83,23 @@ class SocketDiagnostics:
         found: list[KernelSubflow] = []
         refused: dict[FourTuple, KernelError] = {}
         read = time.monotonic()
-        for four_tuple, data, sequence in self._answers(four_tuples):
-            other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found, read)
-            if other is not None and netlink.error_of(other[1]) != errno.ENOENT:
-                refused[four_tuple] = refusal(other[1], _LOOK_UP)
+        for start in range(0, len(four_tuples), _BATCH):
+            batch = four_tuples[start : start + _BATCH]
+            first = self._look_ups.send([(SOCK_DIAG_BY_FAMILY, 0, exact_request(each)) for each in batch], _LOOK_UP)
+            waiting = len(batch)
+            while waiting:
+                data = self._look_ups.receive(_LOOK_UP)  # one message: each answer has its own datagram
+                sequence = int.from_bytes(data[8:12], sys.byteorder)
+                place = (sequence - first) % (1 << 32)
+                if place >= len(batch):
+                    continue
+                waiting -= 1
+                other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found, read)
+                if other is not None and netlink.error_of(other[1]) != errno.ENOENT:
+                    refused[batch[place]] = refusal(other[1], _LOOK_UP)
         # For a closed socket the kernel returns the listening one.
         asked = set(four_tuples)
         return {each.four_tuple: each for each in found if each.four_tuple in asked}, refused
-
-    def details(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, SocketDetails]:
-        """Return the values that samples omit, for the sockets that exist. Raises KernelError if the request fails."""
-        found: dict[FourTuple, SocketDetails] = {}
-        refused: dict[FourTuple, KernelError] = {}
-        for four_tuple, data, _ in self._answers(four_tuples):
-            for kind, _, _, _, body in messages(data):
-                if kind == netlink.NLMSG_ERROR and netlink.error_of(body) != errno.ENOENT:
-                    refused[four_tuple] = refusal(body, _LOOK_UP)
-                elif kind == SOCK_DIAG_BY_FAMILY and (each := _details(body)) is not None and each[0] == four_tuple:
-                    found[four_tuple] = each[1]
-        raise_first(refused)
-        return found
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
         """Close the subflows that exist, by a reset at both ends; return those perhaps still open, with the reason."""
@@ -128,20 +124,6 @@ class SocketDiagnostics:
         stayed = unknown | {there[place].four_tuple: error for place, error in refused.items()}
         return {four_tuple: str(error) for four_tuple, error in stayed.items()}
 
-    def _answers(self, four_tuples: Sequence[FourTuple]) -> Iterator[tuple[FourTuple, bytes, int]]:
-        """Request sockets; yield four-tuple, answer datagram and its sequence number for each. Raises KernelError."""
-        for start in range(0, len(four_tuples), _BATCH):
-            asked = four_tuples[start : start + _BATCH]
-            first = self._look_ups.send([(SOCK_DIAG_BY_FAMILY, 0, exact_request(each)) for each in asked], _LOOK_UP)
-            waiting = len(asked)
-            while waiting:
-                data = self._look_ups.receive(_LOOK_UP)  # one message: each answer has its own datagram
-                sequence = int.from_bytes(data[8:12], sys.byteorder)
-                place = (sequence - first) % (1 << 32)
-                if place < len(asked):
-                    waiting -= 1
-                    yield asked[place], data, sequence
-
     def subflows(self) -> Iterator[KernelSubflow]:
         """Yield every established MPTCP subflow of our listening ports. Raises KernelError if the dump fails."""
         for piece in self.pieces():
@@ -149,7 +131,6 @@ class SocketDiagnostics:
 
     def pieces(self) -> Iterator[list[KernelSubflow]]:
         """Yield one list per datagram, about 60 subflows; the caller may stop early. Raises KernelError on failure."""
-        self._decoder.begin_sweep()
         with NetlinkSocket(_NETLINK_SOCK_DIAG) as dump:
             filled, end = time.monotonic(), None
             sequence = dump.send([(DUMP, netlink.NLM_F_DUMP, _dump_request(self._ports))], _DUMP)
@@ -162,7 +143,6 @@ class SocketDiagnostics:
                 if end is not None:
                     netlink.check_end(end[1], _DUMP)
                 yield piece
-        self._decoder.end_sweep()
 
 
 def _dump_request(ports: Sequence[int]) -> bytes:
@@ -199,20 +179,11 @@ def destroy_request(four_tuple: FourTuple, cookie: int) -> bytes:
     return exact_request(four_tuple)[: -len(_NO_COOKIE)] + _COOKIE.pack(cookie)
 
 
-def _details(body: bytes) -> tuple[FourTuple, SocketDetails] | None:
-    """Return the details in an inet_diag_msg that samples omit; None if it has no TCP information."""
-    if len(body) < _MESSAGE_BYTES:
-        return None
-    info = dict(attributes(body, _MESSAGE_BYTES)).get(*_INFO, b"")
-    if len(info) < _DETAILS.size:
-        return None
-    lost, variance, window, retransmits, segments_out = _DETAILS.unpack_from(info)
-    return _four_tuple(body), SocketDetails(variance, retransmits, segments_out, lost, window)
-
-
-def _four_tuple(body: bytes) -> FourTuple:
-    size = 16 if body[0] == socket.AF_INET6 else 4
-    local_port, remote_port, local, remote = _SOCKET_ID.unpack_from(body, _ID_OFFSET)
+@lru_cache(maxsize=_MAX_KNOWN)
+def _four_tuple(identity: bytes) -> FourTuple:
+    """Return the four-tuple of a socket id, of the length in :data:`_ID_BYTES`."""
+    size = 16 if len(identity) == _ID_BYTES[socket.AF_INET6] else 4
+    local_port, remote_port, local, remote = _SOCKET_ID.unpack(identity.ljust(_SOCKET_ID.size))
     return FourTuple(unmap(local[:size]), local_port, unmap(remote[:size]), remote_port)
 
 
@@ -231,19 +202,10 @@ class _Layout(NamedTuple):
 
 
 class Decoder:
-    """Turns answer datagrams into subflows, and caches their four-tuples."""
+    """Turns answer datagrams into subflows."""
 
     def __init__(self) -> None:
-        self._layouts: dict[int, tuple[_Layout, ...]] = {}
-        self._known: dict[int, tuple[bytes, FourTuple]] = {}  # four-tuples, in wire format and as an object, by cookie
-        self._seen: dict[int, tuple[bytes, FourTuple]] = {}  # the same for the current sweep
-
-    def begin_sweep(self) -> None:
-        """Begin a sweep of all sockets; :meth:`end_sweep` forgets those not seen by then."""
-        self._seen = {}
-
-    def end_sweep(self) -> None:
-        self._known, self._seen = self._seen, {}
+        self._layouts: dict[int, _Layout] = {}
 
     def decode(
         self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow], read: float
@@ -253,7 +215,7 @@ class Decoder:
         Return type and payload of the first message with *sequence* and another type; otherwise None.
         """
         offset, end = 0, len(data)
-        known, seen, layouts = self._known, self._seen, self._layouts
+        layouts = self._layouts
         new, append = tuple.__new__, found.append
         read_header, read_info = _HEADER.unpack_from, _TCP_INFO.unpack_from
         while offset + _HEADER_BYTES < end:
@@ -266,59 +228,31 @@ class Decoder:
                 continue
             if what != kind:
                 return what, data[start + _HEADER_BYTES : start + length]
-            for layout in layouts.get(length << 8 | family, ()):
-                if layout.headers.unpack_from(data, start) == layout.expected:
-                    break
-            else:
-                learned = self._learn(data[start : start + length], family)
-                if learned is None:
-                    continue
-                layout = learned
-            if layout.values is None:
+            layout = layouts.get(length << 8 | family)
+            if layout is None or layout.headers.unpack_from(data, start) != layout.expected:
+                layout = self._learn(data[start : start + length], family)
+            if layout is None or layout.values is None:
                 continue
             values = layout.values.unpack_from(data, start)
             identity, cookie, token, flags, remote_id, local_id, data_sequence = layout.in_order(values)
             info = read_info(data, start + layout.info)
-            mss, unacked, sacked, rtt, pacing, most, acked, received, not_sent, delivery, window_limited = info
-            entry = known.get(cookie)
-            if entry is None or entry[0] != identity:
-                entry = self._meet(cookie, identity, data[start + _HEADER_BYTES : start + length])
-            seen[cookie] = entry
+            mss, unacked, sacked, lost, rtt, variance, window, retransmits, pacing, most, *rest = info
+            acked, received, segments_out, not_sent, delivery, window_limited = rest
             limit = None if most >= _NO_PACING_LIMIT else most * 8
-            tcp = (rtt, mss, unacked, not_sent, pacing * 8, limit, delivery * 8, window_limited, sacked)
-            subflow = (
-                token,
-                entry[1],
-                not flags & _FLAG_JOIN,
-                local_id,
-                remote_id,
-                flags & _FLAG_BACKUP != 0,
-                read,
-                acked,
-                received,
-                cookie,
-                new(TcpInfo, tcp),
-                flags & _FLAG_MADE_BACKUP != 0,
-                data_sequence,
-            )
-            append(new(KernelSubflow, subflow))
+            rates = not_sent, pacing * 8, limit, delivery * 8
+            tcp = (rtt, mss, unacked, *rates, window_limited, sacked, variance, retransmits, segments_out, lost, window)
+            made_backup, backup = flags & _FLAG_MADE_BACKUP != 0, flags & _FLAG_BACKUP != 0
+            state = token, _four_tuple(identity), not flags & _FLAG_JOIN, local_id, remote_id, backup, read
+            counts = acked, received, cookie, new(TcpInfo, tcp), made_backup, data_sequence
+            append(new(KernelSubflow, state + counts))
         return None
-
-    def _meet(self, cookie: int, identity: bytes, body: bytes) -> tuple[bytes, FourTuple]:
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        if len(self._seen) >= _MAX_KNOWN:
-            self._seen.clear()
-        entry = self._known[cookie] = identity, _four_tuple(body)
-        return entry
 
     def _learn(self, message: bytes, family: int) -> _Layout | None:
         layout = _layout(message, family)
         if layout is not None:
             if len(self._layouts) >= _MAX_KINDS:
                 self._layouts.clear()
-            kind = len(message) << 8 | family
-            self._layouts[kind] = (layout, *self._layouts.get(kind, ()))[:_MAX_LAYOUTS]
+            self._layouts[len(message) << 8 | family] = layout
         return layout
 
 

@@ -2,11 +2,10 @@
 """Traffic control: our HTB tree on every egress interface. tc-htb(8).
 
 Before a change, the previous root qdisc and GSO limits are saved in the state directory by interface index, which
-survives a rename. So ``cleanup`` or the successor of a crashed daemon can restore them.
+survives a rename, for ``cleanup`` or the successor of a crashed daemon.
 
 A start takes all interfaces or none. If another program later gives one of them a root qdisc that cannot be replaced,
-that interface is left out until it can be taken again. The other interfaces are still shaped, because a cap that lacks
-a class gets no entry.
+that interface is left out until it can be taken again; the others are shaped.
 """
 
 from __future__ import annotations
@@ -51,50 +50,41 @@ class HtbTrafficControl:
             if self.prepared:
                 return  # wait for an interface to return
             raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
-        if self.prepared:
-            refused = await self._take_each(links)
-            if len(refused) == len(links):
-                # Otherwise classes would count as made without any interface.
-                self.left_out = {}
-                raise KernelError("; ".join(refused.values()))
-            self._leave_out(refused)
-        else:
-            await self._take_all(links)
+        refused = await self._take_all(links)
+        if len(refused) == len(links):
+            # Otherwise classes would count as made without any interface.
+            self.left_out = {}
+            raise KernelError("; ".join(refused.values()))
+        self._leave_out(refused)
+        if not self.prepared:
             self._put_back_others()
         if self._note_is_gone():
             self._write_notes()
         self.prepared = True
         await self.settle()
 
-    async def _take_all(self, links: Sequence[Link]) -> None:
-        """Take all *links* or none: after a failed start, no other code would restore them. Raises KernelError."""
-        taken: list[Link] = []
-        try:
-            for link in links:
-                if await self._take(link):
-                    taken.append(link)
-        except KernelError:
-            for link in taken:
-                self._give_back(link)
-            raise
+    async def _take_all(self, links: Sequence[Link]) -> dict[str, str]:
+        """Take *links*; return the reasons for those that cannot be taken, which stay as they were.
 
-    async def _take_each(self, links: Sequence[Link]) -> dict[str, str]:
-        """Take each of *links*; return the reasons for those that cannot be taken, which stay as they were.
-
-        Raises KernelError, at the end, if one that fails has our root already: caps hold there, and a retry follows.
+        Raises KernelError: at a start, when none is taken any more, because no other code would restore them; later, at
+        the end, if one that fails has our root already, because caps hold there, and a retry follows.
         """
-        refused = {}
-        failed = None
+        taken, refused, failed = list[Link](), dict[str, str](), list[KernelError]()
         for link in links:
             try:
-                await self._take(link)
+                if await self._take(link):
+                    taken.append(link)
             except KernelError as error:
+                if not self.prepared:
+                    for each in taken:
+                        self._give_back(each)
+                    raise
                 if self._tree.is_ours(link):
-                    failed = error
+                    failed.append(error)
                 else:
                     refused[link.name] = str(error)
-        if failed is not None:
-            raise failed
+        if failed:
+            raise failed.pop()
         return refused
 
     async def _take(self, link: Link) -> bool:
@@ -164,14 +154,13 @@ class HtbTrafficControl:
         self.settled = True
 
     def _gso_wanted(self, link: Link) -> dict[str, int]:
-        """Return the wanted limits of *link*; its present ones before :meth:`want_gso`."""
         if self._gso is None:
             return link.gso
         return {name: self._gso(size) for name, size in self._gso_before(link).items()}
 
     def _gso_before(self, link: Link) -> dict[str, int]:
-        before: dict[str, int] = self._noted.get(str(link.index), {}).get("gso", link.gso)
-        return before
+        noted = self._noted.get(str(link.index))
+        return link.gso if noted is None else dict(noted["gso"])
 
     async def read(self) -> tuple[list[str], dict[int, ClassSpec] | None]:
         problems = []
@@ -259,9 +248,8 @@ class HtbTrafficControl:
                 if not all(map(str.isdigit, notes)):
                     raise ValueError("an earlier version wrote it, whose 'mptcp-throttler cleanup' reads it")
             except ValueError as error:
-                raise KernelError(
-                    f"{self._state_file} cannot be read ({error}); it says what to put back at the root"
-                ) from error
+                what = f"{self._state_file} cannot be read ({error}); it says what to put back at the root"
+                raise KernelError(what) from error
             self._notes = notes
         return self._notes
 

@@ -2,17 +2,15 @@
 """Our HTB tree on one interface, and the IFB device that carries one for uploads. tc-htb(8), linux/pkt_sched.h.
 
 The root qdisc has an inner class for the whole link. Below it are the default class at full speed and one leaf class
-per cap. ``skb->priority`` selects the class: netfilter sets it to the class identifier, so no tc filter is needed. The
-leaf qdisc is a pfifo on egress, where ``gso_max_size`` limits segments. For received packets it is a tbf(8), which does
-not delay them but splits merged segments (GRO) that exceed the class's burst: one of 64 KB would occupy a cap of
-5 Mbit/s for 105 ms.
+per cap. ``skb->priority`` selects the class, so no tc filter is needed. The leaf qdisc is a pfifo on egress, where
+``gso_max_size`` limits segments. For received packets it is a tbf(8), which does not delay them but splits merged
+segments (GRO) that exceed the class's burst: one of 64 KB would occupy a cap of 5 Mbit/s for 105 ms.
 
-pyroute2 makes the root and the device only. This module writes and reads classes and their queues: pyroute2 takes
-0.3 ms to read a class, a whole datagram of them without a pause, and caps for 10,000 clients are 10,000 classes.
+pyroute2 makes the root and the device only. It takes 0.3 ms to read a class, a whole datagram of them without a pause,
+and caps for 10,000 clients are 10,000 classes.
 
-The IFB device (drivers/net/ifb.c) gets received packets of capped subflows from nftables (``NftTable``), with
-the class as priority, shapes them and reinjects them where they came in. One device serves all interfaces. After a
-crash the successor adopts it by its name, with its classes.
+The IFB device (drivers/net/ifb.c) gets received packets of capped subflows from nftables (``NftTable``), shapes them
+and reinjects them where they came in. One device serves all interfaces. A successor adopts it by its name.
 """
 
 from __future__ import annotations

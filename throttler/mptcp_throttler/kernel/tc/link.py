@@ -95,17 +95,12 @@ def _link(answer: bytes) -> Link:
     _family, _type, index, flags, _change = _IFINFOMSG.unpack_from(answer)
     fields = dict(attributes(answer, _IFINFOMSG.size))
     gso = {limit: integer(fields[number]) for limit, number in _GSO_LIMITS.items() if number in fields}
-    about = dict(attributes(fields.get(_IFLA_LINKINFO, b"")))
-    return Link(
-        text(fields.get(_IFLA_IFNAME)),
-        index,
-        gso or {"gso_max_size": LARGEST},
-        text(about.get(_IFLA_INFO_KIND)),
-        bool(flags & _IFF_UP),
-        # An index from another network namespace has no meaning here.
-        0 if _IFLA_LINK_NETNSID in fields else integer(fields.get(_IFLA_LINK, b"")),
-        integer(fields.get(_IFLA_MASTER, b"")),
-    )
+    gso = gso or {"gso_max_size": LARGEST}
+    kind = text(dict(attributes(fields.get(_IFLA_LINKINFO, b""))).get(_IFLA_INFO_KIND))
+    # An index from another network namespace has no meaning here.
+    below = 0 if _IFLA_LINK_NETNSID in fields else integer(fields.get(_IFLA_LINK, b""))
+    name, master = text(fields.get(_IFLA_IFNAME)), integer(fields.get(_IFLA_MASTER, b""))
+    return Link(name, index, gso, kind, bool(flags & _IFF_UP), below, master)
 
 
 def set_gso(link: Link, sizes: dict[str, int]) -> None:
@@ -118,11 +113,8 @@ def set_gso(link: Link, sizes: dict[str, int]) -> None:
 
 
 class Routes:
-    """Looks up egress interfaces, in about 20 µs, in the network namespace in which it is created.
-
-    It serves subflows without captured packets, such as those older than the daemon. A local address may be on several
-    interfaces, so it does not determine one.
-    """
+    """Looks up egress interfaces of subflows without captured packets, such as those older than the daemon, in about
+    20 µs. A local address may be on several interfaces, so it does not determine one."""
 
     def __init__(self, interfaces: Sequence[str]) -> None:
         self._interfaces = interfaces

@@ -151,7 +151,7 @@ _SORTS: Final[Mapping[str, Callable[[Snapshot, Connection], Any]]] = {
 
 def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.ConnectionDetails]:
     traffic, subflow_answers = snapshot.engine.traffic, _SubflowAnswers(snapshot)
-    samples, sockets = snapshot.look_up([each.four_tuple for one in page for each in one.subflows])
+    samples = snapshot.look_up([each.four_tuple for one in page for each in one.subflows])
     for connection in page:
         four_tuples = [each.four_tuple for each in connection.subflows]
         carried = [_carried(snapshot, each, samples) for each in four_tuples]
@@ -164,16 +164,17 @@ def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Conn
         for shown, four_tuple, rate, weight in zip(
             subflow_answers.of(connection, samples), four_tuples, rates, weights, strict=True
         ):
-            sample, socket = samples.get(four_tuple), sockets.get(four_tuple)
+            sample = samples.get(four_tuple)
+            tcp = None if sample is None or sample.is_of_tunnel else sample.tcp
             subflows.append(
                 {
                     **shown,
-                    "rtt": None if sample is None or sample.is_of_tunnel else sample.tcp.rtt / 1e6,
-                    "rtt_var": None if socket is None else socket.rtt_variance / 1e6,
-                    "retransmits": None if socket is None else socket.retransmits,
-                    "segments_out": None if socket is None else socket.segments_out,
-                    "lost": None if socket is None else socket.lost,
-                    "cwnd": None if socket is None else socket.congestion_window,
+                    "rtt": None if tcp is None else tcp.rtt / 1e6,
+                    "rtt_var": None if tcp is None else tcp.rtt_variance / 1e6,
+                    "retransmits": None if tcp is None else tcp.retransmits,
+                    "segments_out": None if tcp is None else tcp.segments_out,
+                    "lost": None if tcp is None else tcp.lost,
+                    "cwnd": None if tcp is None else tcp.congestion_window,
                     "rate_sent": rate.sent,
                     "rate_received": rate.received,
                     "share": round(weight / total, 4) if total else None,
@@ -231,7 +232,7 @@ def _own_subflows(snapshot: Snapshot, connection: Connection) -> Iterator[answer
     verdicts = snapshot.applied_verdicts(connection.token)
     down, up = by_direction(each for each in verdicts if each.throttle is not None)
     paths = {each.four_tuple: each.path for each in verdicts}
-    samples, _ = snapshot.look_up([each.four_tuple for each in connection.subflows])
+    samples = snapshot.look_up([each.four_tuple for each in connection.subflows])
     for four_tuple in (each.four_tuple for each in connection.subflows):
         cap, upload = down.get(four_tuple), up.get(four_tuple)
         sent, received = _carried(snapshot, four_tuple, samples)

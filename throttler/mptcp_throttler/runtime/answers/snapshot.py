@@ -16,7 +16,7 @@ from mptcp_common import __version__
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.ports import KernelSockets
-from mptcp_throttler.mptcp.model import Connection, FourTuple, SocketDetails, Sockets, Subflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets, Subflow
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
@@ -110,14 +110,13 @@ class Snapshot:
                 log.error("%s; the status shows older byte counts", error)
         return sampler.latest
 
-    def look_up(self, four_tuples: Sequence[FourTuple]) -> tuple[Sockets, Mapping[FourTuple, SocketDetails]]:
+    def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         """Return the current state of these sockets from the kernel."""
         try:
-            sockets = self._sockets()
-            return sockets.look_up(four_tuples), sockets.details(four_tuples)
+            return self._sockets().look_up(four_tuples)
         except (KernelError, OSError) as error:
             log.error("%s; an answer shows nothing of sockets", error)
-            return {}, {}
+            return {}
 
     def _sockets(self) -> KernelSockets:
         return self.engine.tunnels.beside(self.engine.kernel.sockets(self.settings))
