@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from ipaddress import ip_address
@@ -19,10 +19,10 @@ from typing import Any, Final, cast
 
 from mptcp_common.tcp_table import ESTABLISHED, TABLES, sockets
 from mptcp_throttler.mptcp.model import Connection, FourTuple, unmapped
-from mptcp_throttler.policy.model import Direction, Policy, Rule
+from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.telemetry.traffic import CapKey, CapTotal, Limits
+from mptcp_throttler.telemetry.traffic import CapKey, CapTotal
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
 from mptcp_throttler.views.requests import Request
@@ -96,7 +96,7 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
             for each in islice(engine.tunnels.table.paths.values(), MAX_TUNNEL_PATHS)
         ],
         "subflows": {"active": engine.tracker.table_sizes["subflows"], "pending": pending.total()},
-        "clients": len(engine.traffic.clients),
+        "clients": len({each.client for each in snapshot.connections.values()} - {b""}),
         "counted": snapshot.wall(engine.traffic.counted),
         "paths": [
             {
@@ -147,19 +147,25 @@ def _pending(snapshot: Snapshot) -> Iterator[CapKey]:
 def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answers.RuleTotals]:
     """Yield each rule of the policy with a cap on each of its paths, and all other caps that are or were in force.
     The limits are taken from the existing class; if no subflow has the cap, from the class that it would get."""
-    rules, caps = snapshot.policy.rules, snapshot.engine.traffic.caps
+    rules, traffic = snapshot.policy.rules, snapshot.engine.traffic
     throttles = {key: rule.throttle for rule in rules for key in _keys(rule, snapshot.policy)}
     place = {rule.name: index for index, rule in enumerate(rules)}
+    limits: dict[CapKey, Counter[tuple[int, int, Share]]] = defaultdict(Counter)  # of its classes: rate, ceil, share
+    shared = Counter[CapKey]()
+    for scope, each in traffic.classes.items():
+        for key in each.members:
+            limits[key][*each.limits, scope.share] += 1
+            shared[key] += len(each.members) > 1
 
     def order(key: CapKey) -> tuple[int, str, str, str]:
         return place.get(key.rule, len(place)), key.rule, key.path or "", key.direction.value
 
-    for key in sorted(throttles.keys() | caps.keys(), key=order):
-        total, throttle = caps.get(key, CapTotal(key)), throttles.get(key)
-        limits = total.limits
-        kinds = list(limits)
+    for key in sorted(throttles.keys() | traffic.caps.keys(), key=order):
+        total, throttle = traffic.caps.get(key, CapTotal(key)), throttles.get(key)
+        kinds = limits[key].most_common()
         if not kinds and throttle is not None:
-            kinds = [Limits(throttle.rate, throttle.ceil, throttle.share)]
+            kinds = [((throttle.rate, throttle.ceil, throttle.share), 0)]
+        rates, ceils = [rate for (rate, _, _), _ in kinds], [ceil for (_, ceil, _), _ in kinds]
         yield {
             "policy": snapshot.settings.policy.stem,
             "rule": key.rule,
@@ -167,13 +173,13 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
             "direction": key.direction,
             "capped": total.subflows,
             "landing": pending.get(key, 0),
-            "rate": min((each.rate for each in kinds), default=None),
-            "lowest_ceil": min((each.ceil for each in kinds), default=None),
-            "ceil": max((each.ceil for each in kinds), default=None),
-            "total_ceil": sum(each.ceil * number for each, number in limits.items()),
-            "classes": sum(limits.values()),
-            "shared_classes": total.shared,
-            "share": max(kinds, key=lambda each: limits.get(each, 0)).share if kinds else None,
+            "rate": min(rates, default=None),
+            "lowest_ceil": min(ceils, default=None),
+            "ceil": max(ceils, default=None),
+            "total_ceil": sum(ceil * number for (_, ceil, _), number in kinds),
+            "classes": limits[key].total(),
+            "shared_classes": shared[key],
+            "share": kinds[0][0][2] if kinds else None,
             "bytes": total.bytes,
         }
 
