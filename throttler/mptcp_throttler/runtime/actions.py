@@ -13,13 +13,13 @@ from typing import Any, Final
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelSubflow
-from mptcp_throttler.runtime.logs import TOLD, about
+from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.budget import Reached
 from mptcp_throttler.stages.guard import Relaxed, Resumed
 from mptcp_throttler.stages.stage import Effect
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
-from mptcp_throttler.telemetry.events import EventRecorder, RateLimiter
+from mptcp_throttler.telemetry.events import BUDGET, EventRecorder, RateLimiter
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Actions:
         for effect in effects:
             match effect:
                 case Relaxed(token, rules, reason):
-                    fields = TOLD | self._about(token, rules)
+                    fields = ALREADY_AN_EVENT | self._about(token, rules)
                     log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
                     self._events.guard(time.monotonic(), token, rules, f"relaxed: {reason}")
                 case Resumed(token, rules):
@@ -59,7 +59,7 @@ class Actions:
                 case Reached(budget, client, sentence, rule):
                     whose = f"client {client}: " if client else ""
                     log.info("%s%s", whose, sentence, extra=about(client=client or None, rule=rule))
-                    self._events.budget(time.monotonic(), budget, client, sentence)
+                    self._events.about(time.monotonic(), BUDGET, sentence, client, budget)
                 case SetBackup():
                     self._set_backup(effect)
                 case _:

@@ -26,8 +26,9 @@ from mptcp_throttler.policy.budget import Grant, period
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.logs import TOLD, about
+from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
 from mptcp_throttler.storage import BOOT_ID, GRANTS, GrantsError, Ledger, LedgerError, read_grants
+from mptcp_throttler.telemetry import events as kinds
 
 log = logging.getLogger(__name__)
 
@@ -283,5 +284,7 @@ class Grants(Component):
         await self._engine.follow_grants(tokens)
 
     def _tell(self, grant: Grant, text: str) -> None:
-        log.info("grant to %s: %s", grant.client or "all", text, extra=TOLD | about(client=grant.client or None))
-        self._engine.events.grant(time.monotonic(), grant.client, text)
+        log.info(
+            "grant to %s: %s", grant.client or "all", text, extra=ALREADY_AN_EVENT | about(client=grant.client or None)
+        )
+        self._engine.events.about(time.monotonic(), kinds.GRANT, text, grant.client)

@@ -34,11 +34,12 @@ from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.directions import PlainTcpCaps
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.event_loop import LoopGauge, collect_garbage, cycles, set_aside
-from mptcp_throttler.runtime.logs import TOLD, faults_told, tell
+from mptcp_throttler.runtime.event_loop import LoopDelayMeter, collect_garbage, creating_cycles, freeze_startup_objects
+from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, forward_faults, tell
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.status import StatusServer, answer
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
+from mptcp_throttler.telemetry.events import FAULT, RELOAD
 from mptcp_throttler.views.answers import ReloadCounts
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class Daemon:
         self._pid = os.getpid()
         self._stop = asyncio.Event()
         self._reload_wanted = asyncio.Event()
-        self._gauge = LoopGauge()
+        self._gauge = LoopDelayMeter()
         self._engine = engine = Engine(settings, kernel, policy)
         self._plain_tcp = PlainTcpCaps(settings, kernel, engine.downloads.planner)
         self._budgets = Budgets(engine)
@@ -126,7 +127,7 @@ class Daemon:
         policy = engine.decisions.applied
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
-            stack.enter_context(faults_told(engine.events.fault))
+            stack.enter_context(forward_faults(lambda now, text: engine.events.about(now, FAULT, text)))
             stack.callback(engine.sockets.close)
             for component in self._components:
                 stack.push_async_callback(component.close)
@@ -151,7 +152,7 @@ class Daemon:
             stack.callback(self._drift.close)
             self._drift.open(self._kernel.notices(self._settings))
             self._kernel.prefer_event_loop()
-            set_aside()
+            freeze_startup_objects()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), engine.downloads.backend)
             told = self._summary()
             tell(READY, status(told))
@@ -222,15 +223,15 @@ class Daemon:
         for line in counts["settings"]:
             log.warning("%s", line)
         try:
-            async with cycles():
+            async with creating_cycles():
                 policy = await asyncio.to_thread(self._read_policy)
             await self._prepare(policy.applied)
         except (DocumentError, KernelError) as error:
             lines = str(error).splitlines()
             for line in lines:
-                log.error("%s", line, extra=TOLD)
-            log.error("policy not reloaded: the one in force stays", extra=TOLD)
-            engine.events.reload(time.monotonic(), f"policy not reloaded: {lines[0]}")
+                log.error("%s", line, extra=ALREADY_AN_EVENT)
+            log.error("policy not reloaded: the one in force stays", extra=ALREADY_AN_EVENT)
+            engine.events.about(time.monotonic(), RELOAD, f"policy not reloaded: {lines[0]}")
             counts["refused"] += 1
             counts["last_refused"] = {"time": time.time(), "errors": lines}
             return
@@ -245,7 +246,7 @@ class Daemon:
         self._policy_since = time.monotonic()
         text = f"policy reloaded: {counted(len(policy.rules), 'rule')}"
         log.info("%s", text)
-        engine.events.reload(time.monotonic(), text)
+        engine.events.about(time.monotonic(), RELOAD, text)
 
     async def _prepare(self, policy: Policy) -> None:
         """Prepare all components for *policy*. If one refuses, roll all back and raise KernelError."""

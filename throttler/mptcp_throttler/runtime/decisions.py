@@ -19,7 +19,7 @@ from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import BEFORE, Verdict
-from mptcp_throttler.runtime.event_loop import begin_acyclic, end_of_acyclic, wait_at_most
+from mptcp_throttler.runtime.event_loop import begin_acyclic, end_acyclic, wait_at_most
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.plan import Planner
@@ -120,7 +120,7 @@ class Decisions:
                 self._decide(token, now)
                 if time.monotonic() > now + SLICE_SECONDS:
                     break
-            end_of_acyclic()
+            end_acyclic()
             self._follow()
             await asyncio.sleep(0)
 

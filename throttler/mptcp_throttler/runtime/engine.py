@@ -42,7 +42,7 @@ from mptcp_throttler.stages.stage import Outcome
 from mptcp_throttler.stages.steering import SteeringStage
 from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.events import EventRecorder, RateLimiter
-from mptcp_throttler.telemetry.latency import CapLatency, JoinLatency
+from mptcp_throttler.telemetry.latency import CAP_BOUNDS, MAX_CAP_SECONDS, JoinLatency, LatencyHistogram
 from mptcp_throttler.telemetry.traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -78,8 +78,10 @@ class Engine:
         value is updated only when the wall clock was set, so that a kept time is always shown as the same wall time."""
         self.traffic = Traffic(time.monotonic, lambda: self.sampler.sweep_seconds)
         self.events = EventRecorder(self.traffic, lambda: self.ahead)
-        self.cap_latency, self.join_latency = CapLatency(time.monotonic, self._planners), JoinLatency()
+        self.join_latency = JoinLatency()
+        self.cap_latency = {each.direction: LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS) for each in self._planners}
         for planner in self._planners:
+            planner.clock, planner.in_force = time.monotonic, self.cap_latency[planner.direction].count
             planner.told = partial(self._entries_told, planner.direction)
         self.rest = RestStage()
         # The stages in their order: each gets the verdicts as the previous stage left them.

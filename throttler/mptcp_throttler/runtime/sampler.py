@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.runtime.event_loop import begin_acyclic, end_of_acyclic, wait_at_most
+from mptcp_throttler.runtime.event_loop import begin_acyclic, end_acyclic, wait_at_most
 from mptcp_throttler.stages.stage import Consumer, Outcome, Samples
 
 log = logging.getLogger(__name__)
@@ -291,7 +291,7 @@ class _Pace:
         self.begin()
 
     def end(self) -> None:
-        end_of_acyclic()
+        end_acyclic()
         self.worked += time.monotonic() - self._began
 
     def begin(self) -> None:

@@ -138,6 +138,7 @@ class Traffic(Consumer):
         """*clock* returns monotonic seconds, *sweep_seconds* how long the last sweep worked."""
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
+        self.clients: dict[int, bytes] = {}  # by token of the connection
         self.capped = 0  # subflows with a cap, as decided; counted once if both directions have one
         self.classes: dict[ScopeKey, CapClass] = {}
         self._subflows: dict[FourTuple, _Carried] = {}
@@ -187,6 +188,10 @@ class Traffic(Consumer):
     def decided(self, decision: Decision) -> None:
         """Assign the subflows of a connection to the paths and caps of *decision*."""
         token, connection, now, known = decision.token, decision.connection, decision.now, self._subflows
+        if connection is None:
+            self.clients.pop(token, None)
+        else:
+            self.clients[token] = connection.client
         there = () if connection is None else connection.subflows
         interfaces = {each.four_tuple: each.interface for each in there}
         for verdict in decision.after:

@@ -26,7 +26,7 @@ from mptcp_throttler.views.words import address_text, end_text
 # status
 
 
-def status_connections(snapshot: Snapshot) -> Iterator[answers.StatusConnection]:
+def every_connection(snapshot: Snapshot) -> Iterator[answers.StatusConnection]:
     """Yield every connection, one at a time, because there may be ten thousand."""
     subflow_answers, samples = _SubflowAnswers(snapshot), snapshot.latest_samples()
     for connection in list(snapshot.connections.values()):
@@ -113,7 +113,7 @@ def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: S
 # connections
 
 
-def matching(snapshot: Snapshot, request: Request) -> list[Connection]:
+def connections(snapshot: Snapshot, request: Request) -> answers.ConnectionsAnswer:
     """Return the connections that meet every condition of *request*, in its order."""
     client, path, rule, token = (request.get(name) for name in ("client", "path", "rule", "token"))
 
@@ -128,7 +128,10 @@ def matching(snapshot: Snapshot, request: Request) -> list[Connection]:
         )
 
     key = _SORTS[request.get("sort")]
-    return sorted(filter(meets_all, snapshot.connections.values()), key=lambda each: key(snapshot, each))
+    found = sorted(filter(meets_all, snapshot.connections.values()), key=lambda each: key(snapshot, each))
+    start, limit = request.get("offset"), request.get("limit")
+    page = list(_details(snapshot, found[start : start + limit]))
+    return {**snapshot.common, "total": len(found), "connections": page}
 
 
 def _rate(snapshot: Snapshot, connection: Connection) -> Any:
@@ -149,7 +152,7 @@ _SORTS: Final[Mapping[str, Callable[[Snapshot, Connection], Any]]] = {
 }
 
 
-def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.ConnectionDetails]:
+def _details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.ConnectionDetails]:
     traffic, subflow_answers = snapshot.engine.traffic, _SubflowAnswers(snapshot)
     samples, sockets = snapshot.look_up([each.four_tuple for one in page for each in one.subflows])
     for connection in page:
@@ -256,11 +259,12 @@ def _connection_budgets(snapshot: Snapshot, connection: Connection) -> list[answ
     return [_own_budget(each) for each in rows if each["name"] in metering]
 
 
-def client_budgets(snapshot: Snapshot, address: bytes) -> list[answers.OwnBudget]:
-    """Return the accounts of *address*, packed, and those that it shares with others; the fullest first. *address* need
-    not have a connection: an operating system asks for the volume left when it joins a network, before it opens any
-    connection. So budgets that would meter a subflow from *address* are included."""
-    policy, text = snapshot.policy, address_text(address) or ""
+def budgets(snapshot: Snapshot, request: Request) -> answers.BudgetsAnswer:
+    """Return the accounts of an address and those that it shares with others, the fullest first. The address need not
+    have a connection: an operating system asks for the volume left when it joins a network, before it opens any
+    connection. So budgets that would meter a subflow from the address are included."""
+    policy, address = snapshot.policy, request.get("client")
+    text = address_text(address) or ""
     decided = (each for verdicts in snapshot.engine.decisions.verdicts.values() for each in verdicts)
     names = _would_meter(snapshot, address) | _metering(each for each in decided if each.four_tuple.remote == address)
     unused = {
@@ -269,7 +273,8 @@ def client_budgets(snapshot: Snapshot, address: bytes) -> list[answers.OwnBudget
         if each.per_client and each.name in names
     }
     rows = budgets_of(policy, unused | dict(snapshot.engine.budget_stage.accounts.used), snapshot.now, {text})
-    return [_own_budget(each) for each in rows if each["client"] is not None or each["name"] in names]
+    shown = [_own_budget(each) for each in rows if each["client"] is not None or each["name"] in names]
+    return {**snapshot.common, "budgets": shown}
 
 
 def _would_meter(snapshot: Snapshot, address: bytes) -> set[str]:

@@ -19,7 +19,14 @@ from mptcp_throttler.runtime.decisions import NOT_CAPPED, NOT_STEERED
 from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import events as kinds
 from mptcp_throttler.telemetry.events import CUT, Happened
-from mptcp_throttler.views.answers import EventAnswer, ExplainAnswer, ExplainedConnection, ExplainedSubflow, StageWords
+from mptcp_throttler.views.answers import (
+    EventAnswer,
+    EventsAnswer,
+    ExplainAnswer,
+    ExplainedConnection,
+    ExplainedSubflow,
+    StageWords,
+)
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text, end_text
 
@@ -30,8 +37,13 @@ _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kin
 _KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}
 
 
-def events(snapshot: Snapshot, request: Request) -> Iterator[EventAnswer]:
-    """Yield the requested events: the first ones after a given number, or the latest ones if no number is given."""
+def events(snapshot: Snapshot, request: Request) -> EventsAnswer:
+    """Return the requested events: the first ones after a given number, or the latest ones if no number is given."""
+    ring = snapshot.engine.events.ring
+    return {**snapshot.common, "first": ring.first, "last": ring.last, "events": list(_events(snapshot, request))}
+
+
+def _events(snapshot: Snapshot, request: Request) -> Iterator[EventAnswer]:
     ring = snapshot.engine.events.ring
     after, limit = request.get("after"), request.get("limit")
     client, token, rule = (request.get(name) for name in ("client", "token", "rule"))

@@ -22,7 +22,7 @@ from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.event_loop import LoopGauge
+from mptcp_throttler.runtime.event_loop import LoopDelayMeter
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
@@ -44,7 +44,7 @@ class Snapshot:
     closed_sockets: ClosedSockets
     reloads: ReloadCounts
     drift: DriftMonitor
-    gauge: LoopGauge
+    gauge: LoopDelayMeter
     observers: Observers
 
     @property

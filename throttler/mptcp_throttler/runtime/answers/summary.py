@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Final, cast
 
 from mptcp_common.tcp_table import ESTABLISHED, TABLES, sockets
-from mptcp_throttler.mptcp.model import Connection, FourTuple, unmapped
+from mptcp_throttler.mptcp.model import FourTuple, unmapped
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
@@ -96,7 +96,7 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
             for each in islice(engine.tunnels.table.paths.values(), MAX_TUNNEL_PATHS)
         ],
         "subflows": {"active": engine.tracker.table_sizes["subflows"], "pending": pending.total()},
-        "clients": len({each.client for each in snapshot.connections.values()} - {b""}),
+        "clients": len(set(engine.traffic.clients.values())),
         "counted": snapshot.wall(engine.traffic.counted),
         "paths": [
             {
@@ -117,7 +117,9 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
         "counters": counters(snapshot),
         "loop": snapshot.gauge.as_json(),
         "reaction": cast("answers.HistogramAnswer", engine.join_latency.as_json()),
-        "effect": cast("answers.EffectHistograms", engine.cap_latency.as_json()),
+        "effect": cast(
+            "answers.EffectHistograms", {way.value: each.as_json() for way, each in engine.cap_latency.items()}
+        ),
         "reloads": snapshot.reloads,
         "ledger_error": snapshot.budgets.trouble,
         "captures": snapshot.observers.capturing(),
@@ -216,96 +218,86 @@ def _classes(snapshot: Snapshot) -> list[answers.ClassTotals]:
 # clients
 
 
-class _ClientUse:
-    """One address that opened connections, or that only has a budget account."""
-
-    def __init__(self, address: bytes) -> None:
-        self.address = address
-        self.addresses = {address}
-        self.connections = self.subflows = self.capped = 0
-        self.sent = self.received = self.sent_rate = self.received_rate = 0
-        self.budgets: list[answers.AccountAnswer] = []  # the client's accounts, the fullest first
-
-    def take(self, connection: Connection, snapshot: Snapshot) -> None:
-        traffic = snapshot.engine.traffic
-        self.connections += 1
-        for subflow in connection.subflows:
-            four_tuple = subflow.four_tuple
-            rates, (sent, received) = traffic.rates(four_tuple), traffic.carried(four_tuple)
-            self.subflows += 1
-            self.addresses.add(four_tuple.remote)
-            self.sent += sent
-            self.received += received
-            self.sent_rate += rates.sent or 0
-            self.received_rate += rates.received or 0
-        verdicts = snapshot.applied_verdicts(connection.token)
-        self.capped += len({each.four_tuple for each in verdicts if each.throttle is not None})
-
-    def answer(self) -> answers.ClientTotals:
-        return {
-            "client": address_text(self.address) or "",
-            "connections": self.connections,
-            "subflows": self.subflows,
-            "capped": self.capped,
-            "rate_sent": self.sent_rate,
-            "rate_received": self.received_rate,
-            "bytes_sent": self.sent,
-            "bytes_received": self.received,
-            "budgets": self.budgets,
-        }
+_Client = tuple[bytes, answers.ClientTotals]
 
 
-_CLIENT_SORTS: Final[Mapping[str, Callable[[_ClientUse], Any]]] = {
-    "rate": lambda each: (-each.sent_rate - each.received_rate, -each.sent - each.received, each.address),
-    "bytes": lambda each: (-each.sent - each.received, each.address),
-    "connections": lambda each: (-each.connections, each.address),
-    "client": lambda each: (len(each.address), each.address),
+def _by_bytes(client: _Client) -> tuple[int, bytes]:
+    return -client[1]["bytes_sent"] - client[1]["bytes_received"], client[0]
+
+
+_CLIENT_SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
+    "rate": lambda each: (-each[1]["rate_sent"] - each[1]["rate_received"], *_by_bytes(each)),
+    "bytes": _by_bytes,
+    "connections": lambda each: (-each[1]["connections"], each[0]),
+    "client": lambda each: (len(each[0]), each[0]),
 }
 
 
 def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
     """Return the first clients in the order of *request*."""
-    found: dict[bytes, _ClientUse] = {}
-    for connection in list(snapshot.connections.values()):
-        address = connection.client
-        if not address:  # the connection's last subflow has ended, but the connection has not ended yet
+    traffic = snapshot.engine.traffic
+    found: dict[bytes, answers.ClientTotals] = {}
+    owners: dict[bytes, bytes] = {}  # the client of each address that has a subflow
+    for connection in snapshot.connections.values():
+        client = connection.client
+        if not client:  # the connection's last subflow has ended, but the connection has not ended yet
             continue
-        client = found.get(address)
-        if client is None:
-            client = found[address] = _ClientUse(address)
-        client.take(connection, snapshot)
+        row = found.get(client) or found.setdefault(client, _unused(client))
+        row["connections"] += 1
+        for subflow in connection.subflows:
+            rates, (sent, received) = traffic.rates(subflow.four_tuple), traffic.carried(subflow.four_tuple)
+            owners[subflow.four_tuple.remote] = client
+            row["subflows"] += 1
+            row["bytes_sent"] += sent
+            row["bytes_received"] += received
+            row["rate_sent"] += rates.sent or 0
+            row["rate_received"] += rates.received or 0
+        verdicts = snapshot.applied_verdicts(connection.token)
+        row["capped"] += len({each.four_tuple for each in verdicts if each.throttle is not None})
     total, limit, sort = len(found), request.get("limit"), request.get("sort")
     if sort == "budget":
-        shown = _fullest(snapshot, found, limit)
+        shown = _fullest(snapshot, found, owners, limit)
     else:
-        shown = heapq.nsmallest(limit, found.values(), key=_CLIENT_SORTS[sort])
-    owners = {address_text(address) or "": client for client in shown for address in client.addresses}
-    for row in budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, owners.keys()):
-        if row["client"] is not None:
-            owners[row["client"]].budgets.append(row)
+        shown = dict(heapq.nsmallest(limit, found.items(), key=_CLIENT_SORTS[sort]))
+    rows = {address_text(each): shown[client] for each, client in owners.items() if client in shown}
+    rows |= {row["client"]: row for row in shown.values()}
+    used = snapshot.engine.budget_stage.accounts.used
+    for account in budgets_of(snapshot.policy, used, snapshot.now, {each or "" for each in rows}):
+        if account["client"] is not None:
+            rows[account["client"]]["budgets"].append(account)
     return {
         **snapshot.common,
         "total": total,
-        "clients": [each.answer() for each in shown],
+        "clients": list(shown.values()),
         "plain_tcp": _plain_tcp(snapshot, limit),
     }
 
 
-def _fullest(snapshot: Snapshot, found: Mapping[bytes, _ClientUse], limit: int) -> list[_ClientUse]:
+def _unused(address: bytes) -> answers.ClientTotals:
+    return {
+        "client": address_text(address) or "",
+        "connections": 0,
+        "subflows": 0,
+        "capped": 0,
+        "rate_sent": 0,
+        "rate_received": 0,
+        "bytes_sent": 0,
+        "bytes_received": 0,
+        "budgets": [],
+    }
+
+
+def _fullest(
+    snapshot: Snapshot, found: Mapping[bytes, answers.ClientTotals], owners: Mapping[bytes, bytes], limit: int
+) -> dict[bytes, answers.ClientTotals]:
     """Return at most *limit* clients: first those that used the largest part of their own budget, connected or not."""
     policy = snapshot.policy
     most = limit * max(1, len(policy.budgets))
-    _, rows = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, most)
-    owners = {address: client for client in found.values() for address in client.addresses}
-    shown: dict[bytes, _ClientUse] = {}
-    for row in rows:
-        if row["client"] is not None:
-            address = ip_address(row["client"]).packed
-            owner = owners.get(address) or _ClientUse(address)
-            shown.setdefault(owner.address, owner)
-    others = (each for each in found.values() if each.address not in shown)
-    rest = heapq.nsmallest(limit, others, key=_CLIENT_SORTS["rate"])
-    return list(islice([*shown.values(), *rest], limit))
+    _, accounts = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, most)
+    own = [ip_address(each["client"]).packed for each in accounts if each["client"] is not None]
+    by_rate = (client for client, _ in heapq.nsmallest(limit, found.items(), key=_CLIENT_SORTS["rate"]))
+    order = dict.fromkeys([*(owners.get(each, each) for each in own), *by_rate])
+    return {each: found.get(each) or _unused(each) for each in islice(order, limit)}
 
 
 def _plain_tcp(snapshot: Snapshot, most: int) -> answers.PlainTcp | None:
