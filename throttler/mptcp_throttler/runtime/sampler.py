@@ -41,7 +41,8 @@ time slice on the processor, and then a join waits many milliseconds while other
 class _Fed:
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
-        self.turn = asyncio.Lock()  # held while the consumer takes samples; during a whole sweep if not *by request*
+        self.turn = asyncio.Lock()  # held while the consumer takes samples
+        self.waits = False  # whether a sweep's samples must come next, so that it gets no look-ups
         self.looked_up = set[FourTuple]()
         """Subflows that the consumer got by urgent look-ups since the current sweep (or its replacement) began."""
         self.next_urgent = 0.0
@@ -126,9 +127,9 @@ class Sampler:
         if most > max(affordable, MAX_UNITED) or len(watched := set().union(*sets)) > affordable:
             await self.sweep(gently=True)
             return
-        async with self._sweeping, self._stages_wait() as held:
+        async with self._sweeping, self._stages_wait():
             pace = _Pace()
-            await self._give_all(await self._look_up(list(watched), pace), pace, held, looked_up=watched)
+            await self._give_all(await self._look_up(list(watched), pace), pace, looked_up=watched)
             pace.end()
             self._next_sweep = time.monotonic() + pace.worked / SWEEP_SHARE
 
@@ -137,7 +138,7 @@ class Sampler:
     ) -> None:
         """List all sockets; pass each piece to *each_piece*, and then all samples to the consumers. *gently*: pause in
         between, so that the process does not use up its time slice on the processor. Raises KernelError."""
-        async with self._sweeping, self._stages_wait() as held:
+        async with self._sweeping, self._stages_wait():
             pace = _Pace(REST if gently else 0.0)
             # ``latest`` is updated in place, so that old samples are freed one by one as new ones come.
             seen = set[FourTuple]()
@@ -153,7 +154,7 @@ class Sampler:
                     del self.latest[four_tuple]
             self.latest_time = time.monotonic()
             self.sweeps += 1
-            await self._give_all(self.latest, pace, held)
+            await self._give_all(self.latest, pace)
             pace.end()
             self.sweep_seconds = pace.worked
             self._last_sweep = self.latest_time
@@ -165,7 +166,7 @@ class Sampler:
             now = time.monotonic()
             if now < fed.next_urgent:
                 continue
-            if fed.turn.locked():
+            if fed.waits or fed.turn.locked():
                 fed.idle = False  # the consumer is busy: ask it again
                 continue
             urgent = list(fed.consumer.urgent())
@@ -190,7 +191,7 @@ class Sampler:
     def _pause_to_urgent(self) -> float:
         due = [fed.next_urgent for fed in self._fed if not fed.idle]
         pause = min(due) - time.monotonic() if due else IDLE_SECONDS
-        return max(pause, BUSY_SECONDS) if any(fed.turn.locked() for fed in self._fed) else pause
+        return max(pause, BUSY_SECONDS) if any(fed.waits or fed.turn.locked() for fed in self._fed) else pause
 
     async def _look_up(self, four_tuples: list[FourTuple], pace: _Pace) -> dict[FourTuple, KernelSubflow]:
         found: dict[FourTuple, KernelSubflow] = {}
@@ -201,57 +202,49 @@ class Sampler:
         return found
 
     @asynccontextmanager
-    async def _stages_wait(self) -> AsyncIterator[list[_Fed]]:
-        """Lock all consumers that are not *by request*; yield them, and unlock them at the end."""
-        held: list[_Fed] = []
+    async def _stages_wait(self) -> AsyncIterator[None]:
+        """Let the look-ups of consumers that are not *by request* end; the next ones come after the sweep's samples."""
         for fed in self._fed:
             fed.looked_up.clear()
+            fed.waits = not fed.consumer.by_request
         try:
             for fed in self._fed:
-                if not fed.consumer.by_request:
-                    await fed.turn.acquire()
-                    held.append(fed)
-            yield held
+                if fed.waits:
+                    async with fed.turn:
+                        pass
+            yield
         finally:
-            for fed in held:
-                fed.turn.release()
+            for fed in self._fed:
+                fed.waits = False
 
     async def _give_all(
-        self,
-        found: dict[FourTuple, KernelSubflow],
-        pace: _Pace,
-        held: list[_Fed],
-        looked_up: Set[FourTuple] | None = None,
+        self, found: dict[FourTuple, KernelSubflow], pace: _Pace, looked_up: Set[FourTuple] | None = None
     ) -> None:
         """Give all consumers the samples *found* of their watched subflows. After a sweep, include their urgent
         subflows. *looked_up*: the requested subflows, if they were looked up instead of a sweep."""
-        now = time.monotonic()
+        now, rest = time.monotonic(), pace.rest
         for fed in self._fed:
-            consumer, rest = fed.consumer, pace.rest
-            if fed not in held:
-                pace.end()
-                await fed.turn.acquire()
-                held.append(fed)
+            consumer = fed.consumer
+            pace.end()
+            async with fed.turn:
                 pace.begin()
-                pace.rest = 0.0  # no pauses, because the consumer's urgent look-ups wait until this ends
-            urgent = consumer.urgent() if looked_up is None else ()
-            if urgent or consumer.watches_any():
-                watched = consumer.watched()
-                asked = list(watched)
-                if urgent:  # otherwise do not build this set: for all sockets it takes long
-                    known = watched if isinstance(watched, Set) else frozenset(watched)
-                    asked += [each for each in urgent if each not in known]
-                asked = await _without(asked, fed.looked_up, pace)
-                # Look up missing subflows: one that joined after the dump passed its hash bucket is not closed.
-                missing = await _without(asked, found, pace)
-                if looked_up is not None:
-                    missing = await _without(missing, looked_up, pace)
-                if missing:
-                    found.update(await self._look_up(missing, pace))
-                await self._give(consumer, Samples(now, found, True, asked), pace)
-            held.remove(fed)
-            fed.turn.release()
-            pace.rest = rest
+                pace.rest = 0.0 if consumer.by_request else rest  # without pauses, because its urgent look-ups wait
+                urgent = consumer.urgent() if looked_up is None else ()
+                if urgent or consumer.watches_any():
+                    watched = consumer.watched()
+                    asked = list(watched)
+                    if urgent:  # otherwise do not build this set: for all sockets it takes long
+                        known = watched if isinstance(watched, Set) else frozenset(watched)
+                        asked += [each for each in urgent if each not in known]
+                    asked = await _without(asked, fed.looked_up, pace)
+                    # Look up missing subflows: one that joined after the dump passed its hash bucket is not closed.
+                    missing = await _without(asked, found, pace)
+                    if looked_up is not None:
+                        missing = await _without(missing, looked_up, pace)
+                    if missing:
+                        found.update(await self._look_up(missing, pace))
+                    await self._give(consumer, Samples(now, found, True, asked), pace)
+            fed.waits, pace.rest = False, rest
 
     async def _give(self, consumer: Consumer, samples: Samples, pace: _Pace) -> None:
         for outcome in consumer.observe(samples):

@@ -82,11 +82,6 @@ class EventRing:
         """Sequence number of the oldest event kept; one more than the last if none is."""
         return self.last - len(self._events) + 1
 
-    @property
-    def whole_since(self) -> float:
-        """Time since which no event is missing, seconds since the epoch; 0 if none is missing at all."""
-        return self._events[0][0] if self.first > 1 and self._events else 0.0
-
     def add(
         self,
         time: float,

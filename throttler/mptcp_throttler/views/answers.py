@@ -468,7 +468,7 @@ class StageWords(Part):
     stage: Literal["budgets", "grants", "guard", "steering", "rest"]
     what: str
     since: Moment | None
-    """When it last changed; null if unknown."""
+    """When an event reported it; null otherwise."""
 
 
 class ExplainedSubflow(Part):
