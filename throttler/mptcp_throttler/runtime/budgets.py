@@ -129,8 +129,8 @@ class Budgets(Component):
             self._stage.sockets.socket_closed(cookie, end, acked, received)
 
     async def _write(self, ledger: Ledger) -> None:
-        """Write pending counts. Raises LedgerError; the counts are then kept for a later write."""
-        # If the task is cancelled, the write still finishes, so that its success is known.
+        """Write pending counts. Raises LedgerError; the counts are then kept for a later write. If the task is
+        cancelled, the write still finishes, so that its success is known."""
         await asyncio.shield(self._write_whole(ledger))
 
     async def _write_whole(self, ledger: Ledger) -> None:
@@ -174,22 +174,17 @@ class Budgets(Component):
 
 
 class ClosedSockets(Component):
-    """Reports the bytes that each socket carried in its life to the parts that count bytes. *listeners* are called once
-    with the fields of each ``ClosedSocket``; *told* is called after each round, even if no socket had closed.
-
-    Without this component, the bytes that a subflow carries after its last sample are unknown, or all its bytes if it
-    lives shorter than a sampling interval. The component always runs, because the totals of paths and caps need it as
-    well as budgets. In the kernel it costs one or two calls per connection; here, once a second, some microseconds for
-    each closed connection.
-    """
+    """Reports the bytes that each socket carried in its life to the parts that count bytes: no sample has those after
+    the last one, or of a subflow that lives shorter than a sampling interval. *listeners* are called once with the
+    fields of each ``ClosedSocket``; *done* is called after each round, even if no socket had closed."""
 
     def __init__(
         self,
         open_meter: Callable[[], SocketMeter | None],
         listeners: Sequence[Callable[[int, End, int, int], None]],
-        told: Callable[[], None] = lambda: None,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
-        self._open_meter, self._listeners, self._told = open_meter, listeners, told
+        self._open_meter, self._listeners, self._done = open_meter, listeners, done
         self._meter: SocketMeter | None = None
 
     @property
@@ -220,7 +215,7 @@ class ClosedSockets(Component):
                     await asyncio.sleep(0)
         except KernelError as error:
             log.error("%s; what sockets carried last is counted later", error)
-        self._told()
+        self._done()
 
     async def close(self) -> None:
         if self._meter is not None:

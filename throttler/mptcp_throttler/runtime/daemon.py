@@ -62,7 +62,6 @@ class Daemon:
         """*read_settings* returns changes of the settings file. Needs a running event loop. Raises KernelError."""
         self._settings = settings
         self._kernel = kernel
-        self._started = self._policy_since = time.monotonic()
         self._pid = os.getpid()
         self._stop = asyncio.Event()
         self._reload_wanted = asyncio.Event()
@@ -243,7 +242,6 @@ class Daemon:
                 log.error("%s", error)
         counts["accepted"] += 1
         counts["last_refused"] = None
-        self._policy_since = time.monotonic()
         text = f"policy reloaded: {counted(len(policy.rules), 'rule')}"
         log.info("%s", text)
         engine.events.about(time.monotonic(), RELOAD, text)
@@ -292,17 +290,5 @@ class Daemon:
 
     def _answer(self, line: bytes) -> Iterator[bytes]:
         """Yield the answer to a request in pieces; called in a child."""
-        snapshot = Snapshot(
-            now=time.time(),
-            started=self._started,
-            policy_since=self._policy_since,
-            pid=self._pid,
-            engine=self._engine,
-            budgets=self._budgets,
-            closed_sockets=self._closed_sockets,
-            reloads=self._reloads,
-            drift=self._drift,
-            gauge=self._gauge,
-            observers=self._observers,
-        )
-        return answer(snapshot, line)
+        parts = self._budgets, self._closed_sockets, self._reloads, self._drift, self._gauge, self._observers
+        return answer(Snapshot(time.time(), self._pid, self._engine, *parts), line)

@@ -61,6 +61,7 @@ class Engine:
     def __init__(self, settings: Settings, kernel: KernelAccess, policy: Policy) -> None:
         """Make all parts. The caller must then call :meth:`Decisions.set_policy` and :meth:`enforce`."""
         self.settings, self.kernel = settings, kernel
+        self.started = self.policy_since = time.monotonic()
         ports = settings.ownership.ports
         self.tracker = Tracker(ports, TrackerLimits(settings.max_connections))
         connections = self.tracker.connections
@@ -105,6 +106,7 @@ class Engine:
         self.decisions.set_policy(policy)
         await self.enforce()
         self._clock_changed.set()
+        self.policy_since = time.monotonic()
 
     async def follow_the_clock(self) -> None:
         """Enforce the policy when a window of its rules opens or closes, forever."""

@@ -111,7 +111,8 @@ class Reconciler:
         """Make all pending changes, unless closed. Raises KernelError, the first refusal, after the others were
         made."""
         async with self._lock:
-            while not (self._closed or self._settled):
+            plan = self.planner
+            while not self._closed and not (self._tc.settled and plan.classes.settled and plan.entries.settled):
                 await self._apply_once()
 
     async def verify(self) -> None:
@@ -158,10 +159,6 @@ class Reconciler:
                     failures.append(str(error))
         if failures:
             raise KernelError("; ".join(failures))
-
-    @property
-    def _settled(self) -> bool:
-        return self._tc.settled and self.planner.classes.settled and self.planner.entries.settled
 
     async def _apply_once(self) -> None:
         """Make the pending changes; raise the first refusal. Return early if a new change must be made first."""
@@ -234,12 +231,10 @@ class Reconciler:
             wrong, classes = await self._tc.read()
             problems = dict.fromkeys([*wrong, *await self._netfilter.check()], 1)
             if not problems:
-                entries = await self._netfilter.read_entries()
-                if classes is not None and await _differing(
-                    self.planner.classes.actual, classes, ClassSpec.same_as, changed
-                ):
+                entries, plan = await self._netfilter.read_entries(), self.planner
+                if classes is not None and await _differing(plan.classes.actual, classes, ClassSpec.same_as, changed):
                     problems["classes differ"] = 0
-                if await _differing(self.planner.entries.actual, entries, Target.__eq__, changed):
+                if await _differing(plan.entries.actual, entries, Target.__eq__, changed):
                     problems["entries differ"] = 0
         finally:
             self._changed = None

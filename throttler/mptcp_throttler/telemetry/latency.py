@@ -47,9 +47,10 @@ class JoinLatency(LatencyHistogram):
 
     def __init__(self) -> None:
         super().__init__(JOIN_BOUNDS, MAX_JOIN_SECONDS)
-        self._early: dict[FourTuple, float] = {}  # capture times of joins without a kernel event yet; the oldest first
-        self._waiting: dict[FourTuple, float] = {}  # capture times of joins by waiting subflow, the oldest first
-        self._made: dict[FourTuple, float] = {}  # when entries were made, the oldest first
+        # The oldest first:
+        self._early: dict[FourTuple, float] = {}  # capture times of joins without a kernel event yet
+        self._waiting: dict[FourTuple, float] = {}  # capture times of joins by waiting subflow
+        self._made: dict[FourTuple, float] = {}  # when entries were made
 
     def expect(self, four_tuple: FourTuple, captured: float) -> None:
         """Note that the last packet of a join was *captured* before the kernel's event."""

@@ -31,13 +31,11 @@ from mptcp_throttler.views.answers import SCHEMA, Answer, ReloadCounts, TunnelNa
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The parts of the daemon; none of them changes while an answer is made."""
 
     now: float  # seconds since the epoch
-    started: float
-    policy_since: float  # when the policy in force was taken, in monotonic seconds like *started*
     pid: int
     engine: Engine
     budgets: Budgets
@@ -70,7 +68,7 @@ class Snapshot:
     @property
     def taken(self) -> float:
         """When the policy in force was taken, seconds since the epoch."""
-        return self.wall(self.policy_since)
+        return self.wall(self.engine.policy_since)
 
     @property
     def connections(self) -> Mapping[int, Connection]:

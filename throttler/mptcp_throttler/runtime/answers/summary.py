@@ -39,7 +39,7 @@ def head(snapshot: Snapshot) -> answers.HeadAnswer:
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     return {
         **snapshot.common,
-        "started": snapshot.wall(snapshot.started),
+        "started": snapshot.wall(engine.started),
         "now": snapshot.now,
         "interfaces": list(settings.interfaces),
         "listen_ports": list(settings.ownership.listen_ports),
@@ -84,7 +84,7 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
     paths = sorted(engine.traffic.paths.values(), key=lambda each: (each.key.path or "", each.key.interface or ""))
     return {
         **snapshot.common,
-        "started": snapshot.wall(snapshot.started),
+        "started": snapshot.wall(engine.started),
         "connections": len(snapshot.connections),
         "tunnels": [
             {
