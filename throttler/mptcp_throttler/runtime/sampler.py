@@ -30,7 +30,6 @@ LOOKUP_CHUNK = 64
 CHECKED = 1024  # number of subflows that are checked against the samples between two yields: about 0.3 ms
 LOOKUP_COST = 2.0  # cost of looking up one socket, as a multiple of the cost of one socket in a sweep
 SWEEP_COST = 300  # fixed cost of a sweep, in sockets: the kernel walks its whole hash table, which takes 1.4 ms
-MAX_UNITED = 4000  # if consumers watch at most this many subflows, duplicates are removed before they are counted
 IDLE_SECONDS = 0.5  # pause while no consumer watches a subflow, and after a failure
 BUSY_SECONDS = 0.01  # pause until a consumer that is busy with samples is asked again for its urgent subflows
 REST = 1.5
@@ -120,11 +119,9 @@ class Sampler:
         if self._pause_to_sweep() > 0 or not watching:
             return
         self._last_sweep = time.monotonic()
-        sets = [consumer.watched() for consumer in watching]
-        affordable = (self._tracked() + SWEEP_COST) / LOOKUP_COST
-        most = sum(map(len, sets))
-        # Do not build the union of the sets for ten thousand connections: this takes long.
-        if most > max(affordable, MAX_UNITED) or len(watched := set().union(*sets)) > affordable:
+        sets, affordable = [each.watched() for each in watching], (self._tracked() + SWEEP_COST) / LOOKUP_COST
+        # Do not build the union of the sets of ten thousand connections, which is as large as the largest set.
+        if max(map(len, sets)) > affordable or len(watched := set().union(*sets)) > affordable:
             await self.sweep(gently=True)
             return
         async with self._sweeping, self._stages_wait():
