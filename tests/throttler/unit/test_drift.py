@@ -156,7 +156,7 @@ def test_change_without_a_notice_is_found_periodically(caplog: pytest.LogCapture
 
 
 def test_failed_repair_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drift, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(drift, "RETRY_SECONDS", 0.01)
 
     async def test(bench: Bench) -> None:
         bench.fails = True

@@ -19,7 +19,7 @@ from mptcp_invariants import SMALL, check_tables
 from mptcp_throttler.kernel.netlink import refusal
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.actions import MOST_LINES, Actions
+from mptcp_throttler.runtime.actions import MAX_LINES, Actions
 
 MOST = SMALL.max_subflows_per_connection
 EXCESS = "subflow-excess"
@@ -165,10 +165,10 @@ def test_refused_closings_are_logged_a_few_times_a_minute(caplog: pytest.LogCapt
     excess = closing(PathManager(refuses=True), connections)
     for _ in range(100):
         excess.close_excess(excess_events(), is_dry_run=False)
-    assert len(caplog.records) == MOST_LINES
+    assert len(caplog.records) == MAX_LINES
     assert "EINVAL (Invalid argument); nothing caps it" in caplog.text
     excess.close_excess(excess_events(120.0), is_dry_run=False)
-    assert len(caplog.records) == MOST_LINES + 1
+    assert len(caplog.records) == MAX_LINES + 1
 
 
 def test_excess_of_an_ended_connection_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
@@ -23,7 +23,7 @@ from mptcp_throttler.telemetry.events import BUDGET, EventRecorder, RateLimiter
 
 log = logging.getLogger(__name__)
 
-MOST_LINES: Final = 20
+MAX_LINES: Final = 20
 """Maximum log lines per minute and kind. Any client can cause such lines, and after a reload to a policy that steers by
 order, the kernel refuses the flag on all existing connections."""
 
@@ -43,7 +43,7 @@ class Actions:
         self._path_manager, self._connections, self._sockets = path_manager, connections, sockets
         self._steering, self._events = steering, events
         kinds = "refusals", "subflows", "connections of its client"
-        self._lines = {kind: RateLimiter(MOST_LINES) for kind in kinds}
+        self._lines = {kind: RateLimiter(MAX_LINES) for kind in kinds}
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Carry out *effects*; log one that the kernel refuses, and go on."""
@@ -93,21 +93,18 @@ class Actions:
     def _about(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:
         return about(self._connections.get(token), token=token, rule=rule)
 
-    def close_excess(self, events: Iterable[Event], *, is_dry_run: bool) -> None:
-        """Close the subflows and connections that *events* report as excess, because no cap would limit them. At each
-        dump, log those that could not be closed.
+    def close_excess(self, events: Collection[Event], *, is_dry_run: bool) -> None:
+        """Close the subflows and connections that *events* report as excess, because no cap would limit them; log those
+        that could not be closed.
 
-        The kernel accepts more subflows than the tracker only under the user-space path manager, which steering by
-        order needs. Under it, excess subflows are closed; otherwise they are only logged. For a connection beyond its
-        client's share (:mod:`mptcp_throttler.mptcp.limits`), the kernel is asked to reset the sockets; a dry run only
-        logs it.
+        The kernel accepts more subflows than the tracker only under the user-space path manager. Under it, excess
+        subflows are closed; otherwise they are only logged. Connections beyond their client's share
+        (:mod:`mptcp_throttler.mptcp.limits`) are reset; a dry run only logs them.
         """
-        connections = []
         for event in events:
             if event.kind is EventKind.SUBFLOW_EXCESS:
                 self._close_subflow(event)
-            elif event.kind is EventKind.CONNECTION_EXCESS:
-                connections.append(event)
+        connections = [each for each in events if each.kind is EventKind.CONNECTION_EXCESS]
         if not connections:
             return
         four_tuples = [each.four_tuple for each in connections if each.four_tuple is not None]
@@ -129,7 +126,7 @@ class Actions:
             self._path_manager.commands.close_subflow(event.token, event.four_tuple)
         except KernelError as error:
             if error.errno == errno.EINVAL and event.token not in self._connections:
-                return  # the connection ended meanwhile, with all subflows
+                return  # the connection has ended, with all subflows
             self._say("subflows", event, f"{error}; nothing caps it")
         else:
             self._say("subflows", event, "closed")

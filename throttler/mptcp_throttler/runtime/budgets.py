@@ -3,9 +3,9 @@
 file of grants.
 
 The component of budgets gives the budget stage the calendar and the closed sockets, and writes the stage's counts to
-the ledger. Only one thread opens, reads and writes the ledger, so the disk never stops the event loop. Counts that
-could not be written go back to the stage, and are written together with later ones. SQLite gives each state of a
-database a number; the ledger is read again if that number shows that another process changed it (``quota reset``).
+the ledger, in one thread, so the disk never stops the event loop. Counts that could not be written are written with
+later ones. The ledger is read again if SQLite's number of its state shows that another process changed it (``quota
+reset``).
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ CLOSED_AT_ONCE = 256  # closed sockets counted before yielding to the event loop
 MAX_WRITE_SECONDS = 5.0  # maximum pause between two writes while no socket has closed: the kernel keeps their counters
 COUNTERS_PER_SECOND = 4000  # maximum rate of writing socket counters: about 0.5 % of a processor
 PRUNE_SECONDS = 86_400.0
-SURE_SECONDS = 6 * 3600.0
-"""How long the wall clock must have run without being set before the ledger is pruned. It is less than a day, so that a
-daemon that restarts daily still prunes."""
+SURE_SECONDS = 6 * 3600.0  # how long the wall clock must not have been set before the ledger is pruned; below a day
 KEPT_SECONDS = 400 * 86_400  # how long usage is kept: more than a year of months
 
 T = TypeVar("T")
@@ -64,8 +62,7 @@ class Budgets(Component):
         if not policy.budgets:
             return
         now = self._clock()
-        # This must come first: when a period begins, the stage forgets the accounts that were read for budgets that it
-        # does not have yet.
+        # First: when a period begins, the stage forgets accounts that were read for budgets that it does not have yet.
         self._changed(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         try:
@@ -230,8 +227,7 @@ class Grants(Component):
     def __init__(self, engine: Engine) -> None:
         self._engine, self._stage = engine, engine.grants
         self._path = engine.settings.ledger.with_name(GRANTS)
-        self._file: tuple[int, ...] | None = None
-        """Inode, mtime and size of the file when last read; empty if there is no file, None before the first read."""
+        self._file: tuple[int, ...] | None = None  # inode, mtime and size when last read; empty without a file
         self._grants: tuple[Grant, ...] = ()
 
     async def prepare(self, policy: Policy) -> None:

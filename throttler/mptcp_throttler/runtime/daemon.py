@@ -153,8 +153,8 @@ class Daemon:
             self._kernel.prefer_event_loop()
             freeze_startup_objects()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), engine.downloads.backend)
-            told = self._summary()
-            tell(READY, status(told))
+            summary = self._summary()
+            tell(READY, status(summary))
             await self._until_stopped(
                 *(component.run() for component in self._components),
                 engine.decisions.run(),
@@ -163,7 +163,7 @@ class Daemon:
                 self._observers.supervise(),
                 self._gauge.run(),
                 rest_when_busy(),
-                self._tell_service_manager(told),
+                self._notify_service_manager(summary),
                 collect_garbage(),
                 engine.run(),
                 self._drift.run(),
@@ -183,7 +183,7 @@ class Daemon:
         await engine.downloads.reconciler.apply()
 
     async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:
-        """Run *duties*, which never end, until told to stop. The first that fails ends the daemon."""
+        """Run *duties*, which never end, until :meth:`stop`. The first that fails ends the daemon."""
         tasks = [asyncio.create_task(duty) for duty in duties]
         stop = asyncio.create_task(self._stop.wait())
         try:
@@ -259,16 +259,16 @@ class Daemon:
                     log.error("%s", error)
             raise
 
-    async def _tell_service_manager(self, told: str) -> None:
-        """Send watchdog pings forever, and the status line when it differs from *told*, the last one sent. The service
+    async def _notify_service_manager(self, sent: str) -> None:
+        """Send watchdog pings forever, and the status line when it differs from *sent*, the last one. The service
         manager restarts a daemon whose loop hangs."""
         watched = watchdog_seconds(os.environ)
         while True:
-            text = self._summary() if is_managed() else told
-            lines = [*([] if watched is None else [WATCHDOG]), *([] if text == told else [status(text)])]
+            text = self._summary() if is_managed() else sent
+            lines = [*([] if watched is None else [WATCHDOG]), *([] if text == sent else [status(text)])]
             if lines:
                 tell(*lines)
-            told = text
+            sent = text
             # Half the period, as sd_watchdog_enabled(3) advises.
             await asyncio.sleep(STATUS_SECONDS if watched is None else min(STATUS_SECONDS, watched / 2))
 

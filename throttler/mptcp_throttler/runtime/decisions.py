@@ -43,10 +43,10 @@ class Decisions:
         stages: Sequence[Stage],
         planners: Sequence[Planner],
         listen_ports: Collection[int],
-        told: Callable[[Decision], None],
+        decided: Callable[[Decision], None],
         follow: Callable[[], None],
     ) -> None:
-        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *told* is
+        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *decided* is
         called with each decision before the planners are updated. *follow* is called after the planners were updated
         for a batch of connections."""
         self.policy = policy  # the policy in force, which decides and is shown
@@ -56,7 +56,7 @@ class Decisions:
         self._stages, self._planners = stages, planners
         self.anticipation = Anticipation()
         self._comparer = Comparer()
-        self._told, self._follow = told, follow
+        self._decided, self._follow = decided, follow
         self._listen_ports = frozenset(listen_ports)
         self._waiting: dict[int, None] = {}
         self._wake = asyncio.Event()
@@ -92,7 +92,7 @@ class Decisions:
             self._follow()
 
     async def decide_all(self) -> None:
-        """Decide about every connection, in slices. :meth:`run` need not run meanwhile."""
+        """Decide about every connection, in slices. :meth:`run` need not run."""
         self._waiting.update(dict.fromkeys(self._connections))
         self._waiting.update(dict.fromkeys(self.verdicts))
         await asyncio.sleep(0)  # setting the policy took some milliseconds
@@ -137,7 +137,7 @@ class Decisions:
             *_, verdicts = self.steps(connection)
             self.verdicts[token] = verdicts
         for decision in self._comparer.decisions(token, connection, before, verdicts, now, is_dry=self.is_dry):
-            self._told(decision)
+            self._decided(decision)
         applied = self.applied_verdicts(verdicts)
         for planner in self._planners:
             try:

@@ -119,7 +119,7 @@ class Uploads(Component, Consumer):
         if self.in_force or not policy.acts_on_upload:
             return
         reconciler = await self._opened()
-        # Clear the flags: otherwise a comparison meanwhile would remove the device and table that are being made.
+        # Clear the flags: otherwise a comparison would remove the device and table that are being made.
         left, self._left, self._may_be_left = self._left, False, False
         try:
             await reconciler.prepare()

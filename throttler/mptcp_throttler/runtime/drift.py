@@ -24,7 +24,7 @@ from mptcp_throttler.runtime.event_loop import wait_at_most
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 1.0  # pause after a failed comparison
+RETRY_SECONDS = 1.0  # pause after a failed comparison
 TOGETHER_SECONDS = 0.1  # pause between a notice and the comparison, because changes come in groups
 REST = 10  # pause after a comparison, as a multiple of how long it took
 FREE_REPAIRS, FORGET_SECONDS = 5, 60.0  # number of prompt repairs of one object in this time
@@ -102,7 +102,7 @@ class DriftMonitor:
             if periodic <= now:
                 periodic = ended + max(self._interval, rest)
             if not done:
-                periodic = min(periodic, max(rest_until, ended + AGAIN_SECONDS))
+                periodic = min(periodic, max(rest_until, ended + RETRY_SECONDS))
 
     async def _compare(self) -> bool:
         heard, self._heard, self._due = self._heard, {}, math.inf
@@ -112,7 +112,7 @@ class DriftMonitor:
         if self._repairs() != before:
             self.counters.repaired += 1
             self._recent.update(heard.keys())
-            # Meanwhile other objects may have been changed and repaired; the kernel has now reported these changes.
+            # Other objects may have been changed and repaired, too; the kernel has now reported these changes.
             for source in list(self._sources):
                 self._read(source)
             words = ", ".join(f"{who}: {what}" for what, who in (heard | self._heard).items())

@@ -4,7 +4,7 @@ tracker.
 
 A sweep of the existing sockets makes up for lost events. Reading captured segments takes at most a fixed share of a
 processor (:class:`ReadingShare`), because nothing essential depends on them. If an observer fails, it is reopened until
-that succeeds; the others go on meanwhile. Changes that no event reports are looked up (``mptcp.questions``).
+that succeeds; the others go on. Changes that no event reports are looked up (``mptcp.questions``).
 """
 
 from __future__ import annotations

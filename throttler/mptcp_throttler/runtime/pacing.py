@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Limits on the sockets of this host: passes samples to ``shaping.onset.downloads``, and sets the limits it returns.
 
-A killed daemon leaves its pacing limit and TCP_NOTSENT_LOWAT on the sockets. TCP_NOTSENT_LOWAT may have been set when
-the socket was accepted, and no list of sockets shows it. So a stop and ``cleanup`` lift all limits from all sockets,
-and a start lifts unknown limits. A socket with nothing in flight takes the change when it sends its next data, or at
-once on kernels that support this (``limit_at_once``). If neither happens in time, the socket keeps its limit.
+A killed daemon leaves its pacing limit and TCP_NOTSENT_LOWAT on the sockets, and no list of sockets shows the latter.
+So a stop and ``cleanup`` lift all limits from all sockets, and a start lifts unknown limits. A socket with nothing in
+flight takes the change when it sends its next data, or at once on kernels that support this (``limit_at_once``). If
+neither happens in time, the socket keeps its limit.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.5  # maximum time, several round trips, that a stop waits until the limits of sockets are lifted
 BIRTHS_AT_ONCE = 128  # number of prefixes whose birth settings are written without a pause: this takes a millisecond
-WAKE_SECONDS, WAKE_PART = 0.02, 20
-"""Pause after limits were set at once: the longer of these seconds and this multiple of the time that it took."""
+WAKE_SECONDS, WAKE_PART = 0.02, 20  # pause after limits were set at once: at least so long, and this multiple of it
 
 
 class SocketLimiter(Component, Consumer):

@@ -7,7 +7,7 @@ changes are made first; then the refused change is retried with growing pauses. 
 back, because a failed batch may have been applied in part.
 
 The periodic comparison with the kernel runs concurrently. It reads the kernel while changes go on, and ignores objects
-that were changed meanwhile. Only if an object differs, changes stop until the whole state was read again and repaired.
+that were changed since. Only if an object differs, changes stop until the whole state was read again and repaired.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Reconciler:
             # The class of an entry must exist before the entry.
             batch = {key: entries.upserts[key] for key in keys if entries.upserts[key].minor not in classes.upserts}
             if len(batch) < len(keys) and not refused:
-                return  # meanwhile the plan wants a new class, which must be made first
+                return  # the plan now wants a new class, which must be made first
             if not batch or not await made(self._netfilter.upsert_entries(batch), batch):
                 continue
             entries.upserted(batch)
@@ -215,7 +215,7 @@ class Reconciler:
 
     @contextmanager
     def _changing(self, changed: Iterable[int | FourTuple]) -> Iterator[None]:
-        """Mark classes and entries as being changed, so that a comparison that reads meanwhile ignores them."""
+        """Mark classes and entries as being changed, so that a concurrent comparison ignores them."""
         self._in_hand = set(changed)
         if self._changed is not None:
             self._changed |= self._in_hand

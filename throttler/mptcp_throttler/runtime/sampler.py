@@ -33,8 +33,8 @@ SWEEP_COST = 300  # fixed cost of a sweep, in sockets: the kernel walks its whol
 IDLE_SECONDS = 0.5  # pause while no consumer watches a subflow, and after a failure
 BUSY_SECONDS = 0.01  # pause until a consumer that is busy with samples is asked again for its urgent subflows
 REST = 1.5
-"""Pause of a gentle sweep after each slice, as a multiple of the slice's work. Without pauses the process uses up its
-time slice on the processor, and then a join waits many milliseconds while other processes run."""
+"""Pause of a gentle sweep after each slice, as a multiple of its work. Without pauses the process uses up its time on
+the processor, and then a join waits many milliseconds while other processes run."""
 
 
 class _Fed:
@@ -42,8 +42,7 @@ class _Fed:
         self.consumer = consumer
         self.turn = asyncio.Lock()  # held while the consumer takes samples
         self.waits = False  # whether a sweep's samples must come next, so that it gets no look-ups
-        self.looked_up = set[FourTuple]()
-        """Subflows that the consumer got by urgent look-ups since the current sweep (or its replacement) began."""
+        self.looked_up = set[FourTuple]()  # what it got by urgent look-ups since the sweep or its replacement began
         self.next_urgent = 0.0
         self.idle = True  # whether it had no urgent subflow when last asked; asked again when the sampler is woken
 
@@ -60,8 +59,7 @@ class Sampler:
         take: Callable[[Outcome], None],
     ) -> None:
         """*tracked* returns the expected number of sockets of a sweep; *take* gets each outcome of a stage."""
-        self.latest: dict[FourTuple, KernelSubflow] = {}
-        """Samples of the last sweep. While another sweep runs, some of them are already newer."""
+        self.latest: dict[FourTuple, KernelSubflow] = {}  # of the last sweep; during another, some are already newer
         self.latest_time = float("-inf")  # when the last sweep ended, monotonic seconds
         self.sweeps = 0
         self.lookups = 0

@@ -34,7 +34,7 @@ from mptcp_throttler.views.requests import LARGEST_REQUEST, STATUS, Request, Req
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 30  # maximum lifetime of a child, in case the client does not read
-AGAIN_SECONDS = 1.0  # pause after a failed accept
+RETRY_SECONDS = 1.0  # pause after a failed accept
 MAX_ANSWERS = 4  # maximum number of children at a time; further clients wait
 PIECE_BYTES = 1 << 16
 SILENT_SECONDS = 2.0  # wait for the first byte of a request, perhaps on a busy host; then the request counts as empty
@@ -47,7 +47,7 @@ class StatusServer(Component):
     """Answers each connection to the socket at *path* with the pieces that *answer* yields for its line."""
 
     def __init__(self, path: Path, answer: Callable[[bytes], Iterator[bytes]], group: str | None = None) -> None:
-        """*answer* runs in a child: it may be slow, and its changes do not affect the daemon. Besides root, the members
+        """*answer* runs in a child: it may be slow, and its changes do not affect the daemon. Root and the members
         of *group* may send requests; None means the daemon's own group."""
         self._path = path
         self._group = group
@@ -115,11 +115,10 @@ class StatusServer(Component):
         except BlockingIOError:
             return
         except OSError as error:
-            # The process is out of descriptors or memory. The client still waits in the queue, so that an immediate
-            # retry would be a busy loop.
+            # The process is out of descriptors or memory. The client still waits: an immediate retry would be a loop.
             log.error("status: %s", error.strerror)
             self._loop.remove_reader(self._listener)
-            self._loop.call_later(AGAIN_SECONDS, self._listen)
+            self._loop.call_later(RETRY_SECONDS, self._listen)
             return
         with client:
             try:
@@ -135,8 +134,7 @@ class StatusServer(Component):
 
     def _answer(self, client: socket.socket) -> None:
         """Start a child that answers *client*. Raises OSError if the fork fails."""
-        # Block signals: parent and child share the loop's wake-up pipe, so a signal to the child would wake the
-        # parent's loop.
+        # Parent and child share the loop's wake-up pipe: a signal to the child would wake the parent's loop.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             child = os.fork()
@@ -178,8 +176,7 @@ def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[byte
         signal.alarm(ANSWER_SECONDS)
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, NICE)
-        # Close the daemon's other descriptors, so that it can release its lock, for example, while a client reads
-        # slowly.
+        # Close the daemon's other descriptors, so that it can release its lock while a client reads slowly.
         os.closerange(_STDERR + 1, client.fileno())
         os.closerange(client.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         line = _read_line(client)

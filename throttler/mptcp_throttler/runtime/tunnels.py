@@ -2,9 +2,9 @@
 """Tunnels of Multipath UDP under the same policy: queries the tunnel daemon, and sends it the classes of their paths.
 
 Netfilter does not see a tunnel's packets, because the BPF program that splits them redirects them to an interface. So
-that program also sets their class. Once a second, a request states the class of every path, and the answer lists the
-tunnels; a change of classes triggers a request at once. For all other modules a tunnel looks like a connection: its
-paths appear among the sockets (:meth:`Tunnels.beside`) and take entries (:meth:`Tunnels.beside_netfilter`).
+that program also sets their class. Once a second, and at once after a change, a request states the class of every path,
+and the answer lists the tunnels. For all other modules a tunnel looks like a connection: its paths appear among the
+sockets (:meth:`Tunnels.beside`) and take entries (:meth:`Tunnels.beside_netfilter`).
 """
 
 from __future__ import annotations

@@ -336,14 +336,14 @@ class EffectHistograms(Part):
 
 
 class PathWords(Part):
-    """One path for people."""
+    """One path in words."""
 
     path: str
     conditions: list[str]
 
 
 class RuleWords(Part):
-    """One rule for people."""
+    """One rule in words."""
 
     rule: str
     conditions: list[str]
