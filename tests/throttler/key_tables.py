@@ -111,7 +111,7 @@ def _query(query: str) -> str:
         values = _values(dict(each.schema))
         default = "" if each.default is None else f"; default {_code(each.default)}"
         note = "" if values == "text" else f" ({values}{default})"
-        arguments.append(f"`{name}`{', required' if each.needed else ''}{note}")
+        arguments.append(f"`{name}`{', required' if each.required else ''}{note}")
     answer = _SCHEMAS["status"]["$defs"][answers.ANSWERS[query].__name__]
     return f"| `{query}` | {'; '.join(arguments)} | {answer.get('description', '')} |"
 

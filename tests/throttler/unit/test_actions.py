@@ -11,7 +11,7 @@ from sampling import four_tuple
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.runtime.actions import MOST_LINES, Actions
+from mptcp_throttler.runtime.actions import MAX_LINES, Actions
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
 
@@ -48,7 +48,7 @@ def test_failed_steering_of_many_connections_is_logged_a_few_times_a_minute(
     with caplog.at_level(logging.WARNING):
         effects.carry_out(wanted)
         assert path_manager.requests == list(range(1, 101))
-        assert len(caplog.records) == MOST_LINES
+        assert len(caplog.records) == MAX_LINES
         now += 60
         effects.carry_out(wanted[:1])
-        assert len(caplog.records) == MOST_LINES + 1
+        assert len(caplog.records) == MAX_LINES + 1

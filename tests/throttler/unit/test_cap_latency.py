@@ -17,7 +17,7 @@ from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.telemetry.decision import without_caps
-from mptcp_throttler.telemetry.latency import MAX_CAP_SECONDS, CapLatency
+from mptcp_throttler.telemetry.latency import CAP_BOUNDS, MAX_CAP_SECONDS, LatencyHistogram
 
 CAP = rule()
 FASTER = rule(cap=throttle(8_000_000))
@@ -31,7 +31,8 @@ class Scene:
     def __init__(self, *, soft: bool = False, dry: bool = False) -> None:
         self.now = 100.0
         self.planner = Planner(Ownership())
-        self.effect = CapLatency(lambda: self.now, [self.planner])
+        self.effect = LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS)
+        self.planner.clock, self.planner.in_force = lambda: self.now, self.effect.count
         self.planner.soft_caps = soft
         self.dry = dry
         self.planner.set_policy(policy(CAP))
@@ -51,7 +52,7 @@ class Scene:
 
     @property
     def counted(self) -> tuple[int, float]:
-        found = self.effect.as_json()["down"]
+        found = self.effect.as_json()
         return found["total"], round(found["sum"], 6)
 
 
@@ -61,7 +62,7 @@ def test_immediate_cap_counts_when_its_entry_is_made() -> None:
     assert scene.counted == (0, 0)
     scene.apply(0.003)
     assert scene.counted == (1, 0.003)
-    assert scene.effect.as_json()["down"]["count"][:3] == [0, 0, 1]
+    assert scene.effect.as_json()["count"][:3] == [0, 0, 1]
     scene.decide(verdict(1, CAP))
     scene.planner.entries.told({subflow(1)}, True)
     assert scene.counted == (1, 0.003), "the same decision again, and a repaired entry"
@@ -188,7 +189,7 @@ def test_cap_that_takes_too_long_does_not_count() -> None:
     scene.decide(verdict(1, CAP))
     scene.apply(MAX_CAP_SECONDS + 1)
     assert scene.counted == (0, 0)
-    assert scene.effect.as_json()["down"]["total"] == 0
+    assert scene.effect.as_json()["total"] == 0
 
 
 def test_load_balancing_and_dry_run_do_not_count() -> None:

@@ -84,6 +84,6 @@ def test_lines_about_single_subflows_name_the_dry_run() -> None:
         return line.partition(": ")[2]
 
     assert line_about(capped) == "would cap (dry run)"
-    assert line_about(none) == "would have no cap any more (dry run): no rule"
+    assert line_about(none) == "would no longer be capped (dry run): no rule"
     line_about(capped)
     assert line_about() == "ended (dry run)"

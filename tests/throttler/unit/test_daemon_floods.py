@@ -16,7 +16,7 @@ from mptcp_dialogue import PROXY, Host
 from mptcp_dialogue import Path as Subflow
 from test_daemon import CAPPED, running, scenario, until
 
-from mptcp_throttler.runtime.engine import MOST_LINES
+from mptcp_throttler.runtime.engine import MAX_LINES
 from mptcp_throttler.runtime.observe import ReadingShare
 
 LONG = 3600.0
@@ -35,13 +35,13 @@ def test_refused_joins_are_logged_a_few_times_a_minute(tmp_path: Path, caplog: p
     @scenario
     async def flooded(tmp_path: Path) -> None:
         async with running(tmp_path, CAPPED, FakeKernel()) as scene:
-            for number in range(5 * MOST_LINES):
+            for number in range(5 * MAX_LINES):
                 for segment in (forged(number).syn(), forged(number).proxy_rst()):
                     scene.kernel.captures["w0"].give(segment)
-            await until(lambda: scene.engine.tracker.counters.joins_refused == 5 * MOST_LINES)
+            await until(lambda: scene.engine.tracker.counters.joins_refused == 5 * MAX_LINES)
 
     flooded(tmp_path)
-    assert sum("join-refused" in each.message for each in caplog.records) == MOST_LINES
+    assert sum("join-refused" in each.message for each in caplog.records) == MAX_LINES
 
 
 def test_only_the_flooded_capture_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,8 +304,8 @@ def test_incomplete_answer_is_an_error(tmp_path: Path) -> None:
 
 def log_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Log caps without the pauses in which changes are collected."""
-    monkeypatch.setattr(logs, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(logs, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(logs, "REPEAT_INTERVAL", 0.01)
 
 
 def three_connected() -> FakeKernel:
@@ -399,7 +399,7 @@ def test_number_of_capped_subflows_follows_a_renamed_rule(
 def test_thousands_of_caps_are_one_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(logs, "FIRST_DELAY", 0.0)
     caplog.set_level(logging.INFO)
 
     @scenario

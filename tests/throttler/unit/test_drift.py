@@ -18,7 +18,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.notices import UNKNOWN, KernelChange, NoticeSource
 from mptcp_throttler.runtime import drift
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.runtime.drift import FREE_REPAIRS, TOGETHER_SECONDS, DriftMonitor, RepairBackoff
+from mptcp_throttler.runtime.drift import FREE_REPAIRS, DriftMonitor
 
 
 class Source(NoticeSource):
@@ -156,7 +156,7 @@ def test_change_without_a_notice_is_found_periodically(caplog: pytest.LogCapture
 
 
 def test_failed_repair_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drift, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(drift, "RETRY_SECONDS", 0.01)
 
     async def test(bench: Bench) -> None:
         bench.fails = True
@@ -187,34 +187,27 @@ def test_notice_source_that_cannot_be_opened_is_logged(caplog: pytest.LogCapture
     assert "Operation not permitted; they are found within 30 s" in caplog.text
 
 
-def test_repeated_repairs_of_one_object_get_longer_pauses() -> None:
-    backoff = RepairBackoff(30)
-    pauses = []
-    now = 1000.0
-    for _ in range(FREE_REPAIRS + 8):
-        pauses.append(backoff.pause("root qdisc of wan0", now))
-        now += pauses[-1]
-        backoff.repaired(["root qdisc of wan0"], now)
-    assert pauses[:FREE_REPAIRS] == [TOGETHER_SECONDS] * FREE_REPAIRS
-    assert pauses[FREE_REPAIRS:] == [1, 2, 4, 8, 16, 30, 30, 30]
-    assert backoff.pause("table mptcp_throttler", now) == TOGETHER_SECONDS
-    assert backoff.pause("root qdisc of wan0", now + 60) == TOGETHER_SECONDS
+def test_object_that_is_changed_again_and_again_waits_for_the_periodic_comparison(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(drift, "REST", 0)
+    monkeypatch.setattr(drift, "TOGETHER_SECONDS", 0.001)
 
+    async def test(bench: Bench) -> None:
+        bench.broken = 1
+        for number in range(FREE_REPAIRS):
+            bench.source.report("root qdisc of wan0")
+            await until(lambda: bench.monitor.counters.repaired > number)  # noqa: B023 - awaited in the iteration
+        bench.source.report("root qdisc of wan0")
+        await until(lambda: "again and again; looking in 300 s" in caplog.text)
+        assert len(bench.compared) == FREE_REPAIRS
+        bench.source.report("table mptcp_throttler")
+        await until(lambda: len(bench.compared) > FREE_REPAIRS)
+        monkeypatch.setattr(drift, "FORGET_SECONDS", 0.0)
+        bench.source.report("root qdisc of wan0")
+        await until(lambda: len(bench.compared) > FREE_REPAIRS + 1)
 
-@pytest.mark.parametrize("longest", [0.5, 10.0, 3600.0])
-def test_pause_between_repairs_is_limited_to_the_interval(longest: float) -> None:
-    backoff, now = RepairBackoff(longest), 0.0
-    for _ in range(5000):
-        now += backoff.pause("root qdisc of wan0", now)
-        backoff.repaired(["root qdisc of wan0"], now)
-    assert backoff.pause("root qdisc of wan0", now) == longest
-
-
-def test_objects_that_were_repaired_once_are_forgotten() -> None:
-    backoff = RepairBackoff(10)
-    for number in range(1000):
-        backoff.repaired([f"class 4d50:{number:x} of wan0"], float(number))
-    assert len(backoff._repairs) <= 60
+    with_bench(test)
 
 
 def test_daemon_repairs_changes_without_a_notice(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mptcp_throttler.runtime.logs import TOLD, faults_told
+from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, forward_faults
 
 log = logging.getLogger("mptcp_throttler.somewhere")
 
@@ -19,7 +19,7 @@ log = logging.getLogger("mptcp_throttler.somewhere")
 def recorded_faults(act: Callable[[], None]) -> list[str]:
     async def scenario() -> list[str]:
         found: list[str] = []
-        with faults_told(lambda _, text: found.append(text)):
+        with forward_faults(lambda _, text: found.append(text)):
             act()
             for _ in range(3):
                 await asyncio.sleep(0)
@@ -35,7 +35,7 @@ def test_warnings_and_errors_become_events() -> None:
         log.info("well")
         log.warning("%s is gone", "wan0")
         log.error("two\nlines")
-        log.warning("told elsewhere", extra=TOLD)
+        log.warning("told elsewhere", extra=ALREADY_AN_EVENT)
         logging.getLogger("another").error("not ours")
 
     assert recorded_faults(act) == ["wan0 is gone", "two lines"]

@@ -26,7 +26,7 @@ def test_cycles_made_between_slices_are_collected_if_announced(announced: bool) 
     async def with_cycles() -> weakref.ref[Node]:
         async with AsyncExitStack() as stack:
             if announced:
-                await stack.enter_async_context(event_loop.cycles())
+                await stack.enter_async_context(event_loop.creating_cycles())
             node = Node()
             found = weakref.ref(node)
             await asyncio.sleep(0)  # Slices of other tasks run in between
@@ -36,10 +36,10 @@ def test_cycles_made_between_slices_are_collected_if_announced(announced: bool) 
         work = asyncio.create_task(with_cycles())
         while not work.done():
             event_loop.begin_acyclic()
-            event_loop.end_of_acyclic()
+            event_loop.end_acyclic()
             await asyncio.sleep(0)
         event_loop.begin_acyclic()
-        event_loop.end_of_acyclic()
+        event_loop.end_acyclic()
         return work.result()
 
     assert (asyncio.run(scenario())() is None) is announced
@@ -49,7 +49,7 @@ def test_cycles_made_between_slices_are_collected_if_announced(announced: bool) 
 def test_objects_made_in_a_slice_are_not_collected() -> None:
     event_loop.begin_acyclic()
     objects = [[number] for number in range(10_000)]
-    event_loop.end_of_acyclic()
+    event_loop.end_acyclic()
     assert gc.get_count()[0] < 1000
     assert not any(each in gc.get_objects(generation=0) for each in objects[:3])
 
@@ -57,5 +57,5 @@ def test_objects_made_in_a_slice_are_not_collected() -> None:
 def test_nothing_is_excluded_while_the_collector_is_on() -> None:
     before = gc.get_freeze_count()
     event_loop.begin_acyclic()
-    event_loop.end_of_acyclic()
+    event_loop.end_acyclic()
     assert gc.get_freeze_count() == before

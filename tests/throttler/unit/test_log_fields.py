@@ -78,9 +78,9 @@ def stderr() -> io.StringIO:
 @pytest.fixture
 def log(journald: Journal, stderr: io.StringIO) -> Iterator[logging.Logger]:
     """A logger like the daemon's that writes to that journal and that standard error."""
-    lines = logging.StreamHandler(stderr)
-    lines.setFormatter(Lines(for_journal=True))
-    handler = Entries(lines, str(journald.path))
+    handler = Entries(str(journald.path))
+    handler.setStream(stderr)
+    handler.setFormatter(Lines(for_journal=True))
     logger = logging.Logger("fields", logging.DEBUG)
     logger.addHandler(handler)
     yield logger
@@ -163,13 +163,12 @@ def test_child_process_writes_lines(log: logging.Logger, journald: Journal, tmp_
     child = os.fork()
     if child == 0:
         lines = io.StringIO()
-        otherwise = logging.StreamHandler(lines)
-        handler._otherwise = otherwise
+        handler.setStream(lines)
         log.info("from the child")
-        (tmp_path / "told").write_text(lines.getvalue())
+        (tmp_path / "lines").write_text(lines.getvalue())
         os._exit(0)
     os.waitpid(child, 0)
-    assert (tmp_path / "told").read_text() == "from the child\n"
+    assert (tmp_path / "lines").read_text() == "<6>INFO: from the child\n"
     assert list(journald.entries()) == []
 
 
@@ -187,7 +186,7 @@ def test_entries_are_used_only_if_stderr_is_the_journal(
 def test_daemon_logs_the_connection_of_a_cap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logs, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(logs, "FIRST_DELAY", 0.0)
     caplog.set_level(logging.INFO)
 
     @scenario

@@ -15,7 +15,7 @@ from mptcp_invariants import SMALL, check_tables
 
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.actions import MOST_LINES, Actions
+from mptcp_throttler.runtime.actions import MAX_LINES, Actions
 
 MOST = SMALL.max_subflows_per_connection
 EXCESS = "subflow-excess"
@@ -164,7 +164,7 @@ def test_refused_closings_are_logged_a_few_times_a_minute(caplog: pytest.LogCapt
     excess = closing(Sockets("close TCP sockets: EPERM"))
     for _ in range(100):
         excess.close_excess(excess_events(), is_dry_run=False)
-    assert len(caplog.records) == MOST_LINES
+    assert len(caplog.records) == MAX_LINES
     assert "EPERM; nothing caps it" in caplog.text
     excess.close_excess(excess_events(120.0), is_dry_run=False)
-    assert len(caplog.records) == MOST_LINES + 1
+    assert len(caplog.records) == MAX_LINES + 1

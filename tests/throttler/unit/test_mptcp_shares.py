@@ -21,7 +21,7 @@ from mptcp_throttler.kernel.netlink import refusal
 from mptcp_throttler.mptcp.limits import Shares
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.actions import MOST_LINES, Actions
+from mptcp_throttler.runtime.actions import MAX_LINES, Actions
 
 ROOM = SMALL.max_connections
 EXCESS = "connection-excess"
@@ -372,6 +372,6 @@ def test_flood_of_excess_connections_is_logged_a_few_times_a_minute(caplog: pyte
     sockets = Sockets()
     one = actions_with(sockets)
     one.close_excess(excess_events(100), is_dry_run=False)
-    assert (len(sockets.closed), len(caplog.records)) == (100, MOST_LINES)
+    assert (len(sockets.closed), len(caplog.records)) == (100, MAX_LINES)
     one.close_excess(excess_events(1, 120.0), is_dry_run=False)
-    assert len(caplog.records) == MOST_LINES + 1
+    assert len(caplog.records) == MAX_LINES + 1

@@ -13,7 +13,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import sampler as module
-from mptcp_throttler.runtime.event_loop import LATE_SECONDS, RECENT_SECONDS, LoopGauge
+from mptcp_throttler.runtime.event_loop import LATE_SECONDS, RECENT_SECONDS, LoopDelayMeter
 from mptcp_throttler.runtime.sampler import IDLE_SECONDS, REST, SLICE_SECONDS, Sampler
 from mptcp_throttler.stages.stage import Samples
 
@@ -209,7 +209,7 @@ def test_failed_sweep_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture
 
 
 def test_gauge_keeps_the_longest_and_the_recent_delay() -> None:
-    gauge = LoopGauge()
+    gauge = LoopDelayMeter()
     gauge.note(1.0, 2 * LATE_SECONDS)
     gauge.note(2.0, 0.001)
     assert gauge.as_json() == {"longest": 0.1, "recent": 0.1, "late": 1}

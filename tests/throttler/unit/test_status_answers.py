@@ -53,7 +53,7 @@ async def test_child_process_answers_each_query(tmp_path: Path) -> None:
         assert summary["pid"] == scene.daemon._pid
         refused = await status_client.ask_async(tmp_path / "s", {"query": "all"})
         assert refused == {"schema": 2, "error": refused["error"]}
-        assert "there are status, head, summary" in refused["error"]
+        assert "the queries are status, head, summary" in refused["error"]
 
 
 @scenario

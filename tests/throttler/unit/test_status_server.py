@@ -185,7 +185,7 @@ def test_failing_child_does_not_end_the_server(tmp_path: Path) -> None:
 
 
 def test_accepting_is_tried_again_later_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(status, "RETRY_SECONDS", 0.01)
     real, tries = socket.socket.accept, []
 
     def accept(self: socket.socket) -> tuple[socket.socket, object]:

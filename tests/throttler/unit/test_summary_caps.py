@@ -109,7 +109,7 @@ async def test_summary_counts_the_classes_of_all_verdicts(tmp_path: Path) -> Non
                 assert {path: each for path, each in found.items() if each[0]} == count_classes(scene, direction)
         sockets.clear()
         engine.take_events(engine.tracker.resync([], time.monotonic() + 1000.0))
-        assert len(engine.traffic._classes) == 0
+        assert len(engine.traffic.classes) == 0
 
 
 def count_classes(scene: Scene, direction: Direction) -> dict[str | None, tuple[int, ...]]:

@@ -331,10 +331,10 @@ def test_cap_named_by_a_dry_run_starts_when_it_is_enforced() -> None:
     assert [ages(dry=True), ages(dry=True)] == [[0, 0, 40], [10, 10, 50]]
     assert bench.traffic.capped == 1
     (down,) = (each for each in bench.traffic.caps.values() if each.key.direction is Direction.DOWN)
-    assert (down.subflows, list(down.limits.values())) == (1, [1])
+    assert (down.subflows, len(bench.traffic.classes)) == (1, 2), "one class in each direction"
     bench.decide(7)
     assert not bench.comparer._dry
-    assert (bench.traffic.capped, down.subflows, down.limits) == (0, 0, {})
+    assert (bench.traffic.capped, down.subflows, bench.traffic.classes) == (0, 0, {})
 
 
 def test_subflow_that_moves_to_another_interface_counts_there() -> None:

@@ -12,17 +12,17 @@ from typing import Any, Final
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelSubflow
-from mptcp_throttler.runtime.logs import TOLD, about
+from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.budget import Reached
 from mptcp_throttler.stages.guard import Relaxed, Resumed
 from mptcp_throttler.stages.stage import Effect
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
-from mptcp_throttler.telemetry.events import EventRecorder, RateLimiter
+from mptcp_throttler.telemetry.events import BUDGET, EventRecorder, RateLimiter
 
 log = logging.getLogger(__name__)
 
-MOST_LINES: Final = 20
+MAX_LINES: Final = 20
 """Maximum log lines per minute and kind. Any client can cause such lines, and after a reload to a policy that steers by
 order, the kernel refuses the flag on all existing connections."""
 
@@ -42,14 +42,14 @@ class Actions:
         self._path_manager, self._connections, self._sockets = path_manager, connections, sockets
         self._steering, self._events = steering, events
         kinds = "refusals", "subflows", "connections of its client"
-        self._lines = {kind: RateLimiter(MOST_LINES) for kind in kinds}
+        self._lines = {kind: RateLimiter(MAX_LINES) for kind in kinds}
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Carry out *effects*; log one that the kernel refuses, and go on."""
         for effect in effects:
             match effect:
                 case Relaxed(token, rules, reason):
-                    fields = TOLD | self._about(token, rules)
+                    fields = ALREADY_AN_EVENT | self._about(token, rules)
                     log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
                     self._events.guard(time.monotonic(), token, rules, f"relaxed: {reason}")
                 case Resumed(token, rules):
@@ -58,7 +58,7 @@ class Actions:
                 case Reached(budget, client, sentence, rule):
                     whose = f"client {client}: " if client else ""
                     log.info("%s%s", whose, sentence, extra=about(client=client or None, rule=rule))
-                    self._events.budget(time.monotonic(), budget, client, sentence)
+                    self._events.about(time.monotonic(), BUDGET, sentence, client, budget)
                 case SetBackup():
                     self._set_backup(effect)
                 case _:
@@ -93,8 +93,8 @@ class Actions:
         return about(self._connections.get(token), token=token, rule=rule)
 
     def close_excess(self, events: Iterable[Event], *, is_dry_run: bool) -> None:
-        """Close the subflows and connections that *events* report as excess, because no cap would limit them. At each
-        dump, log those that could not be closed.
+        """Close the subflows and connections that *events* report as excess, because no cap would limit them; log those
+        that could not be closed.
 
         The kernel accepts more subflows than the tracker only under the user-space path manager, which steering by
         order needs. Under it, excess subflows are closed; otherwise they are only logged. So are connections beyond

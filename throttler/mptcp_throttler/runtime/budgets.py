@@ -3,9 +3,9 @@
 file of grants.
 
 The component of budgets gives the budget stage the calendar and the closed sockets, and writes the stage's counts to
-the ledger. Only one thread opens, reads and writes the ledger, so the disk never stops the event loop. Counts that
-could not be written go back to the stage, and are written together with later ones. SQLite gives each state of a
-database a number; the ledger is read again if that number shows that another process changed it (``quota reset``).
+the ledger, in one thread, so the disk never stops the event loop. Counts that could not be written are written with
+later ones. The ledger is read again if SQLite's number of its state shows that another process changed it (``quota
+reset``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from mptcp_throttler.policy.budget import Grant, period
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.logs import TOLD, about
+from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
 from mptcp_throttler.storage import BOOT_ID, GRANTS, GrantsError, Ledger, LedgerError, read_grants
+from mptcp_throttler.telemetry import events as kinds
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +37,7 @@ CLOSED_AT_ONCE = 256  # closed sockets counted before yielding to the event loop
 MAX_WRITE_SECONDS = 5.0  # maximum pause between two writes while no socket has closed: the kernel keeps their counters
 COUNTERS_PER_SECOND = 4000  # maximum rate of writing socket counters: about 0.5 % of a processor
 PRUNE_SECONDS = 86_400.0
-SURE_SECONDS = 6 * 3600.0
-"""How long the wall clock must have run without being set before the ledger is pruned. It is less than a day, so that a
-daemon that restarts daily still prunes."""
+SURE_SECONDS = 6 * 3600.0  # how long the wall clock must not have been set before the ledger is pruned; below a day
 KEPT_SECONDS = 400 * 86_400  # how long usage is kept: more than a year of months
 
 T = TypeVar("T")
@@ -63,8 +62,7 @@ class Budgets(Component):
         if not policy.budgets:
             return
         now = self._clock()
-        # This must come first: when a period begins, the stage forgets the accounts that were read for budgets that it
-        # does not have yet.
+        # First: when a period begins, the stage forgets accounts that were read for budgets that it does not have yet.
         self._changed(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         try:
@@ -128,8 +126,8 @@ class Budgets(Component):
             self._stage.sockets.socket_closed(cookie, end, acked, received)
 
     async def _write(self, ledger: Ledger) -> None:
-        """Write pending counts. Raises LedgerError; the counts are then kept for a later write."""
-        # If the task is cancelled, the write still finishes, so that its success is known.
+        """Write pending counts. Raises LedgerError; the counts are then kept for a later write. If the task is
+        cancelled, the write still finishes, so that its success is known."""
         await asyncio.shield(self._write_whole(ledger))
 
     async def _write_whole(self, ledger: Ledger) -> None:
@@ -173,22 +171,17 @@ class Budgets(Component):
 
 
 class ClosedSockets(Component):
-    """Reports the bytes that each socket carried in its life to the parts that count bytes. *listeners* are called once
-    with the fields of each ``ClosedSocket``; *told* is called after each round, even if no socket had closed.
-
-    Without this component, the bytes that a subflow carries after its last sample are unknown, or all its bytes if it
-    lives shorter than a sampling interval. The component always runs, because the totals of paths and caps need it as
-    well as budgets. In the kernel it costs one or two calls per connection; here, once a second, some microseconds for
-    each closed connection.
-    """
+    """Reports the bytes that each socket carried in its life to the parts that count bytes: no sample has those after
+    the last one, or of a subflow that lives shorter than a sampling interval. *listeners* are called once with the
+    fields of each ``ClosedSocket``; *done* is called after each round, even if no socket had closed."""
 
     def __init__(
         self,
         open_meter: Callable[[], SocketMeter | None],
         listeners: Sequence[Callable[[int, End, int, int], None]],
-        told: Callable[[], None] = lambda: None,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
-        self._open_meter, self._listeners, self._told = open_meter, listeners, told
+        self._open_meter, self._listeners, self._done = open_meter, listeners, done
         self._meter: SocketMeter | None = None
 
     @property
@@ -219,7 +212,7 @@ class ClosedSockets(Component):
                     await asyncio.sleep(0)
         except KernelError as error:
             log.error("%s; what sockets carried last is counted later", error)
-        self._told()
+        self._done()
 
     async def close(self) -> None:
         if self._meter is not None:
@@ -234,8 +227,7 @@ class Grants(Component):
     def __init__(self, engine: Engine) -> None:
         self._engine, self._stage = engine, engine.grants
         self._path = engine.settings.ledger.with_name(GRANTS)
-        self._file: tuple[int, ...] | None = None
-        """Inode, mtime and size of the file when last read; empty if there is no file, None before the first read."""
+        self._file: tuple[int, ...] | None = None  # inode, mtime and size when last read; empty without a file
         self._grants: tuple[Grant, ...] = ()
 
     async def prepare(self, policy: Policy) -> None:
@@ -283,5 +275,7 @@ class Grants(Component):
         await self._engine.follow_grants(tokens)
 
     def _tell(self, grant: Grant, text: str) -> None:
-        log.info("grant to %s: %s", grant.client or "all", text, extra=TOLD | about(client=grant.client or None))
-        self._engine.events.grant(time.monotonic(), grant.client, text)
+        log.info(
+            "grant to %s: %s", grant.client or "all", text, extra=ALREADY_AN_EVENT | about(client=grant.client or None)
+        )
+        self._engine.events.about(time.monotonic(), kinds.GRANT, text, grant.client)

@@ -34,11 +34,12 @@ from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.directions import PlainTcpCaps
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.event_loop import LoopGauge, collect_garbage, cycles, set_aside
-from mptcp_throttler.runtime.logs import TOLD, faults_told, tell
+from mptcp_throttler.runtime.event_loop import LoopDelayMeter, collect_garbage, creating_cycles, freeze_startup_objects
+from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, forward_faults, tell
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.status import StatusServer, answer
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
+from mptcp_throttler.telemetry.events import FAULT, RELOAD
 from mptcp_throttler.views.answers import ReloadCounts
 
 log = logging.getLogger(__name__)
@@ -61,11 +62,10 @@ class Daemon:
         """*read_settings* returns changes of the settings file. Needs a running event loop. Raises KernelError."""
         self._settings = settings
         self._kernel = kernel
-        self._started = self._policy_since = time.monotonic()
         self._pid = os.getpid()
         self._stop = asyncio.Event()
         self._reload_wanted = asyncio.Event()
-        self._gauge = LoopGauge()
+        self._gauge = LoopDelayMeter()
         self._engine = engine = Engine(settings, kernel, policy)
         self._plain_tcp = PlainTcpCaps(settings, kernel, engine.downloads.planner)
         self._budgets = Budgets(engine)
@@ -126,7 +126,7 @@ class Daemon:
         policy = engine.decisions.applied
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
-            stack.enter_context(faults_told(engine.events.fault))
+            stack.enter_context(forward_faults(lambda now, text: engine.events.about(now, FAULT, text)))
             stack.callback(engine.sockets.close)
             for component in self._components:
                 stack.push_async_callback(component.close)
@@ -151,10 +151,10 @@ class Daemon:
             stack.callback(self._drift.close)
             self._drift.open(self._kernel.notices(self._settings))
             self._kernel.prefer_event_loop()
-            set_aside()
+            freeze_startup_objects()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), engine.downloads.backend)
-            told = self._summary()
-            tell(READY, status(told))
+            summary = self._summary()
+            tell(READY, status(summary))
             await self._until_stopped(
                 *(component.run() for component in self._components),
                 engine.decisions.run(),
@@ -163,7 +163,7 @@ class Daemon:
                 self._observers.supervise(),
                 self._gauge.run(),
                 rest_when_busy(),
-                self._tell_service_manager(told),
+                self._notify_service_manager(summary),
                 collect_garbage(),
                 engine.run(),
                 self._drift.run(),
@@ -183,7 +183,7 @@ class Daemon:
         await engine.downloads.reconciler.apply()
 
     async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:
-        """Run *duties*, which never end, until told to stop. The first that fails ends the daemon."""
+        """Run *duties*, which never end, until :meth:`stop`. The first that fails ends the daemon."""
         tasks = [asyncio.create_task(duty) for duty in duties]
         stop = asyncio.create_task(self._stop.wait())
         try:
@@ -222,15 +222,15 @@ class Daemon:
         for line in counts["settings"]:
             log.warning("%s", line)
         try:
-            async with cycles():
+            async with creating_cycles():
                 policy = await asyncio.to_thread(self._read_policy)
             await self._prepare(policy.applied)
         except (DocumentError, KernelError) as error:
             lines = str(error).splitlines()
             for line in lines:
-                log.error("%s", line, extra=TOLD)
-            log.error("policy not reloaded: the one in force stays", extra=TOLD)
-            engine.events.reload(time.monotonic(), f"policy not reloaded: {lines[0]}")
+                log.error("%s", line, extra=ALREADY_AN_EVENT)
+            log.error("policy not reloaded: the one in force stays", extra=ALREADY_AN_EVENT)
+            engine.events.about(time.monotonic(), RELOAD, f"policy not reloaded: {lines[0]}")
             counts["refused"] += 1
             counts["last_refused"] = {"time": time.time(), "errors": lines}
             return
@@ -242,10 +242,9 @@ class Daemon:
                 log.error("%s", error)
         counts["accepted"] += 1
         counts["last_refused"] = None
-        self._policy_since = time.monotonic()
         text = f"policy reloaded: {counted(len(policy.rules), 'rule')}"
         log.info("%s", text)
-        engine.events.reload(time.monotonic(), text)
+        engine.events.about(time.monotonic(), RELOAD, text)
 
     async def _prepare(self, policy: Policy) -> None:
         """Prepare all components for *policy*. If one refuses, roll all back and raise KernelError."""
@@ -260,16 +259,16 @@ class Daemon:
                     log.error("%s", error)
             raise
 
-    async def _tell_service_manager(self, told: str) -> None:
-        """Send watchdog pings forever, and the status line when it differs from *told*, the last one sent. The service
+    async def _notify_service_manager(self, sent: str) -> None:
+        """Send watchdog pings forever, and the status line when it differs from *sent*, the last one. The service
         manager restarts a daemon whose loop hangs."""
         watched = watchdog_seconds(os.environ)
         while True:
-            text = self._summary() if is_managed() else told
-            lines = [*([] if watched is None else [WATCHDOG]), *([] if text == told else [status(text)])]
+            text = self._summary() if is_managed() else sent
+            lines = [*([] if watched is None else [WATCHDOG]), *([] if text == sent else [status(text)])]
             if lines:
                 tell(*lines)
-            told = text
+            sent = text
             # Half the period, as sd_watchdog_enabled(3) advises.
             await asyncio.sleep(STATUS_SECONDS if watched is None else min(STATUS_SECONDS, watched / 2))
 
@@ -291,17 +290,5 @@ class Daemon:
 
     def _answer(self, line: bytes) -> Iterator[bytes]:
         """Yield the answer to a request in pieces; called in a child."""
-        snapshot = Snapshot(
-            now=time.time(),
-            started=self._started,
-            policy_since=self._policy_since,
-            pid=self._pid,
-            engine=self._engine,
-            budgets=self._budgets,
-            closed_sockets=self._closed_sockets,
-            reloads=self._reloads,
-            drift=self._drift,
-            gauge=self._gauge,
-            observers=self._observers,
-        )
-        return answer(snapshot, line)
+        parts = self._budgets, self._closed_sockets, self._reloads, self._drift, self._gauge, self._observers
+        return answer(Snapshot(time.time(), self._pid, self._engine, *parts), line)

@@ -19,7 +19,7 @@ from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import BEFORE, Verdict
-from mptcp_throttler.runtime.event_loop import begin_acyclic, end_of_acyclic, wait_at_most
+from mptcp_throttler.runtime.event_loop import begin_acyclic, end_acyclic, wait_at_most
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.plan import Planner
@@ -29,9 +29,7 @@ from mptcp_throttler.telemetry.decision import Comparer, Decision, Verdicts, wit
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64
-SLICE_SECONDS = 0.003
-"""Maximum length of a slice, because a new join must wait until it ends. After a status request (which forks),
-copy-on-write makes the same work take three times as long."""
+SLICE_SECONDS = 0.003  # a new join waits until a slice ends, three times as long after a fork for a status request
 NOT_CAPPED: Final = "counted, not capped: it is a tunnel's"
 NOT_STEERED: Final = "a tunnel's own daemon chooses its paths"
 YOUNG_SECONDS = 0.3  # up to this age, an observed subflow has so little in flight that its cap may begin at once
@@ -45,10 +43,10 @@ class Decisions:
         stages: Sequence[Stage],
         planners: Sequence[Planner],
         listen_ports: Collection[int],
-        told: Callable[[Decision], None],
+        decided: Callable[[Decision], None],
         follow: Callable[[], None],
     ) -> None:
-        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *told* is
+        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *decided* is
         called with each decision before the planners are updated. *follow* is called after the planners were updated
         for a batch of connections."""
         self.policy = policy  # the policy in force, which decides and is shown
@@ -58,7 +56,7 @@ class Decisions:
         self._stages, self._planners = stages, planners
         self.anticipation = Anticipation()
         self._comparer = Comparer()
-        self._told, self._follow = told, follow
+        self._decided, self._follow = decided, follow
         self._listen_ports = frozenset(listen_ports)
         self._waiting: dict[int, None] = {}
         self._wake = asyncio.Event()
@@ -94,11 +92,10 @@ class Decisions:
             self._follow()
 
     async def decide_all(self) -> None:
-        """Decide about every connection, in slices. :meth:`run` need not run meanwhile."""
+        """Decide about every connection, in slices. :meth:`run` need not run."""
         self._waiting.update(dict.fromkeys(self._connections))
         self._waiting.update(dict.fromkeys(self.verdicts))
-        # Setting the policy took some milliseconds.
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # setting the policy took some milliseconds
         await self._decide_waiting()
 
     async def run(self) -> None:
@@ -120,7 +117,7 @@ class Decisions:
                 self._decide(token, now)
                 if time.monotonic() > now + SLICE_SECONDS:
                     break
-            end_of_acyclic()
+            end_acyclic()
             self._follow()
             await asyncio.sleep(0)
 
@@ -140,7 +137,7 @@ class Decisions:
             *_, verdicts = self.steps(connection)
             self.verdicts[token] = verdicts
         for decision in self._comparer.decisions(token, connection, before, verdicts, now, is_dry=self.is_dry):
-            self._told(decision)
+            self._decided(decision)
         applied = self.applied_verdicts(verdicts)
         for planner in self._planners:
             try:
@@ -184,24 +181,24 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
     """
     if all(each.four_tuple.local_port in listen_ports for each in verdicts):
         return verdicts
-    return tuple([each if each.four_tuple.local_port in listen_ports else _left_alone(each) for each in verdicts])
+    found = []
+    for each in verdicts:
+        port, verdict = each.four_tuple.local_port, each
+        if port not in listen_ports:
+            reason = f"{BEFORE[each.direction]}its local port {port} is not among listen_ports"
+            verdict = Verdict(each.four_tuple, each.path, None, None, None, reason, each.direction, rests=each.rests)
+        found.append(verdict)
+    return tuple(found)
 
 
 def _of_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
     """Return *verdicts* on a tunnel's paths without upload caps and steering: its upload packets pass no queue of the
     throttler, and the tunnel's own daemon chooses among the paths."""
-    reason, found = BEFORE[Direction.UP] + NOT_CAPPED, []
+    found = []
     for each in verdicts:
         bare = replace(each, steer=None, steer_path=None)
         if each.direction is Direction.UP and each.throttle is not None:
+            reason = BEFORE[Direction.UP] + NOT_CAPPED
             bare = replace(bare, scope=None, throttle=None, reason=reason, beside=None)
         found.append(bare)
     return tuple(found)
-
-
-def _left_alone(verdict: Verdict) -> Verdict:
-    port = verdict.four_tuple.local_port
-    why = f"{BEFORE[verdict.direction]}its local port {port} is not among listen_ports"
-    return replace(
-        verdict, rule=None, scope=None, throttle=None, reason=why, budget=None, steer=None, steer_path=None, beside=None
-    )

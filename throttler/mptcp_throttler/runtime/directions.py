@@ -11,12 +11,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.netfilter.nftables import LibNftables
+from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy
@@ -43,20 +44,19 @@ class Downloads(Component):
         self._tunnels = tunnels
         tunnels.classes = self.planner.classes.desired
         self.backend: str
+        self._netfilter: Netfilter
         self.reconciler: Reconciler
         self._settings = settings
         self._kernel = kernel
         self._tc: HtbTrafficControl | None = None
-        self._stack = AsyncExitStack()
 
     async def prepare(self, policy: Policy) -> None:
         """Install the qdiscs on the interfaces, or adopt those that a killed daemon left there."""
         if self._tc is not None:
             return
         tc = self._kernel.traffic_control(self._settings)
-        self.backend, netfilter = self._kernel.netfilter(self._settings)
-        self._stack.callback(netfilter.close)
-        self.reconciler = Reconciler(self.planner, tc, self._tunnels.beside_netfilter(netfilter))
+        self.backend, self._netfilter = self._kernel.netfilter(self._settings)
+        self.reconciler = Reconciler(self.planner, tc, self._tunnels.beside_netfilter(self._netfilter))
         self._tc = tc
         await self.reconciler.prepare()
 
@@ -81,9 +81,10 @@ class Downloads(Component):
         await self.reconciler.run()
 
     async def close(self) -> None:
-        async with self._stack:
-            # If the start failed before it took an interface, the caps of a killed predecessor stay.
-            if self._tc is not None and self._tc.prepared:
+        if self._tc is None:
+            return
+        with closing(self._netfilter):
+            if self._tc.prepared:  # otherwise no interface was taken, and the caps of a killed predecessor stay
                 await self.reconciler.close()
 
     def _gso_limit(self, policy: Policy) -> Callable[[int], int]:
@@ -118,7 +119,7 @@ class Uploads(Component, Consumer):
         if self.in_force or not policy.acts_on_upload:
             return
         reconciler = await self._opened()
-        # Clear the flags: otherwise a comparison meanwhile would remove the device and table that are being made.
+        # Clear the flags: otherwise a comparison would remove the device and table that are being made.
         left, self._left, self._may_be_left = self._left, False, False
         try:
             await reconciler.prepare()

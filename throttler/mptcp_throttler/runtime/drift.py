@@ -4,7 +4,7 @@
 Each component reads the actual state, compares it with the desired one, and repairs differences. This comparison runs
 shortly after the kernel reports a change (``kernel.notices``: traffic control, interfaces, nftables), and every
 ``verify_interval`` for changes that the kernel does not report: ipset, legacy iptables, sysctls, BPF, files. If another
-program keeps changing an object back, the pause before each repair of it grows, up to the interval.
+program keeps changing an object back, that object waits for the periodic comparison.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,13 +24,11 @@ from mptcp_throttler.runtime.event_loop import wait_at_most
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 1.0  # pause after a failed comparison
+RETRY_SECONDS = 1.0  # pause after a failed comparison
 TOGETHER_SECONDS = 0.1  # pause between a notice and the comparison, because changes come in groups
 REST = 10  # pause after a comparison, as a multiple of how long it took
-FREE_REPAIRS, FORGET_SECONDS = 5, 60.0
-"""Number of repairs of one object without a pause; before each further repair, the pause doubles. A repair that lasts
-FORGET_SECONDS resets the count."""
-MOST_NAMED = 8  # maximum number of changes that are named in the log at the next comparison
+FREE_REPAIRS, FORGET_SECONDS = 5, 60.0  # number of prompt repairs of one object in this time
+MAX_NAMED = 8  # maximum number of changes that are named in the log at the next comparison
 
 
 @dataclass(slots=True)
@@ -39,27 +38,6 @@ class ChangeCounters:
     repaired: int = 0  # comparisons, including periodic ones, that found something to repair
 
 
-class RepairBackoff:
-    """Computes how long to wait before a changed object is compared. Times are arguments, in seconds."""
-
-    def __init__(self, longest: float) -> None:
-        self._longest = longest
-        # Must be longer than the pauses: otherwise repeated repairs would be forgotten during a pause.
-        self._remembered = max(FORGET_SECONDS, 2 * longest)
-        self._repairs: dict[str, tuple[int, float]] = {}  # by object: number of repairs, and the time of the last one
-
-    def repaired(self, things: Iterable[str], now: float) -> None:
-        recent = {thing: each for thing, each in self._repairs.items() if now - each[1] < self._remembered}
-        self._repairs = recent | {thing: (recent.get(thing, (0, now))[0] + 1, now) for thing in things}
-
-    def pause(self, thing: str, now: float) -> float:
-        """Return the seconds from the change of *thing* to the comparison."""
-        count, last = self._repairs.get(thing, (0, now))
-        if count < FREE_REPAIRS or now - last >= self._remembered:
-            return TOGETHER_SECONDS
-        return min(self._longest, max(TOGETHER_SECONDS, 2.0 ** min(count - FREE_REPAIRS, 16)))
-
-
 class DriftMonitor:
     """Compares and repairs for one daemon. Must be made inside a running event loop."""
 
@@ -67,7 +45,8 @@ class DriftMonitor:
         self.counters = ChangeCounters()
         self._owners = owners
         self._interval = interval
-        self._backoff = RepairBackoff(interval)
+        self._recent = Counter[str]()  # repairs by changed object, since the time below
+        self._recent_since = 0.0  # monotonic seconds
         self._sources: list[NoticeSource] = []
         self._heard: dict[str, str] = {}  # since the last comparison: by changed object, who changed it, in words
         self._due = math.inf  # when to compare because of these changes, monotonic seconds; infinite if there are none
@@ -123,7 +102,7 @@ class DriftMonitor:
             if periodic <= now:
                 periodic = ended + max(self._interval, rest)
             if not done:
-                periodic = min(periodic, max(rest_until, ended + AGAIN_SECONDS))
+                periodic = min(periodic, max(rest_until, ended + RETRY_SECONDS))
 
     async def _compare(self) -> bool:
         heard, self._heard, self._due = self._heard, {}, math.inf
@@ -132,8 +111,8 @@ class DriftMonitor:
         done = await self.verify()
         if self._repairs() != before:
             self.counters.repaired += 1
-            self._backoff.repaired(heard, time.monotonic())
-            # Meanwhile other objects may have been changed and repaired; the kernel has now reported these changes.
+            self._recent.update(heard.keys())
+            # Other objects may have been changed and repaired, too; the kernel has now reported these changes.
             for source in list(self._sources):
                 self._read(source)
             words = ", ".join(f"{who}: {what}" for what, who in (heard | self._heard).items())
@@ -153,11 +132,14 @@ class DriftMonitor:
             self._close(source)
 
     def _hear(self, what: str, who: str) -> None:
-        if what in self._heard or len(self._heard) == MOST_NAMED:
+        if what in self._heard or len(self._heard) == MAX_NAMED:
             return
-        now = time.monotonic()
-        pause = self._backoff.pause(what, now)
-        if pause > TOGETHER_SECONDS:
+        now, pause = time.monotonic(), TOGETHER_SECONDS
+        if now - self._recent_since > FORGET_SECONDS:
+            self._recent.clear()
+            self._recent_since = now
+        if self._recent[what] >= FREE_REPAIRS:
+            pause = self._interval
             log.warning("somebody else changes %s again and again; looking in %g s", what, pause)
         self._heard[what] = who
         self._due = min(self._due, now + pause)

@@ -42,17 +42,15 @@ from mptcp_throttler.stages.stage import Outcome
 from mptcp_throttler.stages.steering import SteeringStage
 from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.events import EventRecorder, RateLimiter
-from mptcp_throttler.telemetry.latency import CapLatency, JoinLatency
+from mptcp_throttler.telemetry.latency import CAP_BOUNDS, MAX_CAP_SECONDS, JoinLatency, LatencyHistogram
 from mptcp_throttler.telemetry.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 MAX_SLEEP_SECONDS = 1.0  # maximum wait for the next change of a rule's hours: no event tells that the clock was set
-CLOCK_SET_SECONDS = 0.01
-"""If the two clocks diverge by more than this, the wall clock was set. A smaller difference arises because they are
-read one after the other; both are slewed alike, clock_gettime(2)."""
-MOST_LINES = 20  # maximum log lines per minute on refused joins, and on disagreements: any client can cause them
+CLOCK_SET_SECONDS = 0.01  # if the clocks diverge more, the wall clock was set: both are slewed alike, clock_gettime(2)
+MAX_LINES = 20  # maximum log lines per minute on refused joins, and on disagreements: any client can cause them
 
 
 class Engine:
@@ -61,6 +59,7 @@ class Engine:
     def __init__(self, settings: Settings, kernel: KernelAccess, policy: Policy) -> None:
         """Make all parts. The caller must then call :meth:`Decisions.set_policy` and :meth:`enforce`."""
         self.settings, self.kernel = settings, kernel
+        self.started = self.policy_since = time.monotonic()
         ports = settings.ownership.ports
         self.tracker = Tracker(ports, TrackerLimits(settings.max_connections))
         connections = self.tracker.connections
@@ -73,14 +72,16 @@ class Engine:
         self.downloads = Downloads(settings, kernel, self.tunnels)
         self.uploads = Uploads(settings, kernel, connections)
         self._planners = self.downloads.planner, self.uploads.planner
+        # Seconds by which the wall clock is ahead of the monotonic clock, in which times are kept. It is updated only
+        # when the wall clock was set, so that a kept time is always shown as the same wall time.
         self.ahead = time.time() - time.monotonic()
-        """Seconds by which the wall clock is ahead of the monotonic clock. Times are kept in monotonic seconds. The
-        value is updated only when the wall clock was set, so that a kept time is always shown as the same wall time."""
         self.traffic = Traffic(time.monotonic, lambda: self.sampler.sweep_seconds)
         self.events = EventRecorder(self.traffic, lambda: self.ahead)
-        self.cap_latency, self.join_latency = CapLatency(time.monotonic, self._planners), JoinLatency()
+        self.join_latency = JoinLatency()
+        self.cap_latency = {each.direction: LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS) for each in self._planners}
         for planner in self._planners:
-            planner.told = partial(self._entries_told, planner.direction)
+            planner.clock, planner.in_force = time.monotonic, self.cap_latency[planner.direction].count
+            planner.told = partial(self._entries_changed, planner.direction)
         self.rest = RestStage()
         # The stages in their order: each gets the verdicts as the previous stage left them.
         self.grants = GrantStage()
@@ -92,9 +93,8 @@ class Engine:
         self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
         consumers = self.paced, self.uploads, *stages, self.traffic
         self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.take_outcome)
-        self._told = {kind: RateLimiter(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
-        self._open_rules: tuple[bool, ...] = ()
-        """Per rule, whether its window was open at the last :meth:`enforce`."""
+        self._logged = {kind: RateLimiter(MAX_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
+        self._open_rules: tuple[bool, ...] = ()  # per rule, whether its window was open at the last :meth:`enforce`
         self._clock_changed = asyncio.Event()
 
     # Where changes come in
@@ -103,6 +103,7 @@ class Engine:
         self.decisions.set_policy(policy)
         await self.enforce()
         self._clock_changed.set()
+        self.policy_since = time.monotonic()
 
     async def follow_the_clock(self) -> None:
         """Enforce the policy when a window of its rules opens or closes, forever."""
@@ -133,7 +134,7 @@ class Engine:
         self.follow()
 
     async def _set_births(self) -> None:
-        # Read the policy again: another one may have come into force meanwhile, and other rules may be open.
+        # Read the policy again: another one may be in force now, and other rules may be open.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
         found = births(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
         await self.paced.set_births(with_exceptions(found, [each.network for each in self.grants.in_force]))
@@ -159,8 +160,8 @@ class Engine:
             planner.expire(now)
         self.follow()
 
-    def take_kernel_events(self, told: Iterable[KernelEvent]) -> None:
-        self.take_events([each for event in told for each in self.tracker.kernel_event(event)])
+    def take_kernel_events(self, reported: Iterable[KernelEvent]) -> None:
+        self.take_events([each for event in reported for each in self.tracker.kernel_event(event)])
 
     def take_events(self, events: Collection[Event]) -> None:
         """Decide again about every connection that *events* name."""
@@ -169,8 +170,8 @@ class Engine:
         self.events.tracked(events)
         self.actions.close_excess(events, is_dry_run=self.decisions.is_dry)
         for event in events:
-            told = self._told.get(event.kind)
-            level = logging.INFO if told is not None and told.allow(event.time) else logging.DEBUG
+            limiter = self._logged.get(event.kind)
+            level = logging.INFO if limiter is not None and limiter.allow(event.time) else logging.DEBUG
             if log.isEnabledFor(level):
                 fields = about(self.tracker.connections.get(event.token), token=event.token, subflow=event.four_tuple)
                 words = event.kind.value, event.token, event.four_tuple, event.detail
@@ -230,7 +231,7 @@ class Engine:
             self.cap_log.decided(decision)
             self.events.decided(decision)
 
-    def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
+    def _entries_changed(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
         now = time.monotonic()
         if there and direction is Direction.DOWN:
             self.join_latency.applied(four_tuples, now)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon's log: lines on stderr, or entries with fields in the journal; also lines on added and lifted caps
-(:class:`CapLog`).
+"""The daemon's log: lines on stderr, or entries with fields in the journal, and log lines about caps that were set or
+lifted (:class:`CapLog`).
 
 Every warning and error automatically becomes an event as well, so the code reports a fault only once. The fields name
 client, rule and path of a line, so that ``journalctl MPTCP_CLIENT=10.1.0.2`` finds it: see docs/operator.md.
@@ -18,8 +18,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TextIO
 
 from mptcp_common import journal
 from mptcp_common.reasons import reason
@@ -31,15 +31,15 @@ from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.views.words import address_text
 
-TOLD: Final = {"told": True}  # ``extra`` of a line that is already an event of another kind
+ALREADY_AN_EVENT: Final = {"is_event": True}  # pass as ``extra`` if the line was already reported as an event
 log = logging.getLogger(__name__)
 
 _PRIORITIES = {logging.DEBUG: journal.DEBUG, logging.INFO: journal.INFO, logging.WARNING: journal.WARNING}
 """Journal priority by log level. Higher levels get the priority of an error."""
-_TALKATIVE = {"asyncio": logging.WARNING, "pyroute2": logging.WARNING, "scapy": logging.ERROR}
+_NOISY_LIBRARIES = {"asyncio": logging.WARNING, "pyroute2": logging.WARNING, "scapy": logging.ERROR}
 """Lowest level that is logged, for each library that would log too much."""
-FIRST_SECONDS, AGAIN_SECONDS = 1.0, 60.0
-"""Pause from the first change of a rule's caps to the log line, and between lines while changes go on."""
+FIRST_DELAY, REPEAT_INTERVAL = 1.0, 60.0
+"""Seconds from the first change of a rule's caps to the log line, and between lines while changes go on."""
 _CAP_WORDS: Final = {False: ("capped", "lifted", "ended"), True: ("would be capped", "no longer", "ended")}
 """Words for a subflow that got a cap, that lost its cap, and that ended with a cap; by whether it is a dry run."""
 
@@ -53,7 +53,7 @@ def about(
     rule: str | tuple[str, ...] | None = None,
     path: str | None = None,
 ) -> dict[str, Any]:
-    """Return the ``extra`` of a line about a *connection* or *client*; about *token* and *subflow* if it has ended."""
+    """Return the ``extra`` of a line about a *connection* or *client*; if it has ended, give *token* and *subflow*."""
     address = b"" if subflow is None else subflow.remote
     client = client or address_text(address if connection is None else connection.client)
     token = token if connection is None else connection.token
@@ -78,31 +78,30 @@ class Lines(logging.Formatter):
         return journal.lines(super().format(record), priority, for_journal=self._for_journal)
 
 
-class Entries(logging.Handler):
-    """Sends entries to the journal. If the journal does not take an entry at once, handler *otherwise* logs a line."""
+class Entries(logging.StreamHandler[TextIO]):
+    """Sends entries to the journal; if the journal does not take an entry at once, prints a line on stderr."""
 
-    def __init__(self, otherwise: logging.Handler, address: str) -> None:
+    def __init__(self, address: str) -> None:
         """Open a socket for the journal. Raises OSError if no journal listens at *address*."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
             probe.connect(address)
-        super().__init__()
-        self._otherwise = otherwise
+        super().__init__(sys.stderr)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self._address = address
         self._pid = os.getpid()
-        self.setFormatter(Lines(for_journal=False))
+        self._message = Lines(for_journal=False)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             if os.getpid() != self._pid:
-                raise OSError  # in a child of the daemon, the socket's descriptor number may be another file
+                raise OSError  # in a forked child, the descriptor may have been closed and reused
             # The service manager gives the output of the service the same identifier.
             fields = {"SYSLOG_IDENTIFIER": "mptcp-throttler", **getattr(record, "fields", {})}
-            entry = journal.entry(self.format(record), _PRIORITIES.get(record.levelno, journal.ERROR), fields)
+            priority = _PRIORITIES.get(record.levelno, journal.ERROR)
             # The socket is not connected, because the journal may restart.
-            self._socket.sendto(entry, self._address)
+            self._socket.sendto(journal.entry(self._message.format(record), priority, fields), self._address)
         except OSError:  # also if the journal is down or busy, or the entry is too large for a datagram
-            self._otherwise.emit(record)
+            super().emit(record)
         except Exception:
             self.handleError(record)
 
@@ -112,15 +111,15 @@ class Entries(logging.Handler):
 
 
 class _Faults(logging.Handler):
-    def __init__(self, take: Callable[[float, str], None]) -> None:
+    def __init__(self, callback: Callable[[float, str], None]) -> None:
         super().__init__(logging.WARNING)
-        self._take = take
+        self._callback = callback
         self._loop = asyncio.get_running_loop()
         self._pid, self._thread = os.getpid(), threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
         # A child that answers a status request logs as well; it must not use the descriptors of the parent's loop.
-        if getattr(record, "told", False) or self._loop.is_closed() or os.getpid() != self._pid:
+        if getattr(record, "is_event", False) or self._loop.is_closed() or os.getpid() != self._pid:
             return
         try:
             text = record.getMessage()
@@ -129,15 +128,15 @@ class _Faults(logging.Handler):
             return
         text = text.replace("\n", " ")
         if threading.get_ident() == self._thread:
-            self._take(time.monotonic(), text)
+            self._callback(time.monotonic(), text)
         else:
-            self._loop.call_soon_threadsafe(self._take, time.monotonic(), text)
+            self._loop.call_soon_threadsafe(self._callback, time.monotonic(), text)
 
 
 @contextmanager
-def faults_told(take: Callable[[float, str], None]) -> Iterator[None]:
-    """Call *take* with the time (monotonic seconds) and text of each warning and error logged in this context."""
-    handler = _Faults(take)
+def forward_faults(callback: Callable[[float, str], None]) -> Iterator[None]:
+    """Call *callback* with the time (monotonic seconds) and text of each warning and error logged in this context."""
+    handler = _Faults(callback)
     logger = logging.getLogger("mptcp_throttler")
     logger.addHandler(handler)
     try:
@@ -151,26 +150,25 @@ def tell(*lines: str, descriptors: Sequence[int] = ()) -> None:
     try:
         notify(*lines, descriptors=descriptors)
     except OSError as error:
-        log.warning("tell the service manager %s: %s", lines[0], reason(error))
+        log.warning("cannot notify the service manager (%s): %s", lines[0], reason(error))
 
 
 def _handler() -> logging.Handler:
     """Return the log's handler: it sends entries if stderr is the journal and can be reached, otherwise lines."""
-    lines: logging.Handler = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(Lines(journal.is_journal()))
-    if journal.is_journal():
-        try:
-            return Entries(lines, journal.SOCKET)
-        except OSError:
-            pass  # use lines, which have no fields
-    return lines
+    is_journal = journal.is_journal()
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if is_journal:
+        with suppress(OSError):  # lines have no fields
+            handler = Entries(journal.SOCKET)
+    handler.setFormatter(Lines(is_journal))
+    return handler
 
 
 def log_to_stderr(level: int) -> None:
     """Log *level* and above to stderr. If the watchdog ends the daemon (SIGABRT), a traceback shows where it hung."""
     logging.basicConfig(level=level, handlers=[_handler()])
-    for name, least in _TALKATIVE.items():
-        logging.getLogger(name).setLevel(least)
+    for name, lowest in _NOISY_LIBRARIES.items():
+        logging.getLogger(name).setLevel(lowest)
     faulthandler.enable()
 
 
@@ -184,7 +182,9 @@ class CapLog:
     def __init__(self, subflows: Callable[[str], int]) -> None:
         """*subflows* returns how many subflows a rule caps, or would in a dry run."""
         self._subflows = subflows
-        self._counts: dict[tuple[str, bool], Counter[str]] = {}  # changes since the last line, by rule and whether dry
+        self._counts: dict[
+            tuple[str, bool], Counter[str]
+        ] = {}  # changes since the last line, by rule and whether it is a dry run
         self._last: dict[tuple[str, bool], tuple[Decision, Verdict, str]] = {}
         """The last of these changes. Its text is made only when it is logged, because most changes are only counted."""
         self._is_dry = False  # whether the last decision was a dry run
@@ -198,7 +198,7 @@ class CapLog:
         capped, lifted, ended = _CAP_WORDS[is_dry]
         for verdict in decision.got:
             self._note(decision, verdict, capped, verdict.reason)
-        what = "would have no cap any more (dry run)" if is_dry else "no cap any more"
+        what = "would no longer be capped (dry run)" if is_dry else "no cap any more"
         for had, verdict in decision.lost:
             self._note(decision, had, lifted, f"{what}: {verdict.reason}")
         for had in decision.ended:
@@ -232,11 +232,11 @@ class CapLog:
     async def run(self) -> None:
         while True:
             await self._changed.wait()
-            await asyncio.sleep(FIRST_SECONDS)
+            await asyncio.sleep(FIRST_DELAY)
             while lines := self.lines():
                 for line, fields in lines:
                     log.info("%s", line, extra=fields)
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(REPEAT_INTERVAL)
 
 
 def _cap_line(decision: Decision, capped: Verdict, text: str) -> tuple[str, dict[str, Any]]:

@@ -4,7 +4,7 @@ tracker.
 
 A sweep of the existing sockets makes up for lost events. Reading captured segments takes at most a fixed share of a
 processor (:class:`ReadingShare`), because nothing essential depends on them. If an observer fails, it is reopened until
-that succeeds; the others go on meanwhile. Changes that no event reports are looked up (``mptcp.questions``).
+that succeeds; the others go on. Changes that no event reports are looked up (``mptcp.questions``).
 """
 
 from __future__ import annotations
@@ -27,24 +27,17 @@ from mptcp_throttler.runtime.engine import Engine
 log = logging.getLogger(__name__)
 
 SUPERVISE_SECONDS = 1.0
-RESYNC_INTERVALS = 3
-"""Interval of periodic resyncs, as a multiple of ``verify_interval``; by default 30 s. A resync lists all sockets, and
-so finds changes that neither events nor look-ups reported."""
+RESYNC_INTERVALS = 3  # interval of periodic resyncs, as a multiple of ``verify_interval``; by default 30 s
 _BATCH = 256  # Maximum frames read at once. Then the reconciler runs, so that no subflow waits for a whole burst.
 
 READING_SHARE: Final = 0.5  # long-term share of a processor that reading may take
-READING_BURST_SECONDS: Final = 0.5
-"""Processor time that reading may take at once: enough for some 15,000 segments, for example if thousands of
-connections begin together."""
+READING_BURST_SECONDS: Final = 0.5  # processor time that reading may take at once: enough for some 15,000 segments
 
 
 class ReadingShare:
-    """Limits the share of a processor that reading captured segments takes, because any host can send such segments.
-
-    The event loop has priority over all ordinary processes (``kernel.scheduling``). If it read a flood at full speed,
-    it would take the processor from the proxy. The kernel drops and counts segments that are not read in time. All
-    times are arguments, in seconds.
-    """
+    """Limits the share of a processor that reading captured segments takes. Any host can send such segments, and the
+    event loop has priority over the proxy (``kernel.scheduling``). The kernel drops and counts segments that are not
+    read in time. All times are arguments, in seconds."""
 
     def __init__(self, now: float) -> None:
         self._allowed, self._as_of = READING_BURST_SECONDS, now
@@ -123,7 +116,8 @@ class Observers:
             if self._events is None:
                 self._try_events()
             self.ask_soon()
-            returned = [interface for interface in self._settings.interfaces if self._reopen(interface)]
+            missing = [each for each in self._settings.interfaces if each not in self._captures]
+            returned = [interface for interface in missing if self._try_capture(interface)]
             if returned:
                 self.counters.reopened += len(returned)
                 log.info("capturing again on %s", ", ".join(returned))
@@ -159,9 +153,7 @@ class Observers:
         self._loop.remove_reader(capture.fileno())
         capture.close()
 
-    def _reopen(self, interface: str) -> bool:
-        if interface in self._captures:
-            return False
+    def _try_capture(self, interface: str) -> bool:
         try:
             self._open_capture(interface)
         except KernelError as error:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Limits on the sockets of this host: passes samples to ``shaping.onset.downloads``, and sets the limits it returns.
 
-A killed daemon leaves its pacing limit and TCP_NOTSENT_LOWAT on the sockets. TCP_NOTSENT_LOWAT may have been set when
-the socket was accepted, and no list of sockets shows it. So a stop and ``cleanup`` lift all limits from all sockets,
-and a start lifts unknown limits. A socket with nothing in flight takes the change when it sends its next data, or at
-once on kernels that support this (``limit_at_once``). If neither happens in time, the socket keeps its limit.
+A killed daemon leaves its pacing limit and TCP_NOTSENT_LOWAT on the sockets, and no list of sockets shows the latter.
+So a stop and ``cleanup`` lift all limits from all sockets, and a start lifts unknown limits. A socket with nothing in
+flight takes the change when it sends its next data, or at once on kernels that support this (``limit_at_once``). If
+neither happens in time, the socket keeps its limit.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.5  # maximum time, several round trips, that a stop waits until the limits of sockets are lifted
 BIRTHS_AT_ONCE = 128  # number of prefixes whose birth settings are written without a pause: this takes a millisecond
-WAKE_SECONDS, WAKE_PART = 0.02, 20
-"""Pause after limits were set at once: the longer of these seconds and this multiple of the time that it took."""
+WAKE_SECONDS, WAKE_PART = 0.02, 20  # pause after limits were set at once: at least so long, and this multiple of it
 
 
 class SocketLimiter(Component, Consumer):
@@ -98,21 +97,19 @@ class SocketLimiter(Component, Consumer):
         """Set the birth settings of subflows accepted from now on, by the client's prefix.
 
         Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. All clients are
-        written only when the first prefixes get settings or the last ones lose them. The event loop runs in between;
-        :meth:`set_clients` or another call of this method may come meanwhile. A subflow accepted meanwhile may begin
-        with the settings of the previous policy. The BPF program reverts them after the first segments
-        (``programs/mptcp_throttler.c``); the first sample ends a rest.
+        written only when the first prefixes get settings or the last ones lose them. The event loop runs in between, so
+        other calls and :meth:`set_clients` may come, and subflows may begin with the settings of the previous policy:
+        the BPF program reverts them after the first segments, and the first sample ends a rest.
         """
         if not self.possible:
             return
         before, self._births = self._births, births
         self._planner.births_rest |= any(birth.rests for birth in births.values())
         if self._births_are_set:
-            # A subflow that begins meanwhile may be in a class of the previous or of the new policy.
+            # A subflow that begins now may be in a class of the previous or of the new policy.
             self._planner.birth_classes = {*self._planner.birth_classes, *_classes(births)}
         if bool(before) is not bool(births):
-            # This must come before the first pause. If set_clients() removes a client during a pause, the client would
-            # otherwise not be written, and would stay in the kernel.
+            # Before the first pause: a client that set_clients() removes during a pause would stay in the kernel.
             self._differing.extend(self._clients)
         # Deletions first: they make room for additions.
         async for network in in_turns(before):
@@ -140,7 +137,7 @@ class SocketLimiter(Component, Consumer):
                 log.error("%s", error)
 
     async def _set_those_that_differ(self) -> None:
-        refused, reasons = list[Network](), set[str]()
+        refused, reasons = list[Network](), set[str]()  # the next call retries the refused prefixes
         while self._differing:
             some = [self._differing.popleft() for _ in range(min(BIRTHS_AT_ONCE, len(self._differing)))]
             try:
@@ -150,7 +147,6 @@ class SocketLimiter(Component, Consumer):
                 reasons.add(str(error))
             if self._differing:
                 await asyncio.sleep(0)
-        # The next call or comparison retries the refused prefixes.
         self._differing.extend(refused)
         for reason in reasons:
             self._births_are_set = False

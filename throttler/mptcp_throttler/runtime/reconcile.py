@@ -7,7 +7,7 @@ changes are made first; then the refused change is retried with growing pauses. 
 back, because a failed batch may have been applied in part.
 
 The periodic comparison with the kernel runs concurrently. It reads the kernel while changes go on, and ignores objects
-that were changed meanwhile. Only if an object differs, changes stop until the whole state was read again and repaired.
+that were changed since. Only if an object differs, changes stop until the whole state was read again and repaired.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class Reconciler:
         """Make all pending changes, unless closed. Raises KernelError, the first refusal, after the others were
         made."""
         async with self._lock:
-            while not (self._closed or self._settled):
+            plan = self.planner
+            while not self._closed and not (self._tc.settled and plan.classes.settled and plan.entries.settled):
                 await self._apply_once()
 
     async def verify(self) -> None:
@@ -159,10 +160,6 @@ class Reconciler:
         if failures:
             raise KernelError("; ".join(failures))
 
-    @property
-    def _settled(self) -> bool:
-        return self._tc.settled and self.planner.classes.settled and self.planner.entries.settled
-
     async def _apply_once(self) -> None:
         """Make the pending changes; raise the first refusal. Return early if a new change must be made first."""
         classes, entries = self.planner.classes, self.planner.entries
@@ -196,7 +193,7 @@ class Reconciler:
             # The class of an entry must exist before the entry.
             batch = {key: entries.upserts[key] for key in keys if entries.upserts[key].minor not in classes.upserts}
             if len(batch) < len(keys) and not refused:
-                return  # meanwhile the plan wants a new class, which must be made first
+                return  # the plan now wants a new class, which must be made first
             if not batch or not await made(self._netfilter.upsert_entries(batch), batch):
                 continue
             entries.upserted(batch)
@@ -218,7 +215,7 @@ class Reconciler:
 
     @contextmanager
     def _changing(self, changed: Iterable[int | FourTuple]) -> Iterator[None]:
-        """Mark classes and entries as being changed, so that a comparison that reads meanwhile ignores them."""
+        """Mark classes and entries as being changed, so that a concurrent comparison ignores them."""
         self._in_hand = set(changed)
         if self._changed is not None:
             self._changed |= self._in_hand
@@ -234,12 +231,10 @@ class Reconciler:
             wrong, classes = await self._tc.read()
             problems = dict.fromkeys([*wrong, *await self._netfilter.check()], 1)
             if not problems:
-                entries = await self._netfilter.read_entries()
-                if classes is not None and await _differing(
-                    self.planner.classes.actual, classes, ClassSpec.same_as, changed
-                ):
+                entries, plan = await self._netfilter.read_entries(), self.planner
+                if classes is not None and await _differing(plan.classes.actual, classes, ClassSpec.same_as, changed):
                     problems["classes differ"] = 0
-                if await _differing(self.planner.entries.actual, entries, Target.__eq__, changed):
+                if await _differing(plan.entries.actual, entries, Target.__eq__, changed):
                     problems["entries differ"] = 0
         finally:
             self._changed = None

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.runtime.event_loop import begin_acyclic, end_of_acyclic, wait_at_most
+from mptcp_throttler.runtime.event_loop import begin_acyclic, end_acyclic, wait_at_most
 from mptcp_throttler.stages.stage import Consumer, Outcome, Samples
 
 log = logging.getLogger(__name__)
@@ -30,20 +30,19 @@ LOOKUP_CHUNK = 64
 CHECKED = 1024  # number of subflows that are checked against the samples between two yields: about 0.3 ms
 LOOKUP_COST = 2.0  # cost of looking up one socket, as a multiple of the cost of one socket in a sweep
 SWEEP_COST = 300  # fixed cost of a sweep, in sockets: the kernel walks its whole hash table, which takes 1.4 ms
-MAX_UNITED = 4000  # if consumers watch at most this many subflows, duplicates are removed before they are counted
 IDLE_SECONDS = 0.5  # pause while no consumer watches a subflow, and after a failure
 BUSY_SECONDS = 0.01  # pause until a consumer that is busy with samples is asked again for its urgent subflows
 REST = 1.5
-"""Pause of a gentle sweep after each slice, as a multiple of the slice's work. Without pauses the process uses up its
-time slice on the processor, and then a join waits many milliseconds while other processes run."""
+"""Pause of a gentle sweep after each slice, as a multiple of its work. Without pauses the process uses up its time on
+the processor, and then a join waits many milliseconds while other processes run."""
 
 
 class _Fed:
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
-        self.turn = asyncio.Lock()  # held while the consumer takes samples; during a whole sweep if not *by request*
-        self.looked_up = set[FourTuple]()
-        """Subflows that the consumer got by urgent look-ups since the current sweep (or its replacement) began."""
+        self.turn = asyncio.Lock()  # held while the consumer takes samples
+        self.waits = False  # whether a sweep's samples must come next, so that it gets no look-ups
+        self.looked_up = set[FourTuple]()  # what it got by urgent look-ups since the sweep or its replacement began
         self.next_urgent = 0.0
         self.idle = True  # whether it had no urgent subflow when last asked; asked again when the sampler is woken
 
@@ -60,8 +59,7 @@ class Sampler:
         take: Callable[[Outcome], None],
     ) -> None:
         """*tracked* returns the expected number of sockets of a sweep; *take* gets each outcome of a stage."""
-        self.latest: dict[FourTuple, KernelSubflow] = {}
-        """Samples of the last sweep. While another sweep runs, some of them are already newer."""
+        self.latest: dict[FourTuple, KernelSubflow] = {}  # of the last sweep; during another, some are already newer
         self.latest_time = float("-inf")  # when the last sweep ended, monotonic seconds
         self.sweeps = 0
         self.lookups = 0
@@ -119,16 +117,14 @@ class Sampler:
         if self._pause_to_sweep() > 0 or not watching:
             return
         self._last_sweep = time.monotonic()
-        sets = [consumer.watched() for consumer in watching]
-        affordable = (self._tracked() + SWEEP_COST) / LOOKUP_COST
-        most = sum(map(len, sets))
-        # Do not build the union of the sets for ten thousand connections: this takes long.
-        if most > max(affordable, MAX_UNITED) or len(watched := set().union(*sets)) > affordable:
+        sets, affordable = [each.watched() for each in watching], (self._tracked() + SWEEP_COST) / LOOKUP_COST
+        # Do not build the union of the sets of ten thousand connections, which is as large as the largest set.
+        if max(map(len, sets)) > affordable or len(watched := set().union(*sets)) > affordable:
             await self.sweep(gently=True)
             return
-        async with self._sweeping, self._stages_wait() as held:
+        async with self._sweeping, self._stages_wait():
             pace = _Pace()
-            await self._give_all(await self._look_up(list(watched), pace), pace, held, looked_up=watched)
+            await self._give_all(await self._look_up(list(watched), pace), pace, looked_up=watched)
             pace.end()
             self._next_sweep = time.monotonic() + pace.worked / SWEEP_SHARE
 
@@ -137,7 +133,7 @@ class Sampler:
     ) -> None:
         """List all sockets; pass each piece to *each_piece*, and then all samples to the consumers. *gently*: pause in
         between, so that the process does not use up its time slice on the processor. Raises KernelError."""
-        async with self._sweeping, self._stages_wait() as held:
+        async with self._sweeping, self._stages_wait():
             pace = _Pace(REST if gently else 0.0)
             # ``latest`` is updated in place, so that old samples are freed one by one as new ones come.
             seen = set[FourTuple]()
@@ -153,7 +149,7 @@ class Sampler:
                     del self.latest[four_tuple]
             self.latest_time = time.monotonic()
             self.sweeps += 1
-            await self._give_all(self.latest, pace, held)
+            await self._give_all(self.latest, pace)
             pace.end()
             self.sweep_seconds = pace.worked
             self._last_sweep = self.latest_time
@@ -165,7 +161,7 @@ class Sampler:
             now = time.monotonic()
             if now < fed.next_urgent:
                 continue
-            if fed.turn.locked():
+            if fed.waits or fed.turn.locked():
                 fed.idle = False  # the consumer is busy: ask it again
                 continue
             urgent = list(fed.consumer.urgent())
@@ -190,7 +186,7 @@ class Sampler:
     def _pause_to_urgent(self) -> float:
         due = [fed.next_urgent for fed in self._fed if not fed.idle]
         pause = min(due) - time.monotonic() if due else IDLE_SECONDS
-        return max(pause, BUSY_SECONDS) if any(fed.turn.locked() for fed in self._fed) else pause
+        return max(pause, BUSY_SECONDS) if any(fed.waits or fed.turn.locked() for fed in self._fed) else pause
 
     async def _look_up(self, four_tuples: list[FourTuple], pace: _Pace) -> dict[FourTuple, KernelSubflow]:
         found: dict[FourTuple, KernelSubflow] = {}
@@ -201,57 +197,49 @@ class Sampler:
         return found
 
     @asynccontextmanager
-    async def _stages_wait(self) -> AsyncIterator[list[_Fed]]:
-        """Lock all consumers that are not *by request*; yield them, and unlock them at the end."""
-        held: list[_Fed] = []
+    async def _stages_wait(self) -> AsyncIterator[None]:
+        """Let the look-ups of consumers that are not *by request* end; the next ones come after the sweep's samples."""
         for fed in self._fed:
             fed.looked_up.clear()
+            fed.waits = not fed.consumer.by_request
         try:
             for fed in self._fed:
-                if not fed.consumer.by_request:
-                    await fed.turn.acquire()
-                    held.append(fed)
-            yield held
+                if fed.waits:
+                    async with fed.turn:
+                        pass
+            yield
         finally:
-            for fed in held:
-                fed.turn.release()
+            for fed in self._fed:
+                fed.waits = False
 
     async def _give_all(
-        self,
-        found: dict[FourTuple, KernelSubflow],
-        pace: _Pace,
-        held: list[_Fed],
-        looked_up: Set[FourTuple] | None = None,
+        self, found: dict[FourTuple, KernelSubflow], pace: _Pace, looked_up: Set[FourTuple] | None = None
     ) -> None:
         """Give all consumers the samples *found* of their watched subflows. After a sweep, include their urgent
         subflows. *looked_up*: the requested subflows, if they were looked up instead of a sweep."""
-        now = time.monotonic()
+        now, rest = time.monotonic(), pace.rest
         for fed in self._fed:
-            consumer, rest = fed.consumer, pace.rest
-            if fed not in held:
-                pace.end()
-                await fed.turn.acquire()
-                held.append(fed)
+            consumer = fed.consumer
+            pace.end()
+            async with fed.turn:
                 pace.begin()
-                pace.rest = 0.0  # no pauses, because the consumer's urgent look-ups wait until this ends
-            urgent = consumer.urgent() if looked_up is None else ()
-            if urgent or consumer.watches_any():
-                watched = consumer.watched()
-                asked = list(watched)
-                if urgent:  # otherwise do not build this set: for all sockets it takes long
-                    known = watched if isinstance(watched, Set) else frozenset(watched)
-                    asked += [each for each in urgent if each not in known]
-                asked = await _without(asked, fed.looked_up, pace)
-                # Look up missing subflows: one that joined after the dump passed its hash bucket is not closed.
-                missing = await _without(asked, found, pace)
-                if looked_up is not None:
-                    missing = await _without(missing, looked_up, pace)
-                if missing:
-                    found.update(await self._look_up(missing, pace))
-                await self._give(consumer, Samples(now, found, True, asked), pace)
-            held.remove(fed)
-            fed.turn.release()
-            pace.rest = rest
+                pace.rest = 0.0 if consumer.by_request else rest  # without pauses, because its urgent look-ups wait
+                urgent = consumer.urgent() if looked_up is None else ()
+                if urgent or consumer.watches_any():
+                    watched = consumer.watched()
+                    asked = list(watched)
+                    if urgent:  # otherwise do not build this set: for all sockets it takes long
+                        known = watched if isinstance(watched, Set) else frozenset(watched)
+                        asked += [each for each in urgent if each not in known]
+                    asked = await _without(asked, fed.looked_up, pace)
+                    # Look up missing subflows: one that joined after the dump passed its hash bucket is not closed.
+                    missing = await _without(asked, found, pace)
+                    if looked_up is not None:
+                        missing = await _without(missing, looked_up, pace)
+                    if missing:
+                        found.update(await self._look_up(missing, pace))
+                    await self._give(consumer, Samples(now, found, True, asked), pace)
+            fed.waits, pace.rest = False, rest
 
     async def _give(self, consumer: Consumer, samples: Samples, pace: _Pace) -> None:
         for outcome in consumer.observe(samples):
@@ -291,7 +279,7 @@ class _Pace:
         self.begin()
 
     def end(self) -> None:
-        end_of_acyclic()
+        end_acyclic()
         self.worked += time.monotonic() - self._began
 
     def begin(self) -> None:

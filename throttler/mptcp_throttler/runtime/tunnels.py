@@ -2,9 +2,9 @@
 """Tunnels of Multipath UDP under the same policy: queries the tunnel daemon, and sends it the classes of their paths.
 
 Netfilter does not see a tunnel's packets, because the BPF program that splits them redirects them to an interface. So
-that program also sets their class. Once a second, a request states the class of every path, and the answer lists the
-tunnels; a change of classes triggers a request at once. For all other modules a tunnel looks like a connection: its
-paths appear among the sockets (:meth:`Tunnels.beside`) and take entries (:meth:`Tunnels.beside_netfilter`).
+that program also sets their class. Once a second, and at once after a change, a request states the class of every path,
+and the answer lists the tunnels. For all other modules a tunnel looks like a connection: its paths appear among the
+sockets (:meth:`Tunnels.beside`) and take entries (:meth:`Tunnels.beside_netfilter`).
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class Tunnels(Component):
         self.classes: Mapping[int, ClassSpec] = {}  # classes by minor number, from the planner of downloads
         self._began = time.time_ns()
         self._ever: dict[int, None] = {}  # numbers of the last :data:`REMEMBERED` paths that were ever known
-        self._said: set[tuple[str, int]] = set()
-        """Name and port of tunnels already reported as outside ``tunnel_ports``."""
+        self._logged: set[tuple[str, int]] = set()  # name and port of tunnels outside ``tunnel_ports``
         self._heard = time.monotonic()
         self._answers = True
         self._is_prepared = False
@@ -80,9 +79,9 @@ class Tunnels(Component):
         while self.table.ports:
             await wait_at_most(self._wake, ASK_SECONDS)
             self._wake.clear()
-            told = self._classes()
-            self._changed(await self._exchange({"classes": told}))
-            if self._classes() != told:
+            sent = self._classes()
+            self._changed(await self._exchange({"classes": sent}))
+            if self._classes() != sent:
                 self._wake.set()  # the tunnel daemon restarted, or a path has another address
             await asyncio.sleep(REST_SECONDS)
         await super().run()
@@ -145,9 +144,9 @@ class Tunnels(Component):
             log.info("tunnels: %s answers", socket)
         self._answers, self._heard = True, now
         self._count_from_here(before)
-        for name, port in self.table.strangers - self._said:
+        for name, port in self.table.strangers - self._logged:
             log.warning("tunnel %s: its port %d is not among tunnel_ports; it is left alone", name, port)
-        self._said |= self.table.strangers
+        self._logged |= self.table.strangers
         return events
 
     def _count_from_here(self, before: Set[int]) -> None:
@@ -163,9 +162,10 @@ class Tunnels(Component):
             del self._ever[next(iter(self._ever))]
 
 
-class _SocketsAndPaths(KernelSockets):
+class _SocketsAndPaths:
     def __init__(self, sockets: KernelSockets, tunnels: Tunnels) -> None:
         self._sockets, self._tunnels = sockets, tunnels
+        self.close = sockets.close
 
     def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
         yield from self._sockets.pieces()
@@ -180,22 +180,14 @@ class _SocketsAndPaths(KernelSockets):
         stay = dict.fromkeys(filter(self._tunnels.is_path, four_tuples), "left, for it is a path of a tunnel")
         return {**self._sockets.close_sockets(self._others(four_tuples)), **stay}
 
-    def close(self) -> None:
-        self._sockets.close()
-
     def _others(self, four_tuples: Sequence[FourTuple]) -> list[FourTuple]:
         return [each for each in four_tuples if not self._tunnels.is_path(each)]
 
 
-class _NetfilterAndPaths(Netfilter):
+class _NetfilterAndPaths:
     def __init__(self, netfilter: Netfilter, tunnels: Tunnels) -> None:
         self._netfilter, self._tunnels = netfilter, tunnels
-
-    async def prepare(self) -> None:
-        await self._netfilter.prepare()
-
-    async def check(self) -> list[str]:
-        return await self._netfilter.check()
+        self.prepare, self.check, self.close = netfilter.prepare, netfilter.check, netfilter.close
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         return {**await self._netfilter.read_entries(), **self._tunnels.wanted}
@@ -215,6 +207,3 @@ class _NetfilterAndPaths(Netfilter):
     async def remove(self) -> None:
         await self._tunnels.release()
         await self._netfilter.remove()
-
-    def close(self) -> None:
-        self._netfilter.close()

@@ -82,11 +82,6 @@ class EventRing:
         """Sequence number of the oldest event kept; one more than the last if none is."""
         return self.last - len(self._events) + 1
 
-    @property
-    def whole_since(self) -> float:
-        """Time since which no event is missing, seconds since the epoch; 0 if none is missing at all."""
-        return self._events[0][0] if self.first > 1 and self._events else 0.0
-
     def add(
         self,
         time: float,
@@ -162,25 +157,17 @@ class EventRecorder:
             kind = APPLIED if there and rule is not None else LIFTED
             self.ring.add(now + self._ahead(), kind, token, four_tuple, path, rule, direction.value)
 
+    def about(self, now: float, kind: str, detail: str, client: str = "", rule: str | None = None) -> None:
+        """Record a *detail* about no connection, or about all connections of *client*."""
+        text = f"client {client}: {detail}" if client else detail
+        self.ring.add(now + self._ahead(), kind, rule=rule, detail=text)
+
     def guard(self, now: float, token: int, rules: Iterable[str], became: str) -> None:
         """Record what *became* of the caps of *rules* on a connection: one event per rule, so that each is found."""
         for rule in rules:
             self.ring.add(now + self._ahead(), GUARD, token, rule=rule, detail=f"caps of rule {rule} {became}")
 
-    def budget(self, now: float, name: str, client: str, sentence: str) -> None:
-        whose = f"client {client}: " if client else ""
-        self.ring.add(now + self._ahead(), BUDGET, rule=name, detail=f"{whose}{sentence}")
-
-    def grant(self, now: float, client: str, detail: str) -> None:
-        self.ring.add(now + self._ahead(), GRANT, detail=f"client {client}: {detail}" if client else detail)
-
     def steering(self, now: float, token: int, four_tuple: FourTuple, rule: str | None, detail: str) -> None:
         known = self._traffic.standing(four_tuple, Direction.DOWN)
         path = None if known is None else known[1]
         self.ring.add(now + self._ahead(), STEERING, token, four_tuple, path, rule, detail=detail)
-
-    def reload(self, now: float, detail: str) -> None:
-        self.ring.add(now + self._ahead(), RELOAD, detail=detail)
-
-    def fault(self, now: float, detail: str) -> None:
-        self.ring.add(now + self._ahead(), FAULT, detail=detail)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from itertools import accumulate
 from typing import Any, Final
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.shaping.plan import Planner
 
+# From the decision of a cap to its full effect on a subflow, onset included (``Planner.in_force``):
 CAP_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 """Upper ends of the buckets, seconds: entries take milliseconds, downloads in flight a second, uploads up to 15."""
 MAX_CAP_SECONDS: Final = 60.0  # a longer time has another cause than the decision, such as a repair
@@ -39,23 +39,6 @@ class LatencyHistogram:
         return {"le": list(self._bounds), "count": counts, "total": total, "sum": self._sum}
 
 
-class CapLatency:
-    """Time from the decision of a cap to its full effect on a subflow, onset included, in each direction.
-
-    :attr:`~mptcp_throttler.shaping.plan.Planner.in_force` defines what counts. A dry run counts nothing.
-    """
-
-    def __init__(self, clock: Callable[[], float], planners: Sequence[Planner]) -> None:
-        """*clock*: monotonic seconds."""
-        self._histograms = {planner.direction: LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS) for planner in planners}
-        for planner in planners:
-            planner.clock = clock
-            planner.in_force = self._histograms[planner.direction].count
-
-    def as_json(self) -> dict[str, Any]:
-        return {direction.value: histogram.as_json() for direction, histogram in self._histograms.items()}
-
-
 class JoinLatency(LatencyHistogram):
     """Time from the capture of the last packet of a join's handshake to the entry in the kernel. Monotonic seconds.
 
@@ -64,9 +47,10 @@ class JoinLatency(LatencyHistogram):
 
     def __init__(self) -> None:
         super().__init__(JOIN_BOUNDS, MAX_JOIN_SECONDS)
-        self._early: dict[FourTuple, float] = {}  # capture times of joins without a kernel event yet; the oldest first
-        self._waiting: dict[FourTuple, float] = {}  # capture times of joins by waiting subflow, the oldest first
-        self._made: dict[FourTuple, float] = {}  # when entries were made, the oldest first
+        # The oldest first:
+        self._early: dict[FourTuple, float] = {}  # capture times of joins without a kernel event yet
+        self._waiting: dict[FourTuple, float] = {}  # capture times of joins by waiting subflow
+        self._made: dict[FourTuple, float] = {}  # when entries were made
 
     def expect(self, four_tuple: FourTuple, captured: float) -> None:
         """Note that the last packet of a join was *captured* before the kernel's event."""

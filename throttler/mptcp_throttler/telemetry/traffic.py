@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Bytes over each path and under each cap since the daemon's start, and the rate of each subflow.
 
-Every decision updates the number of subflows per path and cap, so a summary of ten thousand connections visits none. A
-rule's cap on one path may have many classes: one per client, connection or budget step. One class may have subflows on
-several paths, if the paths, a client or a connection share the cap. So each decision counts classes by their scope
-(``policy.verdict.ScopeKey``), too.
+Every decision updates the number of subflows per path, cap and class, so a summary of ten thousand connections visits
+none. A rule's cap on one path may have many classes: one per client, connection or budget step. One class may have
+subflows on several paths, if the paths, a client or a connection share the cap.
 
 Each sweep adds the growth of a subflow's counters to the totals of its path and its current cap. Totals never fall when
 something closes, and nothing is counted per packet. The meter of closed sockets reports what a subflow carried after
@@ -16,11 +15,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow, Sockets
-from mptcp_throttler.policy.model import Direction, Share, Throttle
+from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.stage import Consumer, Samples
 from mptcp_throttler.telemetry.decision import Decision
@@ -53,69 +52,26 @@ class CapKey(NamedTuple):
     direction: Direction
 
 
-class Limits(NamedTuple):
-    """Limits of a class, bits/s."""
-
-    rate: int
-    ceil: int
-    share: Share
-
-
 @dataclass(slots=True, eq=False)
 class CapTotal:
     key: CapKey
     bytes: int = 0
     subflows: int = 0
-    limits: dict[Limits, int] = field(default_factory=dict)  # number of classes with each limits
-    shared: int = 0  # number of classes that also have subflows of another path or rule
 
-    def add(self, limits: Limits) -> None:
-        self.limits[limits] = self.limits.get(limits, 0) + 1
 
-    def remove(self, limits: Limits) -> None:
-        self.limits[limits] -= 1
-        if not self.limits[limits]:
-            del self.limits[limits]
+class Limits(NamedTuple):
+    """Limits of a class, bits/s."""
+
+    rate: int
+    ceil: int
 
 
 @dataclass(slots=True, eq=False)
-class _CapClass:
+class CapClass:
     """One HTB class, as decided, which the subflows of one scope share."""
 
-    scope: ScopeKey
     limits: Limits
-    members: dict[CapTotal, int] = field(default_factory=dict)  # number of subflows of each cap
-
-    def change(self, limits: Limits) -> None:
-        for cap in self.members:
-            cap.remove(self.limits)
-            cap.add(limits)
-        self.limits = limits
-
-    def enter(self, cap: CapTotal) -> None:
-        cap.subflows += 1
-        self.members[cap] = self.members.get(cap, 0) + 1
-        if self.members[cap] > 1:
-            return
-        cap.add(self.limits)
-        if len(self.members) == 2:
-            for each in self.members:
-                each.shared += 1
-        elif len(self.members) > 2:
-            cap.shared += 1
-
-    def leave(self, cap: CapTotal) -> None:
-        cap.subflows -= 1
-        self.members[cap] -= 1
-        if self.members[cap]:
-            return
-        del self.members[cap]
-        cap.remove(self.limits)
-        if self.members:
-            cap.shared -= 1
-            if len(self.members) == 1:
-                for each in self.members:
-                    each.shared -= 1
+    members: Counter[CapKey] = field(default_factory=Counter)  # number of subflows of each cap
 
 
 class Rates(NamedTuple):
@@ -125,12 +81,15 @@ class Rates(NamedTuple):
     received: int | None
 
 
+NO_RATES: Final = Rates(None, None)
+
+
 class _Standing(NamedTuple):
     """The cap that a subflow has in one direction, if any."""
 
     since: float  # when it got or lost the cap, or the cap's rate changed; monotonic seconds
     cap: CapTotal | None = None
-    of_class: _CapClass | None = None  # None after the subflow closed
+    scope: ScopeKey | None = None  # None after the subflow closed
     limits: Limits | None = None  # None for a cap that balances loads, whose limits change all the time
 
 
@@ -144,8 +103,7 @@ class _Carried:
     acked: int = 0
     received: int = 0
     sampled: float = 0.0
-    sent_rate: int | None = None
-    received_rate: int | None = None
+    rates: Rates = NO_RATES
 
     def count(self, acked: int, received: int) -> None:
         sent, got = max(0, acked - self.acked), max(0, received - self.received)
@@ -161,12 +119,6 @@ class _Carried:
     def standing(self, direction: Direction) -> _Standing:
         return self.up if direction is Direction.UP else self.down
 
-    def stand(self, direction: Direction, standing: _Standing) -> None:
-        if direction is Direction.UP:
-            self.up = standing
-        else:
-            self.down = standing
-
     def move(self, place: PathTotal) -> None:
         self.place.subflows -= 1
         self.place = place
@@ -174,7 +126,7 @@ class _Carried:
 
     @property
     def is_capped(self) -> bool:
-        return self.down.of_class is not None or self.up.of_class is not None
+        return self.down.scope is not None or self.up.scope is not None
 
 
 class Traffic(Consumer):
@@ -185,10 +137,9 @@ class Traffic(Consumer):
         """*clock* returns monotonic seconds, *sweep_seconds* how long the last sweep worked."""
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
-        self.clients: Counter[bytes] = Counter()  # connections of each client
-        self._client_of: dict[int, bytes] = {}
+        self.clients: dict[int, bytes] = {}  # by token of the connection
         self.capped = 0  # subflows with a cap, as decided; counted once if both directions have one
-        self._classes: dict[ScopeKey, _CapClass] = {}
+        self.classes: dict[ScopeKey, CapClass] = {}
         self._subflows: dict[FourTuple, _Carried] = {}
         self._closed: TimedTable[End, _Carried] = TimedTable(MAX_CLOSED)  # those that the meter may still report
         self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # early: cookie, sent, received
@@ -200,7 +151,7 @@ class Traffic(Consumer):
 
     def rates(self, four_tuple: FourTuple) -> Rates:
         known = self._subflows.get(four_tuple)
-        return Rates(None, None) if known is None else Rates(known.sent_rate, known.received_rate)
+        return NO_RATES if known is None else known.rates
 
     def carried(self, four_tuple: FourTuple) -> tuple[int, int]:
         """Return the bytes sent and received as of the subflow's last sample."""
@@ -236,9 +187,12 @@ class Traffic(Consumer):
     def decided(self, decision: Decision) -> None:
         """Assign the subflows of a connection to the paths and caps of *decision*."""
         token, connection, now, known = decision.token, decision.connection, decision.now, self._subflows
+        if connection is None:
+            self.clients.pop(token, None)
+        else:
+            self.clients[token] = connection.client
         there = () if connection is None else connection.subflows
         interfaces = {each.four_tuple: each.interface for each in there}
-        self._count_client(token, None if connection is None else connection.client)
         for verdict in decision.after:
             four_tuple = verdict.four_tuple
             subflow = known.get(four_tuple)
@@ -318,60 +272,55 @@ class Traffic(Consumer):
         if subflow.cookie != socket.cookie:
             subflow.cookie = socket.cookie
             subflow.acked = subflow.received = 0
-            subflow.sent_rate = subflow.received_rate = None
+            subflow.rates = NO_RATES
         elif (span := socket.read - subflow.sampled) > 0:
-            subflow.sent_rate = int(8 * max(0, acked - subflow.acked) / span)
-            subflow.received_rate = int(8 * max(0, received - subflow.received) / span)
+            growth = acked - subflow.acked, received - subflow.received
+            subflow.rates = Rates(*(int(8 * max(0, each) / span) for each in growth))
         subflow.sampled = socket.read
         subflow.count(acked, received)
 
-    def _count_client(self, token: int, client: bytes | None) -> None:
-        """Set the client of connection *token*; None if the connection ended."""
-        before = self._client_of.get(token)
-        if client == before:
-            return
-        if before is not None:
-            self.clients[before] -= 1
-            if not self.clients[before]:
-                del self.clients[before]
-            del self._client_of[token]
-        if client is not None:
-            self._client_of[token] = client
-            self.clients[client] += 1
-
     def _stand(self, subflow: _Carried, verdict: Verdict, now: float) -> None:
-        cap = of_class = limits = None
+        cap = scope = limits = None
         if verdict.scope is not None and verdict.rule is not None and verdict.throttle is not None:
-            cap = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction))
-            of_class = self._class(verdict.scope, verdict.throttle)
-            limits = None if verdict.scope.balances else of_class.limits
+            cap, scope = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction)), verdict.scope
+            of_class = Limits(verdict.throttle.rate, verdict.throttle.ceil)
+            known = self.classes.get(scope)
+            if known is None:
+                self.classes[scope] = CapClass(of_class)
+            else:
+                known.limits = of_class
+            limits = None if scope.balances else of_class
         before = subflow.standing(verdict.direction)
-        if cap is not before.cap or of_class is not before.of_class or limits != before.limits:
-            self._set(subflow, verdict.direction, _Standing(now, cap, of_class, limits))
+        if cap is not before.cap or scope != before.scope or limits != before.limits:
+            self._set(subflow, verdict.direction, _Standing(now, cap, scope, limits))
 
     def _set(self, subflow: _Carried, direction: Direction, standing: _Standing) -> None:
         before, was_capped = subflow.standing(direction), subflow.is_capped
-        if standing.cap is not None and standing.of_class is not None:
-            standing.of_class.enter(standing.cap)
-        self._leave(before)
-        subflow.stand(direction, standing)
+        self._count(standing, 1)
+        self._count(before, -1)
+        if direction is Direction.UP:
+            subflow.up = standing
+        else:
+            subflow.down = standing
         self.capped += subflow.is_capped - was_capped
 
-    def _leave(self, standing: _Standing) -> None:
-        if standing.cap is not None and standing.of_class is not None:
-            standing.of_class.leave(standing.cap)
-            if not standing.of_class.members:
-                del self._classes[standing.of_class.scope]
+    def _count(self, standing: _Standing, number: int) -> None:
+        """Add a *number* of subflows to the cap and class of *standing*, if it has them."""
+        if standing.cap is None or standing.scope is None:
+            return
+        standing.cap.subflows += number
+        members = self.classes[standing.scope].members
+        members[standing.cap.key] += number
+        if not members[standing.cap.key]:
+            del members[standing.cap.key]
+            if not members:
+                del self.classes[standing.scope]
 
     def _close(self, four_tuple: FourTuple, subflow: _Carried) -> None:
         """End a subflow; the meter may still report its last bytes."""
         subflow.place.subflows -= 1
-        self.capped -= subflow.is_capped
         for direction in Direction:
-            standing = subflow.standing(direction)
-            if standing.of_class is not None:
-                self._leave(standing)
-                subflow.stand(direction, _Standing(standing.since, standing.cap))
+            self._set(subflow, direction, subflow.standing(direction)._replace(scope=None))
         end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
         report = self._reported.get(end)
         if report is not None and subflow.cookie in (None, report[0]):
@@ -386,16 +335,6 @@ class Traffic(Consumer):
 
     def _place(self, key: PathKey) -> PathTotal:
         return self.paths.get(key) or self.paths.setdefault(key, PathTotal(key))
-
-    def _class(self, scope: ScopeKey, throttle: Throttle) -> _CapClass:
-        """Return the class of *scope*; set its limits to *throttle*."""
-        limits = Limits(throttle.rate, throttle.ceil, throttle.share)
-        found = self._classes.get(scope)
-        if found is None:
-            found = self._classes[scope] = _CapClass(scope, limits)
-        elif found.limits != limits:
-            found.change(limits)
-        return found
 
     def _cap(self, key: CapKey) -> CapTotal:
         total = self.caps.get(key)

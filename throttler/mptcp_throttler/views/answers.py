@@ -336,14 +336,14 @@ class EffectHistograms(Part):
 
 
 class PathWords(Part):
-    """One path for people."""
+    """One path in words."""
 
     path: str
     conditions: list[str]
 
 
 class RuleWords(Part):
-    """One rule for people."""
+    """One rule in words."""
 
     rule: str
     conditions: list[str]
@@ -468,7 +468,7 @@ class StageWords(Part):
     stage: Literal["budgets", "grants", "guard", "steering", "rest"]
     what: str
     since: Moment | None
-    """When it last changed; null if unknown."""
+    """When an event reported it; null otherwise."""
 
 
 class ExplainedSubflow(Part):

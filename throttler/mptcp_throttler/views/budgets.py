@@ -20,34 +20,18 @@ _Fullness = tuple[float, str, str, int]
 """Negated used share of the volume, so that the fullest account is the least; budget, client, bytes used."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Total:
     """All accounts of one budget together."""
 
     budget: Budget
     rule: str  # the first one that feeds the budget
     begin: int
-    end: int
-    accounts: int = 0
-    used_up: int = 0
-    used: int = 0
-    volume: int = 0
-
-    def row(self) -> BudgetTotals:
-        return {
-            "name": self.budget.name,
-            "per": "client" if self.budget.per_client else "path",
-            "accounts": self.accounts,
-            "used_up": self.used_up,
-            "used": self.used,
-            "volume": self.volume,
-            "first_volume": _volume(self.budget),
-            "until": self.end,
-        }
+    row: BudgetTotals
 
     def account(self, fullness: _Fullness) -> AccountAnswer:
         _, name, client, used = fullness
-        volume = _volume(self.budget)
+        volume = self.row["first_volume"]
         step, coming = step_of(self.budget, used), next_step(self.budget, used)
         return {
             "name": name,
@@ -59,7 +43,7 @@ class _Total:
             "left": max(0, volume - used),
             "step": None if step is None else step.after,
             "next_step": None if coming is None else coming.after,
-            "until": self.end,
+            "until": self.row["until"],
         }
 
 
@@ -75,7 +59,7 @@ def budget_rows(
         firsts[each[1]] = min(each, firsts.get(each[1], each))
     kept = sorted({*heapq.nsmallest(most, candidates), *firsts.values()})
     accounts = [totals[each[1]].account(each) for each in kept]
-    return [total.row() for total in totals.values()], fullest(accounts, most)
+    return [total.row for total in totals.values()], fullest(accounts, most)
 
 
 def budgets_of(
@@ -89,31 +73,37 @@ def budgets_of(
 
 def _totals(policy: Policy, now: float) -> dict[str, _Total]:
     rules = {rule.budget.name: rule.name for rule in reversed(policy.rules) if rule.budget is not None}
-    return {
-        budget.name: _Total(budget, rules[budget.name], *period(budget, policy.time_zone, now))
-        for budget in policy.budgets.values()
-    }
+    found = {}
+    for budget in policy.budgets.values():
+        begin, end = period(budget, policy.time_zone, now)
+        row: BudgetTotals = {
+            "name": budget.name,
+            "per": "client" if budget.per_client else "path",
+            "accounts": 0,
+            "used_up": 0,
+            "used": 0,
+            "volume": 0,
+            # What may be used until the first step that does not hold from the beginning; 0 without one.
+            "first_volume": next((step.after for step in budget.steps if step.after), 0),
+            "until": end,
+        }
+        found[budget.name] = _Total(budget, rules[budget.name], begin, row)
+    return found
 
 
 def _counted(totals: Mapping[str, _Total], used: Mapping[Account, int]) -> Iterator[_Fullness]:
     """Yield the fullness of each account in the present period and add it to *totals*; even of unused shared ones."""
-    volumes = {name: _volume(total.budget) for name, total in totals.items()}
     for (name, client, start), octets in used.items():
         total = totals.get(name)
         if total is None or start != total.begin:
             continue
-        volume = volumes[name]
-        total.accounts += 1
-        total.used_up += octets >= volume
-        total.used += max(0, octets)
-        total.volume += volume
+        row, volume = total.row, total.row["first_volume"]
+        row["accounts"] += 1
+        row["used_up"] += octets >= volume
+        row["used"] += max(0, octets)
+        row["volume"] += volume
         yield -octets / max(1, volume), name, client, octets
     for name, total in totals.items():
-        if not total.accounts and not total.budget.per_client:
-            total.accounts, total.volume = 1, volumes[name]
+        if not total.row["accounts"] and not total.budget.per_client:
+            total.row.update({"accounts": 1, "volume": total.row["first_volume"]})
             yield 0.0, name, "", 0
-
-
-def _volume(budget: Budget) -> int:
-    """Return what may be used until the first step that does not hold from the beginning; 0 without one."""
-    return next((step.after for step in budget.steps if step.after), 0)

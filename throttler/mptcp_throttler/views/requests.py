@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What may be asked of the status socket: one line of JSON. Each argument is defined once, for its check and for the
-JSON Schema; docs/status.md has the requests for people.
+"""The requests that the status socket accepts: one line of JSON. Each argument is defined once, for its check and for
+the JSON Schema; docs/status.md documents them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _TOKEN: Final = "[0-9a-fA-F]{1,9}"
 
 
 class RequestError(ValueError):
-    """A request that cannot be answered; the text says why, for people."""
+    """A request that cannot be answered; the text is the message for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. Its arguments are checked; addresses are packed, endpoints packed with their port."""
+    """One request. Its arguments are checked; addresses are packed, endpoints are (packed address, port)."""
 
     query: str
     arguments: Mapping[str, Any]  # those that were given, and those that have a default
@@ -42,7 +42,7 @@ class Argument:
     schema: Mapping[str, Any]
     description: str = ""
     default: Any = None
-    needed: bool = False
+    required: bool = False
 
 
 def parse_request(line: bytes) -> Request:
@@ -58,17 +58,17 @@ def parse_request(line: bytes) -> Request:
     if not isinstance(found, dict):
         raise RequestError('the request is not a JSON object; write {"query": "summary"}')
     if "query" not in found:
-        raise RequestError(f'the request has no "query"; there are {", ".join(QUERIES)}')
+        raise RequestError(f'the request has no "query"; the queries are {", ".join(QUERIES)}')
     query = found.pop("query")
     if not isinstance(query, str) or query not in QUERIES:
         guess = did_you_mean(query, QUERIES) if isinstance(query, str) else ""
-        raise RequestError(f'"query": {_shown(query)} is not one{guess}; there are {", ".join(QUERIES)}')
+        raise RequestError(f'"query": {_shown(query)} is not a query{guess}; the queries are {", ".join(QUERIES)}')
     allowed = QUERIES[query]
     arguments = {name: each.default for name, each in allowed.items() if each.default is not None}
     for key, value in found.items():
         if key not in allowed:
-            those = f"; it takes {', '.join(allowed)}" if allowed else ", which takes none"
-            raise RequestError(f"{shown(key)} is not an argument of {query}{those}")
+            hint = f"; its arguments are {', '.join(allowed)}" if allowed else ", which has no arguments"
+            raise RequestError(f"{shown(key)} is not an argument of {query}{hint}")
         if value is None:
             continue
         try:
@@ -78,7 +78,7 @@ def parse_request(line: bytes) -> Request:
     if query == "explain" and len(arguments) != 1:
         raise RequestError('explain needs one of "client", "token" and "endpoint"')
     for key, each in allowed.items():
-        if each.needed and key not in arguments:
+        if each.required and key not in arguments:
             raise RequestError(f'{query} needs "{key}"')
     return Request(query, arguments)
 
@@ -106,22 +106,22 @@ def _token(value: object) -> int:
     raise ValueError("is not a token: at most 9 hexadecimal digits")
 
 
-def _text(longest: int, description: str = "", needed: bool = False) -> Argument:
+def _text(longest: int, description: str = "", required: bool = False) -> Argument:
     def check(value: object) -> str:
         if isinstance(value, str) and len(value) <= longest:
             return value
         raise ValueError(f"is not text of at most {longest} characters")
 
-    return Argument(check, {"type": "string", "maxLength": longest}, description, needed=needed)
+    return Argument(check, {"type": "string", "maxLength": longest}, description, required=required)
 
 
-def _whole(least: int, most: int, default: int | None, description: str = "") -> Argument:
+def _integer(minimum: int, maximum: int, default: int | None, description: str = "") -> Argument:
     def check(value: object) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             return value
-        raise ValueError(f"is not a whole number from {least} to {most}")
+        raise ValueError(f"is not a whole number from {minimum} to {maximum}")
 
-    return Argument(check, {"type": "integer", "minimum": least, "maximum": most}, description, default)
+    return Argument(check, {"type": "integer", "minimum": minimum, "maximum": maximum}, description, default)
 
 
 def _one_of(*allowed: str, default: str) -> Argument:
@@ -138,7 +138,7 @@ _ENDPOINT = Argument(_endpoint, {"type": "string"}, "The client's end of any sub
 _LOCAL = Argument(_endpoint, {"type": "string"}, "The proxy's end of that subflow.")
 _TOKEN_ARGUMENT = Argument(_token, {"type": "string", "pattern": f"^{_TOKEN}$"})
 _NAME = _text(200)
-_AFTER = _whole(0, 1 << 62, None, "Those after this number, the first of them; without it the latest.")
+_AFTER = _integer(0, 1 << 62, None, "Return the first events after this number; without it, the latest events.")
 
 QUERIES: Final[Mapping[str, Mapping[str, Argument]]] = {
     STATUS: {},
@@ -150,12 +150,12 @@ QUERIES: Final[Mapping[str, Mapping[str, Argument]]] = {
         "rule": _NAME,
         "token": _TOKEN_ARGUMENT,
         "sort": _one_of("rate", "bytes", "age", "client", default="age"),
-        "limit": _whole(1, 1000, 50),
-        "offset": _whole(0, 1 << 31, 0),
+        "limit": _integer(1, 1000, 50),
+        "offset": _integer(0, 1 << 31, 0),
     },
     "clients": {
         "sort": _one_of("rate", "bytes", "connections", "client", "budget", default="rate"),
-        "limit": _whole(1, 1000, 50),
+        "limit": _integer(1, 1000, 50),
     },
     "explain": {"client": _ADDRESS, "token": _TOKEN_ARGUMENT, "endpoint": _ENDPOINT},
     "events": {
@@ -163,28 +163,28 @@ QUERIES: Final[Mapping[str, Mapping[str, Argument]]] = {
         "client": _ADDRESS,
         "token": _TOKEN_ARGUMENT,
         "rule": _NAME,
-        "limit": _whole(1, 10_000, 1000),
+        "limit": _integer(1, 10_000, 1000),
     },
-    "client": {"endpoint": replace(_ENDPOINT, needed=True), "local": _LOCAL, "token": _TOKEN_ARGUMENT},
-    "budgets": {"client": replace(_ADDRESS, needed=True)},
+    "client": {"endpoint": replace(_ENDPOINT, required=True), "local": _LOCAL, "token": _TOKEN_ARGUMENT},
+    "budgets": {"client": replace(_ADDRESS, required=True)},
     "policy": {},
-    "what_if": {"policy": _text(LARGEST_REQUEST, "The text of a policy file.", needed=True)},
+    "what_if": {"policy": _text(LARGEST_REQUEST, "The text of a policy file.", required=True)},
 }
 
 
 def request_schema(query: str) -> dict[str, Any]:
-    """Return the JSON Schema of a request. An argument that is not needed may be null, too."""
+    """Return the JSON Schema of a request. An argument that is not required may be null, too."""
     arguments = QUERIES[query]
     properties: dict[str, Any] = {"query": {"const": query}}
     for name, each in arguments.items():
-        schema = dict(each.schema) if each.needed else {"anyOf": [each.schema, {"type": "null"}]}
+        schema = dict(each.schema) if each.required else {"anyOf": [each.schema, {"type": "null"}]}
         schema |= {"description": each.description} if each.description else {}
-        properties[name] = schema if each.needed else schema | {"default": each.default}
-    needed = ["query", *(name for name, each in arguments.items() if each.needed)]
-    return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
+        properties[name] = schema if each.required else schema | {"default": each.default}
+    required = ["query", *(name for name, each in arguments.items() if each.required)]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _shown(value: object) -> str:
     if value is None:
         return "null"
-    return shown(value) if isinstance(value, str | int | float) else "what is given"
+    return shown(value) if isinstance(value, str | int | float) else "the value"

@@ -8,7 +8,7 @@ address.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -26,16 +26,16 @@ from mptcp_throttler.views.words import address_text, end_text
 # status
 
 
-def status_connections(snapshot: Snapshot) -> Iterator[answers.StatusConnection]:
+def every_connection(snapshot: Snapshot) -> Iterator[answers.StatusConnection]:
     """Yield every connection, one at a time, because there may be ten thousand."""
-    subflow_answers, samples = _SubflowAnswers(snapshot), snapshot.latest_samples()
+    samples = snapshot.latest_samples()
     for connection in list(snapshot.connections.values()):
         yield {
             "token": f"{connection.token:08x}",
             "version": 1,
             "since": snapshot.wall(connection.since),
             "relaxed": snapshot.engine.guard.reason(connection.token),
-            "subflows": subflow_answers.of(connection, samples),
+            "subflows": list(_subflows(snapshot, connection, samples)),
             **snapshot.tunnel(connection),
         }
 
@@ -54,58 +54,46 @@ def class_answer(planner: Planner, minor: int) -> answers.ClassAnswer:
     }
 
 
-class _SubflowAnswers:
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._download, self._upload = snapshot.planners
-        self._landing, self._upload_landing = set(self._download.onsets()), set(self._upload.onsets())
-
-    def of(self, connection: Connection, samples: Sockets) -> list[answers.SubflowAnswer]:
-        down, up = by_direction(self._snapshot.verdicts(connection.token))
-        found: list[answers.SubflowAnswer] = []
-        ahead, paths = self._snapshot.engine.ahead, self._snapshot.engine.tunnels.table.paths
-        for subflow in connection.subflows:
-            four_tuple = subflow.four_tuple
-            local, local_port, remote, remote_port = four_tuple
-            sample, verdict, upload = samples.get(four_tuple), down.get(four_tuple), up.get(four_tuple)
-            cap = _cap(subflow, verdict, self._download, self._landing)
-            path = paths.get(four_tuple)
-            of_tunnel: answers.TunnelPathName = {} if path is None else {"tunnel_path": path.name}
-            found.append(
-                {
-                    **of_tunnel,
-                    "local": _own_end(local, local_port),
-                    "remote": end_text(remote, remote_port),
-                    "initial": subflow.initial,
-                    "local_id": subflow.local_id,
-                    "remote_id": subflow.remote_id,
-                    "backup": subflow.backup,
-                    "interface": subflow.interface,
-                    "since": subflow.since + ahead,
-                    "path": None if verdict is None else verdict.path,
-                    **cap,
-                    "pacing_limit": None if sample is None or sample.tcp is None else sample.tcp.max_pacing_rate,
-                    "bytes_sent": None if sample is None else sample.bytes_acked,
-                    "bytes_received": None if sample is None else sample.bytes_received,
-                    "upload": None if upload is None else _cap(subflow, upload, self._upload, self._upload_landing),
-                }
-            )
-        return found
+def _subflows(snapshot: Snapshot, connection: Connection, samples: Sockets) -> Iterator[answers.SubflowAnswer]:
+    down, up = by_direction(snapshot.verdicts(connection.token))
+    ahead, paths = snapshot.engine.ahead, snapshot.engine.tunnels.table.paths
+    downloads, uploads = snapshot.planners
+    for subflow in connection.subflows:
+        four_tuple = subflow.four_tuple
+        local, local_port, remote, remote_port = four_tuple
+        sample, verdict, path = samples.get(four_tuple), down.get(four_tuple), paths.get(four_tuple)
+        of_tunnel: answers.TunnelPathName = {} if path is None else {"tunnel_path": path.name}
+        yield {
+            **of_tunnel,
+            "local": _own_end(local, local_port),
+            "remote": end_text(remote, remote_port),
+            "initial": subflow.initial,
+            "local_id": subflow.local_id,
+            "remote_id": subflow.remote_id,
+            "backup": subflow.backup,
+            "interface": subflow.interface,
+            "since": subflow.since + ahead,
+            "path": None if verdict is None else verdict.path,
+            **_cap(four_tuple, verdict, downloads),
+            "pacing_limit": None if sample is None else sample.tcp.max_pacing_rate,
+            "bytes_sent": None if sample is None else sample.bytes_acked,
+            "bytes_received": None if sample is None else sample.bytes_received,
+            "upload": _cap(four_tuple, up[four_tuple], uploads) if four_tuple in up else None,
+        }
 
 
 _own_end = lru_cache(256)(end_text)  # cached, because twenty thousand subflows share a few proxy addresses
 
 
-def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: Set[FourTuple]) -> answers.CapAnswer:
-    target = planner.entries.actual.get(subflow.four_tuple)
+def _cap(four_tuple: FourTuple, verdict: Verdict | None, planner: Planner) -> answers.CapAnswer:
+    target = planner.entries.actual.get(four_tuple, UNCAPPED)
     throttle = None if verdict is None else verdict.throttle
-    classid = None if target is None or target == UNCAPPED else f"{planner.ownership.htb_major:x}:{target.minor:x}"
     return {
         "rule": None if verdict is None or verdict.rule is None else verdict.rule.name,
         "rate": None if throttle is None else throttle.rate,
         "ceil": None if throttle is None else throttle.ceil,
-        "classid": classid,
-        "landing": subflow.four_tuple in landing,
+        "classid": None if target == UNCAPPED else f"{planner.ownership.htb_major:x}:{target.minor:x}",
+        "landing": planner.in_onset(four_tuple),
         "reason": "not decided yet" if verdict is None else verdict.reason,
     }
 
@@ -113,7 +101,7 @@ def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: S
 # connections
 
 
-def matching(snapshot: Snapshot, request: Request) -> list[Connection]:
+def connections(snapshot: Snapshot, request: Request) -> answers.ConnectionsAnswer:
     """Return the connections that meet every condition of *request*, in its order."""
     client, path, rule, token = (request.get(name) for name in ("client", "path", "rule", "token"))
 
@@ -128,41 +116,41 @@ def matching(snapshot: Snapshot, request: Request) -> list[Connection]:
         )
 
     key = _SORTS[request.get("sort")]
-    return sorted(filter(meets_all, snapshot.connections.values()), key=lambda each: key(snapshot, each))
+    found = sorted(filter(meets_all, snapshot.connections.values()), key=lambda each: key(snapshot, each))
+    start, limit = request.get("offset"), request.get("limit")
+    page = list(_details(snapshot, found[start : start + limit]))
+    return {**snapshot.common, "total": len(found), "connections": page}
 
 
-def _rate(snapshot: Snapshot, connection: Connection) -> Any:
-    rates = [snapshot.engine.traffic.rates(each.four_tuple) for each in connection.subflows]
-    return -sum((each.sent or 0) + (each.received or 0) for each in rates), connection.since
+def _carried(snapshot: Snapshot, connection: Connection) -> int:
+    return sum(sum(snapshot.engine.traffic.carried(each.four_tuple)) for each in connection.subflows)
 
 
-def _bytes(snapshot: Snapshot, connection: Connection) -> Any:
-    carried = (snapshot.engine.traffic.carried(each.four_tuple) for each in connection.subflows)
-    return -sum(sum(each) for each in carried), connection.since
+def _rate(snapshot: Snapshot, connection: Connection) -> int:
+    return sum(sum(filter(None, snapshot.engine.traffic.rates(each.four_tuple))) for each in connection.subflows)
 
 
 _SORTS: Final[Mapping[str, Callable[[Snapshot, Connection], Any]]] = {
-    "rate": _rate,
-    "bytes": _bytes,
+    "rate": lambda snapshot, connection: (-_rate(snapshot, connection), connection.since),
+    "bytes": lambda snapshot, connection: (-_carried(snapshot, connection), connection.since),
     "age": lambda _, connection: (connection.since, connection.token),
     "client": lambda _, connection: (len(connection.client), connection.client, connection.since),
 }
 
 
-def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.ConnectionDetails]:
-    traffic, subflow_answers = snapshot.engine.traffic, _SubflowAnswers(snapshot)
+def _details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.ConnectionDetails]:
     samples = snapshot.look_up([each.four_tuple for one in page for each in one.subflows])
     for connection in page:
         four_tuples = [each.four_tuple for each in connection.subflows]
-        carried = [_carried(snapshot, each, samples) for each in four_tuples]
-        rates = [traffic.rates(each) for each in four_tuples]
-        # Order by current rates; if all are zero, by bytes carried so far.
-        weights = [(each.sent or 0) + (each.received or 0) for each in rates]
+        carried = [_bytes(snapshot, each, samples) for each in four_tuples]
+        rates = [snapshot.engine.traffic.rates(each) for each in four_tuples]
+        # The share of the current rates or, if all are zero, of the bytes carried so far.
+        weights = [sum(filter(None, each)) for each in rates]
         weights = weights if sum(weights) else [sum(each) for each in carried]
         total = sum(weights)
         subflows: list[answers.SubflowDetails] = []
         for shown, four_tuple, rate, weight in zip(
-            subflow_answers.of(connection, samples), four_tuples, rates, weights, strict=True
+            _subflows(snapshot, connection, samples), four_tuples, rates, weights, strict=True
         ):
             sample = samples.get(four_tuple)
             tcp = None if sample is None or sample.is_of_tunnel else sample.tcp
@@ -193,7 +181,7 @@ def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Conn
         }
 
 
-def _carried(snapshot: Snapshot, four_tuple: FourTuple, samples: Sockets) -> tuple[int, int]:
+def _bytes(snapshot: Snapshot, four_tuple: FourTuple, samples: Sockets) -> tuple[int, int]:
     """Return the bytes sent and received, from the socket or, if it is not in *samples*, from the last sample."""
     sample = samples.get(four_tuple)
     if sample is not None:
@@ -235,7 +223,7 @@ def _own_subflows(snapshot: Snapshot, connection: Connection) -> Iterator[answer
     samples = snapshot.look_up([each.four_tuple for each in connection.subflows])
     for four_tuple in (each.four_tuple for each in connection.subflows):
         cap, upload = down.get(four_tuple), up.get(four_tuple)
-        sent, received = _carried(snapshot, four_tuple, samples)
+        sent, received = _bytes(snapshot, four_tuple, samples)
         yield {
             "path": paths.get(four_tuple),
             "address": address_text(four_tuple.remote),
@@ -257,11 +245,12 @@ def _connection_budgets(snapshot: Snapshot, connection: Connection) -> list[answ
     return [_own_budget(each) for each in rows if each["name"] in metering]
 
 
-def client_budgets(snapshot: Snapshot, address: bytes) -> list[answers.OwnBudget]:
-    """Return the accounts of *address*, packed, and those that it shares with others; the fullest first. *address* need
-    not have a connection: an operating system asks for the volume left when it joins a network, before it opens any
-    connection. So budgets that would meter a subflow from *address* are included."""
-    policy, text = snapshot.policy, address_text(address) or ""
+def budgets(snapshot: Snapshot, request: Request) -> answers.BudgetsAnswer:
+    """Return the accounts of an address and those that it shares with others, the fullest first. The address need not
+    have a connection: an operating system asks for the volume left when it joins a network, before it opens any
+    connection. So budgets that would meter a subflow from the address are included."""
+    policy, address = snapshot.policy, request.get("client")
+    text = address_text(address) or ""
     decided = (each for verdicts in snapshot.engine.decisions.verdicts.values() for each in verdicts)
     names = _would_meter(snapshot, address) | _metering(each for each in decided if each.four_tuple.remote == address)
     unused = {
@@ -270,7 +259,8 @@ def client_budgets(snapshot: Snapshot, address: bytes) -> list[answers.OwnBudget
         if each.per_client and each.name in names
     }
     rows = budgets_of(policy, unused | dict(snapshot.engine.budget_stage.accounts.used), snapshot.now, {text})
-    return [_own_budget(each) for each in rows if each["client"] is not None or each["name"] in names]
+    shown = [_own_budget(each) for each in rows if each["client"] is not None or each["name"] in names]
+    return {**snapshot.common, "budgets": shown}
 
 
 def _would_meter(snapshot: Snapshot, address: bytes) -> set[str]:

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final, Literal
 
 from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow
-from mptcp_throttler.policy.budget import period
 from mptcp_throttler.policy.evaluate import CompiledPolicy, Tried
 from mptcp_throttler.policy.model import Direction, Kind
 from mptcp_throttler.policy.verdict import BEFORE, Verdict
@@ -19,7 +18,14 @@ from mptcp_throttler.runtime.decisions import NOT_CAPPED, NOT_STEERED
 from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import events as kinds
 from mptcp_throttler.telemetry.events import CUT, Happened
-from mptcp_throttler.views.answers import EventAnswer, ExplainAnswer, ExplainedConnection, ExplainedSubflow, StageWords
+from mptcp_throttler.views.answers import (
+    EventAnswer,
+    EventsAnswer,
+    ExplainAnswer,
+    ExplainedConnection,
+    ExplainedSubflow,
+    StageWords,
+)
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text, end_text
 
@@ -27,11 +33,15 @@ MAX_CONNECTIONS: Final = 50  # Maximum number of explained connections. If a cli
 StageName = Literal["budgets", "grants", "guard", "steering", "rest"]
 _STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering", "rest")  # in the engine's order
 _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
-_KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}
 
 
-def events(snapshot: Snapshot, request: Request) -> Iterator[EventAnswer]:
-    """Yield the requested events: the first ones after a given number, or the latest ones if no number is given."""
+def events(snapshot: Snapshot, request: Request) -> EventsAnswer:
+    """Return the requested events: the first ones after a given number, or the latest ones if no number is given."""
+    ring = snapshot.engine.events.ring
+    return {**snapshot.common, "first": ring.first, "last": ring.last, "events": list(_events(snapshot, request))}
+
+
+def _events(snapshot: Snapshot, request: Request) -> Iterator[EventAnswer]:
     ring = snapshot.engine.events.ring
     after, limit = request.get("after"), request.get("limit")
     client, token, rule = (request.get(name) for name in ("client", "token", "rule"))
@@ -123,7 +133,6 @@ class _Explained:
         ]
         self._expected = decisions.expected(connection)
         self._events = [each for each in ring.after(0) if each.token in (connection.token, None)]
-        self._whole_since = ring.whole_since
 
     def answer(self) -> ExplainedConnection:
         connection, snapshot = self._connection, self._snapshot
@@ -146,7 +155,6 @@ class _Explained:
         verdict = self._steps[-1][four_tuple, direction]
         throttle = verdict.throttle
         since = snapshot.engine.traffic.since(four_tuple, direction)
-        tried = list(self._policy.tried(self._connection, subflow, direction, snapshot.now, self._expected))
         note = snapshot.policy.cap_note
         return {
             "remote": end_text(four_tuple.remote, four_tuple.remote_port),
@@ -168,9 +176,9 @@ class _Explained:
                     "failed": self._failed(each, direction),
                     "until": each.until,
                 }
-                for each in tried
+                for each in self._policy.tried(self._connection, subflow, direction, snapshot.now, self._expected)
             ],
-            "stages": list(self._stages(four_tuple, direction, tried)),
+            "stages": list(self._stages(four_tuple, direction)),
             "cap_state": self._cap_state(verdict),
         }
 
@@ -182,50 +190,30 @@ class _Explained:
                 return NOT_CAPPED
         return tried.failed
 
-    def _stages(self, four_tuple: FourTuple, direction: Direction, tried: Sequence[Tried]) -> Iterator[StageWords]:
+    def _stages(self, four_tuple: FourTuple, direction: Direction) -> Iterator[StageWords]:
         """Yield what each stage added to the reason, or replaced it with."""
         reasons = [step[four_tuple, direction].reason for step in self._steps]
         for stage, step, before, after in zip(_STAGES, self._steps[1:], reasons[:-1], reasons[1:], strict=True):
             added = after.removeprefix(f"{before}; ").removeprefix(BEFORE[direction])
             if before != after and added:
-                since = self._since(stage, step[four_tuple, direction], tried)
-                yield {"stage": stage, "what": added, "since": since}
+                yield {"stage": stage, "what": added, "since": self._since(stage, step[four_tuple, direction])}
 
-    def _since(self, stage: StageName, verdict: Verdict, tried: Sequence[Tried]) -> float | None:
-        """Return when the stage last acted on the subflow, by its *verdict*; None if unknown.
+    def _since(self, stage: StageName, verdict: Verdict) -> float | None:
+        """Return the time of the last event by which the stage acted on the subflow; None without one, or if the state
+        of the budget has changed since, with its period or with the policy."""
+        found = None
+        for event in self._events:
+            if event.kind == _EVENTS.get(stage) and self._concerns(event, verdict):
+                found = event
+        return None if found is None or (stage == "budgets" and not _says(verdict, found)) else found.time
 
-        If there is no event, this is the latest of these times: when the subflow began, when the policy came into
-        force, when the budget's period began, and when the hours of a rule last opened this rule or closed an earlier
-        one. Steering has events only for backup flags: its time is the begin of the last subflow that it spreads data
-        over. The time is unknown if it may have begun with an event that is no longer kept.
-        """
-        if stage not in _EVENTS:
-            return None
-        four_tuple = verdict.four_tuple
-        opened = max((each.since or 0.0 for each in tried if each.kind is _KINDS.get(stage)), default=0.0)
-        of_stage = (each for each in self._events if each.kind == _EVENTS[stage])
-        found = [each for each in of_stage if self._concerns(each, four_tuple, verdict)]
-        if found and (stage != "budgets" or _says(verdict, found[-1])):
-            return max(found[-1].time, opened)
-        if stage == "budgets" and verdict.budget is not None and verdict.budget.budget is not None:
-            # No event reports the begin of a period or of a policy.
-            begin, _ = period(verdict.budget.budget, self._snapshot.policy.time_zone, self._snapshot.now)
-            opened = max(opened, begin, found[-1].time if found else 0.0)
-        subflows = self._connection.subflows
-        if stage == "steering":
-            began = max((each.since for each in subflows), default=0.0)
-        else:
-            began = next((each.since for each in subflows if each.four_tuple == four_tuple), 0.0)
-        since = max(self._snapshot.wall(began), self._snapshot.taken, opened)
-        return since if since >= self._whole_since else None
-
-    def _concerns(self, event: Happened, four_tuple: FourTuple, verdict: Verdict) -> bool:
+    def _concerns(self, event: Happened, verdict: Verdict) -> bool:
         if event.kind != kinds.BUDGET:
-            return event.four_tuple in (None, four_tuple) and event.token == self._connection.token
+            return event.four_tuple in (None, verdict.four_tuple) and event.token == self._connection.token
         budget = None if verdict.budget is None else verdict.budget.budget
         if budget is None or event.rule != budget.name:
             return False
-        return not budget.per_client or event.detail.startswith(f"client {address_text(four_tuple.remote)}:")
+        return not budget.per_client or event.detail.startswith(f"client {address_text(verdict.four_tuple.remote)}:")
 
     def _cap_state(self, verdict: Verdict) -> Literal["none", "coming", "in force", "being lifted"]:
         four_tuple, (download, upload) = verdict.four_tuple, self._snapshot.planners

@@ -22,7 +22,7 @@ from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.event_loop import LoopGauge
+from mptcp_throttler.runtime.event_loop import LoopDelayMeter
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
@@ -31,20 +31,18 @@ from mptcp_throttler.views.answers import SCHEMA, Answer, ReloadCounts, TunnelNa
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The parts of the daemon; none of them changes while an answer is made."""
 
     now: float  # seconds since the epoch
-    started: float
-    policy_since: float  # when the policy in force was taken, in monotonic seconds like *started*
     pid: int
     engine: Engine
     budgets: Budgets
     closed_sockets: ClosedSockets
     reloads: ReloadCounts
     drift: DriftMonitor
-    gauge: LoopGauge
+    gauge: LoopDelayMeter
     observers: Observers
 
     @property
@@ -70,7 +68,7 @@ class Snapshot:
     @property
     def taken(self) -> float:
         """When the policy in force was taken, seconds since the epoch."""
-        return self.wall(self.policy_since)
+        return self.wall(self.engine.policy_since)
 
     @property
     def connections(self) -> Mapping[int, Connection]:

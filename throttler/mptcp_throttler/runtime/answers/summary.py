@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from ipaddress import ip_address
@@ -18,11 +18,11 @@ from itertools import islice
 from typing import Any, Final, cast
 
 from mptcp_common.tcp_table import ESTABLISHED, TABLES, sockets
-from mptcp_throttler.mptcp.model import Connection, FourTuple, unmapped
-from mptcp_throttler.policy.model import Direction, Policy, Rule
+from mptcp_throttler.mptcp.model import FourTuple, unmapped
+from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.telemetry.traffic import CapKey, CapTotal, Limits
+from mptcp_throttler.telemetry.traffic import CapKey, CapTotal
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
 from mptcp_throttler.views.requests import Request
@@ -39,7 +39,7 @@ def head(snapshot: Snapshot) -> answers.HeadAnswer:
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     return {
         **snapshot.common,
-        "started": snapshot.wall(snapshot.started),
+        "started": snapshot.wall(engine.started),
         "now": snapshot.now,
         "interfaces": list(settings.interfaces),
         "listen_ports": list(settings.ownership.listen_ports),
@@ -84,7 +84,7 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
     paths = sorted(engine.traffic.paths.values(), key=lambda each: (each.key.path or "", each.key.interface or ""))
     return {
         **snapshot.common,
-        "started": snapshot.wall(snapshot.started),
+        "started": snapshot.wall(engine.started),
         "connections": len(snapshot.connections),
         "tunnels": [
             {
@@ -96,7 +96,7 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
             for each in islice(engine.tunnels.table.paths.values(), MAX_TUNNEL_PATHS)
         ],
         "subflows": {"active": engine.tracker.table_sizes["subflows"], "pending": pending.total()},
-        "clients": len(engine.traffic.clients),
+        "clients": len(set(engine.traffic.clients.values())),
         "counted": snapshot.wall(engine.traffic.counted),
         "paths": [
             {
@@ -117,7 +117,9 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
         "counters": counters(snapshot),
         "loop": snapshot.gauge.as_json(),
         "reaction": cast("answers.HistogramAnswer", engine.join_latency.as_json()),
-        "effect": cast("answers.EffectHistograms", engine.cap_latency.as_json()),
+        "effect": cast(
+            "answers.EffectHistograms", {way.value: each.as_json() for way, each in engine.cap_latency.items()}
+        ),
         "reloads": snapshot.reloads,
         "ledger_error": snapshot.budgets.trouble,
         "captures": snapshot.observers.capturing(),
@@ -147,19 +149,25 @@ def _pending(snapshot: Snapshot) -> Iterator[CapKey]:
 def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answers.RuleTotals]:
     """Yield each rule of the policy with a cap on each of its paths, and all other caps that are or were in force.
     The limits are taken from the existing class; if no subflow has the cap, from the class that it would get."""
-    rules, caps = snapshot.policy.rules, snapshot.engine.traffic.caps
+    rules, traffic = snapshot.policy.rules, snapshot.engine.traffic
     throttles = {key: rule.throttle for rule in rules for key in _keys(rule, snapshot.policy)}
     place = {rule.name: index for index, rule in enumerate(rules)}
+    limits: dict[CapKey, Counter[tuple[int, int, Share]]] = defaultdict(Counter)  # of its classes: rate, ceil, share
+    shared = Counter[CapKey]()
+    for scope, each in traffic.classes.items():
+        for key in each.members:
+            limits[key][*each.limits, scope.share] += 1
+            shared[key] += len(each.members) > 1
 
     def order(key: CapKey) -> tuple[int, str, str, str]:
         return place.get(key.rule, len(place)), key.rule, key.path or "", key.direction.value
 
-    for key in sorted(throttles.keys() | caps.keys(), key=order):
-        total, throttle = caps.get(key, CapTotal(key)), throttles.get(key)
-        limits = total.limits
-        kinds = list(limits)
+    for key in sorted(throttles.keys() | traffic.caps.keys(), key=order):
+        total, throttle = traffic.caps.get(key, CapTotal(key)), throttles.get(key)
+        kinds = limits[key].most_common()
         if not kinds and throttle is not None:
-            kinds = [Limits(throttle.rate, throttle.ceil, throttle.share)]
+            kinds = [((throttle.rate, throttle.ceil, throttle.share), 0)]
+        rates, ceils = [rate for (rate, _, _), _ in kinds], [ceil for (_, ceil, _), _ in kinds]
         yield {
             "policy": snapshot.settings.policy.stem,
             "rule": key.rule,
@@ -167,13 +175,13 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
             "direction": key.direction,
             "capped": total.subflows,
             "landing": pending.get(key, 0),
-            "rate": min((each.rate for each in kinds), default=None),
-            "lowest_ceil": min((each.ceil for each in kinds), default=None),
-            "ceil": max((each.ceil for each in kinds), default=None),
-            "total_ceil": sum(each.ceil * number for each, number in limits.items()),
-            "classes": sum(limits.values()),
-            "shared_classes": total.shared,
-            "share": max(kinds, key=lambda each: limits.get(each, 0)).share if kinds else None,
+            "rate": min(rates, default=None),
+            "lowest_ceil": min(ceils, default=None),
+            "ceil": max(ceils, default=None),
+            "total_ceil": sum(ceil * number for (_, ceil, _), number in kinds),
+            "classes": limits[key].total(),
+            "shared_classes": shared[key],
+            "share": kinds[0][0][2] if kinds else None,
             "bytes": total.bytes,
         }
 
@@ -210,96 +218,86 @@ def _classes(snapshot: Snapshot) -> list[answers.ClassTotals]:
 # clients
 
 
-class _ClientUse:
-    """One address that opened connections, or that only has a budget account."""
-
-    def __init__(self, address: bytes) -> None:
-        self.address = address
-        self.addresses = {address}
-        self.connections = self.subflows = self.capped = 0
-        self.sent = self.received = self.sent_rate = self.received_rate = 0
-        self.budgets: list[answers.AccountAnswer] = []  # the client's accounts, the fullest first
-
-    def take(self, connection: Connection, snapshot: Snapshot) -> None:
-        traffic = snapshot.engine.traffic
-        self.connections += 1
-        for subflow in connection.subflows:
-            four_tuple = subflow.four_tuple
-            rates, (sent, received) = traffic.rates(four_tuple), traffic.carried(four_tuple)
-            self.subflows += 1
-            self.addresses.add(four_tuple.remote)
-            self.sent += sent
-            self.received += received
-            self.sent_rate += rates.sent or 0
-            self.received_rate += rates.received or 0
-        verdicts = snapshot.applied_verdicts(connection.token)
-        self.capped += len({each.four_tuple for each in verdicts if each.throttle is not None})
-
-    def answer(self) -> answers.ClientTotals:
-        return {
-            "client": address_text(self.address) or "",
-            "connections": self.connections,
-            "subflows": self.subflows,
-            "capped": self.capped,
-            "rate_sent": self.sent_rate,
-            "rate_received": self.received_rate,
-            "bytes_sent": self.sent,
-            "bytes_received": self.received,
-            "budgets": self.budgets,
-        }
+_Client = tuple[bytes, answers.ClientTotals]
 
 
-_CLIENT_SORTS: Final[Mapping[str, Callable[[_ClientUse], Any]]] = {
-    "rate": lambda each: (-each.sent_rate - each.received_rate, -each.sent - each.received, each.address),
-    "bytes": lambda each: (-each.sent - each.received, each.address),
-    "connections": lambda each: (-each.connections, each.address),
-    "client": lambda each: (len(each.address), each.address),
+def _by_bytes(client: _Client) -> tuple[int, bytes]:
+    return -client[1]["bytes_sent"] - client[1]["bytes_received"], client[0]
+
+
+_CLIENT_SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
+    "rate": lambda each: (-each[1]["rate_sent"] - each[1]["rate_received"], *_by_bytes(each)),
+    "bytes": _by_bytes,
+    "connections": lambda each: (-each[1]["connections"], each[0]),
+    "client": lambda each: (len(each[0]), each[0]),
 }
 
 
 def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
     """Return the first clients in the order of *request*."""
-    found: dict[bytes, _ClientUse] = {}
-    for connection in list(snapshot.connections.values()):
-        address = connection.client
-        if not address:  # the connection's last subflow has ended, but the connection has not ended yet
+    traffic = snapshot.engine.traffic
+    found: dict[bytes, answers.ClientTotals] = {}
+    owners: dict[bytes, bytes] = {}  # the client of each address that has a subflow
+    for connection in snapshot.connections.values():
+        client = connection.client
+        if not client:  # the connection's last subflow has ended, but the connection has not ended yet
             continue
-        client = found.get(address)
-        if client is None:
-            client = found[address] = _ClientUse(address)
-        client.take(connection, snapshot)
+        row = found.get(client) or found.setdefault(client, _unused(client))
+        row["connections"] += 1
+        for subflow in connection.subflows:
+            rates, (sent, received) = traffic.rates(subflow.four_tuple), traffic.carried(subflow.four_tuple)
+            owners[subflow.four_tuple.remote] = client
+            row["subflows"] += 1
+            row["bytes_sent"] += sent
+            row["bytes_received"] += received
+            row["rate_sent"] += rates.sent or 0
+            row["rate_received"] += rates.received or 0
+        verdicts = snapshot.applied_verdicts(connection.token)
+        row["capped"] += len({each.four_tuple for each in verdicts if each.throttle is not None})
     total, limit, sort = len(found), request.get("limit"), request.get("sort")
     if sort == "budget":
-        shown = _fullest(snapshot, found, limit)
+        shown = _fullest(snapshot, found, owners, limit)
     else:
-        shown = heapq.nsmallest(limit, found.values(), key=_CLIENT_SORTS[sort])
-    owners = {address_text(address) or "": client for client in shown for address in client.addresses}
-    for row in budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, owners.keys()):
-        if row["client"] is not None:
-            owners[row["client"]].budgets.append(row)
+        shown = dict(heapq.nsmallest(limit, found.items(), key=_CLIENT_SORTS[sort]))
+    rows = {address_text(each): shown[client] for each, client in owners.items() if client in shown}
+    rows |= {row["client"]: row for row in shown.values()}
+    used = snapshot.engine.budget_stage.accounts.used
+    for account in budgets_of(snapshot.policy, used, snapshot.now, {each or "" for each in rows}):
+        if account["client"] is not None:
+            rows[account["client"]]["budgets"].append(account)
     return {
         **snapshot.common,
         "total": total,
-        "clients": [each.answer() for each in shown],
+        "clients": list(shown.values()),
         "plain_tcp": _plain_tcp(snapshot, limit),
     }
 
 
-def _fullest(snapshot: Snapshot, found: Mapping[bytes, _ClientUse], limit: int) -> list[_ClientUse]:
+def _unused(address: bytes) -> answers.ClientTotals:
+    return {
+        "client": address_text(address) or "",
+        "connections": 0,
+        "subflows": 0,
+        "capped": 0,
+        "rate_sent": 0,
+        "rate_received": 0,
+        "bytes_sent": 0,
+        "bytes_received": 0,
+        "budgets": [],
+    }
+
+
+def _fullest(
+    snapshot: Snapshot, found: Mapping[bytes, answers.ClientTotals], owners: Mapping[bytes, bytes], limit: int
+) -> dict[bytes, answers.ClientTotals]:
     """Return at most *limit* clients: first those that used the largest part of their own budget, connected or not."""
     policy = snapshot.policy
     most = limit * max(1, len(policy.budgets))
-    _, rows = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, most)
-    owners = {address: client for client in found.values() for address in client.addresses}
-    shown: dict[bytes, _ClientUse] = {}
-    for row in rows:
-        if row["client"] is not None:
-            address = ip_address(row["client"]).packed
-            owner = owners.get(address) or _ClientUse(address)
-            shown.setdefault(owner.address, owner)
-    others = (each for each in found.values() if each.address not in shown)
-    rest = heapq.nsmallest(limit, others, key=_CLIENT_SORTS["rate"])
-    return list(islice([*shown.values(), *rest], limit))
+    _, accounts = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, most)
+    own = [ip_address(each["client"]).packed for each in accounts if each["client"] is not None]
+    by_rate = (client for client, _ in heapq.nsmallest(limit, found.items(), key=_CLIENT_SORTS["rate"]))
+    order = dict.fromkeys([*(owners.get(each, each) for each in own), *by_rate])
+    return {each: found.get(each) or _unused(each) for each in islice(order, limit)}
 
 
 def _plain_tcp(snapshot: Snapshot, most: int) -> answers.PlainTcp | None:
