@@ -37,8 +37,6 @@ MAX_URGENT: Final = 200  # maximum number of urgent subflows
 class Metered:
     four_tuple: FourTuple
     token: int
-    before: Metered | None
-    """The previous subflow with this four-tuple, if its socket was never sampled and its close is not yet reported."""
     accounts: tuple[OpenAccount, ...] = ()
     next_accounts: tuple[OpenAccount, ...] | None = None  # the accounts after the next sample; None: the same
     active: bool = True  # whether the subflow has a verdict
@@ -93,19 +91,17 @@ class MeteredSockets:
     def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], seen: bool) -> None:
         """Count a subflow's bytes to *accounts*. *seen*: the subflow had, or may have had, verdicts before."""
         metered = self.metered.get(four_tuple)
-        before = None
         if metered is not None and metered.token == token:
             metered.active = True
             metered.next_accounts = None if accounts == metered.accounts else accounts
             return
         if metered is not None:
             # The client reused the port: the four-tuple belongs to a newer connection.
-            before = metered if metered.cookie is None and not metered.reported else None
             metered.active = False
             self._lose(metered)
             self._drop(metered)
         if accounts:
-            new = Metered(four_tuple, token, before, () if seen else accounts, accounts if seen else None)
+            new = Metered(four_tuple, token, () if seen else accounts, accounts if seen else None)
             self.metered[four_tuple] = self._by_end[new.end] = new
 
     def release(self, four_tuple: FourTuple, token: int) -> None:
@@ -145,7 +141,9 @@ class MeteredSockets:
         """Count the bytes that a closed socket carried. *end*: the client's address and port, and the proxy's port."""
         metered = self._by_cookie.pop(cookie, None)
         if metered is None and cookie not in self._reported:
-            metered = self._unsampled(end)
+            # It was never sampled. If its port was reused before this report, the bytes count for the newer subflow.
+            metered = self._by_end.get(end)
+            metered = metered if metered is not None and metered.cookie is None else None
         if metered is not None:
             self._count(metered, cookie, acked, received)
             if metered.cookie in (None, cookie):
@@ -218,16 +216,6 @@ class MeteredSockets:
             if octets:
                 self._accounts.add(account, octets)
 
-    def _unsampled(self, end: End) -> Metered | None:
-        """Return the subflow at *end* whose socket was never sampled. If there are several, return the last but one."""
-        metered = self._by_end.get(end)
-        if metered is None:
-            return None
-        if metered.before is not None:
-            before, metered.before = metered.before, metered.before.before
-            return before
-        return metered if metered.cookie is None else None
-
     def _lose(self, metered: Metered) -> None:
         """Note that the subflow's socket no longer has the four-tuple: only its cookie identifies the later report."""
         if metered.cookie is not None:
@@ -276,8 +264,7 @@ class BudgetStage(Stage):
         self._urgent: tuple[FourTuple, ...] = ()
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
-        """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide
-        anew."""
+        """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide."""
         self.sockets.forget_old(monotonic)
         self.accounts.begin_periods(now)
         return self.accounts.take_stale()
