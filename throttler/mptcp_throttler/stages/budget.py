@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass
 from heapq import nlargest
+from itertools import chain
 from typing import Final
 
 from mptcp_common.units import approximate_size, format_rate
@@ -31,6 +32,7 @@ from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
 FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
 LOOK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
 MAX_URGENT: Final = 200  # maximum number of urgent subflows
+Metering = dict[FourTuple, tuple[OpenAccount, ...]]  # the accounts that each subflow of a connection feeds
 
 
 @dataclass(slots=True, eq=False)
@@ -141,12 +143,10 @@ class MeteredSockets:
         """Count the bytes that a closed socket carried. *end*: the client's address and port, and the proxy's port."""
         metered = self._by_cookie.pop(cookie, None)
         if metered is None and cookie not in self._reported:
-            # It was never sampled. If its port was reused before this report, the bytes count for the newer subflow.
-            metered = self._by_end.get(end)
-            metered = metered if metered is not None and metered.cookie is None else None
+            metered = self._by_end.get(end)  # it was never sampled; its port may be a newer subflow's by now
         if metered is not None:
             self._count(metered, cookie, acked, received)
-            if metered.cookie in (None, cookie):
+            if metered.cookie == cookie or (metered.cookie is None and not metered.active):
                 metered.cookie, metered.reported = None, True
                 if metered.next_accounts is not None:
                     metered.accounts, metered.next_accounts = metered.next_accounts, None
@@ -259,7 +259,7 @@ class BudgetStage(Stage):
         self.sockets = MeteredSockets(self.accounts)
         self._first_rule: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
         self._capping: dict[str, Rule] = {}  # rules with budgets, by name, with the budget's guard setting
-        self._subflows: dict[int, tuple[FourTuple, ...]] = {}  # by connection: its subflows with verdicts
+        self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
         self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
         self._urgent: tuple[FourTuple, ...] = ()
 
@@ -279,15 +279,14 @@ class BudgetStage(Stage):
         self._first_rule = {rule.budget.name: rule.name for rule in reversed(feeding) if rule.budget is not None}
         if not feeding:
             self.sockets.end_all()
-            self._subflows.clear()
+            self._metering.clear()
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Meter subflows as the verdicts say; return *verdicts* with the caps of the steps reached."""
         if not self._first_rule:
             return verdicts
         self.accounts.begin_periods(now)
-        metering: dict[FourTuple, tuple[OpenAccount, ...]] = {}
-        basis: set[OpenAccount] = set()
+        metering: Metering = {}
         result = []
         for verdict in verdicts:
             rule = verdict.budget
@@ -296,19 +295,18 @@ class BudgetStage(Stage):
                 result.append(verdict)
                 continue
             account = self.accounts.account(rule.budget, verdict.four_tuple.remote)
-            basis.add(account)
             if account not in counted:
                 metering[verdict.four_tuple] = (*counted, account)
             result.append(self._with_cap(verdict, rule, account, connection.token))
         self._meter(connection, metering)
-        self.accounts.depend(connection.token, basis)
         return tuple(result)
 
     def forget(self, token: int) -> None:
         """Drop a connection that has ended. Its sockets will still report their last bytes."""
-        self.accounts.depend(token, set())
-        for four_tuple in self._subflows.pop(token, ()):
+        for four_tuple, accounts in self._metering.pop(token, {}).items():
             self.sockets.release(four_tuple, token)
+            for account in accounts:
+                account.tokens.discard(token)
 
     def watched(self) -> Collection[FourTuple]:
         return self.sockets.metered.keys()
@@ -332,17 +330,20 @@ class BudgetStage(Stage):
         self.accounts.reached.clear()
         yield Outcome(self.accounts.take_stale(), reached)
 
-    def _meter(self, connection: Connection, metering: Mapping[FourTuple, tuple[OpenAccount, ...]]) -> None:
+    def _meter(self, connection: Connection, metering: Metering) -> None:
         token = connection.token
-        before = set(self._subflows.get(token, ()))
+        before = self._metering.get(token, {})
+        for account in chain.from_iterable(before.values()):
+            account.tokens.discard(token)
+        for account in chain.from_iterable(metering.values()):
+            account.tokens.add(token)
         since = {each.four_tuple: each.since for each in connection.subflows} if metering.keys() - before else {}
         for four_tuple, accounts in metering.items():
             seen = four_tuple in before or since.get(four_tuple, math.inf) < self._metering_since
             self.sockets.meter(four_tuple, token, accounts, seen)
-        for four_tuple in before - metering.keys():
+        for four_tuple in before.keys() - metering:
             self.sockets.release(four_tuple, token)
-        if before != metering.keys():
-            self._subflows[token] = tuple(metering)
+        self._metering[token] = metering
 
     def _find_urgent(self, now: float) -> Iterator[None]:
         tokens: dict[int, None] = {}
@@ -352,7 +353,7 @@ class BudgetStage(Stage):
                 yield
         most: list[Metered] = []
         for number, token in enumerate(tokens, 1):
-            found = [self.sockets.metered.get(each) for each in self._subflows.get(token, ())]
+            found = [self.sockets.metered.get(each) for each in self._metering.get(token, ())]
             most += [each for each in found if each is not None and each.carried]
             if not number % (4 * SLICE):
                 # Keep only the busiest: there may be thousands.
