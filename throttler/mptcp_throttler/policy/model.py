@@ -99,11 +99,7 @@ class Onset(enum.Enum):
     IMMEDIATE = "at-once"
 
 
-DIRECTIONS: Final = {
-    "down": frozenset({Direction.DOWN}),
-    "up": frozenset({Direction.UP}),
-    "both": frozenset(Direction),
-}
+DIRECTIONS: Final = {"down": frozenset({Direction.DOWN}), "up": frozenset({Direction.UP}), "both": frozenset(Direction)}
 NO_BUDGET: Final = "none"
 
 
@@ -460,9 +456,7 @@ class Guard(Section):
     retry: Annotated[float, seconds(1, 3600)] = Field(default=5.0, examples=[10])
     """Seconds after which the caps are tried again at the latest; doubled each time."""
     longest_retry: Annotated[float, seconds(1, 86400)] = Field(
-        default=DERIVED,
-        description="The maximum of `retry`. Default: 300, or `retry` if longer.",
-        examples=[600],
+        default=DERIVED, description="The maximum of `retry`. Default: 300, or `retry` if longer.", examples=[600]
     )
 
     @field_validator("longest_retry")

@@ -107,7 +107,7 @@ class MeteredSockets:
             self.metered[four_tuple] = self._by_end[new.end] = new
 
     def release(self, four_tuple: FourTuple, token: int) -> None:
-        """Note that the subflow has lost its verdict; its socket may still carry data."""
+        """Note that the subflow has lost its verdict. Its socket may still carry data."""
         metered = self.metered.get(four_tuple)
         if metered is not None and metered.token == token:
             metered.active = False
@@ -261,7 +261,7 @@ class BudgetStage(Stage):
         self._capping: dict[str, Rule] = {}  # rules with budgets, by name, with the budget's guard setting
         self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
         self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
-        self._urgent: tuple[FourTuple, ...] = ()
+        self._urgent: tuple[FourTuple, ...] = ()  # subflows of accounts near their next step, the busiest first
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
         """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide."""
@@ -312,11 +312,9 @@ class BudgetStage(Stage):
         return self.sockets.metered.keys()
 
     def urgent(self) -> Collection[FourTuple]:
-        """Return the subflows of accounts near their next step, the busiest first."""
         return self._urgent
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Count the growth of the counters in *samples*, a slice at a time."""
         for _ in self.sockets.sample(samples.sockets, samples.complete, samples.time):
             yield Outcome()
         if samples.complete:

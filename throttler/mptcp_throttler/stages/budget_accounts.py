@@ -174,14 +174,14 @@ class Accounts:
         swept, self._swept, self._swept_at = self._swept, [], now
         for account in swept:
             octets, account.swept = account.swept, 0
-            used = self.used.get(account.key, 0)  # missing if the account's period has ended meanwhile
+            used = self.used.get(account.key, 0)  # missing if the account's period has ended
             coming = next_step(account.budget, used)
             # The next sweeps may take as long as this one, so look ahead for three of them.
             soon = octets / span * max(NEAR_SECONDS, 3 * span) if span > 0 else 0.0
             yield tuple(account.tokens) if coming is not None and coming.after - used < soon else ()
 
     def describe(self, account: OpenAccount) -> str:
-        """Return the sentence about *account* for reasons. It is made when it is first needed."""
+        """Return the sentence about *account* for reasons. It is made when first needed."""
         if not account.sentence:
             budget, step = account.budget, account.step
             if step is None:

@@ -25,6 +25,7 @@ from mptcp_throttler.steering.mode import Action, Crowd, Mode
 MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
 URGENT_SECONDS = 2.0  # how long a connection stays urgent after data flowed
 FIRST_SAMPLES = 2  # a connection is urgent until it has this many samples
+SETTLED_SECONDS = 10.0  # when a connection has not been urgent for as long, its mode has nothing left to change
 UNDECIDED_SECONDS = 5.0  # how long flags of an earlier daemon are kept while their connections are undecided
 
 
@@ -159,7 +160,6 @@ class _Steered:
     def rest(self, sockets: Sockets, now: float) -> bool:
         """Record a sample if it needs no action. If it needs one, return False and record nothing."""
         limit = MIN_URGENT_RATE / 8 * (now - self.sampled)
-        moved_at_all = False
         for subflow in self.subflows:
             there = sockets.get(subflow.four_tuple)
             if there is None or there.tcp.not_sent or there.tcp.sacked:
@@ -167,10 +167,8 @@ class _Steered:
             moved = there.bytes_acked - subflow.delivered
             if moved > limit or (moved <= 0 and there.tcp.unacked):
                 return False
-            moved_at_all = moved_at_all or moved > 0
-        if moved_at_all:
-            for subflow in self.subflows:
-                subflow.delivered = sockets[subflow.four_tuple].bytes_acked
+        for subflow in self.subflows:
+            subflow.delivered = sockets[subflow.four_tuple].bytes_acked
         self.sampled, self.skipped = now, True
         self.samples += 1
         return True
@@ -196,13 +194,14 @@ class _Steered:
             subflow.delivered, subflow.present = delivered, True
             taken.append((subflow.path, there))
         # Crowds are weakly referenced: one exists as long as a connection's mode keeps it.
-        there_too = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in taken}
-        self.actions = self.steering.observe(samples.time, taken, there_too)
+        crowd_of = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in taken}
+        self.actions = self.steering.observe(samples.time, taken, crowd_of)
         self.sampled = min([each.read for _, each in taken], default=samples.time)
         self.samples += 1
         if flowing:
             self.urgent_until = self.sampled + URGENT_SECONDS
-        self.at_rest = not flowing and len(taken) == len(self.subflows) and self.steering.at_rest
+        settled = self.sampled >= self.urgent_until + SETTLED_SECONDS
+        self.at_rest = not flowing and len(taken) == len(self.subflows) and settled
 
     @property
     def urgent(self) -> bool:
@@ -262,7 +261,6 @@ class SteeringStage(Stage):
         return replace(verdict, rule=rule, scope=scope, throttle=throttle)
 
     def forget(self, token: int) -> None:
-        """Drop connection *token*, which has ended or is no longer steered."""
         known = self._connections.pop(token, None)
         if known is not None:
             known.steering.leave()
@@ -287,7 +285,6 @@ class SteeringStage(Stage):
         return found
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Take *samples*, a slice at a time; yield the connections whose actions changed, and the flags to set."""
         sockets, urgent = samples.sockets, self._urgent
         changed: list[int] = []
         effects: list[Effect] = []
@@ -323,7 +320,6 @@ class SteeringStage(Stage):
         yield Outcome(changed, effects)
 
     def confirmed(self, effect: SetBackup) -> None:
-        """Note that the kernel carried out *effect*."""
         self.flags.confirmed(effect)
         if self._sampled.get(effect.four_tuple) != effect.token:
             self.flags.leave(effect.four_tuple)  # the subflow is no longer steered

@@ -173,11 +173,6 @@ class Mode(ABC):
         """Steer among the paths of *weights*, the most preferred first."""
         self._paths = {name: PathLoad() for name in weights}
 
-    @property
-    def at_rest(self) -> bool:
-        """Whether nothing changes while no data flow."""
-        return True
-
     def observe(
         self, now: float, samples: Sequence[tuple[str, KernelSubflow]], crowds: Mapping[str, Crowd]
     ) -> dict[FourTuple, Action]:
@@ -189,7 +184,6 @@ class Mode(ABC):
         return {each.four_tuple: self.action(path) for path, each in samples}
 
     def leave(self) -> None:
-        """Drop the connection, which has ended or is no longer steered."""
         for path in self._paths.values():
             path.leave()
 
@@ -199,4 +193,4 @@ class Mode(ABC):
 
     @abstractmethod
     def action(self, path: str) -> Action:
-        """Return the action for the subflows on *path*."""
+        """Return the action for subflows on *path*."""

@@ -67,10 +67,6 @@ class ActiveStandby(Mode):
         self._order = tuple(weights)
         self._open: tuple[str, ...] = ()  # paths with regular subflows, in order
 
-    @property
-    def at_rest(self) -> bool:
-        return len(self._open) < 2 and not any(path.lost for path in self._paths.values())
-
     def decide(self, now: float) -> None:
         """Open the first path that is not lost, and open paths that the mode keeps (:meth:`follow`)."""
         present = [name for name, path in self._paths.items() if path.present]
@@ -168,10 +164,6 @@ class Waterfall(ActiveStandby):
         self._since: float | None = None  # since when all open paths are full, or one less is enough
         self._overflow = Overflow()
 
-    @property
-    def at_rest(self) -> bool:
-        return super().at_rest and self._since is None and self._overflow.cap is None
-
     def follow(self, now: float, usable: Sequence[str], before: tuple[str, ...]) -> None:
         if self._open != before:
             self._since = None
@@ -224,10 +216,6 @@ class LoadBalancing(Mode):
         self._set_at = -inf
         self._began = inf
         self._slack = False  # the paths carry all there is to send
-
-    @property
-    def at_rest(self) -> bool:
-        return not self._caps and not any(path.lost for path in self._paths.values())
 
     def action(self, path: str) -> Action:
         if self._paths[path].lost:
