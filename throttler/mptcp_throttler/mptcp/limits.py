@@ -82,7 +82,7 @@ class Shares:
         """Return whether the client at *address* may have one more connection."""
         return self.held.get(client_of(address), 0) < self._room - self.taken
 
-    def allowed(self, address: bytes) -> bool:
+    def allows_older(self, address: bytes) -> bool:
         """Return whether one more connection of that client may have begun before the daemon, in an unknown order: the
         first client gets at most half of the room, each further one half of what is left."""
         client = client_of(address)

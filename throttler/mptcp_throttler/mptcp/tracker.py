@@ -203,9 +203,9 @@ class Tracker:
         if token not in table.connections:
             # A connection of the first dump is older than the daemon, as is one that is unknown when joined.
             older = (dumped or not initial) and not table.counters.resyncs
-            shares, client = table.shares, four_tuple.remote
-            if token in table.turned_away or not (shares.allows(client) or (older and shares.allowed(client))):
-                if token not in table.turned_away:
+            shares, client, refused = table.shares, four_tuple.remote, token in table.turned_away
+            if refused or not (shares.allows(client) or (older and shares.allows_older(client))):
+                if not refused:
                     table.counters.connections_refused += 1
                     table.turned_away.put(token, None, time)
                 return [Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, shares.words(client))]

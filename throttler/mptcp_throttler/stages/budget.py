@@ -14,7 +14,6 @@ socket is known by its cookie and the client's end of its four-tuple.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass
 from heapq import nlargest
@@ -22,6 +21,7 @@ from itertools import chain
 from typing import Final
 
 from mptcp_common.units import approximate_size, format_rate
+from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.budget import Usage
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
@@ -65,8 +65,8 @@ class MeteredSockets:
         self.now = 0.0
         self._by_cookie: dict[int, Metered] = {}
         self._by_end: dict[End, Metered] = {}
-        self._gone: deque[tuple[float, int]] = deque()  # sockets that closed or lost their four-tuple, and when
-        self._reported: set[int] = set()  # cookies of closed sockets: samples of them that arrive later are ignored
+        self._gone: TimedTable[int, int] = TimedTable()
+        """Cookies of sockets that closed or lost their four-tuple: samples of them that arrive later are ignored."""
         self._looked_at: float | None = None
         self._unmetered: set[int] = set()  # sockets with counters that were unmetered at the last check
 
@@ -142,7 +142,7 @@ class MeteredSockets:
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count the bytes that a closed socket carried. *end*: the client's address and port, and the proxy's port."""
         metered = self._by_cookie.pop(cookie, None)
-        if metered is None and cookie not in self._reported:
+        if metered is None and cookie not in self._gone:
             metered = self._by_end.get(end)  # it was never sampled; its port may be a newer subflow's by now
         if metered is not None:
             self._count(metered, cookie, acked, received)
@@ -153,15 +153,12 @@ class MeteredSockets:
                 if not metered.active:
                     self._drop(metered)
         self._forget_counters(cookie)
-        self._reported.add(cookie)
-        self._gone.append((self.now, cookie))
+        self._gone.put(cookie, cookie, self.now)
 
     def forget_old(self, now: float) -> None:
         """Forget sockets that closed or lost their four-tuple more than ``FORGET_SECONDS`` ago."""
         self.now = now
-        while self._gone and now - self._gone[0][0] > FORGET_SECONDS:
-            _, cookie = self._gone.popleft()
-            self._reported.discard(cookie)
+        for cookie in self._gone.pop_until(now - FORGET_SECONDS):
             metered = self._by_cookie.get(cookie)
             if metered is not None and metered.cookie != cookie:
                 del self._by_cookie[cookie]
@@ -185,7 +182,7 @@ class MeteredSockets:
     def _sample(self, metered: Metered, socket: KernelSubflow) -> None:
         cookie = socket.cookie
         if metered.cookie != cookie:
-            if cookie in self._reported:
+            if cookie in self._gone:
                 return
             self._lose(metered)
             metered.cookie, metered.reported = cookie, False
@@ -219,7 +216,7 @@ class MeteredSockets:
     def _lose(self, metered: Metered) -> None:
         """Note that the subflow's socket no longer has the four-tuple: only its cookie identifies the later report."""
         if metered.cookie is not None:
-            self._gone.append((self.now, metered.cookie))
+            self._gone.put(metered.cookie, metered.cookie, self.now)
             metered.cookie = None
 
     def _drop(self, metered: Metered) -> None:
