@@ -15,11 +15,10 @@ from mptcp_throttler.policy import anticipation
 from mptcp_throttler.policy.anticipation import (
     KEPT_SECONDS,
     LONG_WINDOW_SECONDS,
-    LONGEST_WINDOW_SECONDS,
     MAX_CLIENTS,
     MAX_FORGOTTEN,
     WINDOW_SECONDS,
-    Anticipation,
+    JoinPredictor,
 )
 
 CLIENT = b"\x0a\x00\x00\x01"
@@ -34,7 +33,7 @@ class Clients:
     """Connections of clients that begin, get a join, and end."""
 
     def __init__(self) -> None:
-        self.anticipation = Anticipation()
+        self.anticipation = JoinPredictor()
         self.open: dict[int, Connection] = {}
         self._token = 0
 
@@ -115,21 +114,11 @@ def test_later_join_makes_anticipation_resume(clients: Clients) -> None:
     assert clients.anticipation.next_due == pytest.approx(141.0 + LONG_WINDOW_SECONDS)
 
 
-def test_lost_join_is_awaited_until_the_window_ends(clients: Clients) -> None:
+def test_connection_that_loses_its_join_is_not_anticipated(clients: Clients) -> None:
     token = clients.begin(100.0)
     clients.join(token, 100.06)
     clients.lose(token)
-    assert clients.subflows(token, 100.1) == 2, "a join that is lost at once is tried again"
-    assert clients.decide_due(100.0 + LONG_WINDOW_SECONDS) == [token]
-    assert clients.decide_due(101.0 + LONG_WINDOW_SECONDS) == [token]
-    assert clients.subflows(token, 101.0 + LONG_WINDOW_SECONDS) == 1
-
-
-def test_connection_that_loses_its_join_later_is_not_anticipated(clients: Clients) -> None:
-    token = clients.begin(100.0)
-    clients.join(token, 100.06)
-    clients.lose(token)
-    assert clients.subflows(token, 103.0) == 1
+    assert clients.subflows(token, 100.1) == 1
     assert clients.decide_due(104.0) == []
 
 
@@ -172,19 +161,6 @@ def test_late_join_lengthens_the_next_window(clients: Clients) -> None:
     clients.join(late, 110.3)
     clients.begin(120.0)
     assert clients.anticipation.next_due == pytest.approx(120.6)
-
-
-def test_lost_join_is_awaited_while_other_connections_get_theirs(clients: Clients) -> None:
-    first = clients.begin(99.0)
-    clients.join(first, 99.06)
-    token = clients.begin(100.0)
-    for second in range(100, 107):
-        clients.join(clients.begin(second + 0.5), second + 0.6)
-        clients.decide_due(second + 1.0)
-        assert clients.subflows(token, second + 1.0) == 2
-    clients.join(clients.begin(107.5), 107.6)
-    clients.decide_due(100.0 + LONGEST_WINDOW_SECONDS)
-    assert clients.subflows(token, 100.0 + LONGEST_WINDOW_SECONDS) == 1
 
 
 def test_window_is_short_for_a_client_that_shares_its_address(clients: Clients) -> None:

@@ -187,6 +187,22 @@ def test_reused_port_is_another_socket() -> None:
     assert list(host.stage.watched()) == [name]
 
 
+def test_sockets_that_reuse_a_port_before_any_sample_all_count() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    (first,) = host.sockets.values()
+    for token in (2, 3, 4):
+        host.stage.forget(token - 1)
+        subflow = Subflow(first.four_tuple, True, 0, 0, False, None, host.now)
+        host.connections = {token: Connection(token, (subflow,), host.now)}
+        host.decide(token)
+        host.report(first._replace(token=token - 1, cookie=token - 1, bytes_acked=1000))
+    host.stage.forget(4)
+    host.report(first._replace(token=4, cookie=4, bytes_acked=1000))
+    assert host.take_used() == {"lte": 4000}
+    assert not host.stage.watched()
+
+
 def test_bytes_that_the_ledger_has_are_not_counted_again() -> None:
     host = Host()
     start = int(at("2026-11-01 00:00"))

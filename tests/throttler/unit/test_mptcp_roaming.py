@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mptcp_dialogue import ACTIVE, CLOSED, ENDED, OPENED, PORT, Host, Path, feed, kinds, kinds_of_events
+from mptcp_dialogue import ACTIVE, CLOSED, OPENED, PORT, Host, Path, feed, kinds, kinds_of_events
 from mptcp_invariants import SMALL, Subscriber, check_tables
 
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
@@ -56,22 +56,6 @@ def test_join_is_added_although_syns_evicted_its_handshake() -> None:
         feed(tracker, path_of(50, number).syn())
     assert join.four_tuple not in tracker.wire.handshakes
     assert kinds_of_events(tracker, join.ack(), join.kernel(JOINED)) == [ACTIVE]
-    check_tables(tracker, SMALL)
-
-
-def test_new_connection_displaces_the_longest_lingering_one_of_its_client() -> None:
-    tracker = Tracker([PORT], SMALL)
-    paths = [path_of(1, number) for number in range(ROOM // 2)]
-    for path in paths:
-        feed(tracker, path.kernel(CREATED))
-    for path in paths:
-        feed(tracker, path.kernel(ENDS))
-    assert kinds_of_events(tracker, path_of(1, 70).kernel(CREATED)) == [ENDED, OPENED, ACTIVE]
-    remaining = [path.host.token for path in paths if path.host.token in tracker.connections]
-    assert remaining == [path.host.token for path in paths[1:]], (
-        "only the connection that has lingered longest is removed"
-    )
-    assert tracker.counters.lingering_evicted == 1
     check_tables(tracker, SMALL)
 
 

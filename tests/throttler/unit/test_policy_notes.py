@@ -67,7 +67,7 @@ def test_cap_that_is_always_lifted_is_warned_about() -> None:
 def test_path_defined_by_address_ids_is_warned_about() -> None:
     text = f"version: 1\npaths: {{lte: {{remote_ids: [1]}}}}\nrules:\n  - {{name: x, {CAP}, paths: [lte]}}\n"
     assert [each.partition(",")[0] for each in warnings(text)] == [
-        'policy.yaml:4: warning: rules[0]: path "lte" is told by remote_ids'
+        'policy.yaml:4: warning: rules[0]: path "lte" has remote_ids'
     ]
 
 

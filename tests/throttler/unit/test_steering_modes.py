@@ -52,7 +52,7 @@ class Scene:
     """How often the backup flag of each subflow changed."""
 
     def __post_init__(self) -> None:
-        self.steering = self.steer.kind(self.steer.paths, self.steer.given)
+        self.steering = self.steer.steering()
 
     def run(self, seconds: float) -> dict[FourTuple, float]:
         """Let time pass. Return the bytes that each subflow carried."""

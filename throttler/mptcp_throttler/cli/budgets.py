@@ -26,7 +26,7 @@ from mptcp_common.units import approximate_size, counted
 from mptcp_throttler.cli.shared import complain, mistake
 from mptcp_throttler.config.files import read_policy, read_settings
 from mptcp_throttler.mptcp.model import unmap
-from mptcp_throttler.policy.budget import Account, Grant, next_step, parse_length, parse_more, period, step_of
+from mptcp_throttler.policy.budget import Account, Grant, next_step, parse_extra_volume, parse_length, period, step_of
 from mptcp_throttler.policy.model import Budget, Policy
 from mptcp_throttler.policy.values import parse_prefix
 from mptcp_throttler.storage import GRANTS, GrantsError, Ledger, LedgerError, change_grants, read_grants
@@ -186,7 +186,7 @@ def _end(path: Path, client: str) -> int:
 
 def _volume(path: Path, database: Path, policy: Policy, client: str, words: str, options: argparse.Namespace) -> None:
     try:
-        octets = parse_more(words)
+        octets = parse_extra_volume(words)
     except ValueError as error:
         raise mistake("grant", words, str(error)) from None
     chosen = _budgets(policy, client, options.budget)

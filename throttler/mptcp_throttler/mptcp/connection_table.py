@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's connections by token and subflows by four-tuple, within the limits.
 
-A connection without a subflow is also in ``lingering``: it keeps its place and counts against its client's share, so
-that a roaming client can join it again. It is dropped early only for another connection of the same client.
+A connection without a subflow is also in ``lingering``. It keeps its place and counts against its client's share, so
+that a roaming client can join it again.
 
 Readers get the frozen :class:`~.model.Connection` and :class:`~.model.Subflow`: a change replaces them.
 """
@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
-from mptcp_common.clients import client_of
 from mptcp_throttler.mptcp.limits import Shares, TrackerCounters, TrackerLimits
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelEvent, KernelSubflow, Subflow
 from mptcp_throttler.mptcp.questions import SocketLookupQueue
@@ -103,28 +102,6 @@ class TimedTable(Generic[K, V]):
         return sum(1 for _ in self.pop_until(time))
 
 
-class IdleConnections(TimedTable[int, Connection]):
-    """Connections without a subflow, which wait for a join: by token, oldest first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of_client: dict[bytes, dict[int, Connection]] = {}
-        """The same connections by client whose share they count against, oldest first."""
-
-    def put(self, key: int, value: Connection, time: float) -> bool:
-        self.of_client.setdefault(value.holder, {})[key] = value
-        return super().put(key, value, time)
-
-    def pop(self, key: int) -> Connection | None:
-        connection = super().pop(key)
-        if connection is not None:
-            others = self.of_client[connection.holder]
-            del others[key]
-            if not others:
-                del self.of_client[connection.holder]
-        return connection
-
-
 class ConnectionTable:
     """Makes every change to the set of connections and subflows, and returns its events."""
 
@@ -136,7 +113,7 @@ class ConnectionTable:
         self.questions = SocketLookupQueue()
         self.subflows: dict[FourTuple, SubflowRecord] = {}
         self.connections: dict[int, Connection] = {}
-        self.lingering = IdleConnections()
+        self.lingering: TimedTable[int, Connection] = TimedTable()
         self.ended: TimedTable[FourTuple | int, float] = TimedTable(limits.max_remembered)
         """When recent subflows (by four-tuple) and connections (by token) ended: an older dump may still list them."""
         self.turned_away: TimedTable[int, None] = TimedTable(limits.max_remembered)
@@ -203,21 +180,6 @@ class ConnectionTable:
         """Return whether the subflow or its connection ended so late that a dump that began at *time* may list it."""
         ends = self.ended.get(four_tuple), self.ended.get(token)
         return any(end is not None and end > time - self.limits.resync_grace for end in ends)
-
-    # Shares
-
-    def has_share_for(self, address: bytes) -> bool:
-        """Return whether the client may have one more connection after :meth:`make_share_for`."""
-        return self.shares.has_room(address, len(self.lingering.of_client.get(client_of(address), ())))
-
-    def make_share_for(self, address: bytes, time: float) -> list[Event]:
-        """Close the client's oldest lingering connections until it may have one more."""
-        waiting, events = self.lingering.of_client.get(client_of(address), {}), list[Event]()
-        while waiting and not self.shares.has_room(address):
-            self.counters.lingering_evicted += 1
-            oldest = next(iter(waiting.values()))
-            events += self.close(oldest, time, "evicted for a new connection of its client")
-        return events
 
     # Time
 

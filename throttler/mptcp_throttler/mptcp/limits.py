@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from mptcp_common.clients import client_of, client_text
@@ -19,8 +18,8 @@ class TrackerLimits:
     """
 
     max_connections: int = 65_536
-    """Including lingering ones. A connection beyond its client's share (:class:`Shares`) replaces a lingering one of
-    the same client, or is reported for closing (``CONNECTION_EXCESS``); to drop an older one would lift its cap."""
+    """Including lingering ones. A connection beyond its client's share
+    (:class:`Shares`) is reported for closing (``CONNECTION_EXCESS``); to drop an older one would lift its cap."""
     max_subflows_per_connection: int = 16
     """A subflow beyond this is reported for closing (``SUBFLOW_EXCESS``). The in-kernel path manager accepts at most 8
     besides the first; only a user-space path manager may accept more."""
@@ -57,7 +56,6 @@ class TrackerCounters:
     resyncs: int = 0
     disagreements: int = 0
     handshakes_evicted: int = 0
-    lingering_evicted: int = 0
     overflows: int = 0  # subflows not tracked because their connection has too many
     connections_refused: int = 0  # connections reported for closing, because they exceed their client's share
     expired: int = 0  # handshakes and subflows forgotten by timeout
@@ -67,55 +65,40 @@ class Shares:
     """Shares the room for connections among the clients (:mod:`mptcp_common.clients`).
 
     A client may have at most as many connections as room is left: *n* clients that take all they can leave 1/(*n* + 1)
-    of the room to others. This is the dynamic-threshold rule for queues that share a memory (Choudhury and Hahne,
-    IEEE/ACM Transactions on Networking 6(2), 1998).
-
-    The rule depends on the order of arrival, which is unknown for connections older than the daemon. For them, only a
-    condition is checked that holds in every order: take the *k* clients with the most connections; their total, plus
-    the lowest count among them, is at most the room plus one.
+    of the room to others. So no client can take all room with idle connections, so that later connections get no cap.
+    This is the dynamic-threshold rule for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on
+    Networking 6(2), 1998).
     """
 
     def __init__(self, room: int) -> None:
         self._room = room
         self.held: dict[bytes, int] = {}  # number of connections, by client
-        self._clients: Counter[int] = Counter()  # number of clients with a number of connections, by that number
         self.taken = 0
 
-    def has_room(self, address: bytes, without: int = 0) -> bool:
-        """Return whether the client at *address* may have one more connection, if *without* of its own were closed."""
-        return self.held.get(client_of(address), 0) - without < self._room - self.taken + without
+    def allows(self, address: bytes) -> bool:
+        """Return whether the client at *address* may have one more connection."""
+        return self.held.get(client_of(address), 0) < self._room - self.taken
 
-    def had_room(self, address: bytes) -> bool:
-        """Return whether, in some order of arrival, one more connection of that client could have had room. The cost
-        grows with the number of distinct counts among the clients: at most about 360 for 65,536 connections."""
-        before = self.held.get(client_of(address), 0)
-        together = 0
-        for held in sorted({*self._clients, before + 1}, reverse=True):
-            together += held * (self._clients[held] + (held == before + 1) - (held == before))
-            if together + held > self._room + 1:
-                return False
-        return True
+    def allows_older(self, address: bytes) -> bool:
+        """Return whether one more connection of that client may have begun before the daemon, in an unknown order: the
+        first client gets at most half of the room, each further one half of what is left."""
+        client = client_of(address)
+        clients = len(self.held) + (client not in self.held)
+        half = self._room - self._room // 2
+        return self.held.get(client, 0) < half and self.taken < self._room - (self._room >> clients)
 
     def take(self, address: bytes) -> bytes:
         """Count one more connection of a client; return the key for :meth:`give_back`."""
         client = client_of(address)
-        self._change(client, 1)
+        self.held[client] = self.held.get(client, 0) + 1
+        self.taken += 1
         return client
 
     def give_back(self, client: bytes) -> None:
-        self._change(client, -1)
-
-    def _change(self, client: bytes, by: int) -> None:
-        before = self.held.pop(client, 0)
-        after = before + by
-        if before:
-            self._clients[before] -= 1
-            if not self._clients[before]:
-                del self._clients[before]
-        if after:
-            self.held[client] = after
-            self._clients[after] += 1
-        self.taken += by
+        self.held[client] -= 1
+        self.taken -= 1
+        if not self.held[client]:
+            del self.held[client]
 
     def words(self, address: bytes) -> str:
         client = client_of(address)

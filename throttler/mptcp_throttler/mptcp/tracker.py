@@ -195,13 +195,14 @@ class Tracker:
         table, token, events = self.table, told.token, list[Event]()
         dumped, initial = isinstance(told, KernelSubflow), _is_initial(told)
         if token not in table.connections:
-            # A connection that is unknown when joined is older than the daemon; a dumped one may be.
-            if self.lacks_share(four_tuple, token, dumped=dumped or not initial):
-                if not dumped:
-                    return self.refuse_connection(four_tuple, token, time)
-                self.want_resync()  # it was looked up: leave it to a dump, which lists all others
-                return []
-            events += table.make_share_for(four_tuple.remote, time)
+            # A connection of the first dump is older than the daemon, as is one that is unknown when joined.
+            older = (dumped or not initial) and not table.counters.resyncs
+            shares, client, refused = table.shares, four_tuple.remote, token in table.turned_away
+            if refused or not (shares.allows(client) or (older and shares.allows_older(client))):
+                if not refused:
+                    table.counters.connections_refused += 1
+                    table.turned_away.put(token, None, time)
+                return [Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, shares.words(client))]
             events += table.open(token, four_tuple, time, seen_from_start=initial and not dumped)
         if len(table.connections[token].subflows) < table.limits.max_subflows_per_connection:
             unknown = 0 if initial else None
@@ -218,28 +219,6 @@ class Tracker:
             self.want_resync()  # another may have ended unnoticed: leave it to the next dump
             return events
         return events + self.excess(four_tuple, token, time)
-
-    def lacks_share(self, four_tuple: FourTuple, token: int, *, dumped: bool) -> bool:
-        """Return whether the connection of *four_tuple* exceeds its client's share. Connections of the first dump are
-        older than the daemon: those that may have had room when they began stay."""
-        table = self.table
-        if token in table.connections:
-            return False
-        if token in table.turned_away:
-            return True
-        if table.has_share_for(four_tuple.remote):
-            return False
-        if not dumped or table.counters.resyncs or len(table.connections) >= table.limits.max_connections:
-            return True
-        return not table.shares.had_room(four_tuple.remote)
-
-    def refuse_connection(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
-        """Report that an untracked connection, with the subflow *four_tuple*, must be closed."""
-        table = self.table
-        if token not in table.turned_away:
-            table.counters.connections_refused += 1
-            table.turned_away.put(token, None, time)
-        return [Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, table.shares.words(four_tuple.remote))]
 
     def excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Report an untracked subflow of the kernel if its connection is full of others that the kernel has."""
@@ -312,9 +291,9 @@ class Resync:
         self._table.dumps += 1
         self._table.dump_began = time
         self._number, self._wanted = self._table.dumps, self._table.dumps_wanted
-        self._crowded_out: list[tuple[KernelSubflow, float]] = []
-        """Sockets without room in their connection or perhaps in their client's share, and when they were read. The end
-        of the dump may close others that ended unnoticed."""
+        self._late: list[tuple[KernelSubflow, float]] = []
+        """Sockets without room in their connection, and joins without a known one; and when they were read. The rest of
+        the dump may show that others ended, or the initial subflow, which identifies the client."""
 
     def add(self, piece: Iterable[KernelSubflow], read: float | None = None) -> list[Event]:
         """Apply some sockets of the dump, in any order. New subflows date from *read* (default: the dump's begin), when
@@ -344,13 +323,11 @@ class Resync:
         """Close what the dump did not list, in steps of *limit* subflows. Each step yields its events."""
         for records in self._batches(list(self._table.subflows.values()), limit):
             yield [event for record in records for event in self._close_if_missing(record)]
-        # Initial subflows first: they identify the client of their connection.
-        crowded_out = sorted(self._crowded_out, key=lambda each: not each[0].initial)
-        self._crowded_out = []
-        for left in self._batches(crowded_out, limit):
+        late, self._late = self._late, []
+        for left in self._batches(late, limit):
             yield [event for entry, read in left for event in self._take_late(entry, read)]
         if not self._is_void():
-            self._crowded_out = []
+            self._late = []
             self._table.dump_began = None
             self._table.dumps_served = self._wanted
             self._table.counters.resyncs += 1
@@ -364,24 +341,19 @@ class Resync:
         return self._table.dumps != self._number
 
     def _take(self, entry: KernelSubflow, read: float) -> list[Event]:
-        tracker, connections = self._tracker, self._table.connections
-        four_tuple, token = unmapped(entry.four_tuple), entry.token
-        # At the end of the dump its client may have fewer connections, and for a join, the initial subflow, which
-        # identifies the client, may be listed later.
-        waits = token not in connections and (not entry.initial or tracker.lacks_share(four_tuple, token, dumped=True))
-        events = [] if waits else tracker.listed(four_tuple, entry, self._time, read)
+        connections, four_tuple, token = self._table.connections, unmapped(entry.four_tuple), entry.token
+        waits = token not in connections and not entry.initial
+        events = [] if waits else self._tracker.listed(four_tuple, entry, self._time, read)
         record = self._table.subflows.get(four_tuple)
         if record is not None:
             record.listed = self._number
         if waits or (record is None and token in connections):
-            self._crowded_out.append((entry, read))
+            self._late.append((entry, read))
         return events
 
     def _take_late(self, entry: KernelSubflow, read: float) -> list[Event]:
         tracker, four_tuple, token = self._tracker, unmapped(entry.four_tuple), entry.token
         has_ended = self._table.has_ended(four_tuple, token, self._time)  # perhaps after it was read
-        if tracker.lacks_share(four_tuple, token, dumped=True):
-            return [] if has_ended else tracker.refuse_connection(four_tuple, token, read)
         events = tracker.listed(four_tuple, entry, self._time, read)
         return events if has_ended else events + tracker.excess(four_tuple, token, read)
 

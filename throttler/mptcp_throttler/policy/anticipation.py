@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Anticipation: decide young connections as if they had a subflow on a second path. Pure: times are arguments.
+"""Predicts joins: young connections are decided as if they had a subflow on a second path. Pure.
 
 A second path is established after three round trips. By then a short download has ended, without the cap of a rule for
 two paths. So a young connection on one path is *anticipated* to have two. If its window ends without a second path, it
@@ -25,10 +25,6 @@ ANTICIPATED = 2  # number of paths of an anticipated connection
 WINDOW_SECONDS = 0.14  # The usual window: a few round trips. A single-path client loses this and its window's growth.
 LONG_WINDOW_SECONDS = 1.0  # longest window for a client that nearly always has a second subflow: joins wait behind data
 LATE_FACTOR = 2.0  # the window of such a client is this multiple of its longest recent join
-LONGEST_WINDOW_SECONDS = 8.0
-"""Longest window while other connections of such a client joined within ``LONG_WINDOW_SECONDS``: its second path
-works, and a lost SYN is sent again after 1, 3 and 7 seconds. Tested every ``RECHECK_SECONDS``."""
-RECHECK_SECONDS = 0.5
 FEW_CONNECTIONS, MORE_SECONDS = 10, 0.01
 """Each simultaneous connection beyond these few lengthens the window, because handshakes wait for each other."""
 NEARLY_ALL, WEIGHT = 0.8, 0.1  # threshold and weight of the weighted share of connections with a second subflow
@@ -78,18 +74,16 @@ class _Young:
     client: bytes
     began: float
     known: _Client
-    until: float | None  # when its window ends; None while it is not anticipated
+    until: float | None = None  # when its window ends; None while it is not anticipated
 
 
-class Anticipation:
+class JoinPredictor:
     """The clients and their connections. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._clients: dict[bytes, _Client] = {}
         """In the order of ``last``: :meth:`_remember` moves a client to the end."""
-        self._young: dict[int, _Young] = {}  # by token
-        self._settled: dict[int, _Young | None] = {}
-        """Connections that give no more information about their client; None if their beginning was not seen."""
+        self._connections: dict[int, _Young | None] = {}  # by token; None if it tells nothing more about its client
         self._flips: dict[bytes, bool] = {}
         self._windows: list[tuple[float, int]] = []  # heap: window end, token
 
@@ -105,25 +99,23 @@ class Anticipation:
     def paths(self, connection: Connection, active: int, now: float) -> int:
         """Return the number of paths to decide *connection* with: the *active* ones, or more."""
         token = connection.token
-        if token in self._settled:
-            return self._lost(token, self._settled[token], active, now)
-        young = self._young.get(token)
-        if not active:
-            if young is not None:
-                self._leave(young)
-            return active
-        if young is None:
-            if not connection.seen_from_start:
-                self._settled[token] = None
+        if token not in self._connections:
+            if not active:
                 return active
-            young = self._begin(connection, now)
+            self._connections[token] = self._begin(connection, now) if connection.seen_from_start else None
+        young = self._connections[token]
+        if young is None:
+            return active
+        if not active:
+            self._leave(young)
+            return active
         if active >= ANTICIPATED:
             self._leave(young)
             self._joined(young, now)
-            self._settled[token] = self._young.pop(token)
+            self._connections[token] = None
             return active
         if young.until is not None and young.until <= now:
-            until = self._until(young, now, young.known.window)
+            until = young.began + young.known.window
             if until > now:
                 self._anticipate(token, young, until)
             else:
@@ -132,8 +124,7 @@ class Anticipation:
         return active if young.until is None else ANTICIPATED
 
     def forget(self, token: int, now: float) -> None:
-        self._settled.pop(token, None)
-        young = self._young.pop(token, None)
+        young = self._connections.pop(token, None)
         if young is not None and young.until is not None:
             self._leave(young)
             # Simultaneous connections count once: together they give no more information than one.
@@ -151,7 +142,7 @@ class Anticipation:
         tokens = []
         while self._windows and self._windows[0][0] <= now:
             until, token = heapq.heappop(self._windows)
-            young = self._young.get(token) or self._settled.get(token)
+            young = self._connections.get(token)
             if young is not None and young.until == until:
                 tokens.append(token)
         return tokens
@@ -160,27 +151,6 @@ class Anticipation:
     def next_due(self) -> float | None:
         """When :meth:`due` may next return something; None while nothing is anticipated."""
         return self._windows[0][0] if self._windows else None
-
-    def _lost(self, token: int, young: _Young | None, active: int, now: float) -> int:
-        """Return the number of paths to decide a settled connection with.
-
-        Joins over a crowded path may fail at once: if the client brings two paths, anticipate the connection again.
-        """
-        if active != 1 or young is None or not young.known.brings_two:
-            return active
-        if young.until is None or young.until <= now:
-            until = self._until(young, now, LONG_WINDOW_SECONDS)
-            if until <= now:
-                return active
-            self._anticipate(token, young, until)
-        return ANTICIPATED
-
-    @staticmethod
-    def _until(young: _Young, now: float, window: float) -> float:
-        until, known = young.began + window, young.known
-        if known.brings_two and now - known.joined < LONG_WINDOW_SECONDS:
-            until = max(until, min(now + RECHECK_SECONDS, young.began + LONGEST_WINDOW_SECONDS))
-        return until
 
     def _begin(self, connection: Connection, now: float) -> _Young:
         first = next((each for each in connection.subflows if each.initial), connection.subflows[0])
@@ -192,7 +162,7 @@ class Anticipation:
         if known is None:
             known = _Client(connection.since)
             self._remember(client, known, known.last)
-        young = self._young[connection.token] = _Young(client, connection.since, known, None)
+        young = _Young(client, connection.since, known)
         if known.has_single_path:
             self._remember(client, known, now)
         else:
@@ -222,7 +192,7 @@ class Anticipation:
     def _missed(self, young: _Young, weight: float, now: float) -> None:
         known = self._clients.get(young.client, young.known)
         known.share -= WEIGHT * weight * known.share
-        if known.joined <= young.began:  # otherwise another connection has joined meanwhile: the path works
+        if known.joined <= young.began:  # otherwise another connection has joined since: the path works
             known.misses = min(MISSES[True], known.misses + weight)
         if known.has_single_path:
             self._flips[young.client] = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Budgets: their periods, their steps, and the accounts of used volume; and what clients are granted. Pure."""
+"""Budgets: their periods, their steps, and the accounts of used volume; and grants to clients. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_common.units import approximate_size
 from mptcp_throttler.policy.model import Budget, BudgetStep
 from mptcp_throttler.policy.values import Network, parse_prefix, parse_volume
 
-_NEIGHBOURS: Final = (-1, 0, 1, 2)
+_NEARBY_PERIODS: Final = (-1, 0, 1, 2)
 _LENGTH: Final = re.compile(r"([0-9]+) *([mhd])", re.ASCII)
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
 LONGEST_GRANT: Final = 366 * 86_400  # Seconds. A permanent exemption belongs in the policy, as a rule.
@@ -42,7 +42,7 @@ class Usage(NamedTuple):
 def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:
     """Return begin and end (exclusive) of the period that contains *now*, seconds since the epoch.
 
-    A reset in an hour that a clock change skips or repeats happens once, at its first instant.
+    A reset time that a clock change skips or repeats takes effect once, at the earliest matching instant.
     """
     today = datetime.fromtimestamp(now, zone).date()
     moments = (datetime.combine(day, budget.reset_time, zone) for day in _reset_days(budget, today))
@@ -54,12 +54,12 @@ def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:
 def _reset_days(budget: Budget, today: date) -> list[date]:
     """Return the reset days around *today*: at least one before and two after."""
     if budget.period == "day":
-        return [today + timedelta(days=step) for step in _NEIGHBOURS]
+        return [today + timedelta(days=step) for step in _NEARBY_PERIODS]
     if budget.period == "week":
-        of_this = today - timedelta(days=(today.weekday() - budget.reset_day) % 7)
-        return [of_this + timedelta(weeks=step) for step in _NEIGHBOURS]
+        this_week = today - timedelta(days=(today.weekday() - budget.reset_day) % 7)
+        return [this_week + timedelta(weeks=step) for step in _NEARBY_PERIODS]
     days = []
-    for step in _NEIGHBOURS:
+    for step in _NEARBY_PERIODS:
         years, month = divmod(today.month - 1 + step, 12)
         year = today.year + years
         days.append(date(year, month + 1, min(budget.reset_day, monthrange(year, month + 1)[1])))
@@ -77,9 +77,9 @@ def next_step(budget: Budget, used: int) -> BudgetStep | None:
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """No caps for a client until a time, or more volume, as stored. Times are seconds since the epoch.
+    """A stored grant: no caps for a client until a time, or more volume. Times are seconds since the epoch.
 
-    More volume is subtracted from the used volume (``storage.Ledger``) at once; its grant is only a note.
+    More volume is subtracted from the used volume (``storage.Ledger``) at once; its grant is only the record of it.
     """
 
     client: str  # an address or a prefix; empty for a budget that all clients share
@@ -110,9 +110,9 @@ def parse_length(text: str) -> int:
     return seconds
 
 
-def parse_more(text: str) -> int:
+def parse_extra_volume(text: str) -> int:
     """Return the bytes of ``+5 GB``. Raises ValueError."""
     octets = parse_volume(text.strip().removeprefix("+").strip())
     if not octets:
-        raise ValueError(f'"{text}" is nothing; write e.g. "+5 GB"')
+        raise ValueError(f'"{text}" is no volume; write e.g. "+5 GB"')
     return octets

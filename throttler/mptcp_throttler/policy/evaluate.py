@@ -277,7 +277,7 @@ class CompiledPolicy:
     def tried(
         self, connection: Connection, subflow: Subflow, direction: Direction, now: float, expected: int = 0
     ) -> Iterator[Tried]:
-        """Yield for people the outcome of each rule for *subflow*, question by question.
+        """Yield, for explanations, the outcome of each rule for *subflow*, question by question.
 
         *expected* is as in :meth:`evaluate`.
         """

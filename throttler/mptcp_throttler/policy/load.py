@@ -173,7 +173,7 @@ def _errors(policy: Policy) -> Iterator[Finding]:
         for name in rule.paths or () if rule.caps_plain_tcp else ():
             foreign = sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"})
             if foreign:
-                message = f'plain_tcp: cap is for paths told by clients or interfaces; path "{name}" has {foreign[0]}'
+                message = f'plain_tcp: cap is for paths with clients or interfaces; path "{name}" has {foreign[0]}'
                 yield index, message
 
 
@@ -184,8 +184,8 @@ def _warnings(policy: Policy) -> Iterator[Finding]:
         for name in sorted(by_ids.intersection(rule.paths or ())):
             by_ids.remove(name)
             message = (
-                f'path "{name}" is told by remote_ids, which name no uplink: the first subflow of a connection always '
-                "has 0, and clients number the others anew; write the uplink's prefixes under clients"
+                f'path "{name}" has remote_ids, which name no uplink: the first subflow of a connection always '
+                "has 0, and clients renumber the others; write the uplink's prefixes under clients"
             )
             yield index, message
         for message in _warnings_of(policy, rule, policy.rules[:index], policy.rules[index + 1 :]):
@@ -239,7 +239,7 @@ def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Findi
     only = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
     if only is not None and (only.model_fields_set != {"interfaces"} or not _all_on(only, interfaces)):
         only = None
-    told: set[str] = set()
+    noted: set[str] = set()
     for index, rule in enumerate(policy.rules):
         if rule.always and not rule.caps_plain_tcp and rule.direction != DIRECTIONS["up"]:
             by_plain_tcp = "for downloads by plain TCP over its paths write plain_tcp: cap"
@@ -255,8 +255,8 @@ def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Findi
         if rule.throttle is not None:
             yield from _on_several(index, f'the cap of rule "{rule.name}"', policy, [rule], interfaces)
         budget = rule.budget
-        if budget is not None and budget.name not in told and any(step.throttle is not None for step in budget.steps):
-            told.add(budget.name)
+        if budget is not None and budget.name not in noted and any(step.throttle is not None for step in budget.steps):
+            noted.add(budget.name)
             fed_by = [each for each in policy.rules if each.budget is budget and Direction.DOWN in each.direction]
             yield from _on_several(index, f"the cap of the {budget.title}", policy, fed_by, interfaces)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, time
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -23,7 +23,6 @@ from pydantic import (
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
-    create_model,
     field_validator,
     model_validator,
 )
@@ -33,6 +32,7 @@ from mptcp_common.fields import (
     Name,
     Parsed,
     Section,
+    between,
     choice,
     either,
     one_of,
@@ -61,6 +61,7 @@ VERSION: Final = 1  # the version of the policy format that this release reads
 DERIVED: Any = None  # default of a key that a validator derives from other keys
 LONGEST_BURST: Final = 60  # seconds at the cap's rate
 LONGEST_RETRY: Final = 300.0  # seconds
+MAX_WEIGHT: Final = 1000
 
 
 class Kind(enum.Enum):
@@ -98,11 +99,7 @@ class Onset(enum.Enum):
     IMMEDIATE = "at-once"
 
 
-DIRECTIONS: Final = {
-    "down": frozenset({Direction.DOWN}),
-    "up": frozenset({Direction.UP}),
-    "both": frozenset(Direction),
-}
+DIRECTIONS: Final = {"down": frozenset({Direction.DOWN}), "up": frozenset({Direction.UP}), "both": frozenset(Direction)}
 NO_BUDGET: Final = "none"
 
 
@@ -260,6 +257,19 @@ class Steer(Section):
         }
     )
 
+    active: Name | None = Field(default=None, examples=["wifi"])
+    """With active-standby: the path that is used."""
+    standby: Name | None = Field(default=None, examples=["lte"])
+    """With active-standby: the path in reserve."""
+    order: list[Name] | None = Field(default=None, min_length=2, examples=[["wifi", "lte"]])
+    """With waterfall (priority-based): paths, the cheapest or most preferred first."""
+    weights: dict[Name, Annotated[int, between(1, MAX_WEIGHT)]] | None = Field(
+        default=None,
+        examples=[{"ethernet": 70, "wifi": 30}],
+        json_schema_extra={"additionalProperties": {"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT}},
+    )
+    """With load-balancing: each path's share of the bytes; they need not add up to 100."""
+
     @model_validator(mode="after")
     def _has_what_its_mode_needs(self) -> Self:
         given = self.model_fields_set - {"mode"}
@@ -271,7 +281,8 @@ class Steer(Section):
             raise ValueError(f"mode {self.mode} has no {' and no '.join(foreign)}")
         if len(set(self.paths)) < len(self.paths):
             raise ValueError(f"a path is named twice in {', '.join(self.paths)}")
-        self.kind.check(self.given)
+        if self.weights is not None and len(self.weights) < 2:
+            raise ValueError("weights has one path only; there is nothing to balance")
         return self
 
     @property
@@ -279,39 +290,37 @@ class Steer(Section):
         return BY_NAME[self.mode]
 
     @cached_property
-    def given(self) -> dict[str, Any]:
-        """The values of the mode's keys."""
-        return {key: getattr(self, key) for key in self.kind.keys}
-
-    @cached_property
     def paths(self) -> tuple[str, ...]:
         """The paths that it steers among, the most preferred first."""
-        return tuple(str(name) for _, name in named_paths(self.given))
+        return tuple(str(name) for _, name in named_paths(self.__dict__))
+
+    def steering(self) -> Mode:
+        """Return the state of one connection under this mode."""
+        return self.kind(self.weights or dict.fromkeys(self.paths, 1))
 
     def words(self) -> str:
         """Return ``waterfall: wifi, then lte``."""
-        return ": ".join(filter(None, (self.mode, self.kind.words(self.given))))
+        if self.weights is None:
+            return ": ".join(filter(None, (self.mode, ", then ".join(self.paths))))
+        return f"{self.mode}: {', '.join(f'{path} {weight}' for path, weight in self.weights.items())}"
+
+    def part(self, path: str, first: str) -> str:
+        """Return the role of *path*, in words, while *first* is the first path with a subflow."""
+        if self.weights is None:
+            return "first" if path == first else "backup"
+        return f"weight {self.weights[path]}"
 
 
-def named_paths(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, object]]:
-    """Yield key and name of each path in *given*, values of the modes' keys, checked or not."""
+def named_paths(steer: Mapping[str, object]) -> Iterator[tuple[KeyPath, object]]:
+    """Yield key and name of each path in a section ``steer``, checked or not."""
     for key in (key for mode in MODES for key in mode.keys):
-        value = given.get(key)
+        value = steer.get(key)
         if isinstance(value, list):
             yield from (((key, place), name) for place, name in enumerate(value))
         elif isinstance(value, dict):
             yield from (((key, name), name) for name in value)
         elif value is not None:
             yield (key,), value
-
-
-if not TYPE_CHECKING:
-    Steer = create_model(
-        "Steer",
-        __base__=Steer,
-        __doc__=Steer.__doc__,
-        **{key: each for mode in MODES for key, each in mode.keys.items()},
-    )
 
 
 class Rule(Section):
@@ -447,9 +456,7 @@ class Guard(Section):
     retry: Annotated[float, seconds(1, 3600)] = Field(default=5.0, examples=[10])
     """Seconds after which the caps are tried again at the latest; doubled each time."""
     longest_retry: Annotated[float, seconds(1, 86400)] = Field(
-        default=DERIVED,
-        description="The maximum of `retry`. Default: 300, or `retry` if longer.",
-        examples=[600],
+        default=DERIVED, description="The maximum of `retry`. Default: 300, or `retry` if longer.", examples=[600]
     )
 
     @field_validator("longest_retry")

@@ -9,10 +9,9 @@ to the day on which it starts.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from datetime import date, datetime, time, timedelta, tzinfo
-from itertools import islice, product
+from datetime import datetime, time, timedelta, tzinfo
+from itertools import chain, pairwise, product
 from typing import Final, NamedTuple
 
 from mptcp_common.problems import did_you_mean, shown
@@ -27,7 +26,7 @@ HOURS_PATTERN: Final = "^([01]?[0-9]|2[0-3]):[0-5][0-9]-(([01]?[0-9]|2[0-3]):[0-
 _HOURS: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})", re.ASCII)
 
 _HORIZON: Final = timedelta(days=15)  # a weekly window changes within a week, or two if it opens in a skipped hour only
-_STEP: Final = 3 * 3600  # Seconds. No time zone changes its offset twice in this time.
+_STEP: Final = 900  # Seconds. Offsets from UTC change at multiples of this.
 
 
 class Window(NamedTuple):
@@ -125,55 +124,36 @@ def may_coincide(one: Iterable[Window], other: Iterable[Window]) -> bool:
 
 def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: float) -> float | None:
     """Return when, after *now*, any of *schedules* next opens or closes; None if never."""
-    if not schedules:
-        return None
-    start = datetime.fromtimestamp(now, zone)
-    offset_changes = _offset_changes(zone, now, now + _HORIZON.total_seconds())
-    changes: list[float] = []
-    for windows in schedules:
-        before = is_open(windows, start)
-        moments = (at for at in sorted(offset_changes | _edges(windows, zone, start.date())) if at > now)
-        changes.extend(islice((at for at in moments if _open_at(windows, zone, at) != before), 1))
-    return min(changes, default=None)
+
+    def state(instant: float) -> list[bool]:
+        local = datetime.fromtimestamp(instant, zone)
+        return [is_open(windows, local) for windows in schedules]
+
+    before = state(now)
+    moments = _moments(chain.from_iterable(schedules), zone, now) if schedules else []
+    return next((at for at in moments if at > now and state(at) != before), None)
 
 
 def last_change(windows: Sequence[Window], zone: tzinfo, now: float) -> float | None:
     """Return when, at *now* or before, *windows* together last opened or closed; None if never."""
-    first_day = datetime.fromtimestamp(now, zone).date() - _HORIZON
-    moments = _offset_changes(zone, now - _HORIZON.total_seconds(), now) | _edges(windows, zone, first_day)
-    state, changed = _open_at(windows, zone, now), now
-    for at in sorted((each for each in moments if each <= now), reverse=True):
-        if _open_at(windows, zone, at) != state:
-            return changed
-        changed = at
+    state, changed = is_open(windows, datetime.fromtimestamp(now, zone)), now
+    for at in reversed(_moments(windows, zone, now - _HORIZON.total_seconds())):
+        if at <= now:
+            if is_open(windows, datetime.fromtimestamp(at, zone)) != state:
+                return changed
+            changed = at
     return None
 
 
-def _open_at(windows: Sequence[Window], zone: tzinfo, instant: float) -> bool:
-    return is_open(windows, datetime.fromtimestamp(instant, zone))
-
-
-def _edges(windows: Sequence[Window], zone: tzinfo, first_day: date) -> set[float]:
-    """Return the instants at which a window may open or close, from *first_day* to the horizon.
-
-    Both instants count in a repeated hour. In a skipped hour neither does, and they do no harm.
-    """
+def _moments(windows: Iterable[Window], zone: tzinfo, start: float) -> list[float]:
+    """Return in order the instants from *start* to the horizon at which a window may open or close: its ends on each
+    day, both of them in a repeated hour, and changes of the offset from UTC. In a skipped hour, ends do no harm."""
     edges = {edge for window in windows for edge in (window.start, window.end)} | {MIDNIGHT}
+    first_day = datetime.fromtimestamp(start, zone).date()
     days = [first_day + timedelta(days=ahead) for ahead in range(_HORIZON.days + 1)]
     moments = product(days, edges, (0, 1))
-    return {datetime.combine(day, edge, zone).replace(fold=fold).timestamp() for day, edge, fold in moments}
-
-
-def _offset_changes(zone: tzinfo, start: float, end: float) -> set[float]:
-    """Return the instants at which the zone's offset from UTC changes, to the second."""
-
-    def offset(second: int) -> timedelta | None:
-        return datetime.fromtimestamp(second, zone).utcoffset()
-
-    found = set()
-    for low in range(int(start), int(end), _STEP):
-        before = offset(low)
-        if offset(low + _STEP) != before:
-            after = bisect_left(range(low, low + _STEP), True, key=lambda second: offset(second) != before)
-            found.add(float(low + after))
-    return found
+    found = {datetime.combine(day, edge, zone).replace(fold=fold).timestamp() for day, edge, fold in moments}
+    steps = range(int(start) // _STEP * _STEP, int(start + _HORIZON.total_seconds()) + _STEP, _STEP)
+    offsets = [(at, datetime.fromtimestamp(at, zone).utcoffset()) for at in steps]
+    found.update(float(at) for (_, before), (at, after) in pairwise(offsets) if before != after)
+    return sorted(found)

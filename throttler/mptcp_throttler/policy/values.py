@@ -102,9 +102,7 @@ def volume_as_budget(value: str) -> str | None:
     if _LIKE_A_VOLUME.fullmatch(value.strip()) is None:
         return None
     steps = f"[{{after: {value.strip().upper()}, throttle: {{rate: 512 kbit/s}}}}]"
-    return (
-        f"{shown(value)} is a volume; write when it begins anew and what holds then: {{period: month, steps: {steps}}}"
-    )
+    return f"{shown(value)} is a volume; write when it restarts and what holds then: {{period: month, steps: {steps}}}"
 
 
 def _parse_reset_time(value: object) -> time:

@@ -22,7 +22,7 @@ from mptcp_common.units import approximate_size
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment, TcpFlag
 from mptcp_throttler.mptcp.options import Dss
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.policy.anticipation import Anticipation
+from mptcp_throttler.policy.anticipation import JoinPredictor
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.values import Network
@@ -114,7 +114,7 @@ class Replay:
         self.rules: dict[str, CapTotals] = {}
         self._tracker = Tracker(ports)
         self._endpoint = Endpoint()
-        self._anticipation = Anticipation()
+        self._anticipation = JoinPredictor()
         self._budgets = BudgetStage()
         self._budgets.set_policy(policy)
         self._asked: dict[FourTuple, bool] = {}  # four-tuples with MPTCP options: whether their SYN was seen

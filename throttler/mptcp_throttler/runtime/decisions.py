@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple
-from mptcp_throttler.policy.anticipation import Anticipation
+from mptcp_throttler.policy.anticipation import JoinPredictor
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import BEFORE, Verdict
@@ -54,7 +54,7 @@ class Decisions:
         self.verdicts: dict[int, Verdicts] = {}  # by token of the connection: one per active subflow and direction
         self._connections = connections
         self._stages, self._planners = stages, planners
-        self.anticipation = Anticipation()
+        self.anticipation = JoinPredictor()
         self._comparer = Comparer()
         self._decided, self._follow = decided, follow
         self._listen_ports = frozenset(listen_ports)

@@ -14,13 +14,14 @@ socket is known by its cookie and the client's end of its four-tuple.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass
 from heapq import nlargest
+from itertools import chain
 from typing import Final
 
 from mptcp_common.units import approximate_size, format_rate
+from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.budget import Usage
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
@@ -31,14 +32,13 @@ from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
 FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
 LOOK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
 MAX_URGENT: Final = 200  # maximum number of urgent subflows
+Metering = dict[FourTuple, tuple[OpenAccount, ...]]  # the accounts that each subflow of a connection feeds
 
 
 @dataclass(slots=True, eq=False)
 class Metered:
     four_tuple: FourTuple
     token: int
-    before: Metered | None
-    """The previous subflow with this four-tuple, if its socket was never sampled and its close is not yet reported."""
     accounts: tuple[OpenAccount, ...] = ()
     next_accounts: tuple[OpenAccount, ...] | None = None  # the accounts after the next sample; None: the same
     active: bool = True  # whether the subflow has a verdict
@@ -65,8 +65,8 @@ class MeteredSockets:
         self.now = 0.0
         self._by_cookie: dict[int, Metered] = {}
         self._by_end: dict[End, Metered] = {}
-        self._gone: deque[tuple[float, int]] = deque()  # sockets that closed or lost their four-tuple, and when
-        self._reported: set[int] = set()  # cookies of closed sockets: samples of them that arrive later are ignored
+        self._gone: TimedTable[int, int] = TimedTable()
+        """Cookies of sockets that closed or lost their four-tuple: samples of them that arrive later are ignored."""
         self._looked_at: float | None = None
         self._unmetered: set[int] = set()  # sockets with counters that were unmetered at the last check
 
@@ -93,23 +93,21 @@ class MeteredSockets:
     def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], seen: bool) -> None:
         """Count a subflow's bytes to *accounts*. *seen*: the subflow had, or may have had, verdicts before."""
         metered = self.metered.get(four_tuple)
-        before = None
         if metered is not None and metered.token == token:
             metered.active = True
             metered.next_accounts = None if accounts == metered.accounts else accounts
             return
         if metered is not None:
             # The client reused the port: the four-tuple belongs to a newer connection.
-            before = metered if metered.cookie is None and not metered.reported else None
             metered.active = False
             self._lose(metered)
             self._drop(metered)
         if accounts:
-            new = Metered(four_tuple, token, before, () if seen else accounts, accounts if seen else None)
+            new = Metered(four_tuple, token, () if seen else accounts, accounts if seen else None)
             self.metered[four_tuple] = self._by_end[new.end] = new
 
     def release(self, four_tuple: FourTuple, token: int) -> None:
-        """Note that the subflow has lost its verdict; its socket may still carry data."""
+        """Note that the subflow has lost its verdict. Its socket may still carry data."""
         metered = self.metered.get(four_tuple)
         if metered is not None and metered.token == token:
             metered.active = False
@@ -144,26 +142,23 @@ class MeteredSockets:
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count the bytes that a closed socket carried. *end*: the client's address and port, and the proxy's port."""
         metered = self._by_cookie.pop(cookie, None)
-        if metered is None and cookie not in self._reported:
-            metered = self._unsampled(end)
+        if metered is None and cookie not in self._gone:
+            metered = self._by_end.get(end)  # it was never sampled; its port may be a newer subflow's by now
         if metered is not None:
             self._count(metered, cookie, acked, received)
-            if metered.cookie in (None, cookie):
+            if metered.cookie == cookie or (metered.cookie is None and not metered.active):
                 metered.cookie, metered.reported = None, True
                 if metered.next_accounts is not None:
                     metered.accounts, metered.next_accounts = metered.next_accounts, None
                 if not metered.active:
                     self._drop(metered)
         self._forget_counters(cookie)
-        self._reported.add(cookie)
-        self._gone.append((self.now, cookie))
+        self._gone.put(cookie, cookie, self.now)
 
     def forget_old(self, now: float) -> None:
         """Forget sockets that closed or lost their four-tuple more than ``FORGET_SECONDS`` ago."""
         self.now = now
-        while self._gone and now - self._gone[0][0] > FORGET_SECONDS:
-            _, cookie = self._gone.popleft()
-            self._reported.discard(cookie)
+        for cookie in self._gone.pop_until(now - FORGET_SECONDS):
             metered = self._by_cookie.get(cookie)
             if metered is not None and metered.cookie != cookie:
                 del self._by_cookie[cookie]
@@ -187,7 +182,7 @@ class MeteredSockets:
     def _sample(self, metered: Metered, socket: KernelSubflow) -> None:
         cookie = socket.cookie
         if metered.cookie != cookie:
-            if cookie in self._reported:
+            if cookie in self._gone:
                 return
             self._lose(metered)
             metered.cookie, metered.reported = cookie, False
@@ -218,20 +213,10 @@ class MeteredSockets:
             if octets:
                 self._accounts.add(account, octets)
 
-    def _unsampled(self, end: End) -> Metered | None:
-        """Return the subflow at *end* whose socket was never sampled. If there are several, return the last but one."""
-        metered = self._by_end.get(end)
-        if metered is None:
-            return None
-        if metered.before is not None:
-            before, metered.before = metered.before, metered.before.before
-            return before
-        return metered if metered.cookie is None else None
-
     def _lose(self, metered: Metered) -> None:
         """Note that the subflow's socket no longer has the four-tuple: only its cookie identifies the later report."""
         if metered.cookie is not None:
-            self._gone.append((self.now, metered.cookie))
+            self._gone.put(metered.cookie, metered.cookie, self.now)
             metered.cookie = None
 
     def _drop(self, metered: Metered) -> None:
@@ -271,13 +256,12 @@ class BudgetStage(Stage):
         self.sockets = MeteredSockets(self.accounts)
         self._first_rule: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
         self._capping: dict[str, Rule] = {}  # rules with budgets, by name, with the budget's guard setting
-        self._subflows: dict[int, tuple[FourTuple, ...]] = {}  # by connection: its subflows with verdicts
+        self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
         self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
-        self._urgent: tuple[FourTuple, ...] = ()
+        self._urgent: tuple[FourTuple, ...] = ()  # subflows of accounts near their next step, the busiest first
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
-        """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide
-        anew."""
+        """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide."""
         self.sockets.forget_old(monotonic)
         self.accounts.begin_periods(now)
         return self.accounts.take_stale()
@@ -292,15 +276,14 @@ class BudgetStage(Stage):
         self._first_rule = {rule.budget.name: rule.name for rule in reversed(feeding) if rule.budget is not None}
         if not feeding:
             self.sockets.end_all()
-            self._subflows.clear()
+            self._metering.clear()
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Meter subflows as the verdicts say; return *verdicts* with the caps of the steps reached."""
         if not self._first_rule:
             return verdicts
         self.accounts.begin_periods(now)
-        metering: dict[FourTuple, tuple[OpenAccount, ...]] = {}
-        basis: set[OpenAccount] = set()
+        metering: Metering = {}
         result = []
         for verdict in verdicts:
             rule = verdict.budget
@@ -309,29 +292,26 @@ class BudgetStage(Stage):
                 result.append(verdict)
                 continue
             account = self.accounts.account(rule.budget, verdict.four_tuple.remote)
-            basis.add(account)
             if account not in counted:
                 metering[verdict.four_tuple] = (*counted, account)
             result.append(self._with_cap(verdict, rule, account, connection.token))
         self._meter(connection, metering)
-        self.accounts.depend(connection.token, basis)
         return tuple(result)
 
     def forget(self, token: int) -> None:
         """Drop a connection that has ended. Its sockets will still report their last bytes."""
-        self.accounts.depend(token, set())
-        for four_tuple in self._subflows.pop(token, ()):
+        for four_tuple, accounts in self._metering.pop(token, {}).items():
             self.sockets.release(four_tuple, token)
+            for account in accounts:
+                account.tokens.discard(token)
 
     def watched(self) -> Collection[FourTuple]:
         return self.sockets.metered.keys()
 
     def urgent(self) -> Collection[FourTuple]:
-        """Return the subflows of accounts near their next step, the busiest first."""
         return self._urgent
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Count the growth of the counters in *samples*, a slice at a time."""
         for _ in self.sockets.sample(samples.sockets, samples.complete, samples.time):
             yield Outcome()
         if samples.complete:
@@ -345,17 +325,20 @@ class BudgetStage(Stage):
         self.accounts.reached.clear()
         yield Outcome(self.accounts.take_stale(), reached)
 
-    def _meter(self, connection: Connection, metering: Mapping[FourTuple, tuple[OpenAccount, ...]]) -> None:
+    def _meter(self, connection: Connection, metering: Metering) -> None:
         token = connection.token
-        before = set(self._subflows.get(token, ()))
+        before = self._metering.get(token, {})
+        for account in chain.from_iterable(before.values()):
+            account.tokens.discard(token)
+        for account in chain.from_iterable(metering.values()):
+            account.tokens.add(token)
         since = {each.four_tuple: each.since for each in connection.subflows} if metering.keys() - before else {}
         for four_tuple, accounts in metering.items():
             seen = four_tuple in before or since.get(four_tuple, math.inf) < self._metering_since
             self.sockets.meter(four_tuple, token, accounts, seen)
-        for four_tuple in before - metering.keys():
+        for four_tuple in before.keys() - metering:
             self.sockets.release(four_tuple, token)
-        if before != metering.keys():
-            self._subflows[token] = tuple(metering)
+        self._metering[token] = metering
 
     def _find_urgent(self, now: float) -> Iterator[None]:
         tokens: dict[int, None] = {}
@@ -365,7 +348,7 @@ class BudgetStage(Stage):
                 yield
         most: list[Metered] = []
         for number, token in enumerate(tokens, 1):
-            found = [self.sockets.metered.get(each) for each in self._subflows.get(token, ())]
+            found = [self.sockets.metered.get(each) for each in self._metering.get(token, ())]
             most += [each for each in found if each is not None and each.carried]
             if not number % (4 * SLICE):
                 # Keep only the busiest: there may be thousands.

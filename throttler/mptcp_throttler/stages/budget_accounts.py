@@ -67,7 +67,6 @@ class Accounts:
         self.used: dict[Account, int] = {}
         """Used bytes by account, also of those not yet in use and of previous periods: the clock may be set back."""
         self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
-        self._basis: dict[int, tuple[OpenAccount, ...]] = {}  # accounts that the verdicts of each connection depend on
         self._stale: set[int] = set()
         self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)  # those that reached a step or a percentage
         self._swept: list[OpenAccount] = []
@@ -85,7 +84,6 @@ class Accounts:
                 account.over = True
                 del self._open[client]
         if not self._budgets:
-            self._basis.clear()
             self.used.clear()
         if self._now is not None:
             # Samples and closed sockets may need the periods before the first decision.
@@ -169,18 +167,6 @@ class Accounts:
         stale, self._stale = self._stale, set()
         return stale
 
-    def depend(self, token: int, basis: set[OpenAccount]) -> None:
-        """Note that the verdicts of connection *token* depend on *basis*."""
-        before = set(self._basis.get(token, ()))
-        for account in before - basis:
-            account.tokens.discard(token)
-        for account in basis - before:
-            account.tokens.add(token)
-        if basis:
-            self._basis[token] = tuple(basis)
-        else:
-            self._basis.pop(token, None)
-
     def near_a_step(self, now: float) -> Iterator[Collection[int]]:
         """After a full sweep at *now*, monotonic, yield for each account with new bytes: its connections if it is near
         its next step, otherwise none. The caller may pause at any point."""
@@ -188,14 +174,14 @@ class Accounts:
         swept, self._swept, self._swept_at = self._swept, [], now
         for account in swept:
             octets, account.swept = account.swept, 0
-            used = self.used.get(account.key, 0)  # missing if the account's period has ended meanwhile
+            used = self.used.get(account.key, 0)  # missing if the account's period has ended
             coming = next_step(account.budget, used)
             # The next sweeps may take as long as this one, so look ahead for three of them.
             soon = octets / span * max(NEAR_SECONDS, 3 * span) if span > 0 else 0.0
             yield tuple(account.tokens) if coming is not None and coming.after - used < soon else ()
 
     def describe(self, account: OpenAccount) -> str:
-        """Return the sentence about *account* for reasons. It is made when it is first needed."""
+        """Return the sentence about *account* for reasons. It is made when first needed."""
         if not account.sentence:
             budget, step = account.budget, account.step
             if step is None:

@@ -53,7 +53,7 @@ from mptcp_throttler.stages.stage import SLICE, Sampled, Samples
 
 MAX_TOTAL = 0.8  # Fraction of the baseline. A connection whose subflows together get as much is not degraded.
 GRACE = 2.5  # seconds that senders get to use freed capacity; see the module
-LACKS_MORE, LACKS_LESS = 1.1, 0.7  # the allowance of capped paths is set anew beyond these multiples of it
+LACKS_MORE, LACKS_LESS = 1.1, 0.7  # the allowance of capped paths is set again beyond these multiples of it
 TRIAL = 5.0  # Seconds. If a degradation begins this soon after the caps came back, the next pause doubles.
 MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many samples in a row without demand
 
@@ -137,7 +137,7 @@ class GuardedConnection:
     flows: tuple[Flow, ...] = ()  # the uncapped subflows
     candidate: Candidate | None = None
     rules: tuple[str, ...] = ()  # names of the rules of the connection's guarded caps
-    told: bool = False  # whether it was reported that the caps are relaxed
+    reported: bool = False  # whether it was reported that the caps are relaxed
 
     @property
     def histories(self) -> list[History]:

@@ -51,7 +51,7 @@ class GrantStage(Stage):
 
     def covers(self, network: Network) -> bool:
         """Tell whether a grant in force is for all of *network*."""
-        return any(True for _ in self._prefixes.around(network))
+        return self._prefixes.has(network)
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts*, without caps if a subflow of *connection* comes from a client with a grant."""

@@ -58,7 +58,6 @@ class GuardStage(Stage):
         self._detectors = {each: DegradationDetector(policy.guard, self.counters, each) for each in Direction}
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Return *verdicts* with the relaxed caps."""
         self._free_some()
         token = connection.token
         for direction, detector in self._detectors.items():
@@ -98,11 +97,9 @@ class GuardStage(Stage):
         return down | up if down and up else down or up
 
     def urgent(self) -> Collection[FourTuple]:
-        """Return the subflows of connections that want more than they get or whose caps are relaxed."""
         return dict.fromkeys([one for each in self._detectors.values() for one in each.urgent()]).keys()
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Take *samples*; yield the connections whose caps are relaxed or in force again, and what to log."""
         for direction, detector in list(self._detectors.items()):
             for changed in detector.observe(samples):
                 if self._detectors[direction] is not detector:
@@ -114,11 +111,11 @@ class GuardStage(Stage):
         detector = self._detectors[direction]
         connection, relaxation = detector.connections[token], detector.relaxation(token)
         if relaxation is None:
-            connection.told = False
+            connection.reported = False
             self.counters.resumptions += 1
             yield Resumed(token, connection.rules)
-        elif not connection.told:
-            connection.told = True
+        elif not connection.reported:
+            connection.reported = True
             self.counters.relaxations += 1
             yield Relaxed(token, connection.rules, BEFORE[direction] + _reason(relaxation))
 

@@ -32,7 +32,7 @@ rest; below half of it, the subflow wakes."""
 RATIO_WITHOUT_BUFFERS: Final = 12  # ``RATIO`` if capped sockets cannot get larger send buffers
 HIGHEST_CAP: Final = 5_000_000
 """Bits/s. Under a higher cap no subflow rests: one piece leaves within 0.1 s, and the connection's buffers suffice for
-the others to send on meanwhile."""
+the others to send on."""
 WAKE_WINDOWS: Final = 2
 """A resting subflow wakes after so many windows in which the others have data but carry too little."""
 WINDOW: Final = 0.35  # minimum seconds over which rates are taken: two samples
@@ -113,7 +113,6 @@ class RestStage(Stage):
         self._rest_slow_paths = policy.rest_slow_paths
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Return *verdicts*; the verdicts of resting subflows are marked."""
         token = connection.token
         possible = self.possible and self.acts
         # Return early: in most connections, no subflow may rest.
@@ -152,7 +151,6 @@ class RestStage(Stage):
         return tuple([_resting(each) if each.four_tuple in resting else each for each in verdicts])
 
     def forget(self, token: int) -> None:
-        """Drop connection *token*, which has ended or has nothing that could rest."""
         known = self._connections.pop(token, None)
         if known is not None:
             self._urgent.discard(token)
@@ -178,7 +176,6 @@ class RestStage(Stage):
         return [each for token in self._urgent for each in self._connections[token].subflows()]
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Take *samples*; yield the connections with a subflow that comes to rest, or back."""
         changed: list[int] = []
         for number, token in enumerate(self._sampled.tokens(samples, self._connections), 1):
             known = self._connections.get(token)

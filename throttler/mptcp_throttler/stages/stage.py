@@ -55,7 +55,7 @@ class Effect:
 class Outcome(NamedTuple):
     """The result of a stage's evaluation of samples."""
 
-    changed: Collection[int] = ()  # tokens of the connections to decide anew
+    changed: Collection[int] = ()  # tokens of the connections to decide again
     effects: Sequence[Effect] = ()
 
 

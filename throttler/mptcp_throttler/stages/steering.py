@@ -25,7 +25,8 @@ from mptcp_throttler.steering.mode import Action, Crowd, Mode
 MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
 URGENT_SECONDS = 2.0  # how long a connection stays urgent after data flowed
 FIRST_SAMPLES = 2  # a connection is urgent until it has this many samples
-UNDECIDED_SECONDS = 5.0  # how long, after a start or a new policy, a flag is kept while its connection is undecided
+SETTLED_SECONDS = 10.0  # when a connection has not been urgent for as long, its mode has nothing left to change
+UNDECIDED_SECONDS = 5.0  # how long flags of an earlier daemon are kept while their connections are undecided
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,41 +45,26 @@ class BackupFlags:
 
     def __init__(self) -> None:
         self._set: dict[FourTuple, SetBackup] = {}  # for each flag that is set, the effect that clears it
-        self._undecided: dict[int, list[FourTuple]] = {}  # flags from an earlier policy or daemon, by token
-        self._undecided_until: float | None = None
-        self.to_take_back: set[FourTuple] = set()
+        self.unexplained: set[FourTuple] = set()
         """Subflows with a flag that no rule explains, or that waits for the connection's first sample."""
+        self.kept = False  # whether unexplained flags are kept, because their connections may be undecided
+        self._kept_until: float | None = None
         self._fresh: set[FourTuple] = set()
         """Subflows whose flag was set or refused since the last complete samples: a sweep may be older than that."""
         self._refused: dict[int, set[FourTuple]] = {}  # subflows whose flag the kernel refused to set, by token
 
-    @property
-    def unexplained(self) -> Set[FourTuple]:
-        """Subflows that must be sampled because of their flags."""
-        return self.to_take_back.union(*self._undecided.values()) if self._undecided else self.to_take_back
-
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
-        """Take over the flags of an earlier daemon."""
+        """Take over the flags of an earlier daemon. Keep them until ``UNDECIDED_SECONDS`` have passed."""
         for each in subflows:
-            if each.made_backup:
-                self._set.setdefault(each.four_tuple, SetBackup(each.token, each.four_tuple, False))
-        self.leave_undecided()
-
-    def leave_undecided(self) -> None:
-        """Keep all flags until their connection is decided, or ``UNDECIDED_SECONDS`` have passed."""
-        self._undecided, self._undecided_until = {}, None
-        self.to_take_back.clear()
-        for four_tuple, flag in self._set.items():
-            self._undecided.setdefault(flag.token, []).append(four_tuple)
-
-    def decide(self, token: int) -> None:
-        """Note the decision on a connection; from now on its flags need an explanation."""
-        self.to_take_back.update(self._set.keys() & self._undecided.pop(token, ()))
+            if each.made_backup and each.four_tuple not in self._set:
+                self._set[each.four_tuple] = SetBackup(each.token, each.four_tuple, False)
+                self.unexplained.add(each.four_tuple)
+        self.kept, self._kept_until = True, None
 
     def leave(self, four_tuple: FourTuple) -> None:
         """Note that the subflow is no longer steered, or is steered differently."""
         if four_tuple in self._set:
-            self.to_take_back.add(four_tuple)
+            self.unexplained.add(four_tuple)
 
     def begin(self, samples: Samples) -> None:
         """Enforce ``UNDECIDED_SECONDS`` (only samples tell the time), and forget subflows without a socket."""
@@ -88,30 +74,26 @@ class BackupFlags:
                 self._unset(four_tuple)
             self._refused = {token: of & there for token, of in self._refused.items() if of & there}
             self._fresh.clear()
-        if self._undecided_until is None:
-            self._undecided_until = samples.time + UNDECIDED_SECONDS
-        elif samples.time >= self._undecided_until:
-            for token in list(self._undecided):
-                self.decide(token)
+        if self._kept_until is None:
+            self._kept_until = samples.time + UNDECIDED_SECONDS
+        self.kept = self.kept and samples.time < self._kept_until
 
     def wanted(self, token: int, actions: Mapping[FourTuple, Action], rule: str) -> list[SetBackup]:
         """Return the effects that set and clear the flags of a connection as *actions* of *rule* ask."""
-        # If the connection is at rest, no later call may come, so decide its flags now.
-        self.decide(token)
         effects = []
         for four_tuple, action in actions.items():
             flag = self._set.get(four_tuple)
             backup = flag is not None and flag.token == token
             if backup:
-                self.to_take_back.discard(four_tuple)
+                self.unexplained.discard(four_tuple)
                 self._set[four_tuple] = SetBackup(token, four_tuple, False, rule)
             if action.backup is not backup and not (action.backup and token in self._refused):
                 effects.append(SetBackup(token, four_tuple, action.backup, rule))
         return effects
 
-    def taken_back(self, sockets: Sockets) -> list[SetBackup]:
+    def cleared(self, sockets: Sockets) -> list[SetBackup]:
         """Return the effects that clear unexplained flags of existing sockets."""
-        return [self._set[each] for each in self.to_take_back if each in sockets]
+        return [] if self.kept else [self._set[each] for each in self.unexplained if each in sockets]
 
     def confirmed(self, effect: SetBackup) -> None:
         self._unset(effect.four_tuple)
@@ -133,7 +115,7 @@ class BackupFlags:
 
     def _unset(self, four_tuple: FourTuple) -> None:
         self._set.pop(four_tuple, None)
-        self.to_take_back.discard(four_tuple)
+        self.unexplained.discard(four_tuple)
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +160,6 @@ class _Steered:
     def rest(self, sockets: Sockets, now: float) -> bool:
         """Record a sample if it needs no action. If it needs one, return False and record nothing."""
         limit = MIN_URGENT_RATE / 8 * (now - self.sampled)
-        moved_at_all = False
         for subflow in self.subflows:
             there = sockets.get(subflow.four_tuple)
             if there is None or there.tcp.not_sent or there.tcp.sacked:
@@ -186,10 +167,8 @@ class _Steered:
             moved = there.bytes_acked - subflow.delivered
             if moved > limit or (moved <= 0 and there.tcp.unacked):
                 return False
-            moved_at_all = moved_at_all or moved > 0
-        if moved_at_all:
-            for subflow in self.subflows:
-                subflow.delivered = sockets[subflow.four_tuple].bytes_acked
+        for subflow in self.subflows:
+            subflow.delivered = sockets[subflow.four_tuple].bytes_acked
         self.sampled, self.skipped = now, True
         self.samples += 1
         return True
@@ -215,13 +194,14 @@ class _Steered:
             subflow.delivered, subflow.present = delivered, True
             taken.append((subflow.path, there))
         # Crowds are weakly referenced: one exists as long as a connection's mode keeps it.
-        there_too = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in taken}
-        self.actions = self.steering.observe(samples.time, taken, there_too)
+        crowd_of = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in taken}
+        self.actions = self.steering.observe(samples.time, taken, crowd_of)
         self.sampled = min([each.read for _, each in taken], default=samples.time)
         self.samples += 1
         if flowing:
             self.urgent_until = self.sampled + URGENT_SECONDS
-        self.at_rest = not flowing and len(taken) == len(self.subflows) and self.steering.at_rest
+        settled = self.sampled >= self.urgent_until + SETTLED_SECONDS
+        self.at_rest = not flowing and len(taken) == len(self.subflows) and settled
 
     @property
     def urgent(self) -> bool:
@@ -244,7 +224,6 @@ class SteeringStage(Stage):
         for connection in self._connections.values():
             connection.begin()
         self._urgent |= self._connections.keys()
-        self.flags.leave_undecided()
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts* with the caps that balance loads and the reasons of steered subflows."""
@@ -256,8 +235,7 @@ class SteeringStage(Stage):
         known = self._connections.get(token)
         if known is None or known.steer != rule.steer:
             self.forget(token)
-            mode = rule.steer.kind(rule.steer.paths, rule.steer.given)
-            known = self._connections[token] = _Steered(rule.name, rule.steer, mode)
+            known = self._connections[token] = _Steered(rule.name, rule.steer, rule.steer.steering())
         known.rule = rule.name  # another policy may have the same mode under another name
         before = known.subflows
         if known.set_subflows(path_of):
@@ -283,8 +261,6 @@ class SteeringStage(Stage):
         return replace(verdict, rule=rule, scope=scope, throttle=throttle)
 
     def forget(self, token: int) -> None:
-        """Drop connection *token*, which has ended or is no longer steered."""
-        self.flags.decide(token)
         known = self._connections.pop(token, None)
         if known is not None:
             known.steering.leave()
@@ -303,13 +279,12 @@ class SteeringStage(Stage):
 
     def urgent(self) -> Set[FourTuple]:
         """Return the subflows of connections that are new or carry data, and subflows whose flag must be cleared."""
-        found = set(self.flags.to_take_back)
+        found = set(() if self.flags.kept else self.flags.unexplained)
         for token in self._urgent:
             found.update([each.four_tuple for each in self._connections[token].subflows])
         return found
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Take *samples*, a slice at a time; yield the connections whose actions changed, and the flags to set."""
         sockets, urgent = samples.sockets, self._urgent
         changed: list[int] = []
         effects: list[Effect] = []
@@ -338,23 +313,21 @@ class SteeringStage(Stage):
                 wanted = self.flags.wanted(token, connection.actions, connection.rule)
                 connection.at_rest = connection.at_rest and not wanted
                 effects += wanted
-        for flag in self.flags.taken_back(sockets):
+        for flag in self.flags.cleared(sockets):
             connection = self._connections.get(flag.token)
             if connection is None or connection.samples:  # otherwise its first sample may still explain the flag
                 effects.append(flag)
         yield Outcome(changed, effects)
 
     def confirmed(self, effect: SetBackup) -> None:
-        """Note that the kernel carried out *effect*."""
         self.flags.confirmed(effect)
         if self._sampled.get(effect.four_tuple) != effect.token:
-            self.flags.leave(effect.four_tuple)  # meanwhile the subflow is no longer steered
+            self.flags.leave(effect.four_tuple)  # the subflow is no longer steered
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
         """Take over the flags that an earlier daemon left. Flags that no rule explains are cleared later."""
         self.flags.adopt(subflows)
-        for token, connection in self._connections.items():
-            self.flags.decide(token)
+        for connection in self._connections.values():
             connection.begin()
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 
@@ -160,40 +160,18 @@ class PathLoad:
 
 
 class Mode(ABC):
-    """A steering mode: its keys in the policy, and how it steers one connection."""
+    """A steering mode, and how it steers one connection."""
 
     names: ClassVar[tuple[str, ...]]  # names in the policy, 3GPP's first
     meaning: ClassVar[str]  # for the description of the key ``mode``
-    keys: ClassVar[dict[str, Any]] = {}
-    """Its keys under ``steer`` as pydantic fields: type and ``Field``. Texts, list items and mapping keys are names of
-    paths, in the order of preference."""
+    keys: ClassVar[tuple[str, ...]] = ()  # its keys under ``steer``
     spreads: ClassVar[bool] = True
     """False if it leaves all to the kernel's scheduler, from a connection's first subflow on: none is ever made."""
     sets_backup: ClassVar[bool] = False  # whether it uses the backup flag (RFC 8684, 3.3.8)
 
-    def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
-        """Steer among *paths*; *given* has the values of ``keys``."""
-        self._paths = {name: PathLoad() for name in paths}
-
-    @classmethod
-    def check(cls, given: Mapping[str, Any]) -> None:
-        """Raise ValueError, with a sentence for the operator, if the values of its keys are inconsistent."""
-        return
-
-    @classmethod
-    def words(cls, given: Mapping[str, Any]) -> str:
-        """Return *given* as text for people: ``wifi, then lte``."""
-        return ""
-
-    @classmethod
-    def part(cls, given: Mapping[str, Any], path: str, there: Sequence[str]) -> str:
-        """Return the role of *path* as text for people, while subflows are on the paths *there*."""
-        return ""
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether nothing changes while no data flow."""
-        return True
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        """Steer among the paths of *weights*, the most preferred first."""
+        self._paths = {name: PathLoad() for name in weights}
 
     def observe(
         self, now: float, samples: Sequence[tuple[str, KernelSubflow]], crowds: Mapping[str, Crowd]
@@ -206,7 +184,6 @@ class Mode(ABC):
         return {each.four_tuple: self.action(path) for path, each in samples}
 
     def leave(self) -> None:
-        """Drop the connection, which has ended or is no longer steered."""
         for path in self._paths.values():
             path.leave()
 
@@ -216,4 +193,4 @@ class Mode(ABC):
 
     @abstractmethod
     def action(self, path: str) -> Action:
-        """Return the action for the subflows on *path*."""
+        """Return the action for subflows on *path*."""

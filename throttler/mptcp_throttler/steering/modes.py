@@ -27,11 +27,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any, ClassVar, Final
+from typing import ClassVar, Final
 
-from pydantic import Field
-
-from mptcp_common.fields import Name, between
 from mptcp_throttler.steering.mode import KEPT_SECONDS, MIN_CAP, MIN_WINDOW, RATE_WINDOW, Action, Mode, PathLoad
 
 FULL_AFTER, CLOSE_AFTER = 0.5, 1.0  # seconds
@@ -54,7 +51,6 @@ ROOM = 1.35  # measure while nothing waits, as a multiple of what all paths carr
 MAX_CORRECTION = 0.25  # fraction of a share
 MIN_PART = 0.05  # a path below this fraction of its baseline takes no part
 SETTLED = 0.02  # a cap stays if the new one differs by at most this fraction
-MOST_WEIGHT: Final = 1000
 
 
 class ActiveStandby(Mode):
@@ -62,35 +58,14 @@ class ActiveStandby(Mode):
 
     names: ClassVar[tuple[str, ...]] = ("active-standby",)
     meaning = "active-standby: the standby path is used while the active one is unusable"
-    keys: ClassVar = {
-        "active": (
-            Name | None,
-            Field(None, description="With active-standby: the path that is used.", examples=["wifi"]),
-        ),
-        "standby": (
-            Name | None,
-            Field(None, description="With active-standby: the path in reserve.", examples=["lte"]),
-        ),
-    }
+    keys: ClassVar[tuple[str, ...]] = ("active", "standby")
     sets_backup = True
     first, reserve = "active", "standby"  # names in reasons for the first path, and for paths that are not open
 
-    def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
-        super().__init__(paths, given)
-        self._order = tuple(paths)
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        super().__init__(weights)
+        self._order = tuple(weights)
         self._open: tuple[str, ...] = ()  # paths with regular subflows, in order
-
-    @classmethod
-    def words(cls, given: Mapping[str, Any]) -> str:
-        return f"{given['active']}, then {given['standby']}"
-
-    @classmethod
-    def part(cls, given: Mapping[str, Any], path: str, there: Sequence[str]) -> str:
-        return "first" if path == there[0] else "backup"
-
-    @property
-    def at_rest(self) -> bool:
-        return len(self._open) < 2 and not any(path.lost for path in self._paths.values())
 
     def decide(self, now: float) -> None:
         """Open the first path that is not lost, and open paths that the mode keeps (:meth:`follow`)."""
@@ -181,31 +156,13 @@ class Waterfall(ActiveStandby):
 
     names = ("priority-based", "waterfall")
     meaning = "waterfall, which 3GPP calls priority-based: a path is used while those before it are full or gone"
-    keys: ClassVar = {
-        "order": (
-            list[Name] | None,
-            Field(
-                None,
-                min_length=2,
-                description="With waterfall (priority-based): paths, the cheapest or most preferred first.",
-                examples=[["wifi", "lte"]],
-            ),
-        )
-    }
+    keys = ("order",)
     first, reserve = "first", "in reserve"
 
-    def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
-        super().__init__(paths, given)
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        super().__init__(weights)
         self._since: float | None = None  # since when all open paths are full, or one less is enough
         self._overflow = Overflow()
-
-    @classmethod
-    def words(cls, given: Mapping[str, Any]) -> str:
-        return ", then ".join(given["order"])
-
-    @property
-    def at_rest(self) -> bool:
-        return super().at_rest and self._since is None and self._overflow.cap is None
 
     def follow(self, now: float, usable: Sequence[str], before: tuple[str, ...]) -> None:
         if self._open != before:
@@ -250,42 +207,15 @@ class LoadBalancing(Mode):
 
     names = ("load-balancing",)
     meaning = "load-balancing: bytes are shared by weight"
-    keys: ClassVar = {
-        "weights": (
-            dict[Name, Annotated[int, between(1, MOST_WEIGHT)]] | None,
-            Field(
-                None,
-                description="With load-balancing: each path's share of the bytes; they need not add up to 100.",
-                examples=[{"ethernet": 70, "wifi": 30}],
-                json_schema_extra={"additionalProperties": {"type": "integer", "minimum": 1, "maximum": MOST_WEIGHT}},
-            ),
-        )
-    }
+    keys = ("weights",)
 
-    def __init__(self, paths: Sequence[str], given: Mapping[str, Any]) -> None:
-        super().__init__(paths, given)
-        self._weights: dict[str, int] = given["weights"]
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        super().__init__(weights)
+        self._weights = weights
         self._caps: dict[str, int] = {}
         self._set_at = -inf
         self._began = inf
         self._slack = False  # the paths carry all there is to send
-
-    @classmethod
-    def check(cls, given: Mapping[str, Any]) -> None:
-        if len(given["weights"]) < 2:
-            raise ValueError("weights has one path only; there is nothing to balance")
-
-    @classmethod
-    def words(cls, given: Mapping[str, Any]) -> str:
-        return ", ".join(f"{path} {weight}" for path, weight in given["weights"].items())
-
-    @classmethod
-    def part(cls, given: Mapping[str, Any], path: str, there: Sequence[str]) -> str:
-        return f"weight {given['weights'][path]}"
-
-    @property
-    def at_rest(self) -> bool:
-        return not self._caps and not any(path.lost for path in self._paths.values())
 
     def action(self, path: str) -> Action:
         if self._paths[path].lost:

@@ -146,6 +146,6 @@ def _steering(verdicts: tuple[Verdict, ...], later: str) -> dict[FourTuple, str]
     if rule is None or rule.steer is None:
         return {}
     steer, words = rule.steer, f"steered {rule.steer.mode} by rule {rule.name}"
-    there = sorted(path_of.values(), key=steer.paths.index)
+    first = min(path_of.values(), key=steer.paths.index)
     later = later if steer.kind.sets_backup else ""
-    return {each: f"{words}, {steer.kind.part(steer.given, path, there)}{later}" for each, path in path_of.items()}
+    return {each: f"{words}, {steer.part(path, first)}{later}" for each, path in path_of.items()}
