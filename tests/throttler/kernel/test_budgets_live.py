@@ -172,7 +172,7 @@ def test_each_mistake_is_reported_in_one_line(site: Site) -> None:
     site.policy.write_text(POLICY % "1 GB")
     wrong = site.quota("show", "--rule", "volum")
     assert (wrong.returncode, wrong.stderr) == (
-        1, '--rule: "volum" is not a rule with a budget; the rules with one are volume\n',
+        1, '--rule: "volum" is not a rule with a budget; the rules with a budget are volume\n',
     )  # fmt: skip
     assert site.quota("reset", "--client", "10.77.1").stderr == '--client: "10.77.1" is not an address\n'
     ledger = site.testbed.directory / "ledger.sqlite"
