@@ -20,8 +20,8 @@ from mptcp_throttler.policy.anticipation import KEPT_SECONDS
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import engine
 from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE
-from mptcp_throttler.shaping.birth import UNANTICIPATED, held, under_cap
-from mptcp_throttler.shaping.model import Birth, Target
+from mptcp_throttler.shaping.birth import UNANTICIPATED, under_cap
+from mptcp_throttler.shaping.model import Birth, SocketLimit, Target
 
 A, B = "10.1.0.1", "10.2.0.1"
 CLASS = 0x4D500010
@@ -181,7 +181,9 @@ async def test_connection_that_begins_during_a_change_of_births_is_capped(tmp_pa
         await scene.reload(MANY_CAPPED)
         known = four_tuple(LATE)
         await until(lambda: kernel.netfilter.entries.get(known) == Target(0x11, 0x10000))
-        await until(lambda: kernel.pacing.limits.get(kernel.sockets.by_four_tuple[known].cookie) == held(5_000_000))
+        await until(
+            lambda: kernel.pacing.limits.get(kernel.sockets.by_four_tuple[known].cookie) == SocketLimit(5_000_000, 625)
+        )
 
 
 @scenario

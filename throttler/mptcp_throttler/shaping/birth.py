@@ -25,7 +25,7 @@ from mptcp_throttler.policy.conditions import PathMatch
 from mptcp_throttler.policy.model import Direction, Kind, Onset, Policy, Rule, Share
 from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import ScopeKey
-from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit
+from mptcp_throttler.shaping.model import MTU, Birth
 
 UNSENT_SECONDS = 0.001
 """Bound on unsent data, as time at the cap's rate. Up to about 10 Mbit/s this is one segment, so that the scheduler
@@ -48,10 +48,6 @@ def unsent(rate: int) -> int:
     return max(1, int(rate / 8 * UNSENT_SECONDS))
 
 
-def held(rate: int) -> SocketLimit:
-    return SocketLimit(rate, unsent(rate))
-
-
 def under_cap(ceil: int, class_id: int | None = None, *, rests: bool = False) -> Birth:
     """Return the birth settings under a cap of *ceil* bits/s. *rests*: this host can wake a resting subflow."""
     window = max(MIN_WINDOW, int(ceil * INITIAL_WINDOW_SECONDS / 8 / MTU))
@@ -68,14 +64,21 @@ def births(
         for rule, is_open in zip(policy.rules, open_rules, strict=True)
         if is_open and Direction.DOWN in rule.direction and rule.answers(Kind.THROTTLE)
     ]
-    paths = policy.paths.values()
-    decided = _Decided(paths, rules)
+    first: dict[str, int] = {}  # by path, the first rule that names it
+    for number, rule in enumerate(rules):
+        for name in rule.paths or ():
+            first.setdefault(name, number)
+    named = sorted((path for path in policy.paths.values() if path.name in first), key=lambda path: first[path.name])
+    first_of_all = min((first[path.name] for path in named if path.clients is None), default=math.inf)
+    first_of = Prefixes((network, first[path.name]) for path in named for network in path.clients or ())
     found: dict[Network, Birth] = {}
-    for path in paths:
-        rule, number = _capping(path, rules) if path.model_fields_set == {"clients"} else (None, 0)
-        birth = AS_USUAL if rule is None else _under(rule, policy.anticipate, class_of, rests=rests)
+    for path in policy.paths.values():
+        capping, number = _capping(path, rules) if path.model_fields_set == {"clients"} else (None, 0)
+        birth = AS_USUAL if capping is None else _under(capping, policy.anticipate, class_of, rests=rests)
         for network in path.clients or ():
-            found.setdefault(network, AS_USUAL if rule is None or decided.before(network, number) else birth)
+            # An earlier rule may decide on all of the network; smaller networks have their own settings.
+            earlier = first_of_all < number or any(each < number for each in first_of.around(network))
+            found.setdefault(network, AS_USUAL if earlier else birth)
     # The look-up maps IPv4 addresses into IPv6, but an IPv6 prefix of a policy must not match IPv4 clients.
     if any(found.get(network, AS_USUAL) != AS_USUAL for network in _AROUND_IPV4):
         found.setdefault(_ALL_IPV4, AS_USUAL)
@@ -116,20 +119,3 @@ def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | N
     if throttle.landing is not Onset.SOFT:
         return Birth(class_id=class_id)
     return under_cap(throttle.ceil, class_id, rests=rests)
-
-
-class _Decided:
-    """The first rule that decides on the paths of a prefix's clients."""
-
-    def __init__(self, paths: Collection[PathMatch], rules: Sequence[Rule]) -> None:
-        places: dict[str, int] = {}
-        for place, rule in enumerate(rules):
-            for name in rule.paths or ():
-                places.setdefault(name, place)
-        deciding = sorted((path for path in paths if path.name in places), key=lambda path: places[path.name])
-        self._of_all = min((places[path.name] for path in deciding if path.clients is None), default=math.inf)
-        self._of = Prefixes((network, places[path.name]) for path in deciding for network in path.clients or ())
-
-    def before(self, network: Network, place: int) -> bool:
-        """Tell whether a rule above *place* decides on all of *network*; smaller ones have their own settings."""
-        return self._of_all < place or any(each < place for each in self._of.around(network))

@@ -181,10 +181,7 @@ class Planner:
 
     def take_moved(self, limit: int = MAX_MOVED) -> list[FourTuple]:
         """Return at most *limit* subflows that got a cap, lost one, or whose cap changed, each once."""
-        if len(self._moved) <= limit:
-            moved, self._moved = list(self._moved), set()
-            return moved
-        return [self._moved.pop() for _ in range(limit)]
+        return [self._moved.pop() for _ in range(min(limit, len(self._moved)))]
 
     @property
     def has_moved(self) -> bool:
@@ -322,7 +319,8 @@ class Planner:
                 member.young = before is None and self._begins_softly(throttle)
             if len(cap.users) > 1:
                 self._shared[cap.minor] = cap
-            self._fit(cap)
+            if cap.make_room():
+                self.classes.want(cap.minor, cap.spec)
             self._mark_moved((four_tuple,))
             self._decided(cap, (member,))
             found = self.entries.actual.get(four_tuple)
@@ -380,10 +378,6 @@ class Planner:
             cap.throttle = cap.wanted
             self.classes.want(cap.minor, cap.spec)
 
-    def _fit(self, cap: LiveCap) -> None:
-        if cap.make_room():
-            self.classes.want(cap.minor, cap.spec)
-
     def _leave(self, member: Member, now: float) -> None:
         """Take a subflow out of its cap; its entry stays."""
         self._rest(member, rests=False)
@@ -404,7 +398,8 @@ class Planner:
         if cap.interim.pop(four_tuple, None) is not None:
             self.classes.want(cap.minor, cap.spec)
         self._settle(cap)
-        self._fit(cap)
+        if cap.make_room():
+            self.classes.want(cap.minor, cap.spec)
 
     def _hold(self, member: Member, cap: LiveCap) -> None:
         member.held_by = cap

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets
-from mptcp_throttler.shaping.birth import held
+from mptcp_throttler.shaping.birth import unsent
 from mptcp_throttler.shaping.cap import Level, LiveCap
 from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
 from mptcp_throttler.shaping.onset.rate_transition import (
@@ -389,7 +389,7 @@ class DownloadOnsets:
         return changes
 
     def _held(self, four_tuple: FourTuple, rate: int) -> SocketLimit:
-        return held(rate) if four_tuple in self._short else SocketLimit(rate)
+        return SocketLimit(rate, unsent(rate) if four_tuple in self._short else None)
 
     def _end_of_short(self) -> None:
         due = list(takewhile(lambda each: self._short[each] <= self._now, islice(self._short, MAX_MOVED)))
