@@ -18,7 +18,7 @@ from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.cli import main
 from mptcp_throttler.policy.budget import Grant
-from mptcp_throttler.shaping.birth import AS_USUAL
+from mptcp_throttler.shaping.initial_options import AS_USUAL
 from mptcp_throttler.storage import GRANTS, Ledger, change_grants, read_grants
 
 CLIENT = "10.1.0.1"

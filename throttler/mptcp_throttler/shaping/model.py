@@ -109,7 +109,7 @@ NO_LIMIT = SocketLimit()
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class InitialOptions:
     """Settings of a subflow's socket from its acceptance on; None leaves the kernel's value."""
 
     not_sent: int | None = None

@@ -57,8 +57,8 @@ class Planner:
         self._rules: dict[str, Rule] = {}
         self._now = 0.0
         self.soft_caps = False  # whether an object that runs soft onsets is attached
-        self.birth_classes: Collection[int] = ()  # handles of the classes into which sockets are accepted
-        self.births_rest = False
+        self.initial_classes: Collection[int] = ()  # handles of the classes into which sockets are accepted
+        self.joins_rest = False
         """Whether some joins rest, or did since the start, from their acceptance on: those without a cap must be
         woken."""
         self.told: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, there: None
@@ -315,7 +315,7 @@ class Planner:
             member.cap = cap
             cap.users[four_tuple] = member
             if young:
-                member.in_class |= self.class_of(scope) in self.birth_classes
+                member.in_class |= self.class_of(scope) in self.initial_classes
                 member.young = before is None and self._begins_softly(throttle)
             if len(cap.users) > 1:
                 self._shared[cap.minor] = cap
@@ -336,7 +336,7 @@ class Planner:
         """Take a subflow out of its cap, and let it rest if its verdict says so. If its socket sends to the class of
         the cap, give it an entry for the default class."""
         four_tuple, rests = verdict.four_tuple, verdict.rests and self.soft_caps
-        if self.births_rest and four_tuple in young:
+        if self.joins_rest and four_tuple in young:
             self._mark_moved((four_tuple,))
         member = self.members.get(four_tuple)
         if member is not None and member.token is None:
