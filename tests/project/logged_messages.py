@@ -29,10 +29,8 @@ SAYING: Final = {"journal.say", "say", "self._say"}
 """Functions that take text and priority. ``log.log`` and ``syslog.syslog`` take them in the other order."""
 REFUSALS: Final = {
     "AlreadyRunning",
-    "GrantsError",
     "InterfaceDownError",
     "KernelError",
-    "LedgerError",
     "PlanError",
     "ShimError",
     "Unusable",

@@ -30,7 +30,7 @@ def test_messages_of_each_daemon_are_collected() -> None:
         "the keeper of the path manager is gone, without which a kill costs joins",  # from a list
         "no address of parent …: …",  # from a local name
         "…: …; the previous names stay in use",  # from a callback
-        "ledger … is no regular file; remove it",  # from an exception
+        "… is no regular file; remove it",  # from an exception
     ):
         assert text in known
 

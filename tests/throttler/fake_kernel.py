@@ -29,7 +29,7 @@ from mptcp_throttler.mptcp.model import (
 )
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.policy.values import Network
-from mptcp_throttler.shaping.model import Birth, ClassCounters, SocketLimit
+from mptcp_throttler.shaping.model import ClassCounters, InitialOptions, SocketLimit
 
 PROXY = ip_address("10.77.0.1").packed
 T = TypeVar("T")
@@ -130,14 +130,14 @@ class FakePacing(SocketPacing):
 
     def __init__(self, sockets: FakeSockets) -> None:
         self.limits: dict[int, SocketLimit] = {}
-        self.births: dict[Network, Birth] = {}
+        self.births: dict[Network, InitialOptions] = {}
         self.problems: list[str] = []
         """The problems that the next comparison finds."""
         self.closed = False
         self.has_buffers = True
         self._sockets = sockets
 
-    def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
+    def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> bool:
         for network, birth in changes.items():
             if birth is None:
                 self.births.pop(network, None)

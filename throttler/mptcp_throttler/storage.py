@@ -14,24 +14,21 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from mptcp_common.reasons import reason
-from mptcp_common.trust import distrust
+from mptcp_common.kernel_error import KernelError
+from mptcp_throttler.kernel.state_file import open_lock, read_state, state_directory, write_state
 from mptcp_throttler.policy.budget import Account, Grant, Usage
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 GRANTS = "grants.json"  # file name of the grants, in the ledger's directory
-_MOST_GRANTS = 10_000
+_MAX_GRANTS = 10_000
 _LATEST = 1 << 33  # seconds since the epoch: beyond, some calendars have no dates
 _WAIT_SECONDS = 5.0
-_OWNER_ALONE = 0o600
-_DIRECTORY_MODE = 0o700
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS used (
     rule TEXT, client TEXT, start INTEGER, octets INTEGER NOT NULL, PRIMARY KEY (rule, client, start)
@@ -47,26 +44,21 @@ _ADD = (
 )
 
 
-class LedgerError(Exception):
-    """The database cannot be used: the text says which and why."""
-
-
-class GrantsError(Exception):
-    """The file cannot be used: the text says which and why."""
-
-
 class Ledger:
-    """The database at *path*. All calls raise LedgerError, and must come from the thread that opened it."""
+    """The database at *path*. All calls raise KernelError, and must come from the thread that opened it."""
 
     def __init__(self, path: Path, create: bool = True) -> None:
         self._path = path
         self._version = -1
         with self._errors():
-            if create:
-                _make(path)
-            elif not path.exists():
-                raise LedgerError(f"{path}: there is no ledger yet; a throttler whose policy has budgets makes it")
-            _check(path)
+            if not create and not path.exists():
+                raise KernelError(f"{path}: there is no ledger yet; a throttler whose policy has budgets creates it")
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(open_lock(path))
+            # SQLite creates -wal and -shm with the mode of the database, but does not change existing ones.
+            for suffix in ("", "-wal", "-shm"):
+                with suppress(FileNotFoundError):
+                    path.with_name(path.name + suffix).chmod(0o600)
             self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS)
             if create:
                 self._database.execute("PRAGMA journal_mode = WAL")
@@ -138,75 +130,30 @@ class Ledger:
             yield
         except (sqlite3.Error, OSError) as error:
             why = error.strerror if isinstance(error, OSError) else None
-            raise LedgerError(f"ledger {self._path}: {why or error}") from error
-
-
-def _check(path: Path) -> None:
-    """Check that no other user can have written the database. Raises LedgerError, OSError."""
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
-        raise LedgerError(f"ledger {path} is no regular file; remove it")
-    if found.st_nlink > 1:
-        raise LedgerError(f"ledger {path} has a second name in the file system; remove it")
-    for each, what in ((path.parent.stat(), path.parent), (found, path)):
-        if why := distrust(each):
-            raise LedgerError(f"ledger: {what} {why}")
-
-
-def _make(path: Path) -> None:
-    """Make the file and its directory if they are missing; let only the owner read the file. SQLite creates -wal and
-    -shm with the mode of the database, but does not change existing ones."""
-    path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):
-        _check(path)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWNER_ALONE))
-    for each in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
-        with suppress(FileNotFoundError):
-            if stat.S_IMODE(each.stat().st_mode) & ~_OWNER_ALONE:
-                each.chmod(_OWNER_ALONE)
+            raise KernelError(f"ledger {self._path}: {why or error}") from error
 
 
 def read_grants(path: Path) -> tuple[Grant, ...]:
-    """Return the grants in *path*, none if it is missing. Raises GrantsError."""
+    """Return the grants in *path*, none if it is missing. Raises KernelError."""
+    text = read_state(path)
+    if text is None:
+        return ()
     try:
-        with path.open("rb") as file:
-            if why := distrust(os.fstat(file.fileno())):
-                raise GrantsError(f"grants: {path} {why}")
-            grants = msgspec.json.decode(file.read(), type=tuple[Grant, ...])
+        grants = msgspec.json.decode(text, type=tuple[Grant, ...])
         for each in grants:
             if not 0 <= each.since <= each.until <= _LATEST:
                 raise ValueError(f"{each.since} to {each.until} is no time")
             if not each.budget:
                 _ = each.network
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise GrantsError(f"grants: {path}: {reason(error)}") from error
     except (msgspec.MsgspecError, ValueError) as error:
-        raise GrantsError(f"grants: {path}: {error}; remove it, and grant anew") from error
+        raise KernelError(f"grants: {path}: {error}; remove it, and grant again") from error
     return grants
 
 
 def change_grants(path: Path, edit: Callable[[Sequence[Grant]], Sequence[Grant]]) -> None:
-    """Replace the grants in *path* by what *edit* returns, atomically. Raises GrantsError."""
-    try:
-        path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(directory, fcntl.LOCK_EX)  # excludes a concurrent command
-            grants = edit(read_grants(path))[-_MOST_GRANTS:]
-            fresh = path.with_name(f".{path.name}.new")
-            fresh.unlink(missing_ok=True)
-            file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ALONE)
-            with open(file, "wb") as opened:
-                opened.write(msgspec.json.encode(grants))
-                owner = os.fstat(directory)
-                if os.geteuid() == 0:
-                    os.fchown(file, owner.st_uid, owner.st_gid)  # to the daemon's user, who must read it
-                opened.flush()
-                os.fsync(file)
-            fresh.rename(path)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise GrantsError(f"grants: {path}: {reason(error)}") from error
+    """Replace the grants in *path* by what *edit* returns, atomically. Raises KernelError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with state_directory(path.parent) as directory:
+        fcntl.flock(directory, fcntl.LOCK_EX)  # excludes a concurrent command
+        grants = edit(read_grants(path))[-_MAX_GRANTS:]
+        write_state(path, msgspec.json.encode(grants).decode())

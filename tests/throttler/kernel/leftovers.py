@@ -19,12 +19,18 @@ def assert_nothing_left(before: State, state: Callable[[], State], *, keeper: bo
 
     With *keeper*, remaining connections still need the keeper, and the test does not wait for its end.
     """
-    assert_same(without(before, *KEEPERS), without(state(), *KEEPERS))
-    if keeper:
-        return
-    with suppress(TestbedError):
-        wait_until(lambda: not differences(before, state()), "the keeper has gone")
-    assert_same(before, state())
+    after = state()
+    assert_same(without(before, *KEEPERS), without(after, *KEEPERS))
+
+    def is_same() -> bool:
+        nonlocal after
+        after = state()
+        return not differences(before, after)
+
+    if not keeper and differences(before, after):
+        with suppress(TestbedError):
+            wait_until(is_same, "the keeper has gone")
+        assert_same(before, after)
 
 
 def assert_same(before: Mapping[str, str], after: Mapping[str, str]) -> None:

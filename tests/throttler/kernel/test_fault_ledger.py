@@ -44,8 +44,9 @@ AMOUNT, PIECE = 300_000, 10_000
 PROGRAM = """
 import subprocess, sys
 from pathlib import Path
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.policy.budget import Account, Usage
-from mptcp_throttler.storage import Ledger, LedgerError
+from mptcp_throttler.storage import Ledger
 
 directory = Path(sys.argv[1])
 ledger = Ledger(directory / "ledger.sqlite")
@@ -56,7 +57,7 @@ usage = Usage(added={account: 1000}, counters=counters, closed=frozenset())
 def write():
     try:
         ledger.write("boot", usage)
-    except LedgerError as error:
+    except KernelError as error:
         print(error)
     print(ledger.used([("rule", 0)])[account])
 
@@ -76,7 +77,7 @@ subprocess.run(["mount", "-o", "remount,ro", directory], check=True)
 try:
     ledger = Ledger(directory / "ledger.sqlite")
     write()
-except LedgerError as error:
+except KernelError as error:
     print(error)
 """
 

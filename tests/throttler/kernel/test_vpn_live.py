@@ -8,7 +8,6 @@ content is compared.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -79,11 +78,6 @@ class Site(ThrottledSite):
 
     def received_by_both(self) -> int:
         return self.received("eth0") + self.received("wlan0")
-
-    def used(self) -> int:
-        """Return the bytes that the budgets of both paths have counted."""
-        argv = [self.node.program("mptcp-throttler"), "quota", "show", "--json", "--config", str(self.config)]
-        return sum(each["used"] for each in json.loads(self.node.run(argv).stdout))
 
 
 def _size(path: Path) -> int:

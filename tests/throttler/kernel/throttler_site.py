@@ -23,6 +23,7 @@ from mptcp_lab.testbed.services import (
     program,
     start_throttler,
     throttler_mounts,
+    wait_until,
     write_throttler_config,
 )
 from mptcp_lab.testbed.system_state import State, differences, kernel_state, whole_state
@@ -229,10 +230,7 @@ def both_subflows_known(path: Path) -> bool:
 
 def until(holds: Callable[[], object], timeout: float = 60) -> None:
     """Wait until *holds*. It must hold within *timeout* seconds."""
-    deadline = time.monotonic() + timeout
-    while not holds():
-        assert time.monotonic() < deadline, "did not come true"
-        time.sleep(0.02)
+    wait_until(lambda: bool(holds()), "the condition holds", timeout=timeout)
 
 
 def clients(entries: dict[str, str]) -> list[str]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -106,6 +108,11 @@ class ThrottledSite:
         """
         client.kill()
         self.testbed["client"].run(["ss", "-tK"])
+
+    def used(self) -> int:
+        """Return the bytes in the testbed's ledger. Asking ``quota`` again and again would load the machine."""
+        with closing(sqlite3.connect(self.testbed.directory / "ledger.sqlite")) as ledger:
+            return sum(octets for (octets,) in ledger.execute("SELECT octets FROM used"))
 
     def stop_cleanly(self, throttler: Throttler, *, keeper: bool = False) -> None:
         """Stop *throttler* as systemd would. It must exit with status 0 and leave nothing.

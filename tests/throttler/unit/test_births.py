@@ -21,8 +21,15 @@ from mptcp_throttler.policy.conditions import PathMatch
 from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.policy.verdict import ScopeKey
-from mptcp_throttler.shaping.birth import AS_USUAL, REST_AT_ONCE, UNANTICIPATED, births, of_clients, under_cap
-from mptcp_throttler.shaping.model import Birth
+from mptcp_throttler.shaping.initial_options import (
+    AS_USUAL,
+    REST_AT_ONCE,
+    UNANTICIPATED,
+    initial_options,
+    of_clients,
+    under_cap,
+)
+from mptcp_throttler.shaping.model import InitialOptions
 
 ETHERNET, WIFI = ip_network("10.77.1.0/24"), ip_network("10.77.2.0/24")
 PATHS = (a_path("ethernet", clients=(ETHERNET,)), a_path("wifi", clients=(WIFI,)))
@@ -35,9 +42,9 @@ def policy(*rules: Rule, paths: tuple[PathMatch, ...] = PATHS, dry_run: bool = F
     return a_policy(paths, rules, ZoneInfo("UTC"), dry_run)
 
 
-def births_for(*rules: Rule, **others: object) -> Mapping[Network, Birth]:
+def births_for(*rules: Rule, **others: object) -> Mapping[Network, InitialOptions]:
     changed_policy = replace(policy(*rules), **others)
-    return births(changed_policy, [True] * len(rules), {ScopeKey("cap", Share.PATH): CLASS}.get)
+    return initial_options(changed_policy, [True] * len(rules), {ScopeKey("cap", Share.PATH): CLASS}.get)
 
 
 def test_only_sockets_of_a_capped_prefix_begin_with_small_limits() -> None:
@@ -58,10 +65,10 @@ def test_rule_without_paths_applies_to_all_paths() -> None:
 
 
 def test_without_a_download_cap_no_initial_limit_is_set() -> None:
-    assert births(policy(RULE, dry_run=True).applied, [], lambda scope: None) == {}
+    assert initial_options(policy(RULE, dry_run=True).applied, [], lambda scope: None) == {}
     assert births_for(replace(RULE, direction=frozenset({Direction.UP}))) == {}
     assert births_for(replace(RULE, throttle=None), RULE) == {}
-    assert births(policy(RULE), [False], lambda scope: None) == {}
+    assert initial_options(policy(RULE), [False], lambda scope: None) == {}
 
 
 def test_only_the_bound_on_unsent_bytes_is_set_without_anticipation() -> None:
@@ -91,7 +98,7 @@ def test_exempt_prefix_within_a_capped_one_begins_as_usual() -> None:
 def test_cap_that_lands_at_once_sets_only_the_class() -> None:
     """Defect: sockets kept the small limit for life, even if their client had a single path and was released."""
     at_once = replace(RULE, throttle=replace(CAP, landing=Onset.IMMEDIATE))
-    assert births_for(at_once) == {ETHERNET: Birth(class_id=CLASS), WIFI: AS_USUAL}
+    assert births_for(at_once) == {ETHERNET: InitialOptions(class_id=CLASS), WIFI: AS_USUAL}
     assert births_for(replace(at_once, throttle=replace(CAP, landing=Onset.IMMEDIATE, share=Share.CLIENT))) == {}
     assert births_for(at_once, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: AS_USUAL}
 
@@ -158,7 +165,7 @@ def test_births_of_many_rules_are_computed_as_fast_as_those_of_one() -> None:
 
     def seconds(*rules: Rule) -> float:
         began = time.process_time()
-        assert len(births(policy(*rules, paths=paths), [True] * len(rules), lambda _: CLASS)) == 10_000
+        assert len(initial_options(policy(*rules, paths=paths), [True] * len(rules), lambda _: CLASS)) == 10_000
         return time.process_time() - began
 
     # Before, this took 100 times as long. Now it takes twice as long.
@@ -186,7 +193,7 @@ PREFIXES = st.one_of(
 CLIENTS = st.lists(PREFIXES, min_size=1, max_size=4).map(tuple)
 
 
-def lookup(given_births: Mapping[Network, Birth], address: IPv4Address | IPv6Address) -> Birth:
+def lookup(given_births: Mapping[Network, InitialOptions], address: IPv4Address | IPv6Address) -> InitialOptions:
     """Return the map's entry for *address*: the one with the longest prefix, as the kernel looks it up."""
     packed = mapped(address.packed) if address.version == 4 else address.packed
     number, longest = int.from_bytes(packed, "big"), (-1, AS_USUAL)

@@ -21,7 +21,7 @@ def scene_of(*, into_class: bool = True) -> Scene:
     scene = Scene(rule())
     handle = scene.planner.class_of(CAP)
     assert handle is not None
-    scene.planner.birth_classes = {handle} if into_class else ()
+    scene.planner.initial_classes = {handle} if into_class else ()
     scene.tcp[subflow(1)] = IDLE._replace(unacked=100)
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, {subflow(1)})
     return scene

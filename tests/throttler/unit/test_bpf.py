@@ -11,7 +11,7 @@ from mptcp_common.bpf import Map
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import bpf
 from mptcp_throttler.kernel.bpf import UNLIMITED, Bpf, ProgramConstants, _value
-from mptcp_throttler.shaping.birth import LARGE_BOUND
+from mptcp_throttler.shaping.initial_options import LARGE_BOUND
 from mptcp_throttler.shaping.model import SocketLimit
 
 MOST = 8 << 20

@@ -33,7 +33,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.stages.budget import LOOK_SECONDS, BudgetStage
 from mptcp_throttler.stages.stage import Samples
-from mptcp_throttler.storage import BOOT_ID, Ledger, LedgerError
+from mptcp_throttler.storage import BOOT_ID, Ledger
 
 FT = FourTuple(b"\x0a\x4d\x08\x02", 3128, bytes((10, 77, 1, 2)), 40000)
 BOOT = BOOT_ID.read_text().strip()
@@ -272,7 +272,7 @@ def test_failed_write_is_repeated_without_loss_or_double_count(
 
         def failing(ledger: Ledger, boot: str, usage: Usage) -> None:
             if failures.pop(0):
-                raise LedgerError("disk full")
+                raise KernelError("disk full")
             write(ledger, boot, usage)
 
         monkeypatch.setattr(Ledger, "write", failing)
@@ -294,7 +294,7 @@ def test_policy_with_a_budget_is_refused_while_writing_fails(path: Path, monkeyp
 
     async def play(host: Host) -> None:
         def failing(ledger: Ledger, boot: str, usage: Usage) -> None:
-            raise LedgerError("disk full")
+            raise KernelError("disk full")
 
         monkeypatch.setattr(Ledger, "write", failing)
         host.acked = 1000
@@ -456,11 +456,11 @@ def test_only_the_owner_can_read_the_ledger(path: Path) -> None:
 def test_file_that_is_no_database_is_reported(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("no database, long enough to be looked at" * 40)
-    with pytest.raises(LedgerError, match="file is not a database"):
+    with pytest.raises(KernelError, match="file is not a database"):
         Ledger(path)
     with pytest.raises(KernelError, match="file is not a database"):
         asyncio.run(Host(path).start())
-    with pytest.raises(LedgerError, match="there is no ledger yet"):
+    with pytest.raises(KernelError, match="there is no ledger yet"):
         Ledger(path.with_name("none"), create=False)
 
 

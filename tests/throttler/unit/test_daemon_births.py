@@ -20,8 +20,8 @@ from mptcp_throttler.policy.anticipation import KEPT_SECONDS
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import engine
 from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE
-from mptcp_throttler.shaping.birth import UNANTICIPATED, held, under_cap
-from mptcp_throttler.shaping.model import Birth, Target
+from mptcp_throttler.shaping.initial_options import UNANTICIPATED, under_cap
+from mptcp_throttler.shaping.model import InitialOptions, SocketLimit, Target
 
 A, B = "10.1.0.1", "10.2.0.1"
 CLASS = 0x4D500010
@@ -164,7 +164,7 @@ def connect_between_changes(scene: Scene, seen: list[dict[FourTuple, Target]]) -
         report_event(scene, KernelEventKind.CREATED, 1, LATE)
         seen.append(dict(scene.kernel.netfilter.entries))
 
-    def noted(changes: Mapping[Network, Birth | None]) -> bool:
+    def noted(changes: Mapping[Network, InitialOptions | None]) -> bool:
         if len(changes) == BIRTHS_AT_ONCE and not seen:
             asyncio.get_running_loop().call_soon(begin)
         return set_births(changes)
@@ -181,7 +181,9 @@ async def test_connection_that_begins_during_a_change_of_births_is_capped(tmp_pa
         await scene.reload(MANY_CAPPED)
         known = four_tuple(LATE)
         await until(lambda: kernel.netfilter.entries.get(known) == Target(0x11, 0x10000))
-        await until(lambda: kernel.pacing.limits.get(kernel.sockets.by_four_tuple[known].cookie) == held(5_000_000))
+        await until(
+            lambda: kernel.pacing.limits.get(kernel.sockets.by_four_tuple[known].cookie) == SocketLimit(5_000_000, 625)
+        )
 
 
 @scenario
@@ -191,7 +193,7 @@ async def test_class_is_made_before_all_of_its_births_are_set(tmp_path: Path) ->
         pacing, classes = scene.kernel.pacing, scene.kernel.traffic_control.classes
         set_births, class_exists = pacing.set_births, list[bool]()
 
-        def noted(changes: Mapping[Network, Birth | None]) -> bool:
+        def noted(changes: Mapping[Network, InitialOptions | None]) -> bool:
             class_exists.append(any(birth and (birth.class_id or 0) & 0xFFFF in classes for birth in changes.values()))
             return set_births(changes)
 

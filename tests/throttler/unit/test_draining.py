@@ -12,8 +12,7 @@ from test_transitions import Scene
 from mptcp_throttler.mptcp.model import TcpInfo
 from mptcp_throttler.policy.model import Onset, Share
 from mptcp_throttler.shaping import plan
-from mptcp_throttler.shaping.birth import held
-from mptcp_throttler.shaping.model import NO_LIMIT
+from mptcp_throttler.shaping.model import NO_LIMIT, SocketLimit
 from mptcp_throttler.shaping.plan import CONNECTION_IDLE_SECONDS, DRAIN_SECONDS
 
 BUSY = IDLE._replace(unacked=1)
@@ -32,7 +31,7 @@ def scene_with_ended_subflow(tcp: TcpInfo) -> Scene:
 
 def test_ended_subflow_keeps_its_limit_and_entry() -> None:
     scene = scene_with_ended_subflow(BUSY)
-    assert scene.limits == {1: held(5_000_000)}
+    assert scene.limits == {1: SocketLimit(5_000_000, 625)}
     assert set(scene.planner.entries.desired) == {subflow(1)}
 
 

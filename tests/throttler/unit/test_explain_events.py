@@ -147,7 +147,7 @@ def test_explain_refuses_other_words(capsys: pytest.CaptureFixture[str], which: 
 def test_explain_reports_that_no_connection_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with answering(tmp_path / "s", lambda request: {**HEAD, "time_zone": "UTC", "connections": []}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
-    assert capsys.readouterr().out.startswith("no such connection by Multipath TCP is open; the throttler neither")
+    assert capsys.readouterr().out.startswith("no such Multipath TCP connection is open; the throttler neither")
     with answering(tmp_path / "s", lambda request: {"schema": 2, "error": "one clear line"}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
     assert capsys.readouterr().err == "mptcp-throttler: one clear line\n"
@@ -234,7 +234,7 @@ def test_follow_prints_each_event_once_and_reports_gaps(tmp_path: Path) -> None:
     assert numbers == [*range(1, 8), *range(21, 31), 1, 2]
     assert err.splitlines() == [
         "note: 13 events are missing: the daemon keeps only the latest ones",
-        "note: the daemon was started anew; its events begin here",
+        "note: the daemon was restarted; its events begin here",
     ]
     times = [at for at, _ in requests]
     assert len(times) < 15 + (times[-1] - times[0]), "the command asks once a second"
@@ -268,7 +268,7 @@ def test_follow_continues_after_a_restart_of_the_daemon(
     assert [int(line.rpartition(" ")[2]) for line in out.splitlines()[1:]] == [*range(1, 6), *range(1, 9)]
     assert err.splitlines() == [
         f"note: no daemon answers at {path}; is it running? Waiting for it",
-        "note: the daemon was started anew; its events begin here",
+        "note: the daemon was restarted; its events begin here",
     ]
 
 

@@ -15,10 +15,11 @@ from fake_kernel import FakeKernel
 from test_daemon import CAPPED, PATHS, Scene, running, scenario, until
 
 from mptcp_common.exit_status import DONE, FAILED
+from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.cli import main
 from mptcp_throttler.policy.budget import Grant
-from mptcp_throttler.shaping.birth import AS_USUAL
-from mptcp_throttler.storage import GRANTS, GrantsError, Ledger, change_grants, read_grants
+from mptcp_throttler.shaping.initial_options import AS_USUAL
+from mptcp_throttler.storage import GRANTS, Ledger, change_grants, read_grants
 
 CLIENT = "10.1.0.1"
 BUDGET = PATHS + (
@@ -141,5 +142,5 @@ def test_grants_file_writable_by_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / GRANTS
     change_grants(path, lambda _: [Grant(CLIENT, 0, 1)])
     path.chmod(0o666)
-    with pytest.raises(GrantsError):
+    with pytest.raises(KernelError):
         read_grants(path)

@@ -84,6 +84,7 @@ def test_python_iptables_is_loaded_with_its_adapter_only() -> None:
     assert "setuptools" not in modules
 
 
+@pytest.mark.nightly
 def test_libraries_that_are_already_loaded_are_not_changed() -> None:
     pytest.importorskip("distutils", reason="Python has it up to 3.11")
     complete = "import distutils, pyroute2, scapy.data\nbefore = pyroute2.NDB\n"

@@ -21,8 +21,8 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import pacing as pacing_module
 from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE, SocketLimiter
-from mptcp_throttler.shaping.birth import AS_USUAL, UNANTICIPATED, under_cap
-from mptcp_throttler.shaping.model import Birth, Ownership
+from mptcp_throttler.shaping.initial_options import AS_USUAL, UNANTICIPATED, under_cap
+from mptcp_throttler.shaping.model import InitialOptions, Ownership
 from mptcp_throttler.shaping.plan import Planner
 
 CLASS, OTHER_CLASS = 0x4D500010, 0x4D500011
@@ -38,7 +38,7 @@ def client(number: int) -> Network:
     return ip_network((address(number), 32))
 
 
-def prefixes(count: int, birth: Birth = CAPPED) -> dict[Network, Birth]:
+def prefixes(count: int, birth: InitialOptions = CAPPED) -> dict[Network, InitialOptions]:
     """Return births of *count* prefixes. With each call they are equal, but not identical, as after a reload."""
     return {ip_network(((172 << 24) + number * 256, 24)): birth for number in range(count)}
 
@@ -50,16 +50,16 @@ class CountingPacing(FakePacing):
 
     def __init__(self) -> None:
         super().__init__(FakeSockets())
-        self.calls: list[Mapping[Network, Birth | None]] = []
+        self.calls: list[Mapping[Network, InitialOptions | None]] = []
 
-    def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
+    def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> bool:
         self.calls.append(changes)
         super().set_births(changes)
         if self.refusal:
             raise KernelError(self.refusal)
         return self.supports_births
 
-    def take_calls(self) -> list[Mapping[Network, Birth | None]]:
+    def take_calls(self) -> list[Mapping[Network, InitialOptions | None]]:
         calls, self.calls = self.calls, []
         return calls
 
@@ -102,7 +102,7 @@ def test_unchanged_births_are_not_written_again(scene: Scene) -> None:
         await scene.paced.set_births(changed)
         removed = [*prefixes(300)][-1]
         assert scene.kernel.take_calls() == [prefixes(1, OTHER) | {removed: None}]
-        assert set(scene.planner.birth_classes) == {CLASS, OTHER_CLASS}
+        assert set(scene.planner.initial_classes) == {CLASS, OTHER_CLASS}
 
     asyncio.run(reload())
 
@@ -161,13 +161,13 @@ def test_birth_from_the_policy_returns_when_a_client_is_forgotten(scene: Scene) 
 def test_classes_of_old_and_new_births_are_known_during_a_change(scene: Scene) -> None:
     async def reload() -> None:
         await scene.paced.set_births(prefixes(BIRTHS_AT_ONCE))
-        assert set(scene.planner.birth_classes) == {CLASS}
+        assert set(scene.planner.initial_classes) == {CLASS}
         setting = asyncio.create_task(scene.paced.set_births(prefixes(2 * BIRTHS_AT_ONCE, OTHER)))
         await asyncio.sleep(0)
         assert not setting.done()
-        assert set(scene.planner.birth_classes) == {CLASS, OTHER_CLASS}
+        assert set(scene.planner.initial_classes) == {CLASS, OTHER_CLASS}
         await setting
-        assert set(scene.planner.birth_classes) == {OTHER_CLASS}
+        assert set(scene.planner.initial_classes) == {OTHER_CLASS}
 
     asyncio.run(reload())
 
@@ -178,9 +178,9 @@ def test_no_class_counts_if_the_kernel_cannot_set_births(scene: Scene) -> None:
         for count in (1, 2 * BIRTHS_AT_ONCE):
             setting = asyncio.create_task(scene.paced.set_births(prefixes(count)))
             await asyncio.sleep(0)
-            assert not scene.planner.birth_classes
+            assert not scene.planner.initial_classes
             await setting
-            assert not scene.planner.birth_classes
+            assert not scene.planner.initial_classes
 
     asyncio.run(reload())
 
@@ -193,12 +193,12 @@ def test_refused_births_are_logged_once_and_written_again_later(scene: Scene, ca
             await scene.paced.set_births(prefixes(1))
         assert len(scene.kernel.take_calls()) > 2
         assert caplog.messages == ["the BPF map is full"]
-        assert not scene.planner.birth_classes
+        assert not scene.planner.initial_classes
         scene.kernel.refusal = ""
         await scene.paced.set_births(prefixes(1))
         tried_again = {network for changes in scene.kernel.take_calls() for network in changes}
         assert tried_again == {*prefixes(1), *map(client, range(CLIENTS))}
-        assert set(scene.planner.birth_classes) == {CLASS}
+        assert set(scene.planner.initial_classes) == {CLASS}
         await scene.paced.set_births(prefixes(1))
         assert scene.kernel.take_calls() == []
 
@@ -234,15 +234,15 @@ STEPS = st.lists(
 @settings(max_examples=examples(400), deadline=None)
 @given(STEPS)
 def test_last_birth_of_each_network_holds_after_concurrent_changes(
-    steps: list[dict[Network, Birth] | dict[int, bool] | None],
+    steps: list[dict[Network, InitialOptions] | dict[int, bool] | None],
 ) -> None:
     """The steps are new births, changes of single clients, and turns of the loop."""
 
     async def run() -> None:
         scene = Scene()
         await scene.begin()
-        births: dict[Network, Birth] = {}
-        single: dict[Network, Birth] = {}
+        births: dict[Network, InitialOptions] = {}
+        single: dict[Network, InitialOptions] = {}
         tasks = []
         for step in steps:
             if step is None:
@@ -255,13 +255,13 @@ def test_last_birth_of_each_network_holds_after_concurrent_changes(
                         single[client(number)] = UNANTICIPATED
                 scene.paced.set_clients({address(number): is_single for number, is_single in clients.items()})
             else:
-                births = cast(dict[Network, Birth], step)
+                births = cast(dict[Network, InitialOptions], step)
                 tasks.append(asyncio.create_task(scene.paced.set_births(births)))
                 await asyncio.sleep(0)
         await asyncio.gather(*tasks)
         assert scene.kernel.births == ({**births, **single} if births else {})
         classes = {birth.class_id for birth in births.values()} - {None}
-        assert set(scene.planner.birth_classes) == classes
+        assert set(scene.planner.initial_classes) == classes
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pacing_module, "BIRTHS_AT_ONCE", 1)

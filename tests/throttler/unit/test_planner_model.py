@@ -150,7 +150,7 @@ class History(RuleBasedStateMachine):
                 self.planner.prepare_path_classes(self.now)
             scopes = [ScopeKey(each, Share.PATH, None, self.direction) for each in RULES]
             handles = [self.planner.class_of(scope) for scope in scopes]
-            self.planner.birth_classes = {each for each in handles if each is not None}
+            self.planner.initial_classes = {each for each in handles if each is not None}
 
     # Actions of clients
 

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
-import sys
 import time
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+import mptcp_proxy.cli
 from mptcp_throttler.cli import main
 from mptcp_throttler.policy.budget import Account, Usage, period
 from mptcp_throttler.policy.load import load_policy
@@ -29,16 +32,6 @@ HEAD, CLIENT = (block for _, block in BLOCK.findall(INTRODUCTION))
 NEEDED: Final = {"mptcp-proxy": "squid", "promtool": "promtool"}
 """Programs that the commands need."""
 PROGRAMS: Final = {
-    "mptcp-throttler": f"""
-command=$1; shift
-case $command in check) set -- --policy HERE/etc/mptcp-throttler/policy.yaml ;; esac
-exec {sys.executable} -c 'import sys; from mptcp_throttler.cli import main; sys.exit(main())' \\
-    $command --config HERE/throttler.yaml "$@"
-""",
-    "mptcp-proxy": f"""
-exec {sys.executable} -c 'import sys; from mptcp_proxy.cli import main; sys.exit(main())' "$@" \\
-    --config HERE/etc/mptcp-proxy/squid.conf
-""",
     "sudo": 'exec "$@"',
     "systemctl": 'echo "$@" >>HERE/systemctl',
     "sudoedit": "[ -f $1 ]",
@@ -47,6 +40,8 @@ exec {sys.executable} -c 'import sys; from mptcp_proxy.cli import main; sys.exit
     "nft": "",  # has a test of its own
 }
 """Scripts that replace commands. HERE is the root directory of the host."""
+OURS: Final = re.compile(r"(?:sudo )?(mptcp-throttler|mptcp-proxy) ([^|&;<>$`*?]+?)(?: \| (.*))?")
+"""A command of ours alone, or with a filter of its output."""
 
 
 class Host:
@@ -95,15 +90,35 @@ class Host:
         for program, needed in NEEDED.items():
             if program in command and shutil.which(needed) is None:
                 pytest.skip(f"NOT TESTED: {needed} is not installed")
+        printed = None
+        if ours := OURS.fullmatch(command):
+            printed = self.run_here(ours[1], shlex.split(self.below_root(ours[2])), directory)
+            if ours[3] is None:
+                return printed.rstrip("\n")
+            command = ours[3]
         # This group exists only if Prometheus is installed.
         text = f"set -eo pipefail\n{self.below_root(command.replace('-g prometheus ', ''))}"
         path = f"{self.root}/bin:{os.environ['PATH']}"
         ended = subprocess.run(
-            ["bash", "-c", text], cwd=directory, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
+            ["bash", "-c", text], cwd=directory, env={**os.environ, "PATH": path}, input=printed,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert ended.returncode == 0, f"{command}: {ended.stdout}"
         return ended.stdout.rstrip("\n")
+
+    def run_here(self, name: str, rest: list[str], directory: Path) -> str:
+        """Run *name* on this host, in this process: an interpreter takes a second to import the modules."""
+        output = io.StringIO()
+        with chdir(directory), redirect_stdout(output), redirect_stderr(output):
+            if name == "mptcp-proxy":
+                status = mptcp_proxy.cli.main([*rest, "--config", str(self.root / "etc/mptcp-proxy/squid.conf")])
+            else:
+                policy = self.root / "etc/mptcp-throttler/policy.yaml"
+                checked = ["--policy", str(policy)] if rest[0] == "check" else []
+                config = str(self.root / "throttler.yaml")
+                status = main([rest[0], "--config", config, *(checked or rest[1:])])
+        assert status == 0, f"{name} {rest}: {output.getvalue()}"
+        return output.getvalue()
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

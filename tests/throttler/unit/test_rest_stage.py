@@ -10,7 +10,7 @@ from sampling import MBIT, Flow, capped, connection_of, free, observed, sampled
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.shaping.birth import REST_AT_ONCE
+from mptcp_throttler.shaping.initial_options import REST_AT_ONCE
 from mptcp_throttler.stages.resting import (
     FIRST_REST,
     RATIO,

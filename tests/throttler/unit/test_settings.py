@@ -194,12 +194,12 @@ BROKEN = {
         'gso_max_size: "off" is not a size; write a number and one of B, KB, MB, KiB, MiB (e.g. "15 KB"); '
         "or write auto or keep",
     ),
-    "no time": ("verify_interval: 0", "verify_interval: 0 is out of range; 1 to 3600 seconds is allowed"),
+    "no time": ("verify_interval: 0", "verify_interval: 0 is out of range; 1 to 3600 seconds are allowed"),
     "time with a unit": (
         "verify_interval: 30s",
         'verify_interval: "30s" is not a number of seconds; 1 to 3600 is allowed',
     ),
-    "not a number": ("verify_interval: .nan", "verify_interval: nan is out of range; 1 to 3600 seconds is allowed"),
+    "not a number": ("verify_interval: .nan", "verify_interval: nan is out of range; 1 to 3600 seconds are allowed"),
     "connections": (
         "max_connections: 0",
         "max_connections: 0 is out of range; 1 to 1000000 is allowed",

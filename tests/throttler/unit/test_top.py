@@ -17,7 +17,7 @@ from mptcp_throttler.cli.top import amount, complete_rates, duration, millisecon
 
 
 def lines_of(answer: dict[str, Any], width: int = 80) -> list[str]:
-    return [line.text for line in table(answer, width)]
+    return [line.plain for line in table(answer, width)]
 
 
 def test_eighty_columns_show_changing_values_and_reasons() -> None:

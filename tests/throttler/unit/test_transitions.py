@@ -215,7 +215,7 @@ def test_subflow_rests_and_is_used_again(has_cap: bool) -> None:
 
 def test_join_accepted_at_rest_without_a_cap_is_released() -> None:
     scene = Scene(rule())
-    scene.planner.births_rest = True
+    scene.planner.joins_rest = True
     scene.tcp[subflow(1)] = IDLE._replace(max_pacing_rate=0)
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW, {subflow(1)})
     scene.run(0.1)

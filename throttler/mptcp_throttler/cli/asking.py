@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, tzinfo
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,12 +26,9 @@ from mptcp_throttler.cli.shared import Absent, Unanswered, ask_daemon, complain,
 from mptcp_throttler.policy.schedule import moment_text
 
 FOLLOW_SECONDS = 1.0  # interval of requests for events
-MOST_EVENTS = 10_000  # limit of one answer
-RELOAD_SECONDS = 60.0  # longest wait for a reload
-_PAUSE_SECONDS = 0.1
-_TOKEN = re.compile("[0-9a-fA-F]{1,8}")
+MAX_EVENTS = 10_000  # limit of one answer
+RELOAD_SECONDS = 60.0  # maximum wait for a reload
 _KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steering of rule"}
-"""Rules are matched separately for each kind."""
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -53,7 +51,7 @@ def _which(text: str) -> dict[str, str] | None:
         return {"client": str(ip_address(text.removeprefix("[").removesuffix("]")))}
     except ValueError:
         pass
-    if _TOKEN.fullmatch(text):
+    if re.fullmatch("[0-9a-fA-F]{1,8}", text):
         return {"token": text}
     try:
         address_and_port(text)
@@ -63,13 +61,10 @@ def _which(text: str) -> dict[str, str] | None:
 
 
 def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterator[str]:
-    """Yield the answer to ``explain`` as lines: the rules in the order tried, then what later stages changed.
-
-    Past events are in *zone* (None: this host's), hours in the policy's zone.
-    """
+    """Yield the answer to ``explain`` as lines. Past times are in *zone* (None: this host's), hours in the policy's."""
     clock = _Clock(answer["time"], zone, ZoneInfo(answer["time_zone"]))
     if not answer["connections"]:
-        yield "no such connection by Multipath TCP is open; the throttler neither knows nor caps those of plain TCP"
+        yield "no such Multipath TCP connection is open; the throttler neither knows nor caps those of plain TCP"
     for connection in answer["connections"]:
         subflows = connection["subflows"]
         what = f"tunnel {connection['tunnel']}," if "tunnel" in connection else "connection"
@@ -85,8 +80,6 @@ def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterat
 
 
 class _Clock(NamedTuple):
-    """Formats times for people, relative to today."""
-
     now: float
     zone: tzinfo | None
     policys: tzinfo
@@ -135,10 +128,7 @@ def _verdict(subflow: Mapping[str, Any], clock: _Clock) -> str:
 
 
 def _rule(rule: Mapping[str, Any], clock: _Clock) -> str:
-    """Return ``rule night: does not match: outside its hours, 22:00-06:00; begins 22:00 (Europe/Athens)``.
-
-    A failed match's reason contains the time of the next change; for a rule that matches, *clock* formats that time.
-    """
+    """Return ``rule night: does not match: outside its hours, 22:00-06:00; begins 22:00 (Europe/Athens)``."""
     name = f"{_KINDS[rule.get('kind', 'throttle')]} {rule['rule']}"
     if rule["matched"]:
         until = None if rule["until"] is None else f"until {clock.hour(rule['until'])}"
@@ -150,23 +140,32 @@ def events(options: argparse.Namespace) -> int:
     path = options.socket or status_socket(options)
     request: dict[str, Any] = {"query": "events", "limit": options.limit}
     request |= {name: getattr(options, name) for name in ("client", "rule", "token") if getattr(options, name)}
-    try:
-        _show_events(path, request, options.follow, options.json)
-    except KeyboardInterrupt:
-        if not options.follow:  # with --follow, an interrupt is the only way to end the command
-            raise
+    if options.follow:
+        with suppress(KeyboardInterrupt):  # the only way to end the command
+            _follow_events(path, request, options.json)
+    elif not _print_events(ask_daemon(path, request, "events"), EventLines(), options.json):
+        say_unknown_names(path, request)
     return DONE
 
 
-def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: bool) -> None:
-    people = EventLines()
+def _print_events(answer: dict[str, Any], text: EventLines, as_json: bool) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = answer["events"]
+    for event in found:
+        for line in (json.dumps(event),) if as_json else text.lines(event):
+            print(line)
+    sys.stdout.flush()
+    return found
+
+
+def _follow_events(path: Path, request: dict[str, Any], as_json: bool) -> None:
+    text = EventLines()
     pid: int | None = None
     away = False
     while True:
         try:
             answer = ask_daemon(path, request, "events")
         except Absent as error:
-            if pid is None or not follow:
+            if pid is None:
                 raise
             # The daemon may be restarting: go on when it answers again.
             if not away:
@@ -174,39 +173,30 @@ def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: boo
             away = True
             time.sleep(FOLLOW_SECONDS)
             continue
-        away = False
-        after, before, pid = request.get("after", 0), pid, answer["pid"]
+        after, before, pid, away = request.get("after", 0), pid, answer["pid"], False
         if answer["last"] < after or before not in (None, pid):
-            journal.say("note: the daemon was started anew; its events begin here")
+            journal.say("note: the daemon was restarted; its events begin here")
             request["after"] = 0
             continue
         lost = answer["first"] - after - 1
         if after and lost > 0:
             journal.say(f"note: {lost} events are missing: the daemon keeps only the latest ones")
-        found = answer["events"]
-        for event in found:
-            for line in (json.dumps(event),) if as_json else people.lines(event):
-                print(line)
-        if not follow:
-            if not found:
-                say_unknown_names(path, request)
-            return
-        sys.stdout.flush()
+        found = _print_events(answer, text, as_json)
         # A full answer may leave out events: ask for the next ones. Otherwise ask only for new events.
         full = "after" in request and len(found) == request["limit"]
-        request |= {"after": found[-1]["seq"] if full else answer["last"], "limit": MOST_EVENTS}
+        request |= {"after": found[-1]["seq"] if full else answer["last"], "limit": MAX_EVENTS}
         time.sleep(FOLLOW_SECONDS)
 
 
 class EventLines:
-    """Formats events in the time of *zone* (None: this host's). Each day begins with a line of its date."""
+    """Formats events in the time of *zone* (None: this host's)."""
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         self._zone = zone
-        self._day: str | None = None
+        self._day = ""
 
     def lines(self, event: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the line of *event* (time, kind, connection, text), after a line with the date if the day changed."""
+        """Yield the line of *event*, after a line with the date if the day changed."""
         when = datetime.fromtimestamp(event["time"], self._zone)
         day = when.strftime("%A, %Y-%m-%d")
         if day != self._day:
@@ -246,4 +236,4 @@ def reload_outcome(path: Path) -> dict[str, Any]:
             return now
         if time.monotonic() > deadline:
             raise Unanswered(f"the reload takes longer than {RELOAD_SECONDS:.0f} seconds")
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(0.1)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The commands about clients' volumes and caps: ``quota`` shows and resets the used volumes of budgets, ``grant`` lifts
-caps for a while or gives more volume in this period."""
+"""The commands ``quota``, which shows and resets the used volumes of budgets, and ``grant``, which lifts caps or gives
+more volume for a while."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -29,7 +30,7 @@ from mptcp_throttler.mptcp.model import unmap
 from mptcp_throttler.policy.budget import Account, Grant, next_step, parse_extra_volume, parse_length, period, step_of
 from mptcp_throttler.policy.model import Budget, Policy
 from mptcp_throttler.policy.values import parse_prefix
-from mptcp_throttler.storage import GRANTS, GrantsError, Ledger, LedgerError, change_grants, read_grants
+from mptcp_throttler.storage import GRANTS, Ledger, change_grants, read_grants
 
 ALL, END = "all", "end"
 
@@ -38,40 +39,36 @@ def quota(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy, _ = read_policy(settings.policy, settings)
     # A budget may be named by itself, or by a rule that feeds it.
-    rules = [rule.name for rule in policy.rules if rule.budget is not None]
-    budgets = list(dict.fromkeys([*rules, *policy.budgets]))
-    if options.rule is not None and options.rule not in budgets:
-        known = f"the rules with one are {', '.join(budgets)}" if budgets else "no rule has one"
+    names = list(dict.fromkeys([*(rule.name for rule in policy.rules if rule.budget is not None), *policy.budgets]))
+    if options.rule is not None and options.rule not in names:
+        known = f"the rules with a budget are {', '.join(names)}" if names else "no rule has a budget"
         raise mistake("--rule", options.rule, f'"{options.rule}" is not a rule with a budget; {known}')
     try:
         client = None if options.client is None else str(ip_address(unmap(ip_address(options.client).packed)))
     except ValueError:
         raise mistake("--client", options.client, f'"{options.client}" is not an address') from None
-    try:
-        ledger = Ledger(settings.ledger, create=False)
-        found = {
-            account: row
-            for account, row in ledger_accounts(ledger, policy, time.time()).items()
-            if options.rule in (None, row["budget"], *row["rules"]) and client in (None, row["client"])
-        }
-        if options.action == "reset":
-            gone = ledger.reset(found)
-            if not gone:
-                complain("nothing to reset: nothing was used in the present period")
-                return FAILED
-            print(f"reset: {counted(gone, 'volume')}")
-        elif options.json:
-            print(json.dumps(list(found.values()), indent=2))
-        else:
-            _print_accounts(found.values())
-    except LedgerError as error:
-        complain(error)
-        return FAILED
+    ledger = Ledger(settings.ledger, create=False)
+    found = {
+        account: row
+        for account, row in ledger_accounts(ledger, policy, time.time()).items()
+        if options.rule in (None, row["budget"], *row["rules"]) and client in (None, row["client"])
+    }
+    if options.action == "reset":
+        removed = ledger.reset(found)
+        if not removed:
+            complain("nothing to reset: no volume was used in the current period")
+            return FAILED
+        print(f"reset: {counted(removed, 'volume')}")
+    elif options.json:
+        print(json.dumps(list(found.values()), indent=2))
+    else:
+        _print_accounts(found.values())
     return DONE
 
 
 def ledger_accounts(ledger: Ledger, policy: Policy, now: float) -> dict[Account, dict[str, Any]]:
-    """Return the accounts used in their present period, and all shared ones, as for ``--json``: bytes, ISO 8601 times.
+    """Return the rows of ``--json``, by account: accounts used in the current period, and all shared accounts. Volumes
+    are bytes; times are ISO 8601.
 
     ``budget`` is the budget's own name, or its rule's name if it has none, ``rule`` the first rule that feeds it,
     ``client`` is empty for all clients together, ``step`` is the volume of the step in force, None before the first.
@@ -84,7 +81,7 @@ def ledger_accounts(ledger: Ledger, policy: Policy, now: float) -> dict[Account,
         rules = [rule.name for rule in policy.rules if rule.budget is not None and rule.budget.name == budget.name]
         for account in sorted(used) or ([] if budget.per_client else [Account(budget.name, "", begin)]):
             octets = used.get(account, 0)
-            step, coming = step_of(budget, octets), next_step(budget, octets)
+            step, upcoming = step_of(budget, octets), next_step(budget, octets)
             found[account] = {
                 "budget": budget.name,
                 "rule": rules[0],
@@ -92,7 +89,7 @@ def ledger_accounts(ledger: Ledger, policy: Policy, now: float) -> dict[Account,
                 "client": account.client,
                 "used": max(0, octets),
                 "step": None if step is None else step.after,
-                "next_step": None if coming is None else coming.after,
+                "next_step": None if upcoming is None else upcoming.after,
                 "since": since,
                 "until": until,
             }
@@ -116,28 +113,38 @@ def grant(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy, _ = read_policy(settings.policy, settings)
     path = settings.ledger.with_name(GRANTS)
-    words = "".join(options.what)
+    if options.client is None:
+        for each in _unexpired(read_grants(path)):
+            print(f"{each.client or 'all clients'}: {each.words()}, until {_when(each.until, policy)}")
+        return DONE
+    text = "".join(options.what)
+    is_volume = text.startswith("+")
+    if not text:
+        raise mistake("grant", options.client, 'says nothing to grant; write 2h, "+5 GB" or end')
+    if not options.why.isprintable():
+        raise mistake("--why", options.why, "has characters that cannot be printed; write one line of text")
+    if options.budget is not None and not is_volume:
+        raise mistake("--budget", options.budget, 'applies only to a volume ("+5 GB"); a time lifts all caps')
+    client, now = _client(options.client, is_volume), int(time.time())
+    if text == END:
+        if not any(_lifts(each, client) for each in _unexpired(read_grants(path))):
+            complain(f"{client} has no caps lifted")
+            return FAILED
+        change_grants(path, lambda before: [each for each in _unexpired(before) if not _lifts(each, client)])
+        print(f"{client}: caps again")
+        return DONE
     try:
-        if options.client is None:
-            for each in _present(read_grants(path)):
-                print(f"{each.client or 'all clients'}: {each.words()}, until {_when(each.until, policy)}")
-            return DONE
-        if not words:
-            raise mistake("grant", options.client, 'says not what; write 2h, "+5 GB" or end')
-        if not options.why.isprintable():
-            raise mistake("--why", options.why, "has characters that cannot be printed; write one line of text")
-        if options.budget is not None and not words.startswith("+"):
-            raise mistake("--budget", options.budget, "belongs to a volume; a time lifts all caps")
-        client = _client(options.client, words.startswith("+"))
-        if words == END:
-            return _end(path, client)
-        if words.startswith("+"):
-            _volume(path, settings.ledger, policy, client, words, options)
-        else:
-            _time(path, policy, client, words, options.why)
-    except (GrantsError, LedgerError) as error:
-        complain(error)
-        return FAILED
+        octets, seconds = (parse_extra_volume(text), 0) if is_volume else (0, parse_length(text))
+    except ValueError as error:
+        raise mistake("grant", text, str(error)) from None
+    fresh = Grant(client, now, now + seconds, _asked_by(), options.why)
+    if is_volume:
+        _grant_volume(path, settings.ledger, policy, _budgets(policy, client, options.budget), fresh, octets)
+    else:
+        # A client has at most one grant of no caps; a new one replaces it.
+        change_grants(path, lambda before: [*(each for each in _unexpired(before) if not _lifts(each, client)), fresh])
+        note = "; plain TCP stays capped" if policy.caps_plain_tcp else ""
+        print(f"{client}: no caps until {_when(fresh.until, policy)}{note}")
     return DONE
 
 
@@ -152,7 +159,9 @@ def _client(text: str, is_volume: bool) -> str:
     if found.prefixlen == found.max_prefixlen:
         return str(found.network_address)
     if is_volume:
-        raise mistake("CLIENT", text, f"{text} is a prefix; volumes are of addresses, or of all clients: {ALL}")
+        raise mistake(
+            "CLIENT", text, f"{text} is a prefix; more volume can be granted to an address, or to all clients ({ALL})"
+        )
     return str(found)
 
 
@@ -163,59 +172,35 @@ def _asked_by() -> str:
         return str(os.getuid())
 
 
-def _time(path: Path, policy: Policy, client: str, words: str, why: str) -> None:
-    now = int(time.time())
-    try:
-        fresh = Grant(client, now, now + parse_length(words), _asked_by(), why)
-    except ValueError as error:
-        raise mistake("grant", words, str(error)) from None
-    # A client has one lift at a time: the latest replaces the others.
-    change_grants(path, lambda before: [*(each for each in _present(before) if not _lifts(each, client)), fresh])
-    besides = "; plain TCP stays capped" if policy.caps_plain_tcp else ""
-    print(f"{client}: no caps until {_when(fresh.until, policy)}{besides}")
-
-
-def _end(path: Path, client: str) -> int:
-    if not any(_lifts(each, client) for each in _present(read_grants(path))):
-        complain(f"{client} has no caps lifted")
-        return FAILED
-    change_grants(path, lambda before: [each for each in _present(before) if not _lifts(each, client)])
-    print(f"{client}: caps again")
-    return DONE
-
-
-def _volume(path: Path, database: Path, policy: Policy, client: str, words: str, options: argparse.Namespace) -> None:
-    try:
-        octets = parse_extra_volume(words)
-    except ValueError as error:
-        raise mistake("grant", words, str(error)) from None
-    chosen = _budgets(policy, client, options.budget)
-    now = int(time.time())
+def _grant_volume(
+    path: Path, database: Path, policy: Policy, budgets: Sequence[Budget], common: Grant, octets: int
+) -> None:
+    """Grant *octets* more of each of *budgets*, for the rest of its period."""
     with closing(Ledger(database, create=False)) as ledger:
-        for budget in chosen:
-            begin, end = period(budget, policy.time_zone, now)
-            fresh = Grant(client, now, end, _asked_by(), options.why, budget.name, octets)
+        for budget in budgets:
+            begin, end = period(budget, policy.time_zone, common.since)
+            fresh = msgspec.structs.replace(common, until=end, budget=budget.name, octets=octets)
             # Write the file first: if that fails, the volume stays unchanged.
-            change_grants(path, lambda before, fresh=fresh: [*_present(before), fresh])  # type: ignore[misc]
-            ledger.credit(Account(budget.name, client, begin), octets)
+            change_grants(path, lambda before, fresh=fresh: [*_unexpired(before), fresh])  # type: ignore[misc]
+            ledger.credit(Account(budget.name, fresh.client, begin), octets)
             more = f"{approximate_size(octets)} more of {budget.title}"
-            print(f"{client or 'all clients'}: {more} until {_when(end, policy)}")
+            print(f"{fresh.client or 'all clients'}: {more} until {_when(end, policy)}")
 
 
 def _budgets(policy: Policy, client: str, name: str | None) -> Sequence[Budget]:
     """Return the budget *name*, or all budgets per client, or those that all clients share."""
     fitting = {each.name: each for each in policy.budgets.values() if each.per_client is bool(client)}
     known = ", ".join(fitting) or "none"
-    of = "for each client" if client else "for all clients together"
+    scope = "for each client" if client else "for all clients together"
     if name is not None and name not in fitting:
         guess = did_you_mean(name, fitting)
-        raise mistake("--budget", name, f'"{name}" is not a budget {of}{guess}; there are: {known}')
+        raise mistake("--budget", name, f'"{name}" is not a budget {scope}{guess}; there are: {known}')
     if not fitting:
-        raise mistake("grant", client or ALL, f"the policy has no budget {of}")
+        raise mistake("grant", client or ALL, f"the policy has no budget {scope}")
     return list(fitting.values()) if name is None else [fitting[name]]
 
 
-def _present(grants: Sequence[Grant]) -> list[Grant]:
+def _unexpired(grants: Sequence[Grant]) -> list[Grant]:
     now = time.time()
     return [each for each in grants if each.until > now]
 

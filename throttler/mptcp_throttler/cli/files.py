@@ -98,14 +98,13 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _volumes(given: Sequence[str], policy: Policy) -> dict[str, int]:
-    """Return the bytes used of each budget in the present period, by each client or by all together."""
+    """Return the bytes used of each budget in the current period, by each client or by all together."""
     volumes = {}
     for each in given:
         name, _, volume = each.partition("=")
         if name not in policy.budgets:
-            those = ", ".join(policy.budgets) or "none"
-            guess = did_you_mean(name, policy.budgets)
-            raise mistake("--used", each, f'"{name}" is not a budget{guess}; the policy\'s budgets: {those}')
+            known = f"{did_you_mean(name, policy.budgets)}; the policy's budgets: {', '.join(policy.budgets) or 'none'}"
+            raise mistake("--used", each, f'"{name}" is not a budget{known}')
         try:
             volumes[name] = parse_volume(volume)
         except ValueError as error:
@@ -166,14 +165,11 @@ def _plan(
     if policy.dry_run:
         yield "# dry run: nothing would be done to the kernel"
         return
-    classes, entries, ownership = planner.classes.desired, planner.entries.desired, settings.ownership
-    if settings.gso_max_size != "keep":
-        wanted = settings.gso_max_size
-        size = gso_limit(policy, 65536) if wanted == "auto" else int(wanted)
-        for interface in settings.interfaces:
-            yield f"ip link set dev {interface} gso_max_size {size}"
-    yield from commands.traffic_control(settings.interfaces, classes, ownership, Direction.DOWN)
-    yield from backends.preview(settings.netfilter, entries, ownership)
+    ownership, size = settings.ownership, settings.gso_max_size
+    for interface in settings.interfaces if size != "keep" else ():
+        yield f"ip link set dev {interface} gso_max_size {gso_limit(policy, 65536) if size == 'auto' else size}"
+    yield from commands.traffic_control(settings.interfaces, planner.classes.desired, ownership, Direction.DOWN)
+    yield from backends.preview(settings.netfilter, planner.entries.desired, ownership)
     for command in commands.plain_tcp_table(list(plain_tcp_caps(policy, planner)), ownership):
         yield f"nft '{command}'"
     if policy.acts_on_upload:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The command ``replay``: print a capture of the proxy's packets as a timeline. It needs neither a daemon nor its host.
-
-The timeline consists of text lines, or of JSON lines with the keys of ``events --json``.
-"""
+"""The command ``replay``: print a capture of the proxy's packets as a timeline: text, or JSON lines with the keys of
+``events --json``. It needs neither a daemon nor its host."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from dataclasses import asdict, replace
 from datetime import datetime, tzinfo
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from mptcp_common import journal
 from mptcp_common.endpoints import PROXY_PORT
@@ -28,7 +26,6 @@ from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES, CaptureError, Captu
 from mptcp_throttler.replay.replay import Entry, Replay
 from mptcp_throttler.views.words import end_text
 
-_CLOCK: Final = "%H:%M:%S.%f"
 _BY_TIME: Final = ("segment", "clock", "budget")  # kinds of entries that the segment before them did not cause
 _NOTES: Final = {
     "version_0": ("SYN", " for MPTCP version 0 (RFC 6824), which is not tracked"),
@@ -41,7 +38,7 @@ _NOTES: Final = {
     "unproven_joins": ("join", " whose HMAC could not be checked, for keys are missing"),
     "overflows": ("subflow", " not tracked, for there were too many"),
 }
-"""For each counter, the noun that it counts, and a text about such segments or subflows for the user."""
+"""For each counter, what it counts, and what the user should know about it."""
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -49,16 +46,16 @@ def replay(options: argparse.Namespace) -> int:
         complain("--port: a port is from 1 to 65535")
         return USAGE
     run = _replay_of(options)
-    people = _Timeline(run.policy.time_zone)
+    timeline = _Timeline(run.policy.time_zone)
     named = bool(run.interfaces)
 
     def show(entries: Iterable[Entry]) -> None:
         for entry in entries:
-            for line in (_as_json(entry),) if options.json else people.lines(entry):
+            for line in (_as_json(entry),) if options.json else timeline.lines(entry):
                 print(line)
 
     try:
-        with _opened(options.capture) as file:
+        with sys.stdin.buffer if options.capture == Path("-") else options.capture.open("rb") as file:
             capture = CaptureFile(file, str(options.capture))
             for found in capture:
                 segment = replace(found.segment, outgoing=None) if options.elsewhere else found.segment
@@ -71,7 +68,10 @@ def replay(options: argparse.Namespace) -> int:
     show(run.finish())
     notes = list(_notes(run, capture, named))
     if options.json:
-        print(_summary_json(run, notes))
+        rules = {rule: asdict(caps) for rule, caps in run.rules.items()}
+        counts = {each: getattr(run, each) for each in ("connections", "subflows", "segments")}
+        totals = {"time": run.now, "kind": "summary", **counts, "rules": rules, "budgets": run.accounts()}
+        print(json.dumps(totals | {"notes": notes}))
     else:
         for line in _summary(run):
             print(line)
@@ -103,19 +103,12 @@ def _interface(text: str) -> tuple[Network | None, str]:
         raise mistake("--interface", text, message) from None
 
 
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return sys.stdin.buffer if path == Path("-") else open(path, "rb")
-    except OSError as error:
-        raise CaptureError(f"{path}: cannot be read: {error.strerror}") from error
-
-
 class _Timeline:
     """Formats entries as text lines, in the time of *zone*."""
 
     def __init__(self, zone: tzinfo) -> None:
         self._zone = zone
-        self._day: str | None = None
+        self._day = ""
 
     def lines(self, entry: Entry) -> Iterator[str]:
         """Yield the line of *entry*, after a line with the date if the day changed."""
@@ -124,7 +117,7 @@ class _Timeline:
         if day != self._day:
             self._day = day
             yield day
-        clock = at.strftime(_CLOCK) if entry.kind in _BY_TIME else " " * len("00:00:00.000000")
+        clock = at.strftime("%H:%M:%S.%f") if entry.kind in _BY_TIME else " " * len("00:00:00.000000")
         end = "" if entry.four_tuple is None or entry.kind == "connection" else f"{_remote_end(entry)} "
         way = "" if entry.sender is None else "> " if entry.sender == "client" else "< "
         yield f"{clock}  {end}{way}{entry.text}"
@@ -162,13 +155,6 @@ def _summary(run: Replay) -> Iterator[str]:
         whose = f" of client {each['client']}" if each["client"] else ""
         used = f"{approximate_size(each['used'])} of {approximate_size(each['volume'])} used"
         yield f"budget {each['name']}{whose}: {used}"
-
-
-def _summary_json(run: Replay, notes: list[str]) -> str:
-    """Return the totals as the last JSON line."""
-    shown = {"time": run.now, "kind": "summary", "connections": run.connections, "subflows": run.subflows}
-    rules = {rule: asdict(caps) for rule, caps in run.rules.items()}
-    return json.dumps({**shown, "segments": run.segments, "rules": rules, "budgets": run.accounts(), "notes": notes})
 
 
 def _notes(run: Replay, capture: CaptureFile, named: bool) -> Iterator[str]:

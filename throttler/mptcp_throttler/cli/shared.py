@@ -47,12 +47,11 @@ def policy_with_warnings(path: Path, settings: Settings | None) -> Policy:
 
 
 def status_socket(options: argparse.Namespace) -> Path:
-    path = plain_status_socket(options.config)
-    if path is None:
-        from mptcp_throttler.config.files import read_settings
+    if path := plain_status_socket(options.config):
+        return path
+    from mptcp_throttler.config.files import read_settings
 
-        path = read_settings(options.config).status_socket
-    return path
+    return read_settings(options.config).status_socket
 
 
 def ask_daemon(path: Path, request: Mapping[str, object], expected: str) -> dict[str, Any]:

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The command ``top``: connections and their subflows, live on a terminal or as one printed table.
 
-80 columns show what changes: rates, share, RTT, loss, cap and its state. The reason of a cap has its own line. Wider
-terminals also show bytes, class and reason.
-
-The terminal is restored on every exit except SIGKILL. The daemon is asked at most once a second, and less often if its
-answers take long.
+80 columns show what changes, and the reason of a cap on its own line. Wider terminals also show bytes, class and
+reason. The terminal is restored on every exit except SIGKILL.
 """
 
 from __future__ import annotations
@@ -33,19 +30,13 @@ from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.units import counted
 from mptcp_throttler.cli.shared import Unanswered, ask_daemon, complain, say_unknown_names, status_socket
 
-ASK_SECONDS: Final = 1.0
+ASK_SECONDS: Final = 1.0  # interval of requests; longer if the answers take longer than half of it
 MOST_CONNECTIONS: Final = 200  # limit of one request
-_ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_CONDITIONS: Final = ("client", "path", "rule")
 _CAPPED, _COMING, _HEADING, _TITLES = "yellow", "bold yellow", "bold", "reverse"
-_INDENT: Final = " "
 _UNITS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _TIMES: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
 Answer = Mapping[str, Any]
-
-
-class Line(NamedTuple):
-    text: str
-    style: str = ""
 
 
 class _Column(NamedTuple):
@@ -78,15 +69,13 @@ _REASON: Final = _Column("reason", 20)
 
 def top(options: argparse.Namespace) -> int:
     path = options.socket or status_socket(options)
-    conditions = {name: value for name in ("client", "path", "rule") if (value := getattr(options, name)) is not None}
-    request = {"query": "connections", "sort": options.sort, "limit": options.limit, **conditions}
-    return _once(path, request) if options.once else _live(path, request)
-
-
-def _once(path: Path, request: dict[str, Any]) -> int:
+    request = {"query": "connections", "sort": options.sort, "limit": options.limit}
+    request |= {name: value for name in _CONDITIONS if (value := getattr(options, name)) is not None}
+    if not options.once:
+        return _live(path, request)
     answer = ask_daemon(path, request, "total")
     for line in table(answer, shutil.get_terminal_size((200, 24)).columns):
-        print(line.text)
+        print(line.plain)
     if not answer["total"]:
         sys.stdout.flush()
         say_unknown_names(path, request)
@@ -98,7 +87,7 @@ def _live(path: Path, request: dict[str, Any]) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") in ("dumb", ""):
         complain("top needs a terminal; --once prints one table")
         return FAILED
-    for number in _ENDINGS:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     # Ignore Ctrl+Z: a stopped process would leave its screen on the terminal, under the shell's prompt.
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
@@ -112,16 +101,15 @@ def _live(path: Path, request: dict[str, Any]) -> int:
 
 
 def _follow(path: Path, request: dict[str, Any], console: Console, screen: Live) -> None:
-    def draw(head: Line, lines: list[Line]) -> None:
-        width, height = console.size
-        shown = [Line(_cut(head.text, width), head.style), *lines][:height]
-        texts = (Text(line.text, style=line.style, no_wrap=True, overflow="crop") for line in shown)
-        screen.update(Group(*texts), refresh=True)
+    lines: list[Text] = []
 
-    conditions = "".join(f"  {name} {request[name]}" for name in ("client", "path", "rule") if name in request)
+    def draw(head: str, style: str = "bold") -> None:
+        shown = [Text(_cut(head, console.width), style), *lines]
+        screen.update(Group(*shown[: console.height]), refresh=True)
+
+    conditions = "".join(f"  {name} {request[name]}" for name in _CONDITIONS if name in request)
     answer: dict[str, Any] | None = None
-    lines: list[Line] = []
-    draw(Line("asking", "bold"), lines)
+    draw("asking")
     while True:
         began = time.monotonic()
         limit = min(console.height, MOST_CONNECTIONS)
@@ -132,9 +120,9 @@ def _follow(path: Path, request: dict[str, Any], console: Console, screen: Live)
             lines = table(answer, console.width)[:-1]
             at = datetime.fromtimestamp(answer["time"]).astimezone().strftime("%H:%M:%S")
             total = counted(answer["total"], "connection")
-            draw(Line(f"{at}  {total}  by {request['sort']}  bit/s{conditions}  q quits", "bold"), lines)
+            draw(f"{at}  {total}  by {request['sort']}  bit/s{conditions}  q quits")
         except Unanswered as error:
-            draw(Line(str(error), "bold red"), lines)
+            draw(str(error), "bold red")
         took = time.monotonic() - began
         if _quits(sys.stdin.fileno(), max(ASK_SECONDS - took, took)):
             return
@@ -178,30 +166,30 @@ def _subflows(answer: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
             yield connection["token"], subflow
 
 
-def table(answer: Answer, width: int) -> list[Line]:
+def table(answer: Answer, width: int) -> list[Text]:
     """Return the table of an answer to ``connections``, in lines of *width*."""
     now, connections = answer["time"], answer["connections"]
     groups = [(each, list(_rows(each, now))) for each in connections]
     columns = _fitted([cells for _, rows in groups for cells, _ in rows], width)
 
-    def line(cells: Mapping[str, str], style: str) -> Line:
-        text = " ".join(column.text(cells.get(column.key, ""), size) for column, size in columns.items())
-        return Line(_cut((_INDENT + text).rstrip(), width), style)
+    def line(cells: Mapping[str, str], style: str) -> Text:
+        texts = (column.text(cells.get(column.key, ""), size) for column, size in columns.items())
+        return Text(_cut(f" {' '.join(texts)}".rstrip(), width), style)
 
     lines = [line({column.key: column.title or column.key for column in columns}, _TITLES)]
     for connection, rows in groups:
-        lines.append(Line(_cut(_heading(connection, now), width), _HEADING))
+        lines.append(Text(_cut(_heading(connection, now), width), _HEADING))
         for cells, style in rows:
             lines.append(line(cells, style))
             if style and _REASON not in columns:
-                lines.append(Line(_cut(f"    {cells['reason']}", width), style))
-    return [*lines, Line(f"{counted(answer['total'], 'connection')}, {len(connections)} shown")]
+                lines.append(Text(_cut(f"    {cells['reason']}", width), style))
+    return [*lines, Text(f"{counted(answer['total'], 'connection')}, {len(connections)} shown")]
 
 
 def _fitted(rows: list[Mapping[str, str]], width: int) -> dict[_Column, int]:
     """Return the columns that fit, and their widths."""
     sizes = {column: column.width for column in _COLUMNS}
-    left = width - len(_INDENT) - sum(sizes.values()) - (len(sizes) - 1)
+    left = width - sum(sizes.values()) - len(sizes)
     for column in _COLUMNS:
         longest = max((len(cells.get(column.key, "")) for cells in rows), default=0)
         more = max(0, min(left, min(longest, column.widest) - column.width))
@@ -232,29 +220,21 @@ def _rows(connection: Answer, now: float) -> Iterator[tuple[Mapping[str, str], s
             "loss": percent(again / out if again is not None and out else None),
             "bytes": amount(sum(octets)) if octets else "-",
         }
-        yield _row(subflow, subflow, cells)
         upload = subflow["upload"]
-        if upload is not None and (upload["rate"] is not None or upload["classid"] is not None):
-            yield _row(subflow, upload, {"address": "  upload"})
+        has_cap = upload is not None and (upload["rate"] is not None or upload["classid"] is not None)
+        for capped, own in ((subflow, cells), (upload, {"address": "  upload"}))[: 1 + has_cap]:
+            state, style = _state(capped)
+            own |= {"cap": amount(capped["ceil"]), "class": capped["classid"] or "-", "reason": capped["reason"]}
+            yield own | {"state": state or ("backup" if subflow["backup"] else "-")}, style
 
 
-def _row(subflow: Answer, capped: Answer, cells: dict[str, str]) -> tuple[Mapping[str, str], str]:
-    state = _state(capped)
-    cells |= {
-        "cap": amount(capped["ceil"]),
-        "state": state or ("backup" if subflow["backup"] else "-"),
-        "class": capped["classid"] or "-",
-        "reason": capped["reason"],
-    }
-    return cells, _COMING if state in ("coming", "lifting") else _CAPPED if state else ""
-
-
-def _state(capped: Answer) -> str | None:
+def _state(capped: Answer) -> tuple[str, str]:
+    """Return the state of a cap and its style; empty without a cap."""
     if capped["rate"] is None:
-        return "lifting" if capped["classid"] else None
+        return ("lifting", _COMING) if capped["classid"] else ("", "")
     if capped["landing"]:
-        return "coming"
-    return "held" if capped["classid"] else "wanted"
+        return "coming", _COMING
+    return "held" if capped["classid"] else "wanted", _CAPPED
 
 
 def _heading(connection: Answer, now: float) -> str:
@@ -276,10 +256,7 @@ def amount(value: float | None) -> str:
         return "-"
     for factor, unit in _UNITS:
         if value >= factor * 0.9995:
-            number = value / factor
-            decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
-            text = f"{number:.{decimals}f}"
-            return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+            return f"{value / factor:.3g}{unit}"
     return f"{value:.0f}"
 
 

@@ -34,7 +34,7 @@ def read_settings(path: Path) -> Settings:
 
 
 def news_of_settings(path: Path, running: Settings) -> list[str]:
-    """Return in words the changes of the settings file at *path* for which the *running* daemon needs a restart."""
+    """Return what changed in the settings file at *path* for which the *running* daemon needs a restart."""
     try:
         now = read_settings(path)
     except DocumentError as error:
@@ -53,11 +53,8 @@ def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Po
     checked = check_policy(text, source)
     if checked.policy is None:
         raise DocumentError(checked.problems)
-    problems = checked.problems
-    if settings is not None:
-        problems += check_together(settings, checked.policy)
-    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
-    if errors:
+    problems = checked.problems + (() if settings is None else check_together(settings, checked.policy))
+    if errors := [problem for problem in problems if problem.severity is Severity.ERROR]:
         raise DocumentError(errors)
     return checked.policy, problems
 

@@ -32,23 +32,17 @@ def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Pr
             message = f"there is no interface {name} on this host{did_you_mean(name, there)}; there are: {known}"
             yield settings.problem("interfaces", name, message)
     group = settings.status_group
-    if group is not None and (message := _group_problem(group, as_daemon)):
-        yield settings.problem("status_group", group, message)
-
-
-def _group_problem(name: str, as_daemon: bool) -> str:
-    """Return why the daemon cannot let the group ask; empty if it can."""
+    if group is None:
+        return
     try:
-        number = grp.getgrnam(name).gr_gid
+        number = grp.getgrnam(group).gr_gid
     except KeyError:
-        return f"there is no group {name}; addgroup --system {name}"
+        yield settings.problem("status_group", group, f"there is no group {group}; addgroup --system {group}")
+        return
     # chown(2): an unprivileged process can give a file only to its own groups.
     if as_daemon and os.geteuid() != 0 and number not in (os.getegid(), *os.getgroups()):
-        return (
-            f"the throttler's user is not in {name}; systemctl edit mptcp-throttler, and write "
-            f"SupplementaryGroups={name} below [Service]"
-        )
-    return ""
+        remedy = f"systemctl edit mptcp-throttler, and write SupplementaryGroups={group} below [Service]"
+        yield settings.problem("status_group", group, f"the throttler's user is not in {group}; {remedy}")
 
 
 def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[str]]) -> Iterator[Problem]:
@@ -58,14 +52,11 @@ def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[st
     identifies paths by clients and caps only downloads, or if all that it caps uses only the lower interface.
     """
     for upper in settings.interfaces:
-        lower: set[str] = set()
-        waiting = [upper]
-        while waiting:
-            fresh = set(stands_on.get(waiting.pop(), ())) - lower
-            lower |= fresh
-            waiting += fresh
+        lower = [upper]
+        for name in lower:  # grows
+            lower += [each for each in stands_on.get(name, ()) if each not in lower]
         for name in settings.interfaces:
-            if name in lower - {upper}:
+            if name in lower[1:]:
                 message = (
                     f"{upper} stands on {name}, and its packets are seen on both: they pass their cap twice, "
                     f"and its subflows may be taken for those of {name}; list {upper} or {name} alone"
@@ -111,14 +102,11 @@ def ports_without_listener(settings: Settings) -> Iterator[Problem]:
 
 def silent_tunnels(settings: Settings) -> Iterator[Problem]:
     """Yield a warning if the settings name tunnels and their daemon does not answer."""
-    path = settings.tunnel_socket
-    if settings.tunnel_ports:
-        with socket.socket(socket.AF_UNIX) as client:
-            try:
-                client.connect(str(path))
-            except OSError as error:
-                message = f"nobody answers there now ({error.strerror}); is mptcp-tunnel running?"
-                yield settings.problem("tunnel_socket", str(path), message, Severity.WARNING)
+    path = str(settings.tunnel_socket)
+    with socket.socket(socket.AF_UNIX) as client:
+        if settings.tunnel_ports and (number := client.connect_ex(path)):
+            message = f"nobody answers there now ({os.strerror(number)}); is mptcp-tunnel running?"
+            yield settings.problem("tunnel_socket", path, message, Severity.WARNING)
 
 
 def listening_ports(tables: Iterable[str]) -> set[int]:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from pydantic import Field, PrivateAttr
+from pydantic import AfterValidator, Field, PrivateAttr
 
-from mptcp_common.fields import Interface, Parsed, Section, between, one_of
+from mptcp_common.fields import Interface, Parsed, Section, between, one_of, seconds
 from mptcp_common.paths import absolute_path, file_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, Severity, did_you_mean, in_order, shown
 from mptcp_common.throttler_needs import BACKENDS, BY_EITHER
@@ -24,37 +24,37 @@ from mptcp_throttler.shaping.model import Ownership
 
 SMALLEST_GSO: Final = 2048
 LARGEST_GSO: Final = 65536
-_WORD: Final = 0xFFFFFFFF
 _GROUP_NAME: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 _OURS: Final = Ownership()
+_TUNNEL_SOCKET: Final = "/run/mptcp-tunnel/status.sock"
+_LEDGER: Final = "/var/lib/mptcp-throttler/ledger.sqlite"
 
 
-def _number(value: object, what: str, example: str, digits: int) -> tuple[int, str]:
-    """Return a number, which may be written in hexadecimal, and its text for messages."""
-    number = value if type(value) is int else None
-    if isinstance(value, str) and value.lower().startswith("0x"):
-        with suppress(ValueError):
-            number = int(value, 16)
-    if number is None:
-        raise ValueError(f"{shown(value)} is not {what}; write a hexadecimal number (e.g. {example})")
-    return number, shown(value) if isinstance(value, str) else f"0x{number:0{digits}x}"
+def _hexadecimal(what: str, highest: int, example: str, about: str = "") -> Parsed:
+    """Return the annotation for a number from 1, which may be a text in hexadecimal, with the digits of *example*."""
+    digits = len(example)
+
+    def parse(value: object) -> int:
+        number = value
+        if isinstance(value, str) and value.lower().startswith("0x"):
+            with suppress(ValueError):
+                number = int(value, 16)
+        if type(number) is not int:
+            raise ValueError(f"{shown(value)} is not {what}; write a hexadecimal number (e.g. {example})")
+        if not 1 <= number <= highest:
+            written = f"{number:#0{digits}x}"
+            raise ValueError(f"{written} is out of range; {about}{1:#0{digits}x} to {highest:#x} is allowed")
+        return number
+
+    text = {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,8}$"}
+    return Parsed(parse, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": highest}, text]})
 
 
-def _mask(value: object) -> int:
-    number, text = _number(value, "a mark mask", "0x00ff0000", 8)
-    if not 0 < number <= _WORD:
-        raise ValueError(f"{text} is out of range; a packet mark has 32 bits, 0x00000001 to 0xffffffff is allowed")
-    bits = number // (number & -number)
+def _without_gaps(mask: int) -> int:
+    bits = mask // (mask & -mask)
     if bits & (bits + 1):
-        raise ValueError(f"{text} has gaps; its bits must stand next to each other (e.g. 0x00ff0000)")
-    return number
-
-
-def _major(value: object) -> int:
-    number, text = _number(value, "a handle", "0x4d50", 4)
-    if not 1 <= number <= 0xFFFE:
-        raise ValueError(f"{text} is out of range; 0x0001 to 0xfffe is allowed")
-    return number
+        raise ValueError(f"{mask:#010x} has gaps; its bits must stand next to each other (e.g. 0x00ff0000)")
+    return mask
 
 
 def _group(value: object) -> str:
@@ -72,43 +72,19 @@ def _gso(value: object) -> int | str:
         raise ValueError(f"{error}; or write auto or keep") from None
 
 
-def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{shown(value)} is not a number of seconds; 1 to 3600 is allowed")
-    if not 1 <= value <= 3600:
-        raise ValueError(f"{shown(value)} is out of range; 1 to 3600 seconds is allowed")
-    return float(value)
-
-
 _ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
-
-
-def _number_or_hexadecimal(highest: int) -> dict[str, Any]:
-    hexadecimal = {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,8}$"}
-    return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": highest}, hexadecimal]}
-
+_BYTES: Final = {"type": "integer", "minimum": SMALLEST_GSO, "maximum": LARGEST_GSO}
+_SIZE: Final = {"type": "string", "pattern": SIZE_PATTERN}
 
 _Port = Annotated[int, between(1, 65535)]
 _Path = Annotated[Path, Parsed(lambda value: Path(file_path(value)), {"type": "string", "minLength": 1})]
 _File = Annotated[Path, Parsed(lambda value: Path(absolute_path(value)), _ABSOLUTE)]
 _Socket = Annotated[Path, Parsed(lambda value: Path(socket_path(value)), _ABSOLUTE)]
-_Mask = Annotated[int, Parsed(_mask, _number_or_hexadecimal(_WORD))]
-_Major = Annotated[int, Parsed(_major, _number_or_hexadecimal(0xFFFE))]
+_MarkMask = _hexadecimal("a mark mask", 0xFFFFFFFF, "0x00ff0000", "a packet mark has 32 bits, ")
+_Mask = Annotated[int, _MarkMask, AfterValidator(_without_gaps)]
+_Major = Annotated[int, _hexadecimal("a handle", 0xFFFE, "0x4d50")]
 _Group = Annotated[str, Parsed(_group, {"type": "string", "pattern": f"^{_GROUP_NAME}$"})]
-_Gso = Annotated[
-    int | str,
-    Parsed(
-        _gso,
-        {
-            "anyOf": [
-                {"enum": ["auto", "keep"]},
-                {"type": "integer", "minimum": SMALLEST_GSO, "maximum": LARGEST_GSO},
-                {"type": "string", "pattern": SIZE_PATTERN},
-            ]
-        },
-    ),
-]
-_Seconds = Annotated[float, Parsed(_seconds, {"type": "number", "minimum": 1, "maximum": 3600})]
+_Gso = Annotated[int | str, Parsed(_gso, {"anyOf": [{"enum": ["auto", "keep"]}, _BYTES, _SIZE]})]
 
 
 class Settings(Section):
@@ -120,9 +96,7 @@ class Settings(Section):
     """Ports on which the proxy listens; other traffic is left alone. Ports of `ip mptcp endpoint` are added."""
     tunnel_ports: list[_Port] = Field(default=[], examples=[[51820]])
     """Ports of programs whose UDP packets `mptcp-tunnel` carries: their tunnels come under the policy."""
-    tunnel_socket: _Socket = Field(
-        default=Path("/run/mptcp-tunnel/status.sock"), examples=["/run/mptcp-tunnel/status.sock"]
-    )
+    tunnel_socket: _Socket = Field(default=Path(_TUNNEL_SOCKET), examples=[_TUNNEL_SOCKET])
     """The Unix socket of `mptcp-tunnel`."""
     policy: _Path = Field(examples=["policy.yaml"])
     """The policy file, relative to the directory of this file."""
@@ -143,13 +117,11 @@ class Settings(Section):
     the daemon's own, `mptcp-throttler`."""
     state_directory: _File = Field(default=Path("/run/mptcp-throttler"), examples=["/run/mptcp-throttler"])
     """Records what to restore after a crash."""
-    ledger: _File = Field(
-        default=Path("/var/lib/mptcp-throttler/ledger.sqlite"), examples=["/var/lib/mptcp-throttler/ledger.sqlite"]
-    )
+    ledger: _File = Field(default=Path(_LEDGER), examples=[_LEDGER])
     """The database of what budgets have used."""
     gso_max_size: _Gso = Field(default="auto", examples=["auto", 4500])
     """The largest segment given to the interfaces at once. auto: by the lowest cap; keep: unchanged; or bytes."""
-    verify_interval: _Seconds = Field(default=10.0, examples=[10])
+    verify_interval: Annotated[float, seconds(1, 3600)] = Field(default=10.0, examples=[10])
     """Seconds between comparisons of the kernel's state with the intended state."""
     max_connections: Annotated[int, between(1, 1_000_000)] = Field(default=65536, examples=[65536])
     """Connections tracked. A client (IPv4 address or IPv6 /64) may have as many as there is room left; the kernel
@@ -220,11 +192,10 @@ def _repeated_items(document: Document) -> Iterator[Problem]:
         if not isinstance(items, list):
             continue
         for index, item in enumerate(items):
+            message = ""
             if isinstance(item, str | int) and item in items[:index]:
-                message = f"{shown(item)} is listed twice; once is enough"
-                yield problem_at(document, (key, index), item, message)
+                message = "is listed twice; once is enough"
             elif key == "tunnel_ports" and isinstance(taken, list | tuple) and item in taken:
-                message = (
-                    f"{shown(item)} is among listen_ports; a tunnel's must be another, for the port tells which is UDP"
-                )
-                yield problem_at(document, (key, index), item, message)
+                message = "is among listen_ports; a tunnel's must be another, for the port tells which is UDP"
+            if message:
+                yield problem_at(document, (key, index), item, f"{shown(item)} {message}")

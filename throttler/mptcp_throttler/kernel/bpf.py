@@ -49,7 +49,7 @@ from mptcp_common.bpf import Map
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import ClosedSocket, mapped, unmap
 from mptcp_throttler.policy.values import Network
-from mptcp_throttler.shaping.model import MAX_ENTRIES, Birth, Ownership, SocketLimit
+from mptcp_throttler.shaping.model import MAX_ENTRIES, InitialOptions, Ownership, SocketLimit
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class SocketPacing:
             self.close()
             raise
 
-    def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
+    def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> bool:
         """Set initial options of future subflows by client prefix (longest match; None removes). False: unsupported."""
         if not self._constants.births:
             return False
@@ -190,7 +190,7 @@ def _prefix(network: Network) -> bytes:
     return _PREFIX.pack(96 + network.prefixlen, mapped(network.network_address.packed))
 
 
-def _options(birth: Birth) -> bytes:
+def _options(birth: InitialOptions) -> bytes:
     return _BIRTH.pack(birth.not_sent or 0, birth.initial_window or 0, birth.class_id or 0, birth.rests)
 
 

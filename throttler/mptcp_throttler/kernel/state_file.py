@@ -27,7 +27,7 @@ from mptcp_common.trust import distrust, throttler_uid
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 24
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # non-blocking: opening a pipe put there must not wait
 _ADDRESS = "\0mptcp-throttler"
 _ASKED = 4096  # listen backlog: nobody accepts the connections that ask who holds the address
@@ -62,6 +62,8 @@ def write_state(path: Path, text: str | None) -> None:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=directory)
             with os.fdopen(descriptor, "w") as file:
                 file.write(text)
+                file.flush()
+                os.fsync(descriptor)
                 _give_to_owner(descriptor, directory)
             os.replace(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:

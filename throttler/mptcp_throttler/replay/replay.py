@@ -42,7 +42,6 @@ MOST_ACCOUNTS: Final = 20  # budget accounts in the summary; if the policy has m
 _SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
 _Key = tuple[FourTuple, Direction]
-_Interfaces = Sequence[tuple[Network | None, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,9 @@ class CapTotals:
 class Replay:
     """One capture under one policy. Times are those of the capture, seconds since the epoch."""
 
-    def __init__(self, policy: Policy, ports: Sequence[int], interfaces: _Interfaces = ()) -> None:
+    def __init__(
+        self, policy: Policy, ports: Sequence[int], interfaces: Sequence[tuple[Network | None, str]] = ()
+    ) -> None:
         """*interfaces*: the interface by which subflows to clients in a network leave; None is any network. The first
         match counts; without a match, the interface that the capture names."""
         self.policy, self.ports, self.interfaces = policy, ports, interfaces
@@ -307,20 +308,17 @@ class Replay:
 
     def _changed(self, token: int, key: _Key, before: Verdict | None, verdict: Verdict) -> Iterator[Entry]:
         throttle, scope = verdict.throttle, verdict.scope
-        if before is not None and before.throttle == throttle and before.scope == scope:  # noqa: SIM102 - two questions
-            if scope is not None or before.reason == verdict.reason:
-                return
+        is_same = before is not None and before.throttle == throttle and before.scope == scope
+        if before is not None and is_same and (scope is not None or before.reason == verdict.reason):
+            return
         if before is not None and before.scope != scope and before.scope is not None:
             yield self._end_cap(key, token, verdict if scope is None else None)
             if scope is None:
                 return
-        word = "not capped: "
-        if scope is not None:
-            # A dry run caps nothing.
-            word = "" if self.policy.dry_run else "capped: "
-            if key not in self._caps:
-                self._caps[key] = scope.rule, self.now, self._carried(key)
-                self.rules.setdefault(scope.rule, CapTotals()).caps += 1
+        word = "not capped: " if scope is None else "" if self.policy.dry_run else "capped: "
+        if scope is not None and key not in self._caps:
+            self._caps[key] = scope.rule, self.now, self._carried(key)
+            self.rules.setdefault(scope.rule, CapTotals()).caps += 1
         details = {
             "path": verdict.path,
             "rule": None if verdict.rule is None else verdict.rule.name,

@@ -11,7 +11,6 @@ from mptcp_throttler.mptcp import options
 from mptcp_throttler.mptcp.model import Segment, TcpFlag
 
 _FLAGS: Final = (TcpFlag.SYN, TcpFlag.FIN, TcpFlag.RST, TcpFlag.ACK)
-_VERSION_0: Final = "asks for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP: not tracked"
 _RESET_REASONS: Final = (
     "unspecified",
     "MPTCP-specific",
@@ -31,7 +30,7 @@ def segment_in_words(segment: Segment, from_client: bool) -> str:
     if segment.flags & TcpFlag.SYN:
         version_0 = any(isinstance(each, options.MpCapable) and each.version == 0 for each in segment.options)
         if version_0 and from_client and not segment.flags & TcpFlag.ACK:
-            words = f"{words}: {_VERSION_0}"
+            words += ": asks for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP: not tracked"
         words = words or "plain TCP"
     return f"{flags}: {words}" if words else flags
 

@@ -27,7 +27,7 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
-from mptcp_throttler.storage import BOOT_ID, GRANTS, GrantsError, Ledger, LedgerError, read_grants
+from mptcp_throttler.storage import BOOT_ID, GRANTS, Ledger, read_grants
 from mptcp_throttler.telemetry import events as kinds
 
 log = logging.getLogger(__name__)
@@ -65,14 +65,11 @@ class Budgets(Component):
         # First: when a period begins, the stage forgets accounts that were read for budgets that it does not have yet.
         self._changed(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
-        try:
-            if self._ledger is None:
-                opened = await self._call(self._open)
-                self._ledger, self._stage.sockets.counters = opened
-            await self._write(self._ledger)
-            await self._read_accounts(self._ledger, periods)
-        except LedgerError as error:
-            raise KernelError(str(error)) from error
+        if self._ledger is None:
+            opened = await self._call(self._open)
+            self._ledger, self._stage.sockets.counters = opened
+        await self._write(self._ledger)
+        await self._read_accounts(self._ledger, periods)
 
     async def run(self) -> None:
         while True:
@@ -103,7 +100,7 @@ class Budgets(Component):
             if self.trouble is not None:
                 log.info("ledger %s: what budgets count is written again", self._path)
             self.trouble = None
-        except LedgerError as error:
+        except KernelError as error:
             if self.trouble is None:
                 log.error("%s; what budgets count is written later", error)
             self.trouble = str(error)
@@ -113,7 +110,7 @@ class Budgets(Component):
             return
         try:
             await self._write(self._ledger)
-        except LedgerError as error:
+        except KernelError as error:
             raise KernelError(f"{error}; what budgets counted last is lost") from error
         finally:
             await self._call(self._ledger.close)
@@ -126,8 +123,8 @@ class Budgets(Component):
             self._stage.sockets.socket_closed(cookie, end, acked, received)
 
     async def _write(self, ledger: Ledger) -> None:
-        """Write pending counts. Raises LedgerError; the counts are then kept for a later write. If the task is
-        cancelled, the write still finishes, so that its success is known."""
+        """Write pending counts. Raises KernelError; the counts are then kept for a later write."""
+        # If the task is cancelled, the write still finishes, so that its success is known.
         await asyncio.shield(self._write_whole(ledger))
 
     async def _write_whole(self, ledger: Ledger) -> None:
@@ -137,12 +134,12 @@ class Budgets(Component):
                 return
             try:
                 await self._call(ledger.write, self._boot, usage)
-            except LedgerError:
+            except KernelError:
                 self._stage.sockets.put_back(usage)
                 raise
 
     async def _read_changes(self, ledger: Ledger) -> None:
-        """Read accounts again if another process changed them or a period began. Raises LedgerError."""
+        """Read accounts again if another process changed them or a period began. Raises KernelError."""
         periods = self._stage.accounts.periods
         if await self._call(ledger.changed_by_others):
             self._read = ()
@@ -164,7 +161,7 @@ class Budgets(Component):
             self._boot = BOOT_ID.read_text().strip()
             counters = ledger.counters(self._boot)
             ledger.changed_by_others()
-        except LedgerError:
+        except KernelError:
             ledger.close()
             raise
         return ledger, counters
@@ -253,7 +250,7 @@ class Grants(Component):
         is_first, self._file = self._file is None, file
         try:
             fresh = await asyncio.to_thread(read_grants, self._path)
-        except GrantsError as error:
+        except KernelError as error:
             log.error("%s", error)
             return
         if is_first:  # not logged as new; at the start, the grants in force are decided together with the policy

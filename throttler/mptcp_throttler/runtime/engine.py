@@ -32,8 +32,8 @@ from mptcp_throttler.runtime.pacing import SocketLimiter
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.sampler import Sampler
 from mptcp_throttler.runtime.tunnels import Tunnels
-from mptcp_throttler.shaping.birth import births, with_exceptions
 from mptcp_throttler.shaping.cap import PlanError
+from mptcp_throttler.shaping.initial_options import initial_options, with_exceptions
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.grants import GrantStage
 from mptcp_throttler.stages.guard import GuardStage
@@ -136,11 +136,11 @@ class Engine:
     async def _set_births(self) -> None:
         # Read the policy again: another one may be in force now, and other rules may be open.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
-        found = births(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
+        found = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
         await self.paced.set_births(with_exceptions(found, [each.network for each in self.grants.in_force]))
 
     async def follow_grants(self, tokens: Collection[int]) -> None:
-        """Apply the grants in force to the connections of *tokens* and to the birth settings of new ones."""
+        """Apply the grants in force to the connections of *tokens* and to the initial options of new ones."""
         await self._set_births()
         self.decisions.decide(tokens)
 

@@ -24,8 +24,8 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.shaping.birth import of_clients
-from mptcp_throttler.shaping.model import NO_LIMIT, Birth, SocketLimit
+from mptcp_throttler.shaping.initial_options import of_clients
+from mptcp_throttler.shaping.model import NO_LIMIT, InitialOptions, SocketLimit
 from mptcp_throttler.shaping.onset.downloads import STEP_SECONDS, DownloadOnsets, SocketChanges
 from mptcp_throttler.shaping.onset.share import SHARE_SECONDS
 from mptcp_throttler.shaping.plan import Planner
@@ -34,8 +34,9 @@ from mptcp_throttler.stages.stage import Consumer, Samples
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.5  # maximum time, several round trips, that a stop waits until the limits of sockets are lifted
-BIRTHS_AT_ONCE = 128  # number of prefixes whose birth settings are written without a pause: this takes a millisecond
-WAKE_SECONDS, WAKE_PART = 0.02, 20  # pause after limits were set at once: at least so long, and this multiple of it
+BIRTHS_AT_ONCE = 128  # number of prefixes whose initial options are written without a pause: this takes a millisecond
+WAKE_SECONDS, WAKE_PART = 0.02, 20
+"""Pause after limits were set at once: the longer of these seconds and this multiple of the time that it took."""
 
 
 class SocketLimiter(Component, Consumer):
@@ -64,10 +65,10 @@ class SocketLimiter(Component, Consumer):
         self._refused = False
         self._wakes = False  # whether a resting socket must get its limit at once
         self._waking: asyncio.Future[None] | None = None
-        self._births: Mapping[Network, Birth] = {}
-        self._clients: dict[Network, Birth] = {}  # of single addresses; they take precedence over prefixes
-        self._differing: deque[Network] = deque()  # prefixes whose birth settings in the kernel may be out of date
-        self._births_are_set = False  # whether the kernel took the last birth settings
+        self._births: Mapping[Network, InitialOptions] = {}
+        self._clients: dict[Network, InitialOptions] = {}  # of single addresses; they take precedence over prefixes
+        self._differing: deque[Network] = deque()  # prefixes whose initial options in the kernel may be out of date
+        self._births_are_set = False  # whether the kernel took the last initial options
 
     async def prepare(self, policy: Policy) -> None:
         """Open the pacing programs, at the first call only. Lift limits that a killed daemon set at acceptance."""
@@ -93,8 +94,8 @@ class SocketLimiter(Component, Consumer):
         if limits.wanted:
             await asyncio.to_thread(self._pacing.limit_at_once)
 
-    async def set_births(self, births: Mapping[Network, Birth]) -> None:
-        """Set the birth settings of subflows accepted from now on, by the client's prefix.
+    async def set_births(self, births: Mapping[Network, InitialOptions]) -> None:
+        """Set the initial options of subflows accepted from now on, by the client's prefix.
 
         Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. All clients are
         written only when the first prefixes get settings or the last ones lose them. The event loop runs in between, so
@@ -104,10 +105,10 @@ class SocketLimiter(Component, Consumer):
         if not self.possible:
             return
         before, self._births = self._births, births
-        self._planner.births_rest |= any(birth.rests for birth in births.values())
+        self._planner.joins_rest |= any(birth.rests for birth in births.values())
         if self._births_are_set:
-            # A subflow that begins now may be in a class of the previous or of the new policy.
-            self._planner.birth_classes = {*self._planner.birth_classes, *_classes(births)}
+            # A subflow that begins meanwhile may be in a class of the previous or of the new policy.
+            self._planner.initial_classes = {*self._planner.initial_classes, *_classes(births)}
         if bool(before) is not bool(births):
             # Before the first pause: a client that set_clients() removes during a pause would stay in the kernel.
             self._differing.extend(self._clients)
@@ -119,7 +120,7 @@ class SocketLimiter(Component, Consumer):
             if before.get(network) != birth:
                 self._differing.append(network)
         await self._set_those_that_differ()
-        self._planner.birth_classes = _classes(self._births) if self._births_are_set else ()
+        self._planner.initial_classes = _classes(self._births) if self._births_are_set else ()
 
     def set_clients(self, single: Mapping[bytes, bool]) -> None:
         """Update the client addresses known to have a single path (True), or no longer known to have one (False)."""
@@ -152,8 +153,8 @@ class SocketLimiter(Component, Consumer):
             self._births_are_set = False
             log.error("%s", reason)
 
-    def _birth(self, network: Network) -> Birth | None:
-        """Return the birth settings that a prefix must have now. It may be a client's address that a policy names."""
+    def _birth(self, network: Network) -> InitialOptions | None:
+        """Return the initial options that a prefix must have now. It may be a client's address that a policy names."""
         return (self._clients.get(network) or self._births.get(network)) if self._births else None
 
     def watches_any(self) -> bool:
@@ -235,7 +236,7 @@ class SocketLimiter(Component, Consumer):
             await asyncio.sleep(max(WAKE_SECONDS, WAKE_PART * (time.monotonic() - began)))
 
 
-def _classes(births: Mapping[Network, Birth]) -> set[int]:
+def _classes(births: Mapping[Network, InitialOptions]) -> set[int]:
     return {birth.class_id for birth in births.values() if birth.class_id is not None}
 
 

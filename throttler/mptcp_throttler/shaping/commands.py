@@ -84,7 +84,7 @@ class NftTable:
 
     @property
     def name(self) -> str:
-        """Return family and name, as in nft(8) commands."""
+        """Family and name, as in nft(8) commands."""
         return f"{self.family} {NFT_TABLE}"
 
     def table(self, present: Container[str] | None = None) -> Iterator[str]:
@@ -120,7 +120,7 @@ class NftTable:
         return [name for name, on in hooked.items() if name not in ours or (ours[name] in present and ours[name] != on)]
 
     def _base(self, chain: str, hook: str, ours: str, key: tuple[str, str, str, str]) -> Iterator[str]:
-        ports = ", ".join(str(port) for port in self.ownership.listen_ports)
+        ports = ", ".join(map(str, self.ownership.listen_ports))
         classes = "-".join(f"{self.ownership.htb_major:x}:{minor:x}" for minor in (FIRST_MINOR, LAST_MINOR))
         yield f"add chain {self.name} {chain} {{ {hook}; policy accept; }}"
         yield f"flush chain {self.name} {chain}"
@@ -137,13 +137,13 @@ class NftTable:
 
     def chain(self, target: Target) -> Iterator[str]:
         """Yield the commands that make the chain to which the entries of *target* jump."""
-        name, ownership = nft_chain_name(target), self.ownership
+        name = nft_chain_name(target)
         yield f"add chain {self.name} {name}"
         yield f"flush chain {self.name} {name}"
+        mark, priority = _mark_and_priority(target, self.ownership)
         if not self.interfaces:
-            keep = 0xFFFFFFFF ^ ownership.mark_mask
-            yield f"add rule {self.name} {name} meta mark set meta mark & 0x{keep:08x} | 0x{target.mark:08x}"
-        yield f'add rule {self.name} {name} meta priority set "{ownership.htb_major:x}:{target.minor:x}"'
+            yield f"add rule {self.name} {name} {mark}"
+        yield f"add rule {self.name} {name} {priority}"
         if self.interfaces:
             yield f'add rule {self.name} {name} fwd to "{UPLOAD_DEVICE}"'
 
@@ -164,8 +164,7 @@ def plain_tcp_table(caps: Sequence[tuple[Target, PathMatch]], ownership: Ownersh
     if not caps:
         return
     table = f"inet {PLAIN_TCP_TABLE}"
-    ports = ", ".join(str(port) for port in ownership.listen_ports)
-    keep = 0xFFFFFFFF ^ ownership.mark_mask
+    ports = ", ".join(map(str, ownership.listen_ports))
     yield f"add table {table}"
     yield f"add chain {table} postrouting {{ type filter hook postrouting priority mangle + 1; policy accept; }}"
     for number, (target, path) in enumerate(caps):
@@ -182,9 +181,14 @@ def plain_tcp_table(caps: Sequence[tuple[Target, PathMatch]], ownership: Ownersh
                 yield f"add set {table} clients{number}v{version} {{ {kind} elements = {{ {prefixes} }} }}"
             yield (
                 f"add rule {table} postrouting {by}tcp sport {{ {ports} }} {to}meta length > {SMALL_PACKET[version]} "
-                f"tcp option 30 missing meta mark set meta mark & 0x{keep:08x} | 0x{target.mark:08x} "
-                f'meta priority set "{ownership.htb_major:x}:{target.minor:x}"'
+                f"tcp option 30 missing {' '.join(_mark_and_priority(target, ownership))}"
             )
+
+
+def _mark_and_priority(target: Target, ownership: Ownership) -> tuple[str, str]:
+    """Return the statements that set our bits of a packet's mark, and its class."""
+    mark = f"meta mark set meta mark & 0x{0xFFFFFFFF ^ ownership.mark_mask:08x} | 0x{target.mark:08x}"
+    return mark, f'meta priority set "{ownership.htb_major:x}:{target.minor:x}"'
 
 
 def nft_ingress_chain_name(interface: str) -> str:

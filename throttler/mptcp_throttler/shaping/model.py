@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from mptcp_common.endpoints import PROXY_PORT
@@ -45,10 +45,9 @@ class ClassSpec:
 
     def same_as(self, other: ClassSpec) -> bool:
         """Tell whether two classes shape alike, apart from the kernel's rounding of bursts."""
-        exact = (self.minor, self.rate, self.ceil, self.quantum, self.queue_packets)
-        return exact == (other.minor, other.rate, other.ceil, other.quantum, other.queue_packets) and all(
-            abs(mine - theirs) <= max(2, BURST_TOLERANCE * theirs)
-            for mine, theirs in ((self.burst, other.burst), (self.cburst, other.cburst))
+        bursts = (self.burst, other.burst), (self.cburst, other.cburst)
+        return self == replace(other, burst=self.burst, cburst=self.cburst) and all(
+            abs(mine - theirs) <= max(2, BURST_TOLERANCE * theirs) for mine, theirs in bursts
         )
 
 
@@ -75,10 +74,8 @@ def gso_limit(policy: Policy, present: int) -> int:
     rules = [rule for rule in policy.rules if Direction.DOWN in rule.direction]
     throttles = [rule.throttle for rule in rules]
     throttles += [step.throttle for rule in rules if rule.budget is not None for step in rule.budget.steps]
-    ceils = [throttle.ceil for throttle in throttles if throttle is not None]
-    if not ceils:
-        return present
-    return min(present, max(GSO_FLOOR, int(min(ceils) / 8 * SEGMENT_SECONDS)))
+    ceil = min((throttle.ceil for throttle in throttles if throttle is not None), default=None)
+    return present if ceil is None else min(present, max(GSO_FLOOR, int(ceil / 8 * SEGMENT_SECONDS)))
 
 
 class ClassCounters(NamedTuple):
@@ -112,7 +109,7 @@ NO_LIMIT = SocketLimit()
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class InitialOptions:
     """Settings of a subflow's socket from its acceptance on; None leaves the kernel's value."""
 
     not_sent: int | None = None
@@ -206,7 +203,7 @@ class DeltaTracker(Generic[K, V]):
         }
 
     def upserted(self, done: Mapping[K, V]) -> None:
-        """Record that *done* are now in the kernel; the desired values may have changed meanwhile."""
+        """Record that *done* are now in the kernel; the desired values may have changed since."""
         for key, value in done.items():
             self.actual[key] = value
             if key in self.desired:

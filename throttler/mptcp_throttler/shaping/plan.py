@@ -57,8 +57,8 @@ class Planner:
         self._rules: dict[str, Rule] = {}
         self._now = 0.0
         self.soft_caps = False  # whether an object that runs soft onsets is attached
-        self.birth_classes: Collection[int] = ()  # handles of the classes into which sockets are accepted
-        self.births_rest = False
+        self.initial_classes: Collection[int] = ()  # handles of the classes into which sockets are accepted
+        self.joins_rest = False
         """Whether some joins rest, or did since the start, from their acceptance on: those without a cap must be
         woken."""
         self.told: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, there: None
@@ -181,10 +181,7 @@ class Planner:
 
     def take_moved(self, limit: int = MAX_MOVED) -> list[FourTuple]:
         """Return at most *limit* subflows that got a cap, lost one, or whose cap changed, each once."""
-        if len(self._moved) <= limit:
-            moved, self._moved = list(self._moved), set()
-            return moved
-        return [self._moved.pop() for _ in range(limit)]
+        return [self._moved.pop() for _ in range(min(limit, len(self._moved)))]
 
     @property
     def has_moved(self) -> bool:
@@ -318,11 +315,12 @@ class Planner:
             member.cap = cap
             cap.users[four_tuple] = member
             if young:
-                member.in_class |= self.class_of(scope) in self.birth_classes
+                member.in_class |= self.class_of(scope) in self.initial_classes
                 member.young = before is None and self._begins_softly(throttle)
             if len(cap.users) > 1:
                 self._shared[cap.minor] = cap
-            self._fit(cap)
+            if cap.make_room():
+                self.classes.want(cap.minor, cap.spec)
             self._mark_moved((four_tuple,))
             self._decided(cap, (member,))
             found = self.entries.actual.get(four_tuple)
@@ -338,7 +336,7 @@ class Planner:
         """Take a subflow out of its cap, and let it rest if its verdict says so. If its socket sends to the class of
         the cap, give it an entry for the default class."""
         four_tuple, rests = verdict.four_tuple, verdict.rests and self.soft_caps
-        if self.births_rest and four_tuple in young:
+        if self.joins_rest and four_tuple in young:
             self._mark_moved((four_tuple,))
         member = self.members.get(four_tuple)
         if member is not None and member.token is None:
@@ -380,10 +378,6 @@ class Planner:
             cap.throttle = cap.wanted
             self.classes.want(cap.minor, cap.spec)
 
-    def _fit(self, cap: LiveCap) -> None:
-        if cap.make_room():
-            self.classes.want(cap.minor, cap.spec)
-
     def _leave(self, member: Member, now: float) -> None:
         """Take a subflow out of its cap; its entry stays."""
         self._rest(member, rests=False)
@@ -404,7 +398,8 @@ class Planner:
         if cap.interim.pop(four_tuple, None) is not None:
             self.classes.want(cap.minor, cap.spec)
         self._settle(cap)
-        self._fit(cap)
+        if cap.make_room():
+            self.classes.want(cap.minor, cap.spec)
 
     def _hold(self, member: Member, cap: LiveCap) -> None:
         member.held_by = cap

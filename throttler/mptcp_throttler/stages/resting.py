@@ -23,7 +23,7 @@ from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Onset, Policy
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
-from mptcp_throttler.shaping.birth import REST_AT_ONCE
+from mptcp_throttler.shaping.initial_options import REST_AT_ONCE
 from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 
 RATIO: Final = 32

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets
-from mptcp_throttler.shaping.birth import held
 from mptcp_throttler.shaping.cap import Level, LiveCap
+from mptcp_throttler.shaping.initial_options import unsent
 from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
 from mptcp_throttler.shaping.onset.rate_transition import (
     OvershootCompensation,
@@ -362,7 +362,7 @@ class DownloadOnsets:
         self._changes.planned |= self._planner.complete(four_tuple)
 
     def _release(self, four_tuple: FourTuple) -> None:
-        """Lift the limits of the subflow's socket. Where only birth settings may need that, it is sampled first."""
+        """Lift the limits of the subflow's socket. Where only initial options may need that, it is sampled first."""
         known = self._sockets.get(four_tuple)
         self._short.pop(four_tuple, None)
         if known is not None and known.cookie:
@@ -374,7 +374,7 @@ class DownloadOnsets:
             known.state, known.since, known.transition = State.RELEASING, self._now, None
             known.limit, known.rests, known.sent = NO_LIMIT, False, -1
             self._first_looks[four_tuple] = self._now + FIRST_LOOK_SECONDS
-        elif known is not None or self._planner.births_rest:
+        elif known is not None or self._planner.joins_rest:
             self._await_sample(four_tuple)
 
     def _drop(self, four_tuple: FourTuple, known: _Socket) -> None:
@@ -389,7 +389,7 @@ class DownloadOnsets:
         return changes
 
     def _held(self, four_tuple: FourTuple, rate: int) -> SocketLimit:
-        return held(rate) if four_tuple in self._short else SocketLimit(rate)
+        return SocketLimit(rate, unsent(rate) if four_tuple in self._short else None)
 
     def _end_of_short(self) -> None:
         due = list(takewhile(lambda each: self._short[each] <= self._now, islice(self._short, MAX_MOVED)))

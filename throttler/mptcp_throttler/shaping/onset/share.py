@@ -102,13 +102,13 @@ class SendBuffers(dict[int, int]):
         """Give a socket capped at *rate* bits/s its buffer, if any is left; return whether the buffer grew."""
         wanted, before = send_buffer(rate), self.get(cookie)
         if before is None:
-            refused = not wanted or len(self) >= (MAX_SOCKETS if backlogged else MAX_IDLE_SOCKETS)
+            grows = bool(wanted) and len(self) < (MAX_SOCKETS if backlogged else MAX_IDLE_SOCKETS)
         else:
             wanted = wanted or MAX_BYTES  # the higher cap needs no buffer, but the kernel no longer adapts this one
-            refused = before >= STEP * wanted
-        if not refused:
+            grows = before < STEP * wanted
+        if grows:
             self[cookie] = wanted
-        return not refused
+        return grows
 
     def uncapped(self, cookie: int) -> int | None:
         """Return the final buffer size of a socket that lost its cap; None if it got no larger buffer."""

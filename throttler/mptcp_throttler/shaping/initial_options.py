@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Birth settings (docs/soft-start.md): socket settings that new subflows have from their first segment on, by the
+"""Initial options (docs/soft-start.md): settings of sockets that new subflows have from their first segment on, by the
 client's prefix. Pure.
 
 If the client's address suffices to decide that a path is capped, the kernel accepts its subflows with little room for
@@ -25,19 +25,19 @@ from mptcp_throttler.policy.conditions import PathMatch
 from mptcp_throttler.policy.model import Direction, Kind, Onset, Policy, Rule, Share
 from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import ScopeKey
-from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit
+from mptcp_throttler.shaping.model import MTU, InitialOptions
 
 UNSENT_SECONDS = 0.001
 """Bound on unsent data, as time at the cap's rate. Up to about 10 Mbit/s this is one segment, so that the scheduler
 assigns data only when a segment can leave."""
 INITIAL_WINDOW_SECONDS = 0.004  # initial window, as time at the cap's rate: small, for many may begin at the same time
 MIN_WINDOW, MAX_WINDOW = 2, 10  # limits of the initial window, segments; the kernel's default is 10
-AS_USUAL = Birth()
+AS_USUAL = InitialOptions()
 REST_AT_ONCE: Final = 1_000_000
 """Bits/s. Under a cap up to this rate, one assignment takes 0.5 s or more, so a joining subflow rests from the start,
 until the others carry too little."""
 LARGE_BOUND = 65_536  # Bytes: one assignment of the scheduler. Measured: no loss of goodput up to 2 Gbit/s.
-UNANTICIPATED = Birth(not_sent=LARGE_BOUND)
+UNANTICIPATED = InitialOptions(not_sent=LARGE_BOUND)
 _ALL_IPV4: Final = ip_network("0.0.0.0/0")
 _AROUND_IPV4: Final = tuple(ip_network((mapped(bytes(4)), 96)).supernet(new_prefix=length) for length in range(96))
 """The IPv6 prefixes that contain all IPv4-mapped addresses, such as ``::/0``."""
@@ -48,52 +48,59 @@ def unsent(rate: int) -> int:
     return max(1, int(rate / 8 * UNSENT_SECONDS))
 
 
-def held(rate: int) -> SocketLimit:
-    return SocketLimit(rate, unsent(rate))
-
-
-def under_cap(ceil: int, class_id: int | None = None, *, rests: bool = False) -> Birth:
-    """Return the birth settings under a cap of *ceil* bits/s. *rests*: this host can wake a resting subflow."""
+def under_cap(ceil: int, class_id: int | None = None, *, rests: bool = False) -> InitialOptions:
+    """Return the initial options under a cap of *ceil* bits/s. *rests*: this host can wake a resting subflow."""
     window = max(MIN_WINDOW, int(ceil * INITIAL_WINDOW_SECONDS / 8 / MTU))
-    return Birth(unsent(ceil), window if window < MAX_WINDOW else None, class_id, rests and ceil <= REST_AT_ONCE)
+    return InitialOptions(
+        unsent(ceil), window if window < MAX_WINDOW else None, class_id, rests and ceil <= REST_AT_ONCE
+    )
 
 
-def births(
+def initial_options(
     policy: Policy, open_rules: Sequence[bool], class_of: Callable[[ScopeKey], int | None], *, rests: bool = False
-) -> dict[Network, Birth]:
-    """Return the birth settings by client prefix, under the rules of *policy* that are open. *class_of* returns the
+) -> dict[Network, InitialOptions]:
+    """Return the initial options by client prefix, under the rules of *policy* that are open. *class_of* returns the
     handle of a cap's class, or None if the cap has none yet. *rests* has the same meaning as for :func:`under_cap`."""
     rules = [
         rule
         for rule, is_open in zip(policy.rules, open_rules, strict=True)
         if is_open and Direction.DOWN in rule.direction and rule.answers(Kind.THROTTLE)
     ]
-    paths = policy.paths.values()
-    decided = _Decided(paths, rules)
-    found: dict[Network, Birth] = {}
-    for path in paths:
-        rule, number = _capping(path, rules) if path.model_fields_set == {"clients"} else (None, 0)
-        birth = AS_USUAL if rule is None else _under(rule, policy.anticipate, class_of, rests=rests)
+    first: dict[str, int] = {}  # by path, the first rule that names it
+    for number, rule in enumerate(rules):
+        for name in rule.paths or ():
+            first.setdefault(name, number)
+    named = sorted((path for path in policy.paths.values() if path.name in first), key=lambda path: first[path.name])
+    first_of_all = min((first[path.name] for path in named if path.clients is None), default=math.inf)
+    first_of = Prefixes((network, first[path.name]) for path in named for network in path.clients or ())
+    found: dict[Network, InitialOptions] = {}
+    for path in policy.paths.values():
+        capping, number = _capping(path, rules) if path.model_fields_set == {"clients"} else (None, 0)
+        options = AS_USUAL if capping is None else _under(capping, policy.anticipate, class_of, rests=rests)
         for network in path.clients or ():
-            found.setdefault(network, AS_USUAL if rule is None or decided.before(network, number) else birth)
+            # An earlier rule may decide on all of the network; smaller networks have their own settings.
+            earlier = first_of_all < number or any(each < number for each in first_of.around(network))
+            found.setdefault(network, AS_USUAL if earlier else options)
     # The look-up maps IPv4 addresses into IPv6, but an IPv6 prefix of a policy must not match IPv4 clients.
     if any(found.get(network, AS_USUAL) != AS_USUAL for network in _AROUND_IPV4):
         found.setdefault(_ALL_IPV4, AS_USUAL)
     # Prefixes without settings matter only as exceptions within a prefix that has settings.
-    return found if any(birth != AS_USUAL for birth in found.values()) else {}
+    return found if any(options != AS_USUAL for options in found.values()) else {}
 
 
-def with_exceptions(found: Mapping[Network, Birth], networks: Collection[Network]) -> dict[Network, Birth]:
-    """Return the birth settings *found*, with exceptions for clients in *networks*, which get none."""
+def with_exceptions(
+    found: Mapping[Network, InitialOptions], networks: Collection[Network]
+) -> dict[Network, InitialOptions]:
+    """Return the initial options *found*, with exceptions for clients in *networks*, which get none."""
     if not found or not networks:
         return dict(found)
     inside = Prefixes((each, True) for each in networks)
-    kept = {each: AS_USUAL if any(inside.around(each)) else birth for each, birth in found.items()}
+    kept = {each: AS_USUAL if any(inside.around(each)) else options for each, options in found.items()}
     return kept | dict.fromkeys(networks, AS_USUAL)
 
 
-def of_clients(single: Mapping[bytes, bool]) -> dict[Network, Birth | None]:
-    """Return the birth settings by client address, given whether each client has a *single* path."""
+def of_clients(single: Mapping[bytes, bool]) -> dict[Network, InitialOptions | None]:
+    """Return the initial options by client address, given whether each client has a *single* path."""
     return {ip_network(address): UNANTICIPATED if is_single else None for address, is_single in single.items()}
 
 
@@ -107,29 +114,12 @@ def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
     return None, 0
 
 
-def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | None], *, rests: bool) -> Birth:
+def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | None], *, rests: bool) -> InitialOptions:
     throttle = rule.throttle
     assert throttle is not None
     if not anticipates:
         return UNANTICIPATED
     class_id = class_of(ScopeKey(rule.name, Share.PATH)) if throttle.share is Share.PATH else None
     if throttle.landing is not Onset.SOFT:
-        return Birth(class_id=class_id)
+        return InitialOptions(class_id=class_id)
     return under_cap(throttle.ceil, class_id, rests=rests)
-
-
-class _Decided:
-    """The first rule that decides on the paths of a prefix's clients."""
-
-    def __init__(self, paths: Collection[PathMatch], rules: Sequence[Rule]) -> None:
-        places: dict[str, int] = {}
-        for place, rule in enumerate(rules):
-            for name in rule.paths or ():
-                places.setdefault(name, place)
-        deciding = sorted((path for path in paths if path.name in places), key=lambda path: places[path.name])
-        self._of_all = min((places[path.name] for path in deciding if path.clients is None), default=math.inf)
-        self._of = Prefixes((network, places[path.name]) for path in deciding for network in path.clients or ())
-
-    def before(self, network: Network, place: int) -> bool:
-        """Tell whether a rule above *place* decides on all of *network*; smaller ones have their own settings."""
-        return self._of_all < place or any(each < place for each in self._of.around(network))
