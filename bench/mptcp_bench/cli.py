@@ -20,7 +20,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.markup import escape
 
-from mptcp_lab.testbed import TestbedError, congestion
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.ownership import collected_leftovers, remove_stale, runs
 
 from . import provenance, result_file
@@ -333,7 +333,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
-    cleaners = [remove_stale, congestion.put_back]
+    cleaners = [remove_stale]
     if arguments.inventory is not None:
         from mptcp_lab.remote import cleanup, read_inventory
 

@@ -102,22 +102,13 @@ def remove(directory: Path, *, keep_journal: bool) -> list[str]:
     The journal stays if anything else does, or if *keep_journal* says that a change has not been undone, because
     ``leftovers`` finds the directory by it.
     """
-    journal = directory / JOURNAL
     if not directory.exists():
         return []
-    others = sorted(set(directory.iterdir()) - {journal})
+    others = sorted(set(directory.iterdir()) - {directory / JOURNAL})
     left = [stays for path in others if (stays := removed(path)) is not None]
-    if left or keep_journal:
-        return left
-    said = journal.read_bytes() if journal.exists() else b""
-    if (stays := removed(journal)) is not None:
+    if not left and not keep_journal and (stays := removed(directory)) is not None:
         return [stays]
-    try:
-        directory.rmdir()
-    except OSError as error:
-        journal.write_bytes(said)
-        return [f"remove {directory}: {error.strerror}"]
-    return []
+    return left
 
 
 def _not_started(argv: list[str], error: OSError) -> str:
@@ -216,14 +207,11 @@ class Server:
 
     def _do_signal(self, request: dict[str, Any]) -> dict[str, Any]:
         program = self._programs[request["pid"]]
-        if request["tree"]:
-            below = descendants(program.pid)
-            program.send_signal(request["number"])
-            for pid in below:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, request["number"])
-        else:
-            program.send_signal(request["number"])
+        below = descendants(program.pid) if request["tree"] else ()
+        program.send_signal(request["number"])
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, request["number"])
         return {}
 
     def _do_write(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,6 @@ CONNECTING = 20.0
 ANSWERING = 30.0
 """Most seconds for an answer, beyond the time that the command may take."""
 PYTHON = (3, 9)
-NO_PYTHON, NO_SUDO, OLD_PYTHON = 90, 91, 92
 
 _BEFORE = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none")
 _AFTER = (
@@ -47,16 +46,16 @@ _AFTER = (
     # Use an open master connection of the user if one exists, but do not open one, which would stay.
     *("-o", "ControlMaster=no"),
 )
-_START = f"""\
-command -v python3 >/dev/null || exit {NO_PYTHON}
-if [ "$(id -u)" = 0 ]; then set --; else sudo -n true || exit {NO_SUDO}; set -- sudo -n; fi
+_START = """\
+command -v python3 >/dev/null || { echo "there is no python3" >&2; exit 1; }
+if [ "$(id -u)" = 0 ]; then set --; else sudo -n true || exit 1; set -- sudo -n; fi
 exec "$@" python3 -I -c "$CODE" "$RUN" "$PARENT"
 """
 """Commands that start the agent. With -I, root imports nothing from the working directory, and PYTHON* variables are
 ignored."""
 _CODE = f"""\
 import sys
-if sys.version_info < {PYTHON}: sys.exit({OLD_PYTHON})
+if sys.version_info < {PYTHON}: sys.exit("python3 is too old; %d.%d or newer is needed" % {PYTHON})
 import base64, io, os, shutil, tempfile, zipfile
 from pathlib import Path
 {inspect.getsource(parent_directory)}
@@ -79,14 +78,6 @@ import runpy, sys
 sys.path.insert(0, sys.argv.pop(1))
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
-_ADVICE = (
-    (r"Host key verification failed", "connect once by hand and confirm the host's key"),
-    (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "the host's key is another than the known one; see known_hosts"),
-    (r"Permission denied", "the key is refused; ssh must log in without asking (ssh-copy-id, ssh-agent)"),
-    (r"Could not resolve hostname", "the name is unknown; correct it in the inventory or in ~/.ssh/config"),
-    (r"Connection refused", "no ssh server answers on that port"),
-    (r"timed out|No route to host|unreachable", "is the host switched on and connected?"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,26 +170,14 @@ class Connection:
     def _why_not(self, timeout: float) -> str:
         where = f"{self.name}: {self.login.destination}"
         try:
-            code = self._ssh.wait(1)
+            self._ssh.wait(1)
         except subprocess.TimeoutExpired:
             return f"{where}: no answer within {timeout:g} s{self._last_words()}"
-        said = self._last_words()
-        version = ".".join(map(str, PYTHON))
-        if code == NO_PYTHON:
-            return f"{where}: there is no python3; install it there (Python {version} or newer)"
-        if code == OLD_PYTHON:
-            return f"{where}: its python3 is too old; Python {version} or newer is needed there"
-        if code == NO_SUDO:
-            return f"{where}: root is needed there{said}; let this user run sudo without a password, or log in as root"
-        advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, self._all_words())), None)
-        return f"{where}: ssh cannot connect{said}" + (f"; {advice}" if advice else "")
-
-    def _all_words(self) -> str:
-        self._said.seek(0)
-        return self._said.read().decode(errors="replace")
+        return f"{where}: cannot log in as root{self._last_words()}"
 
     def _last_words(self) -> str:
-        lines = [line.strip() for line in self._all_words().splitlines() if line.strip()]
+        self._said.seek(0)
+        lines = [line.strip() for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
         # Take the last line: banners come first, the error such as "Host key verification failed." last.
         return f": {lines[-1].rstrip('.')}" if lines else ""
 

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from mptcp_common.fields import Parsed, Section, parse_interface, parse_name
-from mptcp_common.problems import DocumentError, Problem, did_you_mean, in_order, key_text, shown
+from mptcp_common.problems import DocumentError, Problem, in_order, key_text, shown
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
 
@@ -203,23 +203,11 @@ def _missing(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str
 
 
 def _path_problems(document: Document) -> Iterator[Problem]:
-    """Yield problems of the paths together: a path that scenarios need is missing, or two paths have one interface."""
+    """Yield the problem that a path which scenarios need is missing."""
     client = document.data.get("client") if document.data else None
     paths = client.get("paths") if isinstance(client, dict) else None
-    if not isinstance(paths, dict):
-        return
-    where = ("client", "paths")
-    for name in SCENARIO_PATHS:
-        if name not in paths:
-            guess = did_you_mean(name, [other for other in paths if other not in SCENARIO_PATHS])
-            message = f"the path {name} is missing{guess.replace('did you mean', 'is it')}; the scenarios use "
-            message += " and ".join(SCENARIO_PATHS)
+    if isinstance(paths, dict):
+        for name in (name for name in SCENARIO_PATHS if name not in paths):
+            message = f"the path {name} is missing; the scenarios use {' and '.join(SCENARIO_PATHS)}"
+            where = ("client", "paths")
             yield problem_at(document, where, None, message, document.key_position(where))
-    seen: dict[str, str] = {}
-    for name, device in paths.items():
-        if not isinstance(device, str):
-            continue
-        if device in seen:
-            message = f"{shown(device)} is the interface of {seen[device]} already; each path needs its own"
-            yield problem_at(document, (*where, name), device, message)
-        seen.setdefault(device, name)

@@ -10,6 +10,7 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 from ..testbed.commands import TestbedError
 from ..testbed.host import Lab
@@ -24,18 +25,11 @@ from .ssh import SshHost
 MULTIPATH = REPOSITORY / "bench" / "rpi" / "multipath"
 HTTP_PORT = 80
 PROGRAMS = {
-    "client": {
-        "ip": "iproute2",
-        "ss": "iproute2",
-        "sysctl": "procps",
-        "wget": "wget",
-        "curl": "curl",
-        "mptcpize": "mptcpize",
-    },
-    "proxy": {"ip": "iproute2", "ss": "iproute2", "sysctl": "procps", "squid": "squid", "tcpdump": "tcpdump"},
-    "origin": {"ss": "iproute2", "apache2": "apache2-bin"},
+    "client": ("ip", "ss", "sysctl", "wget", "curl", "mptcpize"),
+    "proxy": ("ip", "ss", "sysctl", "squid", "tcpdump"),
+    "origin": ("ss", "apache2"),
 }
-"""Programs that each host needs, with the Debian packages that have them."""
+"""Programs that each host needs."""
 OWN_COMMANDS = ("mptcp-proxy", "mptcp-throttler")
 PORTS = {"proxy": PROXY_PORT, "origin": HTTP_PORT}
 LIMITS = Limits()
@@ -94,19 +88,15 @@ def cleanup(inventory: Inventory) -> Cleaned:
 
 
 def _host(part: HostRole, run_id: str) -> SshHost:
-    return SshHost(
-        part.name,
-        part.login,
-        run_id,
-        devices=part.devices,
-        addresses=part.addresses,
-        commands=part.commands,
-    )
+    name, login = part.name, part.login
+    return SshHost(name, login, run_id, devices=part.devices, addresses=part.addresses, commands=part.commands)
 
 
-class _Leftovers:
-    def __init__(self, host: SshHost, removed: list[str], left: list[str], live: list[int]) -> None:
-        self.host, self.removed, self.left, self.live = host, removed, left, live
+class _Leftovers(NamedTuple):
+    host: SshHost
+    removed: list[str]
+    left: list[str]
+    live: list[int]
 
     def not_undone(self) -> list[str]:
         return [f"{self.host.name}: {self.host.login.destination}: not undone: {what}" for what in self.left]
@@ -126,9 +116,9 @@ def _leftovers(host: SshHost) -> _Leftovers:
 
 def _problems(inventory: Inventory, part: HostRole, host: SshHost) -> Iterator[str]:
     where = f"{part.name}: {part.login.destination}"
-    for program, package in PROGRAMS[part.name].items():
+    for program in PROGRAMS[part.name]:
         if not host.has(program):
-            yield f"{where}: the program {program} is not installed (Debian package {package})"
+            yield f"{where}: the program {program} is not installed"
     if part.name == "proxy":
         for name in OWN_COMMANDS:
             try:

@@ -32,10 +32,10 @@ class Testbed(AbstractContextManager["Testbed"]):
 
     __test__ = False  # pytest would take the name for a test class
 
-    def __init__(self, topology: Topology, *, seed: int = 1, emulator: hops.Kind | None = None) -> None:
-        """Prepare the testbed. *seed* is for the emulated paths. *emulator* replaces the best one, for comparisons."""
+    def __init__(self, topology: Topology, *, seed: int = 1) -> None:
+        """Prepare the testbed. *seed* is for the emulated paths."""
         self.topology = topology
-        self.emulation = hops.emulation(topology, seed, emulator)
+        self.emulation = hops.Emulation(seed)
         self._scope = ExitStack()
         self._nodes: dict[str, LiveNode] = {}
         self._run: Run | None = None
@@ -61,11 +61,8 @@ class Testbed(AbstractContextManager["Testbed"]):
             # Register the deletion first, so that a signal cannot leave a namespace behind that was just made.
             self._scope.callback(_delete, namespace)
             run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
-        if topology.congestion_control is not None:
-            congestion.select(topology.congestion_control, namespaces.values())
-        netem = self.emulation.kind == "netem"
-        seed = self.emulation.seed if self.emulation.repeatable else None
-        for node, there in groupby(steps(topology, namespaces, netem=netem, seed=seed), key=lambda step: step.node):
+        congestion.select("cubic", namespaces.values())
+        for node, there in groupby(steps(topology, namespaces), key=lambda step: step.node):
             _take(tuple(there), namespaces[node], f"build {topology.name}")
         for name, namespace in namespaces.items():
             self._nodes[name] = LiveNode(topology, name, namespace, self.directory, self._scope)

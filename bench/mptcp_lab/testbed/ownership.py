@@ -86,10 +86,7 @@ def leave_behind(line: str) -> None:
 
 @contextmanager
 def registry() -> Iterator[Path]:
-    """Hold the lock that protects claiming, judging and removing runs, and changes of shared sysctls.
-
-    Yield the directory for notes that must outlive a killed run.
-    """
+    """Hold the lock that protects claiming, judging and removing runs. Yield the directory of the lock files."""
     try:
         RUN_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
         descriptor = os.open(RUN_DIRECTORY / "registry", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)

@@ -50,8 +50,7 @@ origin:
     assert problems(text) == [
         'hosts.yaml:2: client.ssh: "-oProxyCommand=x" is not a destination; write user@host, or a Host of your ssh '
         "configuration",
-        'hosts.yaml:3: client.paths: the path wifi is missing (is it "wi-fi"?); the scenarios use ethernet and wifi',
-        'hosts.yaml:3: client.paths.wi-fi: "eth0" is the interface of ethernet already; each path needs its own',
+        "hosts.yaml:3: client.paths: the path wifi is missing; the scenarios use ethernet and wifi",
         "hosts.yaml:6: proxy.interfaces: the list is empty; write at least one item",
         'hosts.yaml:7: proxy.adress: unknown key (did you mean "address"?); allowed here: ssh, options, directory, '
         "address, address6, interfaces, commands",

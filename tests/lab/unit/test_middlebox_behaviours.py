@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
 from test_emulation_elements import compiled
 
-from mptcp_lab.emulation import middlebox
+from mptcp_lab.emulation import userspace
 from mptcp_lab.emulation.behaviours import BEHAVIOURS, LONG_ADDRESS, SHORT_ADDRESS
 
-NATIVE = middlebox.SOURCES[0].parent
+NATIVE = userspace.MIDDLEBOX_SOURCES[0].parent
 MPTCP, STAMPS = 30, ("Timestamp", (7, 9))
 DSS = (MPTCP, bytes.fromhex("200500000001aabbccdd11223344556600010000")[:18])
 Run = Callable[..., list[list[Any]]]
@@ -30,7 +30,7 @@ Run = Callable[..., list[list[Any]]]
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Return ``driven(behaviour, (way, packet), …)``, which returns the driver's output."""
-    sources = [str(source) for source in middlebox.SOURCES if source.name != "middlebox.c"]
+    sources = [str(source) for source in userspace.MIDDLEBOX_SOURCES if source.name != "middlebox.c"]
     driver = compiled(
         tmp_path_factory.mktemp("middlebox") / "driver",
         f"-I{NATIVE}",
