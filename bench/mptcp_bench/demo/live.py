@@ -14,23 +14,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mptcp_lab.testbed.recorder import Recorder, rates
+from mptcp_lab.testbed.recorder import Recorder
 
 from .parts import DisplayedPath
 
-_BLOCKS = " ▁▂▃▄▅▆▇█"
-HISTORY = 60
-"""Number of past samples that are shown, if the terminal is wide enough."""
-BAR = 20
-_BESIDE = 52
-"""Columns that label, rate, bar and the gaps between them take."""
+BAR = 40
 PLAIN_INTERVAL = 2.0
-
-
-def sparkline(values: Sequence[float], top: float) -> str:
-    """Return *values* as block characters. A value of *top* is a full block."""
-    last = len(_BLOCKS) - 1
-    return "".join(_BLOCKS[max(0, min(last, round(value / top * last)))] for value in values)
 
 
 class View(AbstractContextManager["View"]):
@@ -88,18 +77,14 @@ class View(AbstractContextManager["View"]):
 
     def _render(self) -> RenderableType:
         current: Mapping[str, float] = self._recorder.current()
-        room = max(8, min(HISTORY, self._console.width - _BESIDE))
-        history = rates(self._recorder.latest(room + 1))
         table = Table.grid(padding=(0, 1))
         top = max(path.rate for path in self._paths)
         for path in self._paths:
             rate = current[path.device]
-            past = sparkline([r.bits[path.device] for r in history], top).rjust(room)
             table.add_row(
                 Text(path.label, style=f"bold {path.color}"),
                 Text(f"{rate / 1e6:6.1f} Mbit/s", style=path.color),
                 Bar(top, 0, rate, width=BAR, color=path.color),
-                Text(past, style=path.color),
             )
         elapsed = f"{time.monotonic() - self._started:4.1f} s" if self._started else ""
         title = Text(f"▶ {elapsed}  {self._title}", style="bold", no_wrap=True, overflow="ellipsis")

@@ -244,8 +244,6 @@ BREAKS: dict[tuple[str, str], Verdicts] = {
     ("fig7", "outperforms"): _fail("second path unused", "cap strangles both") | _THROTTLER | _PROXY,
 }
 """The verdict that each mutant must produce, by scenario and claim."""
-THROTTLERS_FAULTS = tuple(_THROTTLER)
-"""Under these, every claim about a throttled transfer fails."""
 NO_DATA_POINT = {
     "fallback": "the connection fell back to plain TCP",
     "second path not joined": "no second subflow was established",
