@@ -119,9 +119,9 @@ class Emulation:
                 self.change_middlebox(hop.path.name, hop.path.middlebox)
                 devices = {name: device for name, device, _ in hop.directions}
                 _queue_forwarded(nodes[hop.node], userspace.middlebox_rules(devices))
-        for hop in topology.hops:
-            if hop.impaired:
-                self._running.append(self._start(hop, nodes[hop.node], build(directory)))
+        impaired = [hop for hop in topology.hops if hop.impaired]
+        program = build(directory) if impaired else directory
+        self._running += [self._start(hop, nodes[hop.node], program) for hop in impaired]
 
     def change_middlebox(self, path: str, behaviour: str) -> int:
         """Change the behaviour of *path*'s middlebox; packets in it are lost. Return how many it had changed before."""

@@ -38,8 +38,6 @@ class Run:
     pid: int
     directory: Path
     alive: bool
-    damaged: bool = False
-    """Whether the lock file is unreadable. If so, :attr:`pid` and :attr:`directory` have no meaning."""
 
     def namespace(self, node: str) -> str:
         return f"{PREFIX}-{self.id}-{node}"
@@ -110,9 +108,9 @@ def claimed_run() -> Iterator[Run]:
         identifier = secrets.token_hex(3)
         lock = RUN_DIRECTORY / f"{identifier}.lock"
         with ExitStack() as failing:
-            # Remove the lock file on errors, because one that names no directory counts as damaged and would stay.
-            failing.callback(lock.unlink, missing_ok=True)
-            descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            unfinished = lock.with_suffix(".unfinished")
+            failing.callback(unfinished.unlink, missing_ok=True)
+            descriptor = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             failing.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-", dir=parent_directory()))
@@ -120,6 +118,8 @@ def claimed_run() -> Iterator[Run]:
             # Apache's and Squid's workers, which run as other users, must reach their files in it.
             directory.chmod(0o755)
             os.write(descriptor, json.dumps({"pid": os.getpid(), "directory": str(directory)}).encode())
+            # Only a complete file has this name.
+            unfinished.rename(lock)
             failing.pop_all()
     claimed = Run(identifier, os.getpid(), directory, alive=True)
     try:
@@ -157,15 +157,8 @@ def _runs() -> Iterator[Run]:
                 # If the run has ended in order since the file was opened, it has removed the file and its directory.
                 if not os.fstat(descriptor).st_nlink:
                     continue
-            try:
-                known = json.loads(os.read(descriptor, 4096))
-                pid, directory = int(known["pid"]), Path(known["directory"])
-                if not directory.name.startswith(f"{PREFIX}-{lock.stem}-"):
-                    raise ValueError(f"{directory} is that of another run")
-            except (ValueError, TypeError, KeyError):
-                yield Run(lock.stem, 0, Path(), alive, damaged=True)
-            else:
-                yield Run(lock.stem, pid, directory, alive)
+            known = json.loads(os.read(descriptor, 4096))
+            yield Run(lock.stem, int(known["pid"]), Path(known["directory"]), alive)
         finally:
             os.close(descriptor)
 
@@ -177,27 +170,19 @@ def runs() -> tuple[Run, ...]:
 
 
 def remove_stale() -> Cleaned:
-    """End the processes in the namespaces of dead runs, and remove these runs. A failure does not stop the others.
-
-    If a lock file is damaged, its run's temporary directory is not known. This is reported as left, and the file stays.
-    """
+    """End the processes in the namespaces of dead runs, and remove these runs. A failure does not stop the others."""
     done: list[str] = []
     left: list[str] = []
     with registry():
         for dead in [each for each in _runs() if not each.alive]:
             lock = RUN_DIRECTORY / f"{dead.id}.lock"
-            name = f"testbed {dead.id}" if dead.damaged else f"testbed {dead.id} of process {dead.pid}"
+            name = f"testbed {dead.id} of process {dead.pid}"
             failures = []
             for namespace in dead.namespaces:
                 try:
                     delete_namespace(namespace)
                 except TestbedError as error:
                     failures.append(f"{name}: {error}")
-            if dead.damaged:
-                failures.append(
-                    f"{name}: {lock} is damaged and does not say where its temporary directory is: "
-                    f"remove {parent_directory()}/{PREFIX}-{dead.id}-*, then that file"
-                )
             # Keep the run's files if a namespace remains, because processes in it may need them.
             stays = None if failures else removed(dead.directory)
             if stays is not None:

