@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The demo's output: a table in the terminal, a picture, and files with numbers and samples."""
+"""The demo's output: a table in the terminal, a picture, and a file with numbers and samples."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +18,7 @@ from .. import provenance, style
 from .judging import Outcome, Verdict
 from .parts import ETHERNET, PATHS
 
-PICTURE, NUMBERS, SAMPLES = "throughput.png", "demo.json", "samples.csv"
+PICTURE, NUMBERS = "throughput.png", "demo.json"
 TITLE = "Downloads over an Ethernet link of 100 Mbit/s and a Wi-Fi link of 30 Mbit/s"
 SUBTITLE = (
     "wget from Apache; Multipath TCP ends at the proxy, which goes on by plain TCP. "
@@ -33,7 +32,7 @@ INCHES = 0.22
 def forget(directory: Path, nodes: Sequence[Node]) -> None:
     """Remove an earlier demo's files from *directory*, and no others. Its logs begin with their node's name."""
     logs = (log for node in nodes for log in directory.glob(f"{node.name}-*.log"))
-    for old in (*(directory / name for name in (PICTURE, NUMBERS, SAMPLES)), *logs):
+    for old in (*(directory / name for name in (PICTURE, NUMBERS)), *logs):
         old.unlink(missing_ok=True)
 
 
@@ -118,18 +117,14 @@ def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], c
 
 
 def save(directory: Path, samples: Sequence[Sample], verdict: Verdict) -> None:
-    """Write the numbers and the samples into files in *directory*."""
+    """Write the numbers and the samples into *directory*."""
     results = {
         "failure": verdict.failure,
         "warning": verdict.warning,
         "downloads": [_numbers(outcome) for outcome in verdict.outcomes],
+        "samples": [asdict(sample) for sample in samples],
     }
     (directory / NUMBERS).write_text(provenance.to_json(provenance.collect(), results))
-    with (directory / SAMPLES).open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["seconds", *(f"{path.device}_bytes" for path in PATHS)])
-        for sample in samples:
-            writer.writerow([f"{sample.time:.4f}", *(sample.octets[path.device] for path in PATHS)])
 
 
 def _numbers(outcome: Outcome) -> dict[str, Any]:

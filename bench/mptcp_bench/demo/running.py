@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,8 +92,8 @@ class Stage:
     def said(self, outcome: Outcome) -> None:
         """Print the outcome of a download, then let the queues drain."""
         for line in files.lines(outcome):
-            self.view.finish(line)
-        self.view.rest(PAUSE)
+            self.view.say(line)
+        time.sleep(PAUSE)
 
 
 def steady(part: Part, samples: Sequence[Sample], start: float, duration: float) -> dict[str, Any]:
@@ -132,8 +133,8 @@ def _downloads(testbed: Testbed, output: Path, console: Console) -> None:
     origin = start_origin(testbed["origin"], {part.key: part.size for part in planned})
     proxy = start_proxy(testbed["proxy"])
     recorder = Recorder(testbed["client"], [path.device for path in PATHS])
-    with recorder, View(console, recorder, PATHS) as view:
-        stage = Stage(testbed, origin, proxy, recorder, view)
+    with recorder:
+        stage = Stage(testbed, origin, proxy, recorder, View(console, recorder, PATHS))
         verdict = perform(planned, stage.measure, stage.said)
     picture = output / files.PICTURE
     files.draw(picture, recorder.samples, verdict.outcomes, cap)

@@ -30,7 +30,6 @@ from typing import Any
 from ..agent import server
 from ..agent.directories import parent_directory
 from ..testbed.commands import TestbedError
-from ..testbed.ownership import leave_behind
 
 PREFIX = "mptcp-bench-"
 """Prefix of the names of the directories on the hosts."""
@@ -49,7 +48,7 @@ _AFTER = (
 _START = """\
 command -v python3 >/dev/null || { echo "there is no python3" >&2; exit 1; }
 if [ "$(id -u)" = 0 ]; then set --; else sudo -n true || exit 1; set -- sudo -n; fi
-exec "$@" python3 -I -c "$CODE" "$RUN" "$PARENT"
+exec "$@" python3 -I -c "$CODE" "$PARENT"
 """
 """Commands that start the agent. With -I, root imports nothing from the working directory, and PYTHON* variables are
 ignored."""
@@ -61,17 +60,17 @@ from pathlib import Path
 {inspect.getsource(parent_directory)}
 folder = sys.stdin.buffer.readline()
 if not folder.endswith(b"\\n"): sys.exit(0)
-directory = tempfile.mkdtemp(prefix="{PREFIX}", dir=sys.argv[2] or parent_directory())
+directory = tempfile.mkdtemp(prefix="{PREFIX}", dir=sys.argv[1] or parent_directory())
 try:
     os.chmod(directory, 0o755)
     zipfile.ZipFile(io.BytesIO(base64.b64decode(folder))).extractall(directory)
-except BaseException:  # a full disk: nothing finds what has no journal yet
+except BaseException:  # a full disk
     shutil.rmtree(directory, ignore_errors=True)
     raise
 os.chdir(directory)
 sys.path.insert(0, directory)
 from agent import server
-server.main(directory, sys.argv[1])
+server.main(directory)
 """
 _RUN_MODULE = """\
 import runpy, sys
@@ -102,9 +101,9 @@ def packed_agent() -> bytes:
     return archive.getvalue()
 
 
-def ssh_command(login: Login, run_id: str) -> list[str]:
+def ssh_command(login: Login) -> list[str]:
     """Return the command that starts the agent on the host by ssh."""
-    variables = {"CODE": _CODE, "RUN": run_id, "PARENT": login.directory or ""}
+    variables = {"CODE": _CODE, "PARENT": login.directory or ""}
     script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()) + _START
     options = [word for key, value in login.options.items() for word in ("-o", f"{key}={value}")]
     # Start sh, because the login shell may be another. ssh uses an option's first value, so that the user's
@@ -124,13 +123,13 @@ def agent_command(directory: Path, module: str, *arguments: str) -> list[str]:
 class Connection:
     """A session with the agent on one host. Threads may share it."""
 
-    def __init__(self, name: str, login: Login, run_id: str) -> None:
+    def __init__(self, name: str, login: Login) -> None:
         """Connect. Raises TestbedError, whose line has the reason and the remedy. *name* is for messages."""
         self.name, self.login = name, login
         self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed with the session
         try:
             self._ssh = subprocess.Popen(
-                ssh_command(login, run_id),
+                ssh_command(login),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
@@ -256,7 +255,7 @@ class Connection:
         return None
 
     def close(self, *, failing: bool = False) -> None:
-        """End the session. Report as left behind what the host did not undo, or may not have undone.
+        """End the session. Raises TestbedError for what the host did not undo, or may not have undone.
 
         If the connection was lost before and the driver is *failing*, this is not reported, because the driver's own
         error is the one to read.
@@ -275,18 +274,11 @@ class Connection:
             self._ssh.wait()
         said = self._last_words()
         self._said.close()
+        where = f"{self.name}: {self.login.destination}"
         if self._left:
-            leave_behind(
-                f"{self.name}: {self.login.destination}: not undone: "
-                + "; ".join(self._left)
-                + "; mptcp-bench cleanup --inventory FILE tries again"
-            )
-        elif self._left is None and not (was_lost and failing):
-            lost = "the connection was lost, and " if was_lost else ""
-            leave_behind(
-                f"{self.name}: {self.login.destination}: {lost}nothing says that all was undone there{said}; "
-                "mptcp-bench cleanup --inventory FILE sees to it"
-            )
+            raise TestbedError(f"{where}: not undone: {'; '.join(self._left)}")
+        if self._left is None and not (was_lost and failing):
+            raise TestbedError(f"{where}: nothing says that all was undone there{said}")
 
 
 def _seconds(text: str, otherwise: float) -> float:

@@ -7,18 +7,14 @@ The hosts are checked for all known problems before anything starts. All problem
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
 
 from ..testbed.commands import TestbedError
 from ..testbed.host import Lab
 from ..testbed.installed import REPOSITORY
 from ..testbed.model import Limits
-from ..testbed.ownership import Cleaned
 from ..testbed.services import PROXY_PORT
-from .connection import PREFIX
 from .inventory import HostRole, Inventory
 from .ssh import SshHost
 
@@ -43,17 +39,8 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
     Raises TestbedError if a host is unreachable or lacks something. The text has a line for each problem, with the host
     and the remedy.
     """
-    run_id = secrets.token_hex(6)
     with ExitStack() as stack:
-        hosts = {part.name: stack.enter_context(_host(part, run_id)) for part in inventory.parts}
-        for host in hosts.values():
-            leftovers = _leftovers(host)
-            # Refuse to start, because two runs on one host would disturb each other.
-            if leftovers.live:
-                raise TestbedError(leftovers.in_the_way())
-            # Refuse to start, because changes that an earlier run left would affect the measurements.
-            if leftovers.left:
-                raise TestbedError("\n".join(leftovers.not_undone()))
+        hosts = {part.name: stack.enter_context(_host(part)) for part in inventory.parts}
         problems = [problem for part in inventory.parts for problem in _problems(inventory, part, hosts[part.name])]
         if problems:
             raise TestbedError("the hosts are not ready:\n" + "\n".join(f"  {problem}" for problem in problems))
@@ -66,52 +53,9 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
         yield Lab(client, proxy, origin, inventory.paths, inventory.proxy.devices, emulated=False)
 
 
-def cleanup(inventory: Inventory) -> Cleaned:
-    """Undo what killed runs left on the hosts of *inventory*.
-
-    When a driver dies, its agent undoes everything by itself. This function is for the case that the agent was killed,
-    too, or failed. Unreachable hosts are reported, and the other hosts are cleaned.
-    """
-    done: list[str] = []
-    left: list[str] = []
-    for part in inventory.parts:
-        try:
-            with _host(part, secrets.token_hex(6)) as host:
-                leftovers = _leftovers(host)
-                done += [f"{host.name}: removed what a killed run left in {path}" for path in leftovers.removed]
-                left += leftovers.not_undone()
-                if leftovers.live:
-                    done.append(leftovers.in_the_way())
-        except TestbedError as error:
-            left.append(str(error))
-    return Cleaned(tuple(done), tuple(left))
-
-
-def _host(part: HostRole, run_id: str) -> SshHost:
+def _host(part: HostRole) -> SshHost:
     name, login = part.name, part.login
-    return SshHost(name, login, run_id, devices=part.devices, addresses=part.addresses, commands=part.commands)
-
-
-class _Leftovers(NamedTuple):
-    host: SshHost
-    removed: list[str]
-    left: list[str]
-    live: list[int]
-
-    def not_undone(self) -> list[str]:
-        return [f"{self.host.name}: {self.host.login.destination}: not undone: {what}" for what in self.left]
-
-    def in_the_way(self) -> str:
-        processes = ", ".join(map(str, self.live))
-        return (
-            f"{self.host.name}: {self.host.login.destination}: another run of mptcp-bench is under way there (process "
-            f"{processes}); if its driver is gone, it ends within 20 minutes, or at once by: kill {processes}"
-        )
-
-
-def _leftovers(host: SshHost) -> _Leftovers:
-    asked = host.run(host.agent("leftovers", str(host.directory.parent), PREFIX, host.run_id), timeout=300)
-    return _Leftovers(host, **json.loads(asked.stdout))
+    return SshHost(name, login, devices=part.devices, addresses=part.addresses, commands=part.commands)
 
 
 def _problems(inventory: Inventory, part: HostRole, host: SshHost) -> Iterator[str]:

@@ -20,7 +20,7 @@ from .commands import TestbedError, run, said, undo_after, undone
 from .host import ClientPath, Lab
 from .model import Topology
 from .node import LiveNode
-from .ownership import Run, claimed_run, delete_namespace, leave_behind
+from .ownership import Run, claimed_run, delete_namespace
 from .plan import Step, steps
 
 PATH_NAMES = {"eth0": "ethernet", "wlan0": "wifi"}
@@ -59,7 +59,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         namespaces = {node.name: self._run.namespace(node.name) for node in topology.nodes}
         for namespace in namespaces.values():
             # Register the deletion first, so that a signal cannot leave a namespace behind that was just made.
-            self._scope.callback(_delete, namespace)
+            self._scope.callback(delete_namespace, namespace)
             run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
         congestion.select("cubic", namespaces.values())
         for node, there in groupby(steps(topology, namespaces), key=lambda step: step.node):
@@ -98,13 +98,6 @@ class Testbed(AbstractContextManager["Testbed"]):
             return self._nodes[name]
         except KeyError:
             raise KeyError(f"no node {name!r}; there are {', '.join(self._nodes)}") from None
-
-
-def _delete(namespace: str) -> None:
-    try:
-        delete_namespace(namespace)
-    except TestbedError as error:
-        leave_behind(str(error))
 
 
 def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:

@@ -49,7 +49,7 @@ def _compiled(sources: tuple[Path, ...], flags: tuple[str, ...], libraries: tupl
     with TemporaryDirectory() as directory:
         program = Path(directory) / "program"
         try:
-            run(["gcc", *flags, "-o", str(program), *map(str, sources), *libraries])
+            run(["gcc", *flags, "-o", str(program), *map(str, sources), *libraries], timeout=120)
         except TestbedError as error:
             needs = "gcc and the headers of libnetfilter_queue and libmnl (Debian: libnetfilter-queue-dev libmnl-dev)"
             raise TestbedError(f"build the path emulator, which needs {needs}: {error}") from None

@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,31 +54,6 @@ class Cleaned:
     done: tuple[str, ...]
     left: tuple[str, ...]
     """What could not be removed or undone, and why."""
-
-
-_collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
-
-
-@contextmanager
-def collected_leftovers() -> Iterator[list[str]]:
-    """Collect lines about what testbeds in the scope leave behind, which otherwise raise TestbedError at their end.
-
-    It lets a caller write its result first: a file that cannot be removed must not lose an hour of measurements.
-    """
-    lines: list[str] = []
-    token = _collected.set(lines)
-    try:
-        yield lines
-    finally:
-        _collected.reset(token)
-
-
-def leave_behind(line: str) -> None:
-    """Report what a testbed leaves behind: add *line* to the collector, or raise TestbedError if there is none."""
-    lines = _collected.get()
-    if lines is None:
-        raise TestbedError(line)
-    lines.append(line)
 
 
 @contextmanager
@@ -138,7 +112,7 @@ def _give_back(claimed: Run, lock: Path) -> None:
     if stays is None:
         lock.unlink(missing_ok=True)
     else:
-        leave_behind(f"testbed {claimed.id}: {stays}; mptcp-bench cleanup tries again")
+        raise TestbedError(f"testbed {claimed.id}: {stays}; mptcp-bench cleanup tries again")
 
 
 def _runs() -> Iterator[Run]:

@@ -118,7 +118,7 @@ def test_no_page_is_written_when_a_file_is_wrong(tmp_path: Path, capsys: pytest.
         (tmp_path / name / result_file.FILE).write_text(text)
     assert main(["report", str(tmp_path)]) == 1
     lines = capsys.readouterr().err.splitlines()
-    problems = ("a/result.json: Invalid JSON", "b/result.json: provenance: Field required", "c/result.json: Input")
+    problems = ("a/result.json: Input data", "b/result.json: Object missing", "c/result.json: Expected")
     for line, problem in zip(lines, problems, strict=True):
         assert line.startswith(f"mptcp-bench: {tmp_path}/{problem}")
     assert not (tmp_path / "report.html").exists()

@@ -74,7 +74,7 @@ def test_login_shell_passes_code_and_arguments_on_unchanged(tmp_path: Path, shel
     for name, script in (("python3", 'printf "<%s>" "$@"'), ("id", "echo 0")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
-    remote = ssh_command(Login("host", directory=odd), "run")[-1]
+    remote = ssh_command(Login("host", directory=odd))[-1]
     done = subprocess.run(
         [shell, "-c", remote],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
@@ -84,13 +84,13 @@ def test_login_shell_passes_code_and_arguments_on_unchanged(tmp_path: Path, shel
         check=True,
     )
     assert done.stdout.startswith("<-I><-c><import sys\n")
-    assert done.stdout.endswith(f"<run><{odd}>")
+    assert done.stdout.endswith(f"<{odd}>")
 
 
 def test_agent_needs_only_its_own_folder(tmp_path: Path) -> None:
     """The code that is sent to a host imports only itself and the standard library."""
     (tmp_path / "agent.zip").write_bytes(packed_agent())
-    for module in ("server", "leftovers", "files", "answers", "transfer", "counters", "processes"):
+    for module in ("server", "files", "answers", "transfer", "counters", "processes"):
         argv = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, 'agent.zip'); import agent.{module}"]
         done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
