@@ -271,36 +271,19 @@ def _draw(pictures: Sequence[Picture], target: Path) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from .report import write_report
+    from . import doc_tables, report
 
     if arguments.docs is not None:
-        return _docs(arguments)
-    if arguments.kept:
-        return _kept(arguments)
-    target = arguments.output or arguments.directory / "report.html"
-    missing = write_report(arguments.directory, target)
+        for name in arguments.docs:
+            doc_tables.keep(name, arguments.directory)
+        for page in doc_tables.write_pages():
+            print(page)
+        return 0
+    target = arguments.output or arguments.directory / ("kept.html" if arguments.kept else "report.html")
+    missing = report.write_kept_report(target) if arguments.kept else report.write_report(arguments.directory, target)
     print(target)
     if missing:
         print(f"mptcp-bench report: not run yet: {', '.join(missing)}", file=sys.stderr)
-    return 0
-
-
-def _docs(arguments: argparse.Namespace) -> int:
-    from . import doc_tables
-
-    for name in arguments.docs:
-        doc_tables.keep(name, arguments.directory)
-    for page in doc_tables.write_pages():
-        print(page)
-    return 0
-
-
-def _kept(arguments: argparse.Namespace) -> int:
-    from .report import write_kept_report
-
-    target = arguments.output or arguments.directory / "kept.html"
-    write_kept_report(target)
-    print(target)
     return 0
 
 

@@ -13,7 +13,6 @@ import base64
 import inspect
 import io
 import json
-import re
 import shlex
 import subprocess
 import tempfile
@@ -33,8 +32,8 @@ from ..testbed.commands import TestbedError
 
 PREFIX = "mptcp-bench-"
 """Prefix of the names of the directories on the hosts."""
-CONNECTING = 20.0
-"""Most seconds until the agent answers, beyond ssh's own time to connect."""
+CONNECTING = 30.0
+"""Most seconds until the agent answers."""
 ANSWERING = 30.0
 """Most seconds for an answer, beyond the time that the command may take."""
 PYTHON = (3, 9)
@@ -159,19 +158,18 @@ class Connection:
     def _begin(self) -> None:
         self._send(base64.b64encode(packed_agent()))
         with self._changed:
-            timeout = CONNECTING + _seconds(self.login.options.get("ConnectTimeout", ""), 10)
-            self._changed.wait_for(lambda: self._ready is not None or self._lost, timeout)
+            self._changed.wait_for(lambda: self._ready is not None or self._lost, CONNECTING)
             ready = self._ready
         if ready is None:
-            raise TestbedError(self._why_not(timeout))
+            raise TestbedError(self._why_not())
         self.directory: str = ready["ready"]
 
-    def _why_not(self, timeout: float) -> str:
+    def _why_not(self) -> str:
         where = f"{self.name}: {self.login.destination}"
         try:
             self._ssh.wait(1)
         except subprocess.TimeoutExpired:
-            return f"{where}: no answer within {timeout:g} s{self._last_words()}"
+            return f"{where}: no answer within {CONNECTING:g} s{self._last_words()}"
         return f"{where}: cannot log in as root{self._last_words()}"
 
     def _last_words(self) -> str:
@@ -279,7 +277,3 @@ class Connection:
             raise TestbedError(f"{where}: not undone: {'; '.join(self._left)}")
         if self._left is None and not (was_lost and failing):
             raise TestbedError(f"{where}: nothing says that all was undone there{said}")
-
-
-def _seconds(text: str, otherwise: float) -> float:
-    return float(text) if re.fullmatch(r"\d{1,4}", text) else otherwise

@@ -50,7 +50,7 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
         devices = [path.device for path in inventory.paths]
         stack.enter_context(client.changed([*script, "up", *devices], [*script, "down"]))
         _check_first_path(inventory, client, proxy)
-        yield Lab(client, proxy, origin, inventory.paths, inventory.proxy.devices, emulated=False)
+        yield Lab(client, proxy, origin, inventory.paths, inventory.proxy.devices)
 
 
 def _host(part: HostRole) -> SshHost:

@@ -127,5 +127,4 @@ def lab_of(testbed: Testbed) -> Lab:
         origin=testbed["origin"],
         paths=tuple(ClientPath(names.get(device, device), device) for device in devices),
         proxy_devices=topology.devices("proxy"),
-        emulated=True,
     )

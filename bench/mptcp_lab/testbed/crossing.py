@@ -37,6 +37,11 @@ def crossed(
     wait_until(lambda: "ready" in process.output(), "the receiver is ready", process=process)
     words = (source, target, port, str(per_second), str(BYTES), str(count / per_second))
     sender.run(sender.agent("stream", "send", *words), timeout=60 + count / per_second)
+    counts = testbed.emulation.counts
+    wait_until(
+        lambda: all(way.seen == way.lost + way.passed for path in counts().values() for way in path.values()),
+        "the emulator has let all packets go",
+    )
     time.sleep(SILENCE)
     process.stop()
     return {number: (came - sent) / 1e6 for number, sent, came in json.loads(result.read_text())}

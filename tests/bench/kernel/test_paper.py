@@ -97,11 +97,6 @@ def downloads(lab: Lab) -> Callable[[], Run]:
     return lambda: made.run(trial, 1)
 
 
-def test_download_over_a_path_without_its_delay_is_no_data_point(make_testbed: MakeTestbed) -> None:
-    with pytest.raises(TestbedError, match="ms instead of 2: it is not emulated"):
-        downloads(lab_of(make_testbed()))()
-
-
 def test_download_through_a_proxy_that_is_gone_is_no_data_point(make_testbed: MakeTestbed) -> None:
     lab = lab_of(make_testbed(EMULATED))
     download = downloads(lab)

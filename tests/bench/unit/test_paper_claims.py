@@ -76,13 +76,6 @@ def test_run_of_the_wrong_kind_is_kept_with_its_reason(key: str, mutant: str, re
     assert {(run.valid, run.reason) for run in through} == {(False, reason)}
 
 
-@pytest.mark.parametrize("key", FIGURES)
-def test_no_claim_is_judged_without_emulation(key: str) -> None:
-    measured = found("emulator off", key)
-    assert {run.reason.partition(" has ")[0] for run in measured.runs} == {"ethernet"}
-    assert set(verdicts(measured).values()) == {"not judged"}
-
-
 @pytest.mark.parametrize(("key", "claim"), ALL_UNEXPLAINED)
 def test_claim_differs_only_by_the_mechanism_that_was_measured(key: str, claim: str) -> None:
     assert verdicts(found("today", key))[claim] == "differs"

@@ -108,32 +108,14 @@ def test_download_is_no_data_point_when_it_is_not_of_the_wanted_kind(
     assert found is None if said is None else said in (found or "")
 
 
-@pytest.mark.parametrize(
-    ("rtts", "ethernet", "said"),
-    [
-        (RTTS, 99e6, None),
-        ({}, 99e6, None),
-        ({**RTTS, "wifi": 0.0001}, 99e6, "wifi has an idle RTT of 0.1 ms instead of 16: it is not emulated"),
-        ({**RTTS, "ethernet": 0.5}, 99e6, "ethernet has an idle RTT of 500.0 ms instead of 2"),
-        (RTTS, 900e6, "ethernet carried 9"),
-    ],
-)
-def test_run_is_no_data_point_when_a_path_is_not_emulated(
-    rtts: dict[str, float], ethernet: float, said: str | None
-) -> None:
-    def run(seen: Observation, *, emulated: bool) -> Run:
-        settings = Chosen.of().settings
-        return engine.data_point(THROUGH, 1, seen, "same", settings, used=USED, rtts=rtts, emulated=emulated)
+def test_run_has_rtts_and_usage_unless_it_is_too_short() -> None:
+    def run(seen: Observation) -> Run:
+        return engine.data_point(THROUGH, 1, seen, "same", Chosen.of().settings, used=USED, rtts=RTTS)
 
-    seen = replace(SEEN, samples=samples(*[(ethernet, 19e6)] * 40))
-    emulated, real = run(seen, emulated=True), run(seen, emulated=False)
-    assert emulated.valid is (said is None)
-    assert (said or "") in emulated.reason
-    assert real.valid
-    assert (real.values["idle"], real.values["least_idle"]) == (0.4, 0.2)
-    assert all(real.values[f"rtt_{path}"] == seconds for path, seconds in rtts.items())
-    short = replace(SEEN, ended=0.05, samples=samples((90e6, 0)))
-    assert "too short" in run(short, emulated=False).reason
+    found = run(replace(SEEN, samples=samples(*[(99e6, 19e6)] * 40)))
+    assert found.valid
+    assert (found.values["idle"], found.values["least_idle"], found.values["rtt_wifi"]) == (0.4, 0.2, 0.013)
+    assert "too short" in run(replace(SEEN, ended=0.05, samples=samples((90e6, 0)))).reason
 
 
 @pytest.mark.parametrize(
@@ -178,18 +160,6 @@ def test_numbers_of_a_run_come_from_its_observation() -> None:
     assert measures.values(seen, ALONE, CAP)["retransmission_share"] == 0.1
     series = measures.series(seen)
     assert len(series.times) == len(series.paths["wifi"]) == len(series.extra["out_of_order_bytes"]) == 42
-
-
-def test_late_reading_and_the_one_right_after_it_make_no_peak() -> None:
-    regular = samples(*[(5e6, 20e6)] * 20, interval=0.01)
-    late = Sample(regular[10].time + 0.0098, regular[11].octets)
-    octets = {**regular[11].octets, "ethernet": regular[11].octets["ethernet"] + 1514}
-    burst = Sample(regular[11].time, octets)
-    seen = replace(SEEN, samples=(*regular[:11], late, burst, *regular[12:]), memory=tuple((0.0, n) for n in range(22)))
-    found = measures.series(seen)
-    assert max(found.paths["ethernet"]) < 8e6
-    assert len(found.times) == len(found.extra["out_of_order_bytes"]) == 20
-    assert measures.spaced([0.0, 0.1]) == [0, 1]
 
 
 def test_quantity_is_shown_with_unit_and_interval() -> None:

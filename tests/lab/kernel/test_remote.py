@@ -74,7 +74,6 @@ def wget(url: str, proxy: str) -> list[str]:
 
 def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
     with hosts.core.entered(), remote_lab(read_inventory(hosts.inventory())) as lab:
-        assert not lab.emulated
         assert [path.device for path in lab.paths] == ["eth0", "wlan0"]
         assert lab.proxy_devices == ("wan0",)
         # The driver cannot access the hosts' files.
