@@ -26,7 +26,7 @@ from mptcp_lab.testbed.transfer import Observation, observe, processors_of, wget
 
 from . import measures
 from .parameters import Settings
-from .results import IDLE, LEAST_IDLE, NO_FALLBACK, Case, Run, rtt
+from .results import LEAST_IDLE, NO_FALLBACK, Case, Run, rtt
 from .scenarios import PaperFigure, Trial
 
 HEADERS = 1.08
@@ -110,7 +110,6 @@ def data_point(
         except ValueError as error:
             wrong = f"too short to be measured: {error}"
         else:
-            numbers |= {IDLE: min(each.idle for each in used)}
             if least := [each.least_idle for each in used if each.least_idle is not None]:
                 numbers[LEAST_IDLE] = min(least)
             numbers |= {rtt(path): seconds for path, seconds in rtts.items()}

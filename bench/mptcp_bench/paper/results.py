@@ -26,7 +26,6 @@ TIME_TO_THROTTLE = "time_to_throttle"
 CAPPED = "capped"
 """1 if the cap came into force before the transfer ended, otherwise 0. If 0, ``time_to_throttle`` is missing."""
 BEFORE_CAP = "before_cap"
-IDLE = "idle"
 LEAST_IDLE = "least_idle"
 """Idle share of the busiest single processor."""
 JOINED = "joined"
@@ -104,7 +103,6 @@ METRICS: Mapping[str, Metric] = {
         Metric(OUT_OF_ORDER_SEGMENTS, "segments that came out of order", "count"),
         Metric(rtt(ETHERNET), "RTT of Ethernet, idle", "s"),
         Metric(rtt(WIFI), "RTT of Wi-Fi, idle", "s"),
-        Metric(IDLE, "processor time idle, of the busier host", "ratio"),
         Metric(LEAST_IDLE, "time that the busiest processor was idle", "ratio"),
         Metric("median_syn_up", "client's connection established → SYN to origin, median", "s"),
         Metric("median_syn-whole_up", "client's SYN in → SYN to origin, median", "s"),

@@ -114,7 +114,7 @@ def test_run_has_rtts_and_usage_unless_it_is_too_short() -> None:
 
     found = run(replace(SEEN, samples=samples(*[(99e6, 19e6)] * 40)))
     assert found.valid
-    assert (found.values["idle"], found.values["least_idle"], found.values["rtt_wifi"]) == (0.4, 0.2, 0.013)
+    assert (found.values["least_idle"], found.values["rtt_wifi"]) == (0.2, 0.013)
     assert "too short" in run(replace(SEEN, ended=0.05, samples=samples((90e6, 0)))).reason
 
 

@@ -37,10 +37,14 @@ def hosts(make_module_testbed: Callable[..., Testbed], require: Any) -> SshHosts
     return start(make_module_testbed(plain()))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def nothing_stays(hosts: SshHosts) -> Iterator[None]:
-    """Check after each test that the hosts are as they were, whatever the test did to them."""
+    """Check at the end that the hosts are as they were, whatever the tests did to them."""
     yield
+    check(hosts)
+
+
+def check(hosts: SshHosts) -> None:
     for part in PARTS:
         wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
         assert hosts.directories(part) == []
@@ -170,7 +174,7 @@ def driver(hosts: SshHosts) -> Any:
 @pytest.mark.nightly
 def test_killed_driver_leaves_nothing(hosts: SshHosts) -> None:
     driver(hosts).kill()
-    # The fixture checks programs, directories and kernel.
+    check(hosts)
 
 
 KILL_SESSION = ["sh", "-c", 'kill $(ps -o ppid= -p "$PPID")']
@@ -182,6 +186,7 @@ def test_lost_connection_is_one_line_and_the_host_undoes_all(hosts: SshHosts) ->
         part = read_inventory(hosts.inventory()).origin
         with pytest.raises(TestbedError, match=r"^origin: root@10\.77\.9\.2: the connection was lost[^\n]*$"):
             lose(SshHost(part.name, part.login, devices=part.devices))
+    check(hosts)
 
 
 def lose(host: SshHost) -> None:

@@ -56,7 +56,7 @@ origin:
         "address, address6, interfaces, commands",
         'hosts.yaml:8: proxy.address6: "192.0.2.1" is not an IPv6 address; write one such as "2001:db8::7"',
         'hosts.yaml:9: proxy.commands: "bin" is not a directory of that host; write an absolute path',
-        "hosts.yaml:10: proxy.options: BatchMode cannot be set here: the session depends on it",
+        "hosts.yaml:10: proxy.options.Port: a list is not a setting; write text, a number, true or false",
         "hosts.yaml:11: origin.ssh: is required",
         'hosts.yaml:12: origin.interface: "a/b" is not the name of an interface; no spaces, slashes or colons '
         "(see: ip link)",
