@@ -12,8 +12,7 @@ send buffer, and Linux refuses joins of a connection that its user has closed.
 
 The program prints a JSON list with one object per file: when it ``began`` (before the first SYN; on a persistent
 connection, before the request), when it ``connected``, its ``first`` byte and its ``end``, as time.monotonic() of this
-host; ``octets``, the bytes of its body; ``error``, null if the file is complete; ``multipath``, whether the connection
-did not fall back.
+host; ``octets``, the bytes of its body; ``error``, null if the file is complete.
 """
 
 from __future__ import annotations
@@ -26,13 +25,10 @@ import socket
 import ssl
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 MPTCP = getattr(socket, "IPPROTO_MPTCP", 262)
-_SOL_MPTCP, _MPTCP_INFO = 284, 1
-"""From linux/mptcp.h. After a fallback, MPTCP_INFO fails (EOPNOTSUPP)."""
 BLOCK = 1 << 16
 """Most bytes per read."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -63,9 +59,7 @@ class Fetcher:
         while self._files:
             number, (name, size) = self._files.pop()
             entry = self.done[number]
-            entry.update(
-                name=name, began=time.monotonic(), connected=None, first=None, octets=0, error=None, multipath=False
-            )
+            entry.update(name=name, began=time.monotonic(), connected=None, first=None, octets=0, error=None)
             try:
                 streams = await asyncio.wait_for(self._fetch(streams, name, size, entry), self._order["timeout"])
             except (TimeoutError, OSError, FetchError, asyncio.IncompleteReadError, ValueError) as error:
@@ -87,9 +81,6 @@ class Fetcher:
             writer.write(f"GET {request_target} HTTP/1.1\r\nHost: {host}\r\nConnection: {kept}\r\n\r\n".encode())
             length = await _answer(reader, 200)
             entry["first"] = time.monotonic()
-            with suppress(OSError):
-                writer.get_extra_info("socket").getsockopt(_SOL_MPTCP, _MPTCP_INFO, 1)
-                entry["multipath"] = True
             if length != size:
                 raise FetchError(f"{length} bytes were announced, {size} are right")
             while entry["octets"] < size:

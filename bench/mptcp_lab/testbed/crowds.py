@@ -14,7 +14,7 @@ from pathlib import Path
 from ..agent.processes import descendants
 from .host import Host, Program
 from .node import LiveNode
-from .services import PATIENCE, PROXY_PORT, Origin, Proxy, wait_until
+from .services import PROXY_PORT, Origin, Proxy, wait_until
 
 OPENING = 600.0
 """Most seconds for opening a crowd of connections."""
@@ -79,15 +79,8 @@ class Timed:
 
 def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> Timed:
     """Request ``/file`` from *host* *count* times by MPTCP. Raises TestbedError after ``OPENING`` seconds."""
-    address, port, target = _where(proxy, origin)
-    order = {
-        "proxy": [address, int(port)], "target": [target, 80], "kind": "close", "at_once": 1,
-        "files": [["file", origin.sizes["file"]]] * count, "timeout": PATIENCE,
-    }  # fmt: skip
-    file = host.write("timed-requests.json", json.dumps(order))
-    said = json.loads(host.run(host.agent("fetch", str(file)), timeout=OPENING).stdout)
-    seconds = [each["end"] - each["began"] for each in said if each["error"] is None]
-    return Timed(seconds, count - len(seconds), sum(each["multipath"] for each in said))
+    said = host.run(host.agent("timed_requests", str(count), *_where(proxy, origin)), timeout=OPENING)
+    return Timed(**json.loads(said.stdout))
 
 
 def _where(proxy: Proxy, origin: Origin) -> tuple[str, str, str]:
