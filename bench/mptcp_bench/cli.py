@@ -20,8 +20,8 @@ from typing import NoReturn
 from rich.console import Console
 from rich.markup import escape
 
-from mptcp_lab.testbed import TestbedError, congestion
-from mptcp_lab.testbed.ownership import collected_leftovers, remove_stale, runs
+from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.ownership import remove_stale, runs
 
 from . import provenance, result_file
 from .experiments import EXPERIMENTS
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="three downloads over Ethernet and Wi-Fi, live, with a picture")
     demo.add_argument("--output", type=Path, default=provenance.RESULTS / "demo", metavar="DIR")
-    demo.set_defaults(command=partial(_with_testbeds, _demo))
+    demo.set_defaults(command=_demo)
 
     run = commands.add_parser("run", help="run an experiment: result.json and a figure")
     names = [*scenarios.NAMES, *EXPERIMENTS, ALL]
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the experiment")
     run.add_argument("--inventory", type=Path, metavar="FILE", help="real hosts, by ssh, in place of namespaces")
-    run.set_defaults(command=partial(_with_testbeds, _run))
+    run.set_defaults(command=_run)
 
     report = commands.add_parser("report", help="one HTML page of all that was run")
     report.add_argument("directory", type=Path, nargs="?", default=provenance.RESULTS, metavar="DIR")
@@ -108,24 +108,12 @@ def _parser() -> argparse.ArgumentParser:
         command=_list
     )
     cleanup = commands.add_parser("cleanup", help="remove what runs that were killed left behind")
-    cleanup.add_argument("--inventory", type=Path, metavar="FILE", help="on these real hosts too")
     cleanup.set_defaults(command=_cleanup)
     return parser
 
 
 _FILE_WIDTH = 120
 """Columns of a table that is not printed to a terminal: the width of the widest table."""
-
-
-def _with_testbeds(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """Return the exit code of *command*, or 1 if a testbed left something behind, which is printed last."""
-    with collected_leftovers() as left:
-        try:
-            code = command(arguments)
-        finally:
-            for line in left:
-                _complain(line)
-    return 1 if left else code
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -283,36 +271,19 @@ def _draw(pictures: Sequence[Picture], target: Path) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from .report import write_report
+    from . import doc_tables, report
 
     if arguments.docs is not None:
-        return _docs(arguments)
-    if arguments.kept:
-        return _kept(arguments)
-    target = arguments.output or arguments.directory / "report.html"
-    missing = write_report(arguments.directory, target)
+        for name in arguments.docs:
+            doc_tables.keep(name, arguments.directory)
+        for page in doc_tables.write_pages():
+            print(page)
+        return 0
+    target = arguments.output or arguments.directory / ("kept.html" if arguments.kept else "report.html")
+    missing = report.write_kept_report(target) if arguments.kept else report.write_report(arguments.directory, target)
     print(target)
     if missing:
         print(f"mptcp-bench report: not run yet: {', '.join(missing)}", file=sys.stderr)
-    return 0
-
-
-def _docs(arguments: argparse.Namespace) -> int:
-    from . import doc_tables
-
-    for name in arguments.docs:
-        doc_tables.keep(name, arguments.directory)
-    for page in doc_tables.write_pages():
-        print(page)
-    return 0
-
-
-def _kept(arguments: argparse.Namespace) -> int:
-    from .report import write_kept_report
-
-    target = arguments.output or arguments.directory / "kept.html"
-    write_kept_report(target)
-    print(target)
     return 0
 
 
@@ -333,17 +304,9 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
-    cleaners = [remove_stale, congestion.put_back]
-    if arguments.inventory is not None:
-        from mptcp_lab.remote import cleanup, read_inventory
-
-        # Read the inventory first: if it is invalid, the error would hide the report of what was removed.
-        cleaners.append(partial(cleanup, read_inventory(arguments.inventory)))
-    cleaned = [clean() for clean in cleaners]
-    done = [line for each in cleaned for line in each.done]
-    left = [line for each in cleaned for line in each.left]
-    for line in done or ([] if left else ["nothing was left behind"]):
+    cleaned = remove_stale()
+    for line in cleaned.done or ([] if cleaned.left else ["nothing was left behind"]):
         print(line)
-    for line in left:
+    for line in cleaned.left:
         print(f"mptcp-bench cleanup: {line}", file=sys.stderr)
-    return 1 if left else 0
+    return 1 if cleaned.left else 0

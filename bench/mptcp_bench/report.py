@@ -152,13 +152,14 @@ def _chapter(found: ExperimentResult, directory: Path) -> Chapter:
     return Chapter(found, found.experiment, tuple(figures), tuple(warnings))
 
 
-def write_kept_report(target: Path, docs: Path = DOCS) -> None:
+def write_kept_report(target: Path, docs: Path = DOCS) -> tuple[str, ...]:
     """Write the page of all results kept in *docs* into *target*. Raises ResultError if none is kept, and OSError."""
     kept = read_kept(docs)
     if not kept:
         raise ResultError(f"{docs / KEPT}: no result is kept in it")
     order = sorted(kept, key=lambda name: (_position(kept[name]), name))
     _write(target, [_kept_chapter(name, kept[name], docs) for name in order])
+    return ()
 
 
 def _kept_chapter(name: str, found: ExperimentResult, docs: Path) -> Chapter:

@@ -2,18 +2,16 @@
 """Judge whether the demo showed what it should: from measurements to words. Pure.
 
 There are two kinds of complaints. A *wrong* result has no excuse: other bytes, no MPTCP, an unused path, an exceeded
-cap, a throttler that ended. A *missed* goal may be the machine's fault: a rate, the end of the download, a cap that
-came late and then held, or that the guard relaxed because the other path carried less. It counts only if neither the
-hypervisor nor other programs used much processor time; the demo's own programs are no excuse. A link's capacity is the
-rate that plain TCP reached over it in the same run.
+cap, a throttler that ended. A *missed* goal, a rate or the end of the download, may be the machine's fault: it counts
+only if neither the hypervisor nor other programs used much processor time; the demo's own programs are no excuse. A
+link's capacity is the rate that plain TCP reached over it in the same run. A part with a complaint is measured again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from mptcp_common.units import counted
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.protocol import Protocol
 
@@ -27,13 +25,6 @@ UNUSED = 0.02
 """A path with a rate below this share of its capacity counts as unused."""
 SHORT = 1.0
 """Least length of a steady state in seconds."""
-CLOSING = 2.0
-"""Last seconds of a download, which distinguish a cap that came late from one that never came."""
-WHY_EXCEEDED = {
-    "came late": f"came late, and was kept to in the last {CLOSING:g} s",
-    "relaxed by the guard": "was relaxed by the guard, because Wi-Fi carried less than before",
-}
-"""Reasons that excuse an exceeded cap on a busy machine, as the picture and the complaint state them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +45,8 @@ class Measured:
     processors: Usage
     throttler: int | None = None
     """Exit status of the throttler, if it ended before the download did."""
-    congestion_control: tuple[str, ...] = ()
-    """Congestion control of the proxy's subflows to the client; empty if the download did not use the proxy."""
-    closing: float | None = None
-    """Rate of the capped device in the last :data:`CLOSING` seconds, bits per second. None if the path has no cap, or
-    the download was shorter than that."""
     broken_off: float | None = None
     """Seconds after which the download was aborted; None if it ended by itself."""
-    relaxed: int = 0
-    """How often the guard relaxed the cap, and the bytes that it let pass."""
-    relaxed_bytes: int = 0
 
     @property
     def goodput(self) -> float:
@@ -80,37 +63,19 @@ class Outcome:
     """Expected rate of each device that should be filled, bits per second."""
     wrong: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
-    exceeded: str = ""
-    """How the cap was exceeded; empty if it held, or if there is none."""
-    repeated: bool = False
-    """Whether its part is measured again because a goal was missed. The second measurement then decides."""
 
     @property
     def busy(self) -> bool:
-        """Whether a goal was missed while the machine was too busy."""
-        return bool(self.missed) and self.measured.processors.busy
+        """Whether only goals were missed, and the machine was too busy."""
+        return bool(self.missed) and not self.wrong and self.measured.processors.busy
 
     @property
     def failed(self) -> bool:
-        return bool(self.wrong) or (bool(self.missed) and not self.busy and not self.repeated)
+        return bool(self.complaints) and not self.busy
 
     @property
     def complaints(self) -> tuple[str, ...]:
         return (*self.wrong, *self.missed)
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """What the guard and the machine did meanwhile, if it matters."""
-        measured = self.measured
-        octets = f"{measured.relaxed_bytes / 1e6:.1f} MB"
-        guard = f"the guard relaxed the cap {counted(measured.relaxed, 'time')}: {octets} more over Ethernet"
-        machine = f"the machine was busy: {measured.processors}"
-        return (*([guard] if measured.relaxed else ()), *([machine] if self.busy else ()))
-
-    @property
-    def cap(self) -> str:
-        """What the picture says of the cap, besides its rate, if it did not hold all the time."""
-        return self.exceeded or ("relaxed by the guard" if self.measured.relaxed else "")
 
 
 def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
@@ -128,23 +93,17 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
         wrong.append(protocol)
     if measured.throttler is not None:
         wrong.append(f"the throttler ended (exit status {measured.throttler}) while it should have enforced the policy")
-    exceeded = ""
     for path in PATHS:
         rate = measured.steady[path.device]
         shown = f"{path.label} carried {rate / 1e6:.1f} Mbit/s in the steady state"
-        fault = _fault(part, path, rate)
-        if fault is not None and (excuse := _excuse(measured, path)):
-            exceeded = excuse
-            missed.append(f"{shown} {fault}: it {WHY_EXCEEDED[excuse]}")
-        elif fault is not None:
+        if fault := _fault(part, path, rate):
             wrong.append(f"{shown} {fault}")
-            exceeded = "not kept to" if part.capped == path.device and rate > part.allowed[path.device] else exceeded
         elif path.device in expected and rate < FILLED * expected[path.device]:
             missed.append(f"{shown}, less than {FILLED:.0%} of {_source(part, path, expected[path.device])}")
     # If the cap does not hold, the download ends early. That is no further fault.
-    if measured.steady_seconds < SHORT and not wrong and not exceeded:
+    if measured.steady_seconds < SHORT and not wrong:
         wrong.append(f"over after {measured.end - measured.start:.1f} s, before a steady state")
-    return Outcome(measured, expected, tuple(wrong), tuple(missed), exceeded)
+    return Outcome(measured, expected, tuple(wrong), tuple(missed))
 
 
 def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
@@ -154,23 +113,7 @@ def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
     if rate > MOST * allowed:
         what = "its cap" if part.capped == path.device else "its link"
         return f"and {what} allows {allowed / 1e6:g}"
-    if rate < UNUSED * allowed:
-        return "and should have been used"
-    return None
-
-
-def _excuse(measured: Measured, path: DisplayedPath) -> str:
-    """Return why *path* may have exceeded its cap (a key of WHY_EXCEEDED); empty if nothing excuses that.
-
-    A cap came late if the path kept to it at the end, at a rate that shows that the cap held.
-    """
-    allowed = measured.part.allowed.get(path.device, 0)
-    if measured.part.capped != path.device or measured.steady[path.device] <= MOST * allowed:
-        return ""
-    if measured.relaxed:
-        return "relaxed by the guard"
-    kept = measured.closing is not None and FILLED * allowed <= measured.closing <= MOST * allowed
-    return "came late" if kept else ""
+    return "and should have been used" if rate < UNUSED * allowed else None
 
 
 def _source(part: Part, path: DisplayedPath, expected: float) -> str:
@@ -199,31 +142,27 @@ class Verdict:
     @property
     def warning(self) -> str | None:
         """Text about the parts that could not be judged; None if all could."""
-        busy = [outcome for outcome in self.final if outcome.busy and not outcome.failed]
+        busy = [outcome.measured for outcome in self.final if outcome.busy]
         if not busy:
             return None
-        parts = "; ".join(f"{outcome.measured.part.title} ({outcome.measured.processors})" for outcome in busy)
-        return (
-            f"this machine is too busy to judge: {parts}. What could be judged there is as it should be; "
-            "run the demo again when the machine has less to do."
-        )
+        parts = "; ".join(f"{each.part.title} ({each.processors})" for each in busy)
+        return f"this machine is too busy to judge: {parts}. Run the demo again when the machine has less to do."
 
 
 def perform(parts: Iterable[Part], measure: Callable[[Part], Measured], said: Callable[[Outcome], None]) -> Verdict:
-    """Measure and judge each of *parts*; repeat it once if a goal was missed. Call *said* with each outcome.
+    """Measure and judge each of *parts*; once more if there is a complaint. Call *said* with each outcome.
 
-    The repetition is needed because the machine's load is a mean over the part, in which a short burst does not show.
+    A second time, because the machine's load is a mean over the part, in which a short burst does not show, and because
+    the guard may have relaxed a cap.
     """
     verdict = Verdict()
     plain: dict[str, float] = {}
     for part in parts:
-        for is_last in (False, True):
+        for _ in range(2):
             outcome = judge(measure(part), plain)
-            if outcome.missed and not outcome.wrong and not is_last:
-                outcome = replace(outcome, repeated=True)
             verdict.outcomes.append(outcome)
             said(outcome)
-            if not outcome.repeated:
+            if not outcome.complaints:
                 break
         if part.source is not None:
             plain[part.source] = outcome.measured.steady[part.source]

@@ -1,106 +1,47 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The demo's live view: each path's throughput in the terminal; without a terminal, a line now and then."""
+"""The demo's live view: each path's throughput, in a line each second."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Self
+from collections.abc import Sequence
 
-from rich.bar import Bar
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
-from mptcp_lab.testbed.recorder import Recorder, rates
+from mptcp_lab.testbed.recorder import Recorder
 
 from .parts import DisplayedPath
 
-_BLOCKS = " ▁▂▃▄▅▆▇█"
-HISTORY = 60
-"""Number of past samples that are shown, if the terminal is wide enough."""
-BAR = 20
-_BESIDE = 52
-"""Columns that label, rate, bar and the gaps between them take."""
-PLAIN_INTERVAL = 2.0
+BAR = 24
+"""Columns of the bar of a path that is full."""
+INTERVAL = 1.0
 
 
-def sparkline(values: Sequence[float], top: float) -> str:
-    """Return *values* as block characters. A value of *top* is a full block."""
-    last = len(_BLOCKS) - 1
-    return "".join(_BLOCKS[max(0, min(last, round(value / top * last)))] for value in values)
-
-
-class View(AbstractContextManager["View"]):
+class View:
     """A view that shows one download after another."""
 
     def __init__(self, console: Console, recorder: Recorder, paths: Sequence[DisplayedPath]) -> None:
-        self._console = console
-        self._recorder = recorder
-        self._paths = tuple(paths)
-        self._live: Live | None = None
-        self._title = ""
-        self._next_line = 0.0
-        self._started = 0.0
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live = Live(
-                self._render(), console=self._console, refresh_per_second=10, transient=True, auto_refresh=False
-            )
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._console, self._recorder, self._paths = console, recorder, tuple(paths)
+        self._started = self._next_line = 0.0
 
     def begin(self, title: str) -> None:
-        self._title = title
         self._started = time.monotonic()
-        self._next_line = self._started + PLAIN_INTERVAL
-        if self._live is None:
-            self._console.print(title, highlight=False, soft_wrap=True)
+        self._next_line = self._started + INTERVAL
+        self.say(title)
 
-    def finish(self, line: str) -> None:
-        """Print *line* about a finished download, which stays on the screen."""
+    def say(self, line: str) -> None:
         self._console.print(line, highlight=False, soft_wrap=True)
-
-    def rest(self, seconds: float) -> None:
-        """Keep the view up to date for *seconds* between two downloads."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if self._live is not None:
-                self.refresh()
-            time.sleep(0.05)
 
     def refresh(self) -> None:
         now = time.monotonic()
-        if self._live is not None:
-            self._live.update(self._render(), refresh=True)
-        elif now >= self._next_line:
-            self._next_line = now + PLAIN_INTERVAL
-            current = self._recorder.current(PLAIN_INTERVAL)
-            shown = "  ".join(f"{p.label} {current[p.device] / 1e6:5.1f} Mbit/s" for p in self._paths)
-            self._console.print(f"  {now - self._started:4.0f} s  {shown}", highlight=False)
-
-    def _render(self) -> RenderableType:
-        current: Mapping[str, float] = self._recorder.current()
-        room = max(8, min(HISTORY, self._console.width - _BESIDE))
-        history = rates(self._recorder.latest(room + 1))
-        table = Table.grid(padding=(0, 1))
-        top = max(path.rate for path in self._paths)
+        if now < self._next_line:
+            return
+        self._next_line = now + INTERVAL
+        current, top = self._recorder.current(INTERVAL), max(path.rate for path in self._paths)
+        line = Text(f"{now - self._started:6.0f} s")
         for path in self._paths:
             rate = current[path.device]
-            past = sparkline([r.bits[path.device] for r in history], top).rjust(room)
-            table.add_row(
-                Text(path.label, style=f"bold {path.color}"),
-                Text(f"{rate / 1e6:6.1f} Mbit/s", style=path.color),
-                Bar(top, 0, rate, width=BAR, color=path.color),
-                Text(past, style=path.color),
-            )
-        elapsed = f"{time.monotonic() - self._started:4.1f} s" if self._started else ""
-        title = Text(f"▶ {elapsed}  {self._title}", style="bold", no_wrap=True, overflow="ellipsis")
-        return Group(title, table)
+            bar = "█" * round(BAR * min(1.0, rate / top))
+            line.append(f"  {path.label} {rate / 1e6:6.1f} Mbit/s {bar:{BAR}}", style=path.color)
+        self._console.print(line, soft_wrap=True)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The demo's output: a table in the terminal, a picture, and files with numbers and samples."""
+"""The demo's output: a table in the terminal, a picture, and a file with numbers and samples."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +18,7 @@ from .. import provenance, style
 from .judging import Outcome, Verdict
 from .parts import ETHERNET, PATHS
 
-PICTURE, NUMBERS, SAMPLES = "throughput.png", "demo.json", "samples.csv"
+PICTURE, NUMBERS = "throughput.png", "demo.json"
 TITLE = "Downloads over an Ethernet link of 100 Mbit/s and a Wi-Fi link of 30 Mbit/s"
 SUBTITLE = (
     "wget from Apache; Multipath TCP ends at the proxy, which goes on by plain TCP. "
@@ -33,7 +32,7 @@ INCHES = 0.22
 def forget(directory: Path, nodes: Sequence[Node]) -> None:
     """Remove an earlier demo's files from *directory*, and no others. Its logs begin with their node's name."""
     logs = (log for node in nodes for log in directory.glob(f"{node.name}-*.log"))
-    for old in (*(directory / name for name in (PICTURE, NUMBERS, SAMPLES)), *logs):
+    for old in (*(directory / name for name in (PICTURE, NUMBERS)), *logs):
         old.unlink(missing_ok=True)
 
 
@@ -41,24 +40,17 @@ def lines(outcome: Outcome) -> Iterator[str]:
     """Yield the lines about a finished download, in rich's markup."""
     measured, color = outcome.measured, "red" if outcome.failed else "yellow"
     sign = f"[{color}]✗[/]" if outcome.failed else f"[{color}]?[/]" if outcome.missed else "[green]✓[/]"
-    found = measured.congestion_control
-    by = f", congestion control of the proxy towards the client: {', '.join(found)}" if found else ""
-    yield f"{sign} {measured.part.title}: {measured.goodput / 1e6:.1f} Mbit/s of payload{by}"
+    yield f"{sign} {measured.part.title}: {measured.goodput / 1e6:.1f} Mbit/s of payload"
     for complaint in outcome.complaints:
         yield f"    [{color}]{complaint}[/]"
-    for notice in outcome.notices:
-        yield f"    [yellow]{notice}[/]"
-    if outcome.repeated:
-        yield f"    [{color}]it is measured once more[/]"
+    if outcome.busy:
+        yield f"    [yellow]the machine was busy: {measured.processors}[/]"
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
-    """Return the demo's results as a table that fits into 80 columns, with what guard and machine did below it."""
-    result = Table(
-        title="Mbit/s; each path in the steady state, measured / expected", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
-        caption="\n".join(f"{each.measured.part.name}: {notice}" for each in outcomes for notice in each.notices),
-        caption_justify="left",
-    )  # fmt: skip
+    """Return the demo's results as a table that fits into 80 columns."""
+    title = "Mbit/s; each path in the steady state, measured / expected"
+    result = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     result.add_column("download", no_wrap=True)
     result.add_column("payload", justify="right")
     for path in PATHS:
@@ -76,7 +68,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
         cells.append(str(1 + measured.protocol.joins) if part.multipath else "TCP")
         compared = "cut off" if measured.broken_off is not None else "equal" if measured.digest_ok else "differs"
         cells += [f"{measured.octets / 1e6:.1f}", compared]
-        result.add_row(*cells, style="bold red" if outcome.failed else "yellow" if outcome.notices else None)
+        result.add_row(*cells, style="bold red" if outcome.failed else "yellow" if outcome.busy else None)
     return result
 
 
@@ -108,7 +100,7 @@ def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], c
             level = cap / 1e6
             axes.hlines(level, start, end, colors=ETHERNET.color, linestyles=style.DASHED, linewidth=1, zorder=4)
             axes.annotate(
-                ", ".join(filter(None, (f"cap on Ethernet: {level:g} Mbit/s", outcome.cap))), (middle, level),
+                f"cap on Ethernet: {level:g} Mbit/s", (middle, level),
                 xytext=(0, 6), textcoords="offset points", ha="center", color=ETHERNET.color, fontsize=9.5,
                 weight="bold", zorder=5,
             )  # fmt: skip
@@ -125,22 +117,18 @@ def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], c
 
 
 def save(directory: Path, samples: Sequence[Sample], verdict: Verdict) -> None:
-    """Write the numbers and the samples into files in *directory*."""
+    """Write the numbers and the samples into *directory*."""
     results = {
         "failure": verdict.failure,
         "warning": verdict.warning,
         "downloads": [_numbers(outcome) for outcome in verdict.outcomes],
+        "samples": [asdict(sample) for sample in samples],
     }
     (directory / NUMBERS).write_text(provenance.to_json(provenance.collect(), results))
-    with (directory / SAMPLES).open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["seconds", *(f"{path.device}_bytes" for path in PATHS)])
-        for sample in samples:
-            writer.writerow([f"{sample.time:.4f}", *(sample.octets[path.device] for path in PATHS)])
 
 
 def _numbers(outcome: Outcome) -> dict[str, Any]:
     measured = asdict(outcome.measured)
     part = measured.pop("part")
-    judged = {name: getattr(outcome, name) for name in ("expected", "wrong", "missed", "busy", "repeated", "notices")}
+    judged = {name: getattr(outcome, name) for name in ("expected", "wrong", "missed", "busy")}
     return {"name": part["key"], "title": part["title"], "goodput": outcome.measured.goodput, **judged, **measured}

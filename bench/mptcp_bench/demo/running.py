@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,10 @@ from typing import Any
 from rich.console import Console
 
 from mptcp_lab.agent import processors
-from mptcp_lab.testbed import TWO_PATHS, Host, Testbed, lab_of
+from mptcp_lab.testbed import TWO_PATHS, Testbed, lab_of
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate
 from mptcp_lab.testbed.services import (
-    PROXY_PORT,
     Origin,
     Proxy,
     Throttler,
@@ -30,11 +30,10 @@ from mptcp_lab.testbed.transfer import download, wget
 
 from ..shipped import POLICY, ethernet_cap
 from . import output as files
-from .judging import CLOSING, SHORT, Measured, Outcome, perform
+from .judging import SHORT, Measured, Outcome, perform
 from .live import View
 from .parts import PATHS, Part, parts
 
-SYSCTL = Path("/proc/sys/net/ipv4")
 NEEDED = (
     "root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "htb",
     "ethtool", "apache2", "squid", "wget", "mptcpize",
@@ -68,21 +67,15 @@ class Stage:
         through = self.proxy if part.multipath else None
         source = self.testbed["client"].address(part.source) if part.source else None
         argv = wget(self.origin.url(part.key), proxy=through, source=source, multipath=part.multipath)
-        controls: set[str] = set()
-
-        def watch(elapsed: float) -> None:
-            if through is not None and not controls:
-                controls.update(congestion_control(through.host))
-            self.view.refresh()
-
         self.view.begin(f"{part.title}: {part.subtitle}")
-        before, guard = processors.read(own=os.getpid()), self.guard()
+        before = processors.read(own=os.getpid())
         limit = 4 * part.seconds + 10
-        seen = download(lab_of(self.testbed), argv, timeout=limit, watch=watch, may_time_out=True)
+        seen = download(
+            lab_of(self.testbed), argv, timeout=limit, watch=lambda _: self.view.refresh(), may_time_out=True
+        )
         used = processors.usage(before, processors.read(own=os.getpid()))
         start = seen.began - self.recorder.started
         ended = self.throttler.process.returncode if part.capped and self.throttler is not None else None
-        relaxed = self.guard() if ended is None else guard
         return Measured(
             part,
             start,
@@ -92,48 +85,28 @@ class Stage:
             seen.protocol,
             processors=used,
             throttler=ended,
-            congestion_control=tuple(sorted(controls)),
             broken_off=limit if seen.timed_out else None,
-            relaxed=relaxed["relaxations"] - guard["relaxations"],
-            relaxed_bytes=relaxed["relaxed_bytes"] - guard["relaxed_bytes"],
             **steady(part, self.recorder.samples, start, seen.ended),
         )
-
-    def guard(self) -> Mapping[str, int]:
-        """Return how often the guard has relaxed a cap since the throttler started, and what it let pass."""
-        if self.throttler is None or self.throttler.process.returncode is not None:
-            return {"relaxations": 0, "relaxed_bytes": 0}
-        counters: Mapping[str, int] = self.throttler.status()["counters"]["guard"]
-        return counters
 
     def said(self, outcome: Outcome) -> None:
         """Print the outcome of a download, then let the queues drain."""
         for line in files.lines(outcome):
-            self.view.finish(line)
-        self.view.rest(PAUSE)
+            self.view.say(line)
+        time.sleep(PAUSE)
 
 
 def steady(part: Part, samples: Sequence[Sample], start: float, duration: float) -> dict[str, Any]:
     """Return the rates of a download of *part* as fields of :class:`Measured`, by its samples.
 
     It began at *start* on the samples' clock and took *duration*. If the steady state is too short, the rates are those
-    of the whole download; the last seconds are measured even then, because the download is short if the cap comes late.
+    of the whole download.
     """
     end = duration - ENDING
     seconds = end - part.settle
     begin, until = (part.settle, end) if seconds >= SHORT else (0.0, duration)
-    closing = None
-    if part.capped is not None and end >= CLOSING:
-        closing = mean_rate(samples, part.capped, start + end - CLOSING, start + end)
     rates = {path.device: mean_rate(samples, path.device, start + begin, start + until) for path in PATHS}
-    return {"steady": rates, "steady_seconds": seconds, "closing": closing}
-
-
-def congestion_control(proxy: Host) -> frozenset[str]:
-    """Return the congestion controls of the subflows between *proxy* and its client, by ss(8)."""
-    shown = proxy.run(["ss", "-Htin", "state", "established", "sport", "=", f":{PROXY_PORT}"]).stdout
-    known = (SYSCTL / "tcp_available_congestion_control").read_text().split()
-    return frozenset(word for word in shown.split() if word in known)
+    return {"steady": rates, "steady_seconds": seconds}
 
 
 def run(output: Path, console: Console) -> None:
@@ -160,8 +133,8 @@ def _downloads(testbed: Testbed, output: Path, console: Console) -> None:
     origin = start_origin(testbed["origin"], {part.key: part.size for part in planned})
     proxy = start_proxy(testbed["proxy"])
     recorder = Recorder(testbed["client"], [path.device for path in PATHS])
-    with recorder, View(console, recorder, PATHS) as view:
-        stage = Stage(testbed, origin, proxy, recorder, view)
+    with recorder:
+        stage = Stage(testbed, origin, proxy, recorder, View(console, recorder, PATHS))
         verdict = perform(planned, stage.measure, stage.said)
     picture = output / files.PICTURE
     files.draw(picture, recorder.samples, verdict.outcomes, cap)

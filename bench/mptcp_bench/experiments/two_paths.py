@@ -22,10 +22,8 @@ def two_paths(rates: Sequence[int], rtts: Sequence[float]) -> list[EmulatedPath]
 
 
 def hop_shaper(rate: float, device: str) -> list[str]:
-    """Return the command that sets a hop's rate in Mbit/s; below netem, if netem emulates the path."""
-    replace = f"tc qdisc replace dev {device}"
-    shaper = " ".join(tbf(round(rate * 1_000_000), QUEUE_MS))
-    return ["sh", "-c", f"{replace} parent 1:1 handle 10: {shaper} 2>/dev/null || {replace} root {shaper}"]
+    """Return the command that sets a hop's rate in Mbit/s."""
+    return ["tc", "qdisc", "replace", "dev", device, "root", *tbf(round(rate * 1_000_000), QUEUE_MS)]
 
 
 def dropping(router: LiveNode, statement: str = "drop") -> AbstractContextManager[None]:

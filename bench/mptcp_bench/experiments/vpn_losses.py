@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, paths
-from mptcp_lab.testbed.ends import ends, lost_of
+from mptcp_lab.testbed.crossing import crossed, lost
 
 from .claims import Claim, Claims
 from .columns import RUNS, Column, Results, Row, Table, Turn
@@ -59,20 +59,21 @@ def built(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Testbed
 def measure(testbed: Testbed, turn: Turn[str]) -> dict[str, Lost]:
     """Send packets in both directions over the path of each loss, and return the losses."""
     found = {}
-    for loss, end in ends(testbed).items():
-        gone = [lost_of(end.arrivals(direction, PACKETS), PACKETS) for direction in ("down", "up")]
+    for hop in testbed.topology.hops:
+        ways = ("down", "up")
+        gone = [lost(crossed(testbed, way, PACKETS, hop.client_device), PACKETS) for way in ways]
         down, up = (len(each) / PACKETS for each in gone)
         lengths = [length for each in gone for length in bursts(each)]
         short = sum(length <= 2 for length in lengths) / max(1, len(lengths))
-        found[loss] = Lost((down + up) / 2, 1 - (1 - down) * (1 - up), short)
+        found[hop.path.name] = Lost((down + up) / 2, 1 - (1 - down) * (1 - up), short)
     return found
 
 
-def bursts(lost: Sequence[int]) -> list[int]:
-    """Return the lengths of the runs of consecutive numbers in *lost*, which is ascending."""
+def bursts(gone: Sequence[int]) -> list[int]:
+    """Return the lengths of the runs of consecutive numbers in *gone*, which is ascending."""
     lengths: list[int] = []
-    for number, one in enumerate(lost):
-        if number and one == lost[number - 1] + 1:
+    for number, one in enumerate(gone):
+        if number and one == gone[number - 1] + 1:
             lengths[-1] += 1
         else:
             lengths.append(1)

@@ -25,7 +25,6 @@ from .results import (
     BULK,
     DATA,
     DOWN,
-    IDLE,
     LEAST_IDLE,
     MPTCP,
     PARTS,
@@ -107,7 +106,6 @@ def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> R
     values = {metric_of_median(name): percentile(values, 50) for name, values in delays.items()}
     values |= {part: percentile([getattr(e, part) for e in small], 50) for part in PARTS}
     used = measured[SMALL.key].processors
-    values[IDLE] = used.idle
     if used.least_idle is not None:
         values[LEAST_IDLE] = used.least_idle
     return Run(protocol, number, valid=True, values=values, distributions=delays)

@@ -26,7 +26,7 @@ from mptcp_lab.testbed.transfer import Observation, observe, processors_of, wget
 
 from . import measures
 from .parameters import Settings
-from .results import IDLE, LEAST_IDLE, NO_FALLBACK, Case, Run, rtt
+from .results import LEAST_IDLE, NO_FALLBACK, Case, Run, rtt
 from .scenarios import PaperFigure, Trial
 
 HEADERS = 1.08
@@ -35,10 +35,6 @@ CONNECTIONS = 5
 """Number of connections over each path that measure its RTT."""
 GIVEN_UP = 4
 """Seconds after which such a connection is given up, because its packets were lost."""
-EXCESS = 1.1
-"""If a path carries more than this multiple of its link's rate, it was not emulated."""
-BUSY = 0.02
-"""Seconds by which an RTT may be longer on a busy machine."""
 SLOWEST = 4.0
 """A download is aborted after this multiple of its expected duration."""
 
@@ -92,20 +88,6 @@ def complaint(trial: Trial, seen: Observation, digest: str) -> str | None:
     return None if trial.alone else seen.protocol.complaint(multipath=True)
 
 
-def wrong_path(seen: Observation, rtts: Mapping[str, float], settings: Settings) -> str | None:
-    """Return how an emulated path differs from *parameters*; None if none does. *rtts* are in seconds, by path."""
-    for name, seconds in rtts.items():
-        path = settings.path(name)
-        jitter = path.down.jitter + path.up.jitter
-        least, most = 0.8e-6 * (path.rtt - jitter), 2e-6 * (path.rtt + jitter) + BUSY
-        if not least <= seconds <= most:
-            return f"{name} has an idle RTT of {1e3 * seconds:.1f} ms instead of {path.rtt / 1e3:g}: it is not emulated"
-        octets = seen.samples[-1].octets[name] - seen.samples[0].octets[name]
-        if (carried := 8 * octets / seen.ended) > EXCESS * settings.rate(name):
-            return f"{name} carried {carried / 1e6:.1f} Mbit/s, more than its link has: it is not emulated"
-    return None
-
-
 def data_point(
     trial: Trial,
     number: int,
@@ -115,15 +97,12 @@ def data_point(
     *,
     used: Sequence[Usage],
     rtts: Mapping[str, float],
-    emulated: bool,
 ) -> Run:
     """Return run *number* of *trial*. It is valid if it is a data point.
 
     *digest* is the expected SHA-256, *used* the processor usage of each host, *rtts* the RTTs in seconds by path.
     """
     wrong = complaint(trial, seen, digest)
-    if wrong is None and emulated:
-        wrong = wrong_path(seen, rtts, settings)
     numbers: dict[str, float] = {}
     if wrong is None:
         try:
@@ -131,7 +110,6 @@ def data_point(
         except ValueError as error:
             wrong = f"too short to be measured: {error}"
         else:
-            numbers |= {IDLE: min(each.idle for each in used)}
             if least := [each.least_idle for each in used if each.least_idle is not None]:
                 numbers[LEAST_IDLE] = min(least)
             numbers |= {rtt(path): seconds for path, seconds in rtts.items()}
@@ -232,7 +210,6 @@ class Downloads:
             self._settings,
             used=[usage(*readings) for readings in zip(before, after, strict=True)],
             rtts=self._rtts[1],
-            emulated=lab.emulated,
         )
         if not run.valid and run.reason != NO_FALLBACK:
             raise TestbedError(run.reason)

@@ -15,7 +15,7 @@ from typing import Any
 from .. import style
 from ..statistics import median
 from .figures_parts import bars, delays, sweep
-from .figures_time import Scales, beginning, over_time, receive_memory
+from .figures_time import Scales, over_time, receive_memory
 from .results import (
     DURATION,
     OUT_OF_ORDER,
@@ -38,23 +38,21 @@ Row = tuple[float, Sequence[Plot]]
 """Height of the axes in inches, and what they show, side by side."""
 
 
-def _panels(result: Measurements, until: float | None = None) -> list[Plot]:
-    """Return a panel for each case or, with *until* (seconds), for the begin of each case that has a cap.
+def _panels(result: Measurements) -> list[Plot]:
+    """Return a panel for each case.
 
     All panels with a cap have the same scale, and so have all others: with a common scale for both, low rates would not
     be visible.
     """
     cases = result.of_kind("panel")
-    capped = [case for case in cases if case.caps]
     scales = {
-        True: Scales.of(result, capped, beginnings=until is not None),
-        False: Scales.of(result, [case for case in cases if not case.caps]),
+        capped: Scales.of(result, [case for case in cases if bool(case.caps) is capped]) for capped in (False, True)
     }
 
     def plot(case: Case) -> Plot:
-        return lambda axes: over_time(axes, result, case, scales[bool(case.caps)], until)
+        return lambda axes: over_time(axes, result, case, scales[bool(case.caps)])
 
-    return [plot(case) for case in (cases if until is None else capped)]
+    return [plot(case) for case in cases]
 
 
 def _in_rows(plots: Sequence[Plot], height: float) -> list[Row]:
@@ -74,14 +72,12 @@ def throughput(result: Measurements) -> list[Row]:
 
 
 def transfers(result: Measurements) -> list[Row]:
-    """Return throughput over time, the transfers' durations, and an enlarged view of the begin of each cap."""
+    """Return throughput over time, and the transfers' durations."""
 
     def done(axes: Any) -> None:
         bars(axes, result, result.of_kind("panel"), DURATION)
 
-    until = beginning(result, result.of_kind("panel"))
-    near = [] if until is None else _in_rows(_panels(result, until), 1.8)
-    return [*_in_rows([*_panels(result), done], 2.2), *near]
+    return _in_rows([*_panels(result), done], 2.2)
 
 
 def buffers(result: Measurements) -> list[Row]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
-from math import log10
 from typing import Any
 
 from .. import style
@@ -29,10 +28,6 @@ MARKED = (50, 95, 99)
 SHARES = [number / 5 for number in range(501)]
 """Per cent at which a distribution is drawn. These are enough points, however many values it has."""
 UNITS = {"s": "seconds", "ms": "milliseconds", "%": "per cent", "": "segments"}
-APART = 0.16
-"""Least distance between two labels of the logarithmic axis, in decades."""
-
-
 LEAST_SHARE = 0.001
 """Least upper end of an axis of shares, so that a negligible share looks negligible."""
 
@@ -94,18 +89,9 @@ def sweep(axes: Any, result: Measurements) -> None:
                 reference.value / 1e6, color=style.MUTED, linestyle=style.DASHED, linewidth=1.3, label=reference.title
             )
     axes.set_xscale("log")
-    axes.set_xticks(sizes, _sparse(sizes), fontsize=8.5)
+    axes.set_xticks(sizes[::2], [f"{size:g}" for size in sizes[::2]], fontsize=8.5)
     axes.minorticks_off()
     axes.set_ylim(0, 1.1 * max(m + h for m, h in zip(means, halves, strict=True)))
-
-
-def _sparse(sizes: Sequence[float]) -> list[str]:
-    """Return labels for the ascending *sizes*; empty ones for sizes whose label would touch the previous one."""
-    labels, last = [], 0.0
-    for size in sizes:
-        labels.append("" if last and log10(size / last) < APART else f"{size:g}")
-        last = size if labels[-1] else last
-    return labels
 
 
 def delays(axes: Any, result: Measurements, kind: str) -> None:

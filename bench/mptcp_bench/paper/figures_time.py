@@ -17,13 +17,6 @@ COMPARABLE = 3.0
 """Panels have the same time axis if the longest takes at most this multiple of the shortest's time."""
 HEADROOM = 1.08
 FAINT = 0.28
-CLOSE, CLOSEST = 4.0, 0.2
-"""Length of the enlarged begin of a transfer: this multiple of the time until the cap is in force, but at least these
-seconds."""
-
-
-DRAINED = 0.2
-"""Seconds after a cap came into force in which the curve, which is a moving mean, still shows earlier packets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +29,15 @@ class Scales:
     """End of the other axis in Mbit/s, or in kB for memory."""
 
     @classmethod
-    def of(
-        cls, result: Measurements, cases: Iterable[Case], extra: str | None = None, *, beginnings: bool = True
-    ) -> Scales:
-        """Return the scales for throughput, or for the series *extra*.
-
-        Without *beginnings*, rates before a cap was in force may be above the panel, because another panel shows them
-        enlarged.
-        """
+    def of(cls, result: Measurements, cases: Iterable[Case], extra: str | None = None) -> Scales:
+        """Return the scales for throughput, or for the series *extra*."""
         shown = [(case, run) for case in cases for run in _runs(result, case)]
         ends = {case.key: max(run.end for other, run in shown if other == case) for case, _ in shown}
         together = bool(ends) and max(ends.values()) <= COMPARABLE * min(ends.values())
         if extra is not None:
             tops = [max(run.series.extra.get(extra, ()), default=0.0) / 1e3 for _, run in shown if run.series]
         else:
-            tops = [_top(case, run.series, 0.0 if beginnings else _in_force(run)) for case, run in shown if run.series]
+            tops = [max(_total(case, run.series), default=0.0) for case, run in shown if run.series]
             tops += [level for _, _, level in _levels(result)]
         return cls(max(ends.values()) if together else 0.0, HEADROOM * max([*tops, 1.0]))
 
@@ -75,19 +62,6 @@ def _paths(case: Case, series: Series) -> Iterator[tuple[style.PathStyle, list[f
 
 def _total(case: Case, series: Series) -> list[float]:
     return [sum(values) for values in zip(*(values for _, values in _paths(case, series)), strict=True)]
-
-
-def _in_force(run: Run) -> float:
-    """Return when the cap was in force and the queues had drained, in seconds; 0 without a cap."""
-    if TIME_TO_THROTTLE not in run.values:
-        return 0.0
-    return run.values[JOINED] + run.values[TIME_TO_THROTTLE] + DRAINED
-
-
-def _top(case: Case, series: Series, since: float) -> float:
-    """Return the greatest total rate of all paths, in Mbit/s, from *since* (seconds) on."""
-    totals = zip(series.times, _total(case, series), strict=True)
-    return max((total for time, total in totals if time >= since), default=0.0)
 
 
 def _levels(result: Measurements) -> Iterator[tuple[str, str, float]]:
@@ -120,23 +94,10 @@ def _outcome(result: Measurements, case: Case, runs: Sequence[Run]) -> str:
     return count if found is None else f"{show(found.mean, 'bit/s', found.half)} of payload, {count}"
 
 
-def beginning(result: Measurements, cases: Iterable[Case]) -> float | None:
-    """Return how many seconds of a cap's begin to show enlarged; None if the whole transfer shows it well enough."""
-    runs = [run for case in cases for run in _runs(result, case)]
-    taken = [run.values[JOINED] + run.values[TIME_TO_THROTTLE] for run in runs if TIME_TO_THROTTLE in run.values]
-    if not taken:
-        return None
-    until = max(CLOSE * max(taken), CLOSEST)
-    return until if COMPARABLE * until < max(run.end for run in runs) else None
-
-
-def over_time(axes: Any, result: Measurements, case: Case, scales: Scales, until: float | None = None) -> None:
-    """Draw the throughput of each path of *case*: the whole transfer, or its first *until* seconds."""
+def over_time(axes: Any, result: Measurements, case: Case, scales: Scales) -> None:
+    """Draw the throughput of each path of *case*."""
     runs = _runs(result, case)
-    if until is None:
-        caption(axes, case.title, _outcome(result, case, runs))
-    else:
-        caption(axes, case.title, f"the first {show(until, 's')} of it")
+    caption(axes, case.title, _outcome(result, case, runs))
     style.dress(axes, "seconds since the request", "Mbit/s")
     chosen = representative(runs)
     if chosen is None or chosen.series is None:
@@ -161,8 +122,6 @@ def over_time(axes: Any, result: Measurements, case: Case, scales: Scales, until
         axes.axhline(cap / 1e6, color=style.INK, linestyle=style.DOTTED, linewidth=1.3, label=label, zorder=5)
     _marks(axes, chosen)
     scales.apply(axes, runs)
-    if until is not None:
-        axes.set_xlim(0, until)
 
 
 def _marks(axes: Any, run: Run) -> None:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 
 from mptcp_lab.testbed.recorder import TooFewSamples, greatest_rate, mean_rate, rates
 from mptcp_lab.testbed.transfer import Observation
 
-from ..statistics import median
 from .results import (
     BEFORE_CAP,
     CAPPED,
@@ -53,32 +51,16 @@ CARRIED = 0.2
 
 def series(seen: Observation) -> Series:
     """Return the rates by path, and the receive memory if it was sampled."""
-    kept = spaced([sample.time for sample in seen.samples])
-    found = rates([seen.samples[number] for number in kept])
+    found = rates(seen.samples)
     names = list(seen.samples[0].octets) if seen.samples else []
     # Memory is sampled after each reading of the counters, but the last sample may be missing. A rate ends at a
     # reading.
-    memory = [seen.memory[number][1] for number in kept[1:] if number < len(seen.memory)]
+    memory = [octets for _, octets in seen.memory[1 : len(seen.samples)]]
     return Series(
         times=tuple(r.time for r in found),
         paths={name: tuple(r.bits[name] for r in found) for name in names},
         extra={OUT_OF_ORDER: tuple(map(float, memory))} if found and len(memory) == len(found) else {},
     )
-
-
-def spaced(times: Sequence[float]) -> list[int]:
-    """Return the numbers of those *times* between which rates are taken: at least half of the usual interval apart.
-
-    If a reading is late, the next one follows at once. A rate between these two would depend on a single packet.
-    """
-    if len(times) < 3:
-        return list(range(len(times)))
-    least = median([after - before for before, after in pairwise(times)]) / 2
-    kept = [0]
-    for number, time in enumerate(times):
-        if time - times[kept[-1]] >= least:
-            kept.append(number)
-    return kept
 
 
 def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:

@@ -26,7 +26,6 @@ TIME_TO_THROTTLE = "time_to_throttle"
 CAPPED = "capped"
 """1 if the cap came into force before the transfer ended, otherwise 0. If 0, ``time_to_throttle`` is missing."""
 BEFORE_CAP = "before_cap"
-IDLE = "idle"
 LEAST_IDLE = "least_idle"
 """Idle share of the busiest single processor."""
 JOINED = "joined"
@@ -48,7 +47,7 @@ MPTCP, TCP = "mptcp", "tcp"
 PROTOCOLS = {MPTCP: "Multipath TCP", TCP: "plain TCP"}
 """Cases of Table 1."""
 OWN_SYN, ANSWER = "syn_own", "answer"
-PARTS = ("handshake", ANSWER, "request_wait", "syn_whole", OWN_SYN, "request_own", "response")
+PARTS = (ANSWER, OWN_SYN)
 """Fields of ``wire.exchanges.Exchange`` that are parts of Table 1's intervals. Their medians are metrics."""
 
 Kind = Literal["panel", "baseline", "sweep"]
@@ -104,7 +103,6 @@ METRICS: Mapping[str, Metric] = {
         Metric(OUT_OF_ORDER_SEGMENTS, "segments that came out of order", "count"),
         Metric(rtt(ETHERNET), "RTT of Ethernet, idle", "s"),
         Metric(rtt(WIFI), "RTT of Wi-Fi, idle", "s"),
-        Metric(IDLE, "processor time idle, of the busier host", "ratio"),
         Metric(LEAST_IDLE, "time that the busiest processor was idle", "ratio"),
         Metric("median_syn_up", "client's connection established → SYN to origin, median", "s"),
         Metric("median_syn-whole_up", "client's SYN in → SYN to origin, median", "s"),
@@ -113,13 +111,8 @@ METRICS: Mapping[str, Metric] = {
         Metric("median_stream_up", "segment of an upload in → out, median", "s"),
         Metric("median_stream_down", "segment of a download in → out, origin the slower, median", "s"),
         Metric("median_bulk_down", "segment of a download in → out, client the slower, median", "s"),
-        Metric("handshake", "client's SYN in → its third ACK in", "s"),
         Metric(ANSWER, "client's SYN in → SYN/ACK out", "s"),
-        Metric("request_wait", "client's third ACK in → request in", "s"),
-        Metric("syn_whole", "client's SYN in → SYN to origin", "s"),
         Metric(OWN_SYN, "request in → SYN to origin", "s"),
-        Metric("request_own", "request in → out, without the origin's answer", "s"),
-        Metric("response", "first byte of the response in → out", "s"),
     )
 }
 

@@ -54,10 +54,8 @@ class Paths:
                 yield lab, lambda: None
             return
         with Testbed(paths([self.chosen.settings.path(name) for name in (ETHERNET, WIFI)]), seed=seed) as testbed:
-            notes = [f"Network namespaces on one host; delay, jitter and loss by {testbed.emulation.kind}."]
-            if not testbed.emulation.repeatable:
-                notes.append("The seed does not reach netem, which takes one from kernel and iproute2 6.6 on.")
-            self.notes = (*notes, *testbed.emulation.warnings)
+            note = "Network namespaces on one host; delay, jitter and loss in user space."
+            self.notes = (note, *testbed.emulation.warnings)
             yield lab_of(testbed), testbed.check_emulation
 
     def provenance(self, driver: Provenance) -> Provenance:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from mptcp_common.units import counted, format_rate
+from mptcp_common.units import counted
 
 from ..experiments.tables import new_table
 from ..statistics import percentiles
@@ -25,7 +25,7 @@ def cell_of(found: Statistic | None) -> str:
 
 
 def tables(measured: Measurements) -> tuple[Table, ...]:
-    """Return statistics of each case, the sweep, the distributions of delays, and the cases' parameters."""
+    """Return statistics of each case, the sweep, and the distributions of delays."""
     found = []
 
     def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -48,8 +48,6 @@ def tables(measured: Measurements) -> tuple[Table, ...]:
     statistics("Sweep: of the receive buffer", measured.of_kind("sweep"))
     head = ("", "case", "n", "median", *(f"p{percent}" for percent in PERCENTS[1:]), "paper")
     table("Delays: of all runs together", head, _delays(measured))
-    own = ((case.title, text) for case in measured.cases if (text := _own(case)))
-    table("Cases: their own parameters", ("", "parameters"), own)
     return tuple(found)
 
 
@@ -64,13 +62,6 @@ def _delays(measured: Measurements) -> list[tuple[str, ...]]:
                 label = f"{kind}, {ARROWS.get(direction, direction)}"
                 rows.append((label, case.title, str(len(values)), *points, paper or "—"))
     return rows
-
-
-def _own(case: Case) -> str:
-    parts = [f"{name.replace('_', ' ')} {value:,}".replace(",", "\u202f") for name, value in case.parameters.items()
-             if isinstance(value, int)]  # fmt: skip
-    parts += [f"cap on {path} {format_rate(round(rate))}" for path, rate in case.caps.items()]
-    return ", ".join(parts)
 
 
 def summary(measured: Measurements) -> tuple[str, ...]:

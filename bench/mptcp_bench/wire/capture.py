@@ -2,9 +2,8 @@
 """Capture both sides of the proxy with tcpdump(8) on its own host, so that all time stamps are from one clock.
 
 Each packet is cut to headers, TCP options and a request line. tcpdump writes through its buffer. ``-U`` and
-``--immediate-mode`` are not used, because they would wake it for each packet on the measured processor. Instead, it is
-signalled at the end until it has taken all packets that the kernel still held. If a capture dropped any packet, it is
-void.
+``--immediate-mode`` are not used, because they would wake it for each packet on the measured processor. Instead, it has
+some time at the end to take the packets that the kernel still holds. If a capture dropped any packet, it is void.
 
 On a host whose interfaces coalesce segments (GRO, TSO), the time stamps are of the coalesced segments.
 """
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,14 +29,8 @@ SNAPSHOT = 320
 """Captured bytes of each frame: 14 of Ethernet, up to 40 of IP and 60 of TCP, the rest for a request line."""
 BUFFER = 16_384
 """Size of the kernel's capture buffer in KiB."""
-DRAIN = 5.0
-"""Most seconds that tcpdump may need to take the packets that the kernel still holds. The kernel keeps packets that do
-not fill a block until its read timeout, and a busy machine runs other programs first."""
-_ASKED = 0.1
-"""Seconds between two SIGUSR1, to which tcpdump answers with its counts."""
-_PROGRESS = re.compile(
-    r"^tcpdump: (\d+) packets? captured, (\d+) packets? received by filter, (\d+) packets? dropped by kernel", re.M
-)
+DRAIN = 1.5
+"""Seconds in which tcpdump takes the packets that the kernel still holds. Its read timeout is a second."""
 _COUNTS = re.compile(r"^(\d+) packets? (captured|received by filter|dropped by kernel|dropped by interface)$", re.M)
 _numbers = count(1)
 
@@ -75,13 +67,6 @@ def dropped(said: str) -> int | None:
     return counts["dropped by kernel"] + counts.get("dropped by interface", 0)
 
 
-def drained(said: str) -> bool:
-    """Return whether tcpdump has taken all packets that the kernel held at the first SIGUSR1, by its output *said*."""
-    counts = [tuple(map(int, numbers)) for numbers in _PROGRESS.findall(said)]
-    # Packets that came later, such as the end of a connection, need not be waited for.
-    return bool(counts) and counts[-1][0] + counts[-1][2] >= counts[0][1]
-
-
 def device_towards(host: Host, address: str) -> str:
     """Return the interface by which *host* reaches *address*. Raises TestbedError if it has no route."""
     routes = json.loads(host.run(["ip", "-json", "route", "get", address]).stdout)
@@ -102,23 +87,13 @@ def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[li
         for device in devices:
             running.append(_start(host, device, expression))
         yield packets
-        _drain(running)
+        time.sleep(DRAIN)
         for capture in running:
             packets += capture.finish()
     finally:
         for capture in running:
             capture.process.stop()
             host.run(["rm", "-f", str(capture.file)], check=False)
-
-
-def _drain(running: Sequence[Capture]) -> None:
-    deadline = time.monotonic() + DRAIN
-    waiting = list(running)
-    while waiting and time.monotonic() < deadline:
-        for capture in waiting:
-            capture.process.signal(signal.SIGUSR1)
-        time.sleep(_ASKED)
-        waiting = [each for each in waiting if each.process.running and not drained(each.process.output())]
 
 
 def _start(host: Host, device: str, expression: str) -> Capture:

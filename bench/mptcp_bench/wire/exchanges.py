@@ -40,12 +40,8 @@ class Exchange:
     """Whether the proxy asked the origin for MPTCP, which it should not."""
     subflows: int
     """Number of subflows of the client's connection."""
-    handshake: float
-    """From the client's SYN to its third ACK: the client's round trip plus the short time of the proxy's kernel."""
     answer: float
     """From the client's SYN to the SYN+ACK: only the proxy's kernel."""
-    request_wait: float
-    """From the client's third ACK to the end of the request's header section."""
     syn: float
     """From the client's third ACK to the SYN to the origin: the paper's conversion of a SYN."""
     syn_whole: float
@@ -54,10 +50,6 @@ class Exchange:
     """From the request's header section to the SYN to the origin: the proxy's own time."""
     request: float
     """From the request's header section to the proxy's header section to the origin, including their handshake."""
-    request_own: float
-    """The same without the time that the proxy waits for the origin's SYN+ACK."""
-    response: float
-    """From the first byte of the origin's response to the first byte of the response to the client."""
     up: tuple[float, ...]
     """For each segment of the request's body, the time from its arrival until its last byte is sent."""
     down: tuple[float, ...]
@@ -158,21 +150,16 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
     up = _Relay.of(f"request {name}", client.up, origin.up, body.up)
     down = _Relay.of(f"response to {name}", origin.down, client.down, body.down)
     complete, sent = up.header_in(), up.header_out()
-    first_in, first_out = _known(origin.down.arrived(0)), _known(client.down.seen(0))
     exchange = Exchange(
         target=name,
         multipath=client.multipath,
         origin_asked=origin.asked,
         subflows=client.subflows,
-        handshake=NANOSECOND * (client.ack - client.syn),
         answer=NANOSECOND * (client.syn_ack - client.syn),
-        request_wait=NANOSECOND * (complete - client.ack),
         syn=NANOSECOND * (origin.syn - client.ack),
         syn_whole=NANOSECOND * (origin.syn - client.syn),
         syn_own=NANOSECOND * (origin.syn - complete),
         request=NANOSECOND * (sent - complete),
-        request_own=NANOSECOND * (sent - complete - (origin.syn_ack - origin.syn)),
-        response=NANOSECOND * (first_out - first_in),
         up=up.segments(),
         down=down.segments(),
     )
@@ -182,7 +169,7 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
 
 def _check(exchange: Exchange) -> None:
     """Raise CaptureError if something was sent before it arrived, so that clocks or analysis must be wrong."""
-    for name in ("handshake", "answer", "request_wait", "syn", "syn_own", "request", "request_own", "response"):
+    for name in ("answer", "syn", "syn_own", "request"):
         if getattr(exchange, name) < 0:
             raise CaptureError(f"request {exchange.target}: {name} took {getattr(exchange, name):.9f} s")
     for direction in ("up", "down"):

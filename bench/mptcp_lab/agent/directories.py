@@ -22,24 +22,13 @@ def parent_directory() -> str:
 
 
 def removed(path: Path) -> str | None:
-    """Remove the file or directory tree *path*. Return what could not be removed and why, or None."""
+    """Remove the directory tree *path*. Return what could not be removed and why, or None."""
     failures: list[str] = []
 
     def note(function: Callable[..., Any], failed: str, raised: tuple[type, BaseException, Any]) -> None:
-        failures.append(_why(failed, raised[1]))
+        failures.append(f"remove {failed}: {getattr(raised[1], 'strerror', raised[1])}")
 
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, onerror=note)
-    else:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            failures.append(_why(str(path), error))
+    shutil.rmtree(path, onerror=note)
     # The first failure has the real reason, because a directory cannot be removed before its content. If the path
     # vanished meanwhile, nothing is left.
     return failures[0] if failures and os.path.lexists(path) else None
-
-
-def _why(path: str, error: BaseException) -> str:
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    return f"remove {path}: {reason}"

@@ -36,8 +36,8 @@ class Paced:
         try:
             while True:
                 # The time of the next call is computed from the start, not from the last call, so that delays do not
-                # add up.
-                self._due += self._interval
+                # add up. But two readings must not be close: a rate between them would depend on a single packet.
+                self._due = max(self._due + self._interval, time.monotonic() + self._interval / 2)
                 if self._stop.wait(max(0.0, self._due - time.monotonic())):
                     return
                 self._take()

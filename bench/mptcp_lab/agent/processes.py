@@ -76,16 +76,6 @@ def descendants(pid: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def marked(mark: str) -> tuple[int, ...]:
-    """Return the ids of the processes whose environment has *mark*, ``NAME=value``, since they were started."""
-    found = []
-    for process in _processes():
-        with suppress(OSError):
-            if mark.encode() in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
-                found.append(process)
-    return tuple(found)
-
-
 def kill_tree(pid: int) -> None:
     """Kill *pid* and all its descendants with SIGKILL."""
     # First stop them all. Otherwise a parent could replace a child that was just killed, and leave an orphan.

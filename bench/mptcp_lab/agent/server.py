@@ -4,11 +4,8 @@
 The driver talks to one agent on each host. It writes requests to the agent's standard input and reads answers from its
 standard output; each is a line with a JSON object. When the input ends, the driver is done, was killed or lost its
 network. The agent then ends the programs with all that they started (SIGTERM, SIGKILL after ``GRACE`` seconds), undoes
-the changes, the last one first, and removes the directory. So nothing of a run outlives its driver. If undoing a change
-or removing the directory fails, the journal stays, from which ``leftovers`` knows what is left.
-
-The journal in the directory is locked while the agent lives. Each change is written to it before it is made. If the
-agent itself is killed, ``leftovers`` cleans up by the journal and by the mark in every program's environment.
+the changes, the last one first, and removes the directory. So nothing of a run outlives its driver. What cannot be
+undone or removed is its last answer.
 
 Each request has ``do`` and ``id``. The answer has the same ``id``, and ``error`` if the request failed:
 
@@ -29,7 +26,6 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import fcntl
 import json
 import os
 import signal
@@ -51,21 +47,12 @@ BEAT = 30.0
 it."""
 UNDOING = 60.0
 """Seconds that undoing one change may take after the driver is gone."""
-JOURNAL = "journal"
-MARK = "MPTCP_BENCH_RUN"
-"""Environment variable of each program, with the run's directory as value. ``leftovers`` finds the programs by it."""
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PR_SET_CHILD_SUBREAPER = 36
 """From linux/prctl.h."""
 
 
 class Refused(Exception):
     """A request failed; the text is for the driver."""
-
-
-def boot_and_network() -> dict[str, str]:
-    """Return identifiers of this boot and of this network namespace, as unique as possible."""
-    return {"boot": BOOT_ID.read_text().strip(), "network": os.readlink("/proc/self/ns/net")}
 
 
 def run(argv: list[str], text: str | None, timeout: float) -> tuple[int, str, str]:
@@ -96,30 +83,6 @@ def undo(argv: list[str], timeout: float) -> None:
         raise Refused(_exit(code, out, err))
 
 
-def remove(directory: Path, *, keep_journal: bool) -> list[str]:
-    """Remove the directory of a run. Return what could not be removed, and why.
-
-    The journal stays if anything else does, or if *keep_journal* says that a change has not been undone, because
-    ``leftovers`` finds the directory by it.
-    """
-    journal = directory / JOURNAL
-    if not directory.exists():
-        return []
-    others = sorted(set(directory.iterdir()) - {journal})
-    left = [stays for path in others if (stays := removed(path)) is not None]
-    if left or keep_journal:
-        return left
-    said = journal.read_bytes() if journal.exists() else b""
-    if (stays := removed(journal)) is not None:
-        return [stays]
-    try:
-        directory.rmdir()
-    except OSError as error:
-        journal.write_bytes(said)
-        return [f"remove {directory}: {error.strerror}"]
-    return []
-
-
 def _not_started(argv: list[str], error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"the program {argv[0]!r} is not installed"
@@ -137,30 +100,21 @@ def _end_of(output: bytes) -> str:
 class Server:
     """Runs programs and makes changes as the driver requests, and cleans up at the end."""
 
-    def __init__(self, directory: Path, run_id: str, answers: IO[bytes]) -> None:
+    def __init__(self, directory: Path, answers: IO[bytes]) -> None:
         self.directory = directory
         self._answers = answers
         self._writing = threading.Lock()
-        self._noting = threading.Lock()
         self._changing = threading.Lock()
         self._programs: dict[int, subprocess.Popen[bytes]] = {}
         self._under_way: list[threading.Thread] = []
         """Threads that serve slow requests."""
         self._changes: dict[int, list[str]] = {}
         self._count = 0
-        self._journal = (directory / JOURNAL).open("a")
-        fcntl.flock(self._journal, fcntl.LOCK_EX)
-        self._note({"run": run_id, "pid": os.getpid(), **boot_and_network()})
 
     def answer(self, line: dict[str, Any]) -> None:
         with self._writing, suppress(OSError):  #  # the driver may be gone
             self._answers.write(json.dumps(line).encode() + b"\n")
             self._answers.flush()
-
-    def _note(self, entry: dict[str, Any]) -> None:
-        with self._noting:
-            self._journal.write(json.dumps(entry) + "\n")
-            self._journal.flush()
 
     def serve(self, requests: IO[bytes]) -> None:
         """Serve *requests* until the input ends."""
@@ -216,14 +170,11 @@ class Server:
 
     def _do_signal(self, request: dict[str, Any]) -> dict[str, Any]:
         program = self._programs[request["pid"]]
-        if request["tree"]:
-            below = descendants(program.pid)
-            program.send_signal(request["number"])
-            for pid in below:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, request["number"])
-        else:
-            program.send_signal(request["number"])
+        below = descendants(program.pid) if request["tree"] else ()
+        program.send_signal(request["number"])
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, request["number"])
         return {}
 
     def _do_write(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -241,10 +192,8 @@ class Server:
         with self._changing:
             self._count += 1
             number = self._count
-            # Note it before the change is made: undoing a change that was not made is harmless, but a change that is
-            # not noted would stay.
+            # Note it before the change is made, because undoing a change that was not made is harmless.
             self._changes[number] = request["undo"]
-            self._note({"change": number, "undo": request["undo"]})
             code, out, err = run(request["argv"], None, request["timeout"])
             if code != 0:
                 with suppress(Refused):
@@ -259,11 +208,8 @@ class Server:
 
     def _undo(self, number: int, timeout: float) -> None:
         undo(self._changes[number], timeout)
-        # Forget it only now. If the undoing has failed, it is tried again at the end, and by ``leftovers``.
+        # Forget it only now. If the undoing has failed, it is tried again at the end.
         del self._changes[number]
-        # Ignore a full disk, so that other changes are still undone. Undoing this one once more is harmless.
-        with suppress(OSError):
-            self._note({"undone": number})
 
     def end(self) -> list[str]:
         """End the programs, undo the changes and remove the directory. Return what failed."""
@@ -282,7 +228,8 @@ class Server:
                     self._undo(number, UNDOING)
                 except Refused as reason:
                     left.append(f"{' '.join(argv)}: {reason}")
-        return left + remove(self.directory, keep_journal=bool(left))
+        stays = removed(self.directory)
+        return left if stays is None else [*left, stays]
 
     def _kill_offspring(self) -> None:
         """Kill all descendants of this process. As a subreaper, it inherits processes that the programs left behind.
@@ -300,22 +247,16 @@ class Server:
             time.sleep(0.02)
 
 
-def main(directory: str, run_id: str) -> int:
+def main(directory: str) -> int:
     """Serve the driver's requests until they end. All files are below *directory*."""
     # sshd sets little more than /usr/bin:/bin for root.
     os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
-    os.environ[MARK] = directory
     os.umask(0o022)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     # Only answers may be written to the protocol's output, not what a program or a stray print() writes.
     sys.stdout = sys.stderr
-    try:
-        server = Server(Path(directory), run_id, answers)
-    except OSError:
-        # Remove the directory, because without a journal ``leftovers`` would not find it.
-        removed(Path(directory))
-        raise
+    server = Server(Path(directory), answers)
 
     def beat() -> None:
         while True:

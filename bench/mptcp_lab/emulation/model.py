@@ -12,9 +12,6 @@ from hashlib import blake2b
 
 from .behaviours import BEHAVIOURS
 
-QUEUE_LENGTH = 65_536
-"""Most packets in flight in one direction, without packets that are queued for the rate."""
-
 
 class PathError(ValueError):
     """A path cannot be emulated. The text names the value and what is allowed."""

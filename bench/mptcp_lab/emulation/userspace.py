@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Arguments, rules and counters of our own path emulator, for kernels without netem. Pure.
+"""Arguments, rules and counters of the path emulator, and of a middlebox on a path. Pure.
 
 The program (``native/``) gets the packets that the hop forwards from two NFQUEUEs, one for each direction. The first
-comment in its source explains how it works. ``testbed.hops`` builds and runs it.
+comment in its source explains how it works. The middlebox (``native/middlebox/``) gets the IPv4 TCP packets that the
+hop forwards in both directions, and sends the packets that it makes of them. The path's delay and loss come after the
+middlebox. ``testbed.hops`` builds and runs both.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from pathlib import Path
 from .model import Direction, EmulatedPath, GilbertElliott, seed_of
 
 SOURCES = tuple(sorted((Path(__file__).parent / "native").glob("*.c")))
+MIDDLEBOX_SOURCES = tuple(sorted((Path(__file__).parent / "native" / "middlebox").glob("*.c")))
 COMPILER_FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
 LIBRARIES = ("-lnetfilter_queue", "-lmnl")
-QUEUES = {"down": 0, "up": 1}
+QUEUES, MIDDLEBOX_QUEUES = {"down": 0, "up": 1}, {"up": 2, "down": 3}
 READY = "ready"
 """The emulator prints this word when it has bound the queues."""
 
@@ -98,44 +101,39 @@ def arguments(path: EmulatedPath, seed: int) -> tuple[str, ...]:
 Command = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """Commands in the hop's namespace that queue the packets it forwards, and commands that undo them."""
+def rules(devices: dict[str, str], *, sent_too: bool = False) -> list[list[Command]]:
+    """Return the commands that queue forwarded packets for the emulator, by each variant of iptables.
 
-    do: tuple[Command, ...]
-    undo: tuple[Command, ...]
-
-
-def _nftables(devices: dict[str, str], hooks: tuple[str, ...]) -> Rules:
-    queued = "; ".join(f'oifname "{device}" queue num {QUEUES[name]}' for name, device in devices.items())
-    chains = "; ".join(f"chain {hook} {{ type filter hook {hook} priority filter; {queued}; }}" for hook in hooks)
-    # Nothing needs to be undone if it fails, because one command of nft is one transaction.
-    return Rules((("nft", f"table inet emulation {{ {chains}; }}"),), ())
-
-
-def by_iptables(
-    tables: Sequence[Command], devices: dict[str, str], queues: dict[str, int], hooks: tuple[str, ...], *match: str
-) -> Rules:
-    """Return rules that send packets that *match* to *queues*. Each of *tables* is the begin of a command."""
-    do = [
-        (*table, "-A", hook.upper(), "-o", device, *match, "-j", "NFQUEUE", "--queue-num", str(queues[name]))
-        for table in tables
-        for hook in hooks
-        for name, device in devices.items()
-    ]
-    return Rules(tuple(do), tuple((*table, "-F", hook.upper()) for table in tables for hook in hooks))
-
-
-def rules(devices: dict[str, str], *, sent_too: bool = False) -> tuple[Rules, ...]:
-    """Return the rules to try, in order of preference. *devices* has the sending device of each direction.
-
-    With *sent_too*, packets that the hop itself sends are queued as well, because a middlebox on it sends the packets
-    that it has changed. A kernel may lack nftables' queue expression or iptables' legacy tables (from 6.17 on), and a
-    host may lack either program.
+    *devices* has the sending device of each direction. With *sent_too*, packets that the hop itself sends are queued as
+    well, because a middlebox on it sends the packets that it has changed.
     """
-    hooks = ("forward", "output") if sent_too else ("forward",)
-    tables = ([(f"{name}tables{variant}", "--wait") for name in ("ip", "ip6")] for variant in ("-legacy", ""))
-    return (_nftables(devices, hooks), *(by_iptables(each, devices, QUEUES, hooks) for each in tables))
+    hooks = ("FORWARD", "OUTPUT") if sent_too else ("FORWARD",)
+    return _queueing([("ip",), ("ip6",)], devices, QUEUES, hooks)
+
+
+def middlebox_rules(devices: dict[str, str]) -> list[list[Command]]:
+    """Return the same for the middlebox, which is before the emulator."""
+    return _queueing([("ip", "-t", "mangle", "-p", "tcp")], devices, MIDDLEBOX_QUEUES, ("FORWARD",))
+
+
+def _queueing(
+    programs: Sequence[Command], devices: dict[str, str], queues: dict[str, int], hooks: Sequence[str]
+) -> list[list[Command]]:
+    return [
+        [
+            (f"{family}tables{variant}", "--wait", *match, "-A", hook, "-o", device, *queue)
+            for family, *match in programs
+            for hook in hooks
+            for name, device in devices.items()
+            for queue in [("-j", "NFQUEUE", "--queue-num", str(queues[name]))]
+        ]
+        # A kernel may lack the legacy tables (from 6.17 on).
+        for variant in ("-legacy", "")
+    ]
+
+
+def middlebox_arguments(behaviour: str) -> tuple[str, ...]:
+    return (behaviour, str(MIDDLEBOX_QUEUES["up"]), str(MIDDLEBOX_QUEUES["down"]))
 
 
 def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts]:

@@ -7,7 +7,7 @@ and undoes that.
 """
 
 from .inventory import Inventory, InventoryError, read_inventory
-from .lab import cleanup, remote_lab
+from .lab import remote_lab
 from .ssh import SshHost
 
-__all__ = ["Inventory", "InventoryError", "SshHost", "cleanup", "read_inventory", "remote_lab"]
+__all__ = ["Inventory", "InventoryError", "SshHost", "read_inventory", "remote_lab"]

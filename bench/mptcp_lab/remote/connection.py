@@ -13,7 +13,6 @@ import base64
 import inspect
 import io
 import json
-import re
 import shlex
 import subprocess
 import tempfile
@@ -30,16 +29,14 @@ from typing import Any
 from ..agent import server
 from ..agent.directories import parent_directory
 from ..testbed.commands import TestbedError
-from ..testbed.ownership import leave_behind
 
 PREFIX = "mptcp-bench-"
 """Prefix of the names of the directories on the hosts."""
-CONNECTING = 20.0
-"""Most seconds until the agent answers, beyond ssh's own time to connect."""
+CONNECTING = 30.0
+"""Most seconds until the agent answers."""
 ANSWERING = 30.0
 """Most seconds for an answer, beyond the time that the command may take."""
 PYTHON = (3, 9)
-NO_PYTHON, NO_SUDO, OLD_PYTHON = 90, 91, 92
 
 _BEFORE = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none")
 _AFTER = (
@@ -47,46 +44,38 @@ _AFTER = (
     # Use an open master connection of the user if one exists, but do not open one, which would stay.
     *("-o", "ControlMaster=no"),
 )
-_START = f"""\
-command -v python3 >/dev/null || exit {NO_PYTHON}
-if [ "$(id -u)" = 0 ]; then set --; else sudo -n true || exit {NO_SUDO}; set -- sudo -n; fi
-exec "$@" python3 -I -c "$CODE" "$RUN" "$PARENT"
+_START = """\
+command -v python3 >/dev/null || { echo "there is no python3" >&2; exit 1; }
+if [ "$(id -u)" = 0 ]; then set --; else sudo -n true || exit 1; set -- sudo -n; fi
+exec "$@" python3 -I -c "$CODE" "$PARENT"
 """
 """Commands that start the agent. With -I, root imports nothing from the working directory, and PYTHON* variables are
 ignored."""
 _CODE = f"""\
 import sys
-if sys.version_info < {PYTHON}: sys.exit({OLD_PYTHON})
+if sys.version_info < {PYTHON}: sys.exit("python3 is too old; %d.%d or newer is needed" % {PYTHON})
 import base64, io, os, shutil, tempfile, zipfile
 from pathlib import Path
 {inspect.getsource(parent_directory)}
 folder = sys.stdin.buffer.readline()
 if not folder.endswith(b"\\n"): sys.exit(0)
-directory = tempfile.mkdtemp(prefix="{PREFIX}", dir=sys.argv[2] or parent_directory())
+directory = tempfile.mkdtemp(prefix="{PREFIX}", dir=sys.argv[1] or parent_directory())
 try:
     os.chmod(directory, 0o755)
     zipfile.ZipFile(io.BytesIO(base64.b64decode(folder))).extractall(directory)
-except BaseException:  # a full disk: nothing finds what has no journal yet
+except BaseException:  # a full disk
     shutil.rmtree(directory, ignore_errors=True)
     raise
 os.chdir(directory)
 sys.path.insert(0, directory)
 from agent import server
-server.main(directory, sys.argv[1])
+server.main(directory)
 """
 _RUN_MODULE = """\
 import runpy, sys
 sys.path.insert(0, sys.argv.pop(1))
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
-_ADVICE = (
-    (r"Host key verification failed", "connect once by hand and confirm the host's key"),
-    (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "the host's key is another than the known one; see known_hosts"),
-    (r"Permission denied", "the key is refused; ssh must log in without asking (ssh-copy-id, ssh-agent)"),
-    (r"Could not resolve hostname", "the name is unknown; correct it in the inventory or in ~/.ssh/config"),
-    (r"Connection refused", "no ssh server answers on that port"),
-    (r"timed out|No route to host|unreachable", "is the host switched on and connected?"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +100,9 @@ def packed_agent() -> bytes:
     return archive.getvalue()
 
 
-def ssh_command(login: Login, run_id: str) -> list[str]:
+def ssh_command(login: Login) -> list[str]:
     """Return the command that starts the agent on the host by ssh."""
-    variables = {"CODE": _CODE, "RUN": run_id, "PARENT": login.directory or ""}
+    variables = {"CODE": _CODE, "PARENT": login.directory or ""}
     script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()) + _START
     options = [word for key, value in login.options.items() for word in ("-o", f"{key}={value}")]
     # Start sh, because the login shell may be another. ssh uses an option's first value, so that the user's
@@ -133,13 +122,13 @@ def agent_command(directory: Path, module: str, *arguments: str) -> list[str]:
 class Connection:
     """A session with the agent on one host. Threads may share it."""
 
-    def __init__(self, name: str, login: Login, run_id: str) -> None:
+    def __init__(self, name: str, login: Login) -> None:
         """Connect. Raises TestbedError, whose line has the reason and the remedy. *name* is for messages."""
         self.name, self.login = name, login
         self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed with the session
         try:
             self._ssh = subprocess.Popen(
-                ssh_command(login, run_id),
+                ssh_command(login),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
@@ -169,36 +158,23 @@ class Connection:
     def _begin(self) -> None:
         self._send(base64.b64encode(packed_agent()))
         with self._changed:
-            timeout = CONNECTING + _seconds(self.login.options.get("ConnectTimeout", ""), 10)
-            self._changed.wait_for(lambda: self._ready is not None or self._lost, timeout)
+            self._changed.wait_for(lambda: self._ready is not None or self._lost, CONNECTING)
             ready = self._ready
         if ready is None:
-            raise TestbedError(self._why_not(timeout))
+            raise TestbedError(self._why_not())
         self.directory: str = ready["ready"]
 
-    def _why_not(self, timeout: float) -> str:
+    def _why_not(self) -> str:
         where = f"{self.name}: {self.login.destination}"
         try:
-            code = self._ssh.wait(1)
+            self._ssh.wait(1)
         except subprocess.TimeoutExpired:
-            return f"{where}: no answer within {timeout:g} s{self._last_words()}"
-        said = self._last_words()
-        version = ".".join(map(str, PYTHON))
-        if code == NO_PYTHON:
-            return f"{where}: there is no python3; install it there (Python {version} or newer)"
-        if code == OLD_PYTHON:
-            return f"{where}: its python3 is too old; Python {version} or newer is needed there"
-        if code == NO_SUDO:
-            return f"{where}: root is needed there{said}; let this user run sudo without a password, or log in as root"
-        advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, self._all_words())), None)
-        return f"{where}: ssh cannot connect{said}" + (f"; {advice}" if advice else "")
-
-    def _all_words(self) -> str:
-        self._said.seek(0)
-        return self._said.read().decode(errors="replace")
+            return f"{where}: no answer within {CONNECTING:g} s{self._last_words()}"
+        return f"{where}: cannot log in as root{self._last_words()}"
 
     def _last_words(self) -> str:
-        lines = [line.strip() for line in self._all_words().splitlines() if line.strip()]
+        self._said.seek(0)
+        lines = [line.strip() for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
         # Take the last line: banners come first, the error such as "Host key verification failed." last.
         return f": {lines[-1].rstrip('.')}" if lines else ""
 
@@ -277,7 +253,7 @@ class Connection:
         return None
 
     def close(self, *, failing: bool = False) -> None:
-        """End the session. Report as left behind what the host did not undo, or may not have undone.
+        """End the session. Raises TestbedError for what the host did not undo, or may not have undone.
 
         If the connection was lost before and the driver is *failing*, this is not reported, because the driver's own
         error is the one to read.
@@ -296,19 +272,8 @@ class Connection:
             self._ssh.wait()
         said = self._last_words()
         self._said.close()
+        where = f"{self.name}: {self.login.destination}"
         if self._left:
-            leave_behind(
-                f"{self.name}: {self.login.destination}: not undone: "
-                + "; ".join(self._left)
-                + "; mptcp-bench cleanup --inventory FILE tries again"
-            )
-        elif self._left is None and not (was_lost and failing):
-            lost = "the connection was lost, and " if was_lost else ""
-            leave_behind(
-                f"{self.name}: {self.login.destination}: {lost}nothing says that all was undone there{said}; "
-                "mptcp-bench cleanup --inventory FILE sees to it"
-            )
-
-
-def _seconds(text: str, otherwise: float) -> float:
-    return float(text) if re.fullmatch(r"\d{1,4}", text) else otherwise
+            raise TestbedError(f"{where}: not undone: {'; '.join(self._left)}")
+        if self._left is None and not (was_lost and failing):
+            raise TestbedError(f"{where}: nothing says that all was undone there{said}")

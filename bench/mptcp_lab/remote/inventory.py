@@ -17,7 +17,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from mptcp_common.fields import Parsed, Section, parse_interface, parse_name
-from mptcp_common.problems import DocumentError, Problem, did_you_mean, in_order, key_text, shown
+from mptcp_common.problems import DocumentError, Problem, in_order, key_text, shown
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
 
@@ -27,9 +27,6 @@ from .connection import Login
 
 SCENARIO_PATHS: Final = ("ethernet", "wifi")
 """Names of the client's paths in scenarios."""
-_KEYWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*", re.ASCII)
-_OURS: Final = frozenset({"batchmode", "remotecommand", "requesttty"})
-"""Options of ssh_config(5) that an inventory must not set, because the session with the agent needs them."""
 
 
 class InventoryError(DocumentError, TestbedError):
@@ -98,26 +95,16 @@ def _address(family: int, example: str) -> Callable[[object], str]:
     return parse
 
 
-def _option_values(value: object) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise ValueError(f'{shown(value)} is not a mapping; write "Keyword: value" lines as in ssh_config(5)')
-    options = {}
-    for keyword, setting in value.items():
-        if not _KEYWORD.fullmatch(keyword):
-            raise ValueError(f"{shown(keyword)} is not a keyword of ssh_config(5), such as Port or IdentityFile")
-        if keyword.lower() in _OURS:
-            raise ValueError(f"{keyword} cannot be set here: the session depends on it")
-        text = {True: "yes", False: "no"}[setting] if isinstance(setting, bool) else setting
-        if isinstance(text, float) or not isinstance(text, int | str) or not str(text).isprintable() or text == "":
-            raise ValueError(f"{keyword}: {shown(setting)} is not a setting; write text, a number, true or false")
-        options[keyword] = str(text)
-    return options
+def _option(value: object) -> str:
+    if not isinstance(value, bool | int | str):
+        raise ValueError(f"{shown(value)} is not a setting; write text, a number, true or false")
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 Destination = Annotated[str, Parsed(_destination, {"type": "string"})]
 Directory = Annotated[str, Parsed(_directory, {"type": "string"})]
 Interface = Annotated[str, Parsed(parse_interface, {"type": "string"})]
-Options = Annotated[dict[str, str], Parsed(_option_values, {"type": "object"})]
+Options = dict[str, Annotated[str, Parsed(_option, {"type": "string"})]]
 Address4 = Annotated[str, Parsed(_address(4, "192.0.2.7"), {"type": "string"})]
 Address6 = Annotated[str, Parsed(_address(6, "2001:db8::7"), {"type": "string"})]
 PathName = Annotated[str, Parsed(parse_name, {"type": "string"})]
@@ -203,23 +190,11 @@ def _missing(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str
 
 
 def _path_problems(document: Document) -> Iterator[Problem]:
-    """Yield problems of the paths together: a path that scenarios need is missing, or two paths have one interface."""
+    """Yield the problem that a path which scenarios need is missing."""
     client = document.data.get("client") if document.data else None
     paths = client.get("paths") if isinstance(client, dict) else None
-    if not isinstance(paths, dict):
-        return
-    where = ("client", "paths")
-    for name in SCENARIO_PATHS:
-        if name not in paths:
-            guess = did_you_mean(name, [other for other in paths if other not in SCENARIO_PATHS])
-            message = f"the path {name} is missing{guess.replace('did you mean', 'is it')}; the scenarios use "
-            message += " and ".join(SCENARIO_PATHS)
+    if isinstance(paths, dict):
+        for name in (name for name in SCENARIO_PATHS if name not in paths):
+            message = f"the path {name} is missing; the scenarios use {' and '.join(SCENARIO_PATHS)}"
+            where = ("client", "paths")
             yield problem_at(document, where, None, message, document.key_position(where))
-    seen: dict[str, str] = {}
-    for name, device in paths.items():
-        if not isinstance(device, str):
-            continue
-        if device in seen:
-            message = f"{shown(device)} is the interface of {seen[device]} already; each path needs its own"
-            yield problem_at(document, (*where, name), device, message)
-        seen.setdefault(device, name)

@@ -7,7 +7,6 @@ The hosts are checked for all known problems before anything starts. All problem
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -15,27 +14,18 @@ from ..testbed.commands import TestbedError
 from ..testbed.host import Lab
 from ..testbed.installed import REPOSITORY
 from ..testbed.model import Limits
-from ..testbed.ownership import Cleaned
 from ..testbed.services import PROXY_PORT
-from .connection import PREFIX
 from .inventory import HostRole, Inventory
 from .ssh import SshHost
 
 MULTIPATH = REPOSITORY / "bench" / "rpi" / "multipath"
 HTTP_PORT = 80
 PROGRAMS = {
-    "client": {
-        "ip": "iproute2",
-        "ss": "iproute2",
-        "sysctl": "procps",
-        "wget": "wget",
-        "curl": "curl",
-        "mptcpize": "mptcpize",
-    },
-    "proxy": {"ip": "iproute2", "ss": "iproute2", "sysctl": "procps", "squid": "squid", "tcpdump": "tcpdump"},
-    "origin": {"ss": "iproute2", "apache2": "apache2-bin"},
+    "client": ("ip", "ss", "sysctl", "wget", "curl", "mptcpize"),
+    "proxy": ("ip", "ss", "sysctl", "squid", "tcpdump"),
+    "origin": ("ss", "apache2"),
 }
-"""Programs that each host needs, with the Debian packages that have them."""
+"""Programs that each host needs."""
 OWN_COMMANDS = ("mptcp-proxy", "mptcp-throttler")
 PORTS = {"proxy": PROXY_PORT, "origin": HTTP_PORT}
 LIMITS = Limits()
@@ -49,17 +39,8 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
     Raises TestbedError if a host is unreachable or lacks something. The text has a line for each problem, with the host
     and the remedy.
     """
-    run_id = secrets.token_hex(6)
     with ExitStack() as stack:
-        hosts = {part.name: stack.enter_context(_host(part, run_id)) for part in inventory.parts}
-        for host in hosts.values():
-            leftovers = _leftovers(host)
-            # Refuse to start, because two runs on one host would disturb each other.
-            if leftovers.live:
-                raise TestbedError(leftovers.in_the_way())
-            # Refuse to start, because changes that an earlier run left would affect the measurements.
-            if leftovers.left:
-                raise TestbedError("\n".join(leftovers.not_undone()))
+        hosts = {part.name: stack.enter_context(_host(part)) for part in inventory.parts}
         problems = [problem for part in inventory.parts for problem in _problems(inventory, part, hosts[part.name])]
         if problems:
             raise TestbedError("the hosts are not ready:\n" + "\n".join(f"  {problem}" for problem in problems))
@@ -69,66 +50,19 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
         devices = [path.device for path in inventory.paths]
         stack.enter_context(client.changed([*script, "up", *devices], [*script, "down"]))
         _check_first_path(inventory, client, proxy)
-        yield Lab(client, proxy, origin, inventory.paths, inventory.proxy.devices, emulated=False)
+        yield Lab(client, proxy, origin, inventory.paths, inventory.proxy.devices)
 
 
-def cleanup(inventory: Inventory) -> Cleaned:
-    """Undo what killed runs left on the hosts of *inventory*.
-
-    When a driver dies, its agent undoes everything by itself. This function is for the case that the agent was killed,
-    too, or failed. Unreachable hosts are reported, and the other hosts are cleaned.
-    """
-    done: list[str] = []
-    left: list[str] = []
-    for part in inventory.parts:
-        try:
-            with _host(part, secrets.token_hex(6)) as host:
-                leftovers = _leftovers(host)
-                done += [f"{host.name}: removed what a killed run left in {path}" for path in leftovers.removed]
-                left += leftovers.not_undone()
-                if leftovers.live:
-                    done.append(leftovers.in_the_way())
-        except TestbedError as error:
-            left.append(str(error))
-    return Cleaned(tuple(done), tuple(left))
-
-
-def _host(part: HostRole, run_id: str) -> SshHost:
-    return SshHost(
-        part.name,
-        part.login,
-        run_id,
-        devices=part.devices,
-        addresses=part.addresses,
-        commands=part.commands,
-    )
-
-
-class _Leftovers:
-    def __init__(self, host: SshHost, removed: list[str], left: list[str], live: list[int]) -> None:
-        self.host, self.removed, self.left, self.live = host, removed, left, live
-
-    def not_undone(self) -> list[str]:
-        return [f"{self.host.name}: {self.host.login.destination}: not undone: {what}" for what in self.left]
-
-    def in_the_way(self) -> str:
-        processes = ", ".join(map(str, self.live))
-        return (
-            f"{self.host.name}: {self.host.login.destination}: another run of mptcp-bench is under way there (process "
-            f"{processes}); if its driver is gone, it ends within 20 minutes, or at once by: kill {processes}"
-        )
-
-
-def _leftovers(host: SshHost) -> _Leftovers:
-    asked = host.run(host.agent("leftovers", str(host.directory.parent), PREFIX, host.run_id), timeout=300)
-    return _Leftovers(host, **json.loads(asked.stdout))
+def _host(part: HostRole) -> SshHost:
+    name, login = part.name, part.login
+    return SshHost(name, login, devices=part.devices, addresses=part.addresses, commands=part.commands)
 
 
 def _problems(inventory: Inventory, part: HostRole, host: SshHost) -> Iterator[str]:
     where = f"{part.name}: {part.login.destination}"
-    for program, package in PROGRAMS[part.name].items():
+    for program in PROGRAMS[part.name]:
         if not host.has(program):
-            yield f"{where}: the program {program} is not installed (Debian package {package})"
+            yield f"{where}: the program {program} is not installed"
     if part.name == "proxy":
         for name in OWN_COMMANDS:
             try:

@@ -122,7 +122,6 @@ class SshHost(AbstractContextManager["SshHost"]):
         self,
         name: str,
         login: Login,
-        run_id: str,
         *,
         devices: Sequence[str] = (),
         addresses: Mapping[int, str] | None = None,
@@ -135,7 +134,6 @@ class SshHost(AbstractContextManager["SshHost"]):
         """
         self.name = name
         self.login = login
-        self.run_id = run_id
         self._devices = tuple(devices)
         self._addresses = dict(addresses or {})
         self._commands = commands
@@ -144,7 +142,7 @@ class SshHost(AbstractContextManager["SshHost"]):
         self._connected: Connection | None = None
 
     def __enter__(self) -> Self:
-        self._connected = Connection(self.name, self.login, self.run_id)
+        self._connected = Connection(self.name, self.login)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:

@@ -12,7 +12,7 @@ from .build import Testbed, lab_of
 from .commands import TestbedError
 from .hops import EmulationError
 from .host import ClientPath, Host, Lab, Program
-from .model import End, Endpoint, Limits, Link, Node, Route, RoutingRule, Topology, TopologyError
+from .model import End, Endpoint, Limits, Link, Node, Route, RoutingRule, Topology
 from .node import InterfaceBytes, LiveNode
 from .process import Process
 from .topologies import RELAY, TWO_PATHS, TWO_PATHS_TWO_INTERFACES, UNSHAPED, paths
@@ -41,7 +41,6 @@ __all__ = [
     "Testbed",
     "TestbedError",
     "Topology",
-    "TopologyError",
     "lab_of",
     "paths",
 ]

@@ -20,7 +20,7 @@ from .commands import TestbedError, run, said, undo_after, undone
 from .host import ClientPath, Lab
 from .model import Topology
 from .node import LiveNode
-from .ownership import Run, claimed_run, delete_namespace, leave_behind
+from .ownership import Run, claimed_run, delete_namespace
 from .plan import Step, steps
 
 PATH_NAMES = {"eth0": "ethernet", "wlan0": "wifi"}
@@ -32,10 +32,10 @@ class Testbed(AbstractContextManager["Testbed"]):
 
     __test__ = False  # pytest would take the name for a test class
 
-    def __init__(self, topology: Topology, *, seed: int = 1, emulator: hops.Kind | None = None) -> None:
-        """Prepare the testbed. *seed* is for the emulated paths. *emulator* replaces the best one, for comparisons."""
+    def __init__(self, topology: Topology, *, seed: int = 1) -> None:
+        """Prepare the testbed. *seed* is for the emulated paths."""
         self.topology = topology
-        self.emulation = hops.emulation(topology, seed, emulator)
+        self.emulation = hops.Emulation(seed)
         self._scope = ExitStack()
         self._nodes: dict[str, LiveNode] = {}
         self._run: Run | None = None
@@ -59,13 +59,10 @@ class Testbed(AbstractContextManager["Testbed"]):
         namespaces = {node.name: self._run.namespace(node.name) for node in topology.nodes}
         for namespace in namespaces.values():
             # Register the deletion first, so that a signal cannot leave a namespace behind that was just made.
-            self._scope.callback(_delete, namespace)
+            self._scope.callback(delete_namespace, namespace)
             run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
-        if topology.congestion_control is not None:
-            congestion.select(topology.congestion_control, namespaces.values())
-        netem = self.emulation.kind == "netem"
-        seed = self.emulation.seed if self.emulation.repeatable else None
-        for node, there in groupby(steps(topology, namespaces, netem=netem, seed=seed), key=lambda step: step.node):
+        congestion.select("cubic", namespaces.values())
+        for node, there in groupby(steps(topology, namespaces), key=lambda step: step.node):
             _take(tuple(there), namespaces[node], f"build {topology.name}")
         for name, namespace in namespaces.items():
             self._nodes[name] = LiveNode(topology, name, namespace, self.directory, self._scope)
@@ -103,13 +100,6 @@ class Testbed(AbstractContextManager["Testbed"]):
             raise KeyError(f"no node {name!r}; there are {', '.join(self._nodes)}") from None
 
 
-def _delete(namespace: str) -> None:
-    try:
-        delete_namespace(namespace)
-    except TestbedError as error:
-        leave_behind(str(error))
-
-
 def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:
     """Run the steps *there*, all of one node, in *namespace*. TestbedError names the step that failed.
 
@@ -137,5 +127,4 @@ def lab_of(testbed: Testbed) -> Lab:
         origin=testbed["origin"],
         paths=tuple(ClientPath(names.get(device, device), device) for device in devices),
         proxy_devices=topology.devices("proxy"),
-        emulated=True,
     )

@@ -1,12 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether a kernel has a congestion control, and how to select it in namespaces.
-
-A namespace other than the host's may only select a congestion control that the host's
-``tcp_allowed_congestion_control`` lists (net/ipv4/tcp_cong.c). The list is therefore extended for the few milliseconds
-of the selection, under the lock that all runs share, and then restored. The selection belongs to the namespace and
-stays. Meanwhile a file, the note, has the original list: if the run is killed in that moment, the next run or
-``cleanup`` restores the list from the note.
-"""
+"""Whether a kernel has a congestion control, and how to select it in namespaces."""
 
 from __future__ import annotations
 
@@ -15,15 +8,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .commands import TestbedError, run
-from .ownership import Cleaned, registry
+from .commands import run
+from .ownership import registry
 
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 AVAILABLE_KEY = "net.ipv4.tcp_available_congestion_control"
 """This sysctl is about the whole kernel. Every namespace may read it (ipv4_net_table in net/ipv4/sysctl_net_ipv4.c)."""
-NOTE = "allowed-congestion-control"
-"""File in the directory of the runs that has the original list while the list is extended."""
 KEEP = "keep"
 """This word in place of a name means the host's own congestion control."""
 
@@ -42,82 +33,32 @@ def lacking_here(name: str) -> str | None:
 
 
 @contextmanager
-def allowed(name: str) -> Iterator[None]:
-    """Add *name* to the host's list of allowed congestion controls, and restore the list afterwards."""
-    with registry() as directory:
-        note = directory / NOTE
-        _put_back(note)
-        before = ALLOWED.read_text().split()
-        if name in before:
+def _allowed(name: str) -> Iterator[None]:
+    """Let namespaces select *name* during the scope: they may only select what the host's list has (tcp_cong.c)."""
+    with registry():
+        before = ALLOWED.read_text()
+        if name in before.split():
             yield
             return
-        # Write the note atomically, because an incomplete note would shorten the list.
-        unfinished = note.with_suffix(".unfinished")
-        unfinished.write_text(" ".join(before) + "\n" + name)
-        unfinished.rename(note)
-        try:
-            ALLOWED.write_text(" ".join([*before, name]))
-        except OSError:
-            note.unlink()
-            raise
+        ALLOWED.write_text(f"{before.strip()} {name}")
         try:
             yield
         finally:
-            _put_back(note)
-
-
-def put_back() -> Cleaned:
-    """Restore the list if a killed run left it extended."""
-    with registry() as directory:
-        try:
-            before = _put_back(directory / NOTE)
-        except TestbedError as error:
-            return Cleaned((), (str(error),))
-    return Cleaned((f"set net.ipv4.tcp_allowed_congestion_control to what it was: {before}",) if before else (), ())
-
-
-def _put_back(note: Path) -> str | None:
-    """Restore the list from *note* and remove the note. Return the list; None if nothing was restored.
-
-    If the list differs from the extended one, an administrator has changed it meanwhile, and it stays. Raises
-    PermissionError, or TestbedError if the list cannot be restored.
-    """
-    try:
-        before, name = note.read_text().split("\n")
-    except FileNotFoundError:
-        return None
-    chosen_since = ALLOWED.read_text().split() != [*before.split(), name]
-    if not chosen_since:
-        try:
             ALLOWED.write_text(before)
-        except PermissionError:
-            raise
-        except OSError as error:
-            raise TestbedError(
-                f"{ALLOWED}: {error.strerror}; it was: {before}; put it back, then remove {note}"
-            ) from None
-    note.unlink()
-    return None if chosen_since else before
 
 
 def select(name: str, namespaces: Iterable[str]) -> bool:
     """Make *name* the default of *namespaces*. If that is impossible, change nothing and return False.
 
-    It is impossible if the kernel lacks *name*. In a container it is also impossible if *name* is not on the list,
-    which a container may not change. There, another run outside the container, with another lock, may add *name* for a
-    moment; then some of *namespaces* may have it.
+    It is impossible if the kernel lacks *name*, and in a container, which may not change the host's list, if that does
+    not have *name*.
     """
     if name not in AVAILABLE.read_text().split():
         return False
     try:
-        with allowed(name):
+        with _allowed(name):
             for namespace in namespaces:
-                argv = ["ip", "netns", "exec", namespace, "sysctl", "-qw"]
-                run([*argv, f"net.ipv4.tcp_congestion_control={name}"])
+                run(["ip", "netns", "exec", namespace, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={name}"])
     except PermissionError:
-        return False
-    except TestbedError:
-        if name in ALLOWED.read_text().split():
-            raise
         return False
     return True

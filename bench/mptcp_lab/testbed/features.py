@@ -30,15 +30,9 @@ _TRIALS: dict[str, tuple[str, str]] = {
     "htb": ("tc qdisc add dev lo root handle 1: htb default 1", "tc-htb (CONFIG_NET_SCH_HTB)"),
     "ingress": ("tc qdisc add dev lo clsact", "tc clsact (CONFIG_NET_CLS_ACT)"),
     "ifb": ("ip link add ifb0 type ifb || ip link show ifb0", "IFB (CONFIG_IFB)"),
-    "netem": ("tc qdisc add dev lo root netem delay 1ms", "tc-netem (CONFIG_NET_SCH_NETEM)"),
-    "netem-seed": (
-        "tc qdisc add dev lo root netem delay 1ms seed 1 && tc qdisc show dev lo | grep -qw 'seed 1'",
-        "tc-netem with a seed (kernel and iproute2 from 6.6)",
-    ),
     "nfqueue": (
-        "nft 'add table inet t; add chain inet t c; add rule inet t c queue num 0'"
-        " || iptables-legacy --wait -A FORWARD -j NFQUEUE || iptables --wait -A FORWARD -j NFQUEUE",
-        "NFQUEUE (CONFIG_NFT_QUEUE or CONFIG_NETFILTER_XT_TARGET_NFQUEUE)",
+        "iptables-legacy --wait -A FORWARD -j NFQUEUE || iptables --wait -A FORWARD -j NFQUEUE",
+        "NFQUEUE (CONFIG_NETFILTER_XT_TARGET_NFQUEUE)",
     ),
     "ipset": (
         "ipset create s4 hash:ip,port,ip skbinfo counters"

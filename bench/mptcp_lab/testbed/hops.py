@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run a topology's path emulation: netem if the kernel has it, otherwise our emulator, with one process per hop.
+"""Run a topology's path emulation, with one process per hop, and its middleboxes.
 
-Both follow the same ``emulation.model.EmulatedPath``. :meth:`Emulation.check` raises an error if our emulator ended,
-dropped packets that it should not lose, or delivered too many packets late. The end of a testbed calls it, too.
+:meth:`Emulation.check` raises an error if an emulator ended, dropped packets that it should not lose, or delivered too
+many packets late. The end of a testbed calls it, too.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
-from ..emulation import middlebox, userspace
-from ..emulation.userspace import Counts, Rules
+from ..emulation import userspace
+from ..emulation.userspace import Command, Counts
 from .commands import TestbedError, run
-from .features import missing
 from .model import Hop, Topology
 from .node import LiveNode
 from .process import Process
@@ -30,19 +28,11 @@ class EmulationError(TestbedError):
     """An emulated path was not as asked, so that measurements over it are not valid."""
 
 
-Kind = Literal["netem", "user space"]
 START = 60.0
 """Most seconds until an emulator is ready."""
 
 TOLERANCE = "MPTCP_BENCH_LATE_SHARE"
 """Environment variable that sets another allowed share of late packets, for tests that do not measure time."""
-
-
-def choose(topology: Topology, wanted: Kind | None = None) -> Kind | None:
-    """Return the emulator for *topology*: *wanted*, or the best one available; None if no path needs one."""
-    if not any(hop.impaired for hop in topology.hops):
-        return None
-    return wanted or ("netem" if missing("netem") is None else "user space")
 
 
 def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = userspace.SOURCES) -> Path:
@@ -59,26 +49,23 @@ def _compiled(sources: tuple[Path, ...], flags: tuple[str, ...], libraries: tupl
     with TemporaryDirectory() as directory:
         program = Path(directory) / "program"
         try:
-            run(["gcc", *flags, "-o", str(program), *map(str, sources), *libraries])
+            run(["gcc", *flags, "-o", str(program), *map(str, sources), *libraries], timeout=120)
         except TestbedError as error:
             needs = "gcc and the headers of libnetfilter_queue and libmnl (Debian: libnetfilter-queue-dev libmnl-dev)"
             raise TestbedError(f"build the path emulator, which needs {needs}: {error}") from None
         return program.read_bytes()
 
 
-def _queue_forwarded(node: LiveNode, choices: Iterable[Rules]) -> None:
-    """Queue packets that *node* forwards to our program, by the first of *choices* that this kernel accepts."""
+def _queue_forwarded(node: LiveNode, variants: Iterable[Sequence[Command]]) -> None:
+    """Queue packets that *node* forwards to our program, by the first of *variants* that this kernel accepts."""
     refused = []
-    for rules in choices:
-        for command in rules.do:
-            done = node.run(command, check=False)
-            if done.returncode != 0:
-                refused.append(f"{command[0]}: {(done.stderr or done.stdout).strip()}")
-                break
-        else:
+    for first, *others in variants:
+        done = node.run(first, check=False)
+        if done.returncode == 0:
+            for command in others:
+                node.run(command)
             return
-        for command in rules.undo:
-            node.run(command, check=False)
+        refused.append(f"{first[0]}: {(done.stderr or done.stdout).strip()}")
     raise TestbedError(f"[{node.name}] hand forwarded packets to the path emulator: " + "; ".join(refused))
 
 
@@ -114,11 +101,7 @@ class _Running:
 class Emulation:
     """The emulated paths of a testbed."""
 
-    kind: Kind | None
-    """The emulator; None if all paths only limit the rate."""
     seed: int
-    repeatable: bool
-    """Whether the seed is used. netem takes a seed from kernel and iproute2 6.6 on."""
     _running: list[_Running] = field(default_factory=list)
     _boxes: dict[str, _Box] = field(default_factory=dict)
     """The middleboxes by path."""
@@ -129,19 +112,16 @@ class Emulation:
         """Start the emulators and middleboxes, which the plan's qdiscs do not include."""
         boxes = [hop for hop in topology.hops if hop.path.middlebox is not None]
         if boxes:
-            program = build(directory, "middlebox", middlebox.SOURCES)
+            program = build(directory, "middlebox", userspace.MIDDLEBOX_SOURCES)
             for hop in boxes:
                 assert hop.path.middlebox is not None
                 self._boxes[hop.path.name] = _Box(nodes[hop.node], program)
                 self.change_middlebox(hop.path.name, hop.path.middlebox)
                 devices = {name: device for name, device, _ in hop.directions}
-                _queue_forwarded(nodes[hop.node], middlebox.rules(devices))
-        if self.kind != "user space":
-            return
-        program = build(directory)
-        for hop in topology.hops:
-            if hop.impaired:
-                self._running.append(self._start(hop, nodes[hop.node], program))
+                _queue_forwarded(nodes[hop.node], userspace.middlebox_rules(devices))
+        impaired = [hop for hop in topology.hops if hop.impaired]
+        program = build(directory) if impaired else directory
+        self._running += [self._start(hop, nodes[hop.node], program) for hop in impaired]
 
     def change_middlebox(self, path: str, behaviour: str) -> int:
         """Change the behaviour of *path*'s middlebox; packets in it are lost. Return how many it had changed before."""
@@ -153,7 +133,7 @@ class Emulation:
             if said is None:
                 raise TestbedError(f"path {path}: the middlebox did not say what it had changed{box.process.tail()}")
             changed = int(said[1])
-        box.process = box.node.popen([str(box.program), *middlebox.arguments(behaviour)], name="middlebox")
+        box.process = box.node.popen([str(box.program), *userspace.middlebox_arguments(behaviour)], name="middlebox")
         _wait_until_ready(box.process, f"start the middlebox of path {path}")
         return changed
 
@@ -167,7 +147,7 @@ class Emulation:
         return _Running(hop, node, process, counters)
 
     def counts(self) -> dict[str, dict[str, Counts]]:
-        """Return the emulator's counts by path and direction. It is empty with netem, which has other counters."""
+        """Return the emulator's counts by path and direction."""
         return {one.hop.path.name: one.counts() for one in self._running}
 
     @property
@@ -209,9 +189,3 @@ class Emulation:
         # later run.
         if faults:
             raise EmulationError("; ".join((*faults, "the run is void")))
-
-
-def emulation(topology: Topology, seed: int, wanted: Kind | None = None) -> Emulation:
-    """Return the emulation of *topology*, which is not started yet."""
-    kind = choose(topology, wanted)
-    return Emulation(kind, seed, repeatable=kind != "netem" or missing("netem-seed") is None)

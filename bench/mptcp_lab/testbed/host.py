@@ -131,8 +131,6 @@ class Lab:
     paths: tuple[ClientPath, ...]
     proxy_devices: tuple[str, ...]
     """The proxy's interfaces towards the client, which the throttler controls."""
-    emulated: bool
-    """Whether the paths are emulated, so that their rates and delays can be set."""
 
     def path(self, name: str) -> ClientPath:
         for path in self.paths:

@@ -12,14 +12,8 @@ from ipaddress import ip_interface
 
 from ..emulation.model import Direction, EmulatedPath
 
-MAX_DEVICE_NAME = 15
-"""Most characters of a device name: IFNAMSIZ - 1, linux/if.h."""
 MAX_PM_LIMIT = 8
 """Highest limit of the in-kernel path manager: MPTCP_PM_ADDR_MAX, net/mptcp/pm_netlink.c."""
-
-
-class TopologyError(ValueError):
-    """A topology cannot be built. The text names the wrong node, link or address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,57 +131,12 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Nodes and links, which are checked when the topology is made, so that mistakes are found before it is built."""
+    """Nodes and the links between them."""
 
     name: str
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
-    congestion_control: str | None = "cubic"
-    """The congestion control of every namespace, if the kernel has it; otherwise, or with None, it is not changed."""
     hops: tuple[Hop, ...] = ()
-
-    def __post_init__(self) -> None:
-        names = [node.name for node in self.nodes]
-        for name in names:
-            if names.count(name) > 1:
-                raise TopologyError(f"topology {self.name}: two nodes are called {name!r}")
-            if not name.isalnum():
-                raise TopologyError(f"topology {self.name}: node name {name!r}: letters and digits only")
-        seen: set[tuple[str, str]] = set()
-        for end in (end for link in self.links for end in (link.a, link.b)):
-            where = f"topology {self.name}, {end.node}:{end.device}"
-            if end.node not in names:
-                raise TopologyError(f"{where}: no such node; there are {', '.join(names)}")
-            if (end.node, end.device) in seen:
-                raise TopologyError(f"{where}: two links end in this device")
-            if not 0 < len(end.device) <= MAX_DEVICE_NAME:
-                raise TopologyError(f"{where}: a device name has 1 to {MAX_DEVICE_NAME} characters")
-            seen.add((end.node, end.device))
-        for node in self.nodes:
-            self._check_node(node, seen)
-        for hop in self.hops:
-            for device in (("client", hop.client_device), (hop.node, hop.down), (hop.node, hop.up)):
-                if device not in seen:
-                    raise TopologyError(f"topology {self.name}, path {hop.path.name}: no device {':'.join(device)}")
-            if [h.path.name for h in self.hops].count(hop.path.name) > 1:
-                raise TopologyError(f"topology {self.name}: two paths are called {hop.path.name!r}")
-        for link in self.links:
-            if link.rate is not None and link.rate < 8_000:
-                raise TopologyError(
-                    f"topology {self.name}, link {link.a.node}:{link.a.device}-"
-                    f"{link.b.node}:{link.b.device}: rate {link.rate} bit/s: at least 8000 is needed"
-                )
-
-    def _check_node(self, node: Node, devices: set[tuple[str, str]]) -> None:
-        used = {r.device for r in node.routes} | {e.device for e in node.endpoints}
-        used |= {r.incoming for r in node.rules if r.incoming is not None}
-        for device in sorted(used):
-            if (node.name, device) not in devices:
-                raise TopologyError(f"topology {self.name}: node {node.name} has no device {device!r}")
-        where = f"topology {self.name}, node {node.name}"
-        for value in (node.limits.subflows, node.limits.add_addr_accepted):
-            if not 0 <= value <= MAX_PM_LIMIT:
-                raise TopologyError(f"{where}: MPTCP limit {value}: 0 to {MAX_PM_LIMIT} is allowed")
 
     def node(self, name: str) -> Node:
         for node in self.nodes:

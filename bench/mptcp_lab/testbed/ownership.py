@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,8 +37,6 @@ class Run:
     pid: int
     directory: Path
     alive: bool
-    damaged: bool = False
-    """Whether the lock file is unreadable. If so, :attr:`pid` and :attr:`directory` have no meaning."""
 
     def namespace(self, node: str) -> str:
         return f"{PREFIX}-{self.id}-{node}"
@@ -59,37 +56,9 @@ class Cleaned:
     """What could not be removed or undone, and why."""
 
 
-_collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
-
-
-@contextmanager
-def collected_leftovers() -> Iterator[list[str]]:
-    """Collect lines about what testbeds in the scope leave behind, which otherwise raise TestbedError at their end.
-
-    It lets a caller write its result first: a file that cannot be removed must not lose an hour of measurements.
-    """
-    lines: list[str] = []
-    token = _collected.set(lines)
-    try:
-        yield lines
-    finally:
-        _collected.reset(token)
-
-
-def leave_behind(line: str) -> None:
-    """Report what a testbed leaves behind: add *line* to the collector, or raise TestbedError if there is none."""
-    lines = _collected.get()
-    if lines is None:
-        raise TestbedError(line)
-    lines.append(line)
-
-
 @contextmanager
 def registry() -> Iterator[Path]:
-    """Hold the lock that protects claiming, judging and removing runs, and changes of shared sysctls.
-
-    Yield the directory for notes that must outlive a killed run.
-    """
+    """Hold the lock that protects claiming, judging and removing runs. Yield the directory of the lock files."""
     try:
         RUN_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
         descriptor = os.open(RUN_DIRECTORY / "registry", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -113,9 +82,9 @@ def claimed_run() -> Iterator[Run]:
         identifier = secrets.token_hex(3)
         lock = RUN_DIRECTORY / f"{identifier}.lock"
         with ExitStack() as failing:
-            # Remove the lock file on errors, because one that names no directory counts as damaged and would stay.
-            failing.callback(lock.unlink, missing_ok=True)
-            descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            unfinished = lock.with_suffix(".unfinished")
+            failing.callback(unfinished.unlink, missing_ok=True)
+            descriptor = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             failing.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-", dir=parent_directory()))
@@ -123,6 +92,8 @@ def claimed_run() -> Iterator[Run]:
             # Apache's and Squid's workers, which run as other users, must reach their files in it.
             directory.chmod(0o755)
             os.write(descriptor, json.dumps({"pid": os.getpid(), "directory": str(directory)}).encode())
+            # Only a complete file has this name.
+            unfinished.rename(lock)
             failing.pop_all()
     claimed = Run(identifier, os.getpid(), directory, alive=True)
     try:
@@ -141,7 +112,7 @@ def _give_back(claimed: Run, lock: Path) -> None:
     if stays is None:
         lock.unlink(missing_ok=True)
     else:
-        leave_behind(f"testbed {claimed.id}: {stays}; mptcp-bench cleanup tries again")
+        raise TestbedError(f"testbed {claimed.id}: {stays}; mptcp-bench cleanup tries again")
 
 
 def _runs() -> Iterator[Run]:
@@ -160,15 +131,8 @@ def _runs() -> Iterator[Run]:
                 # If the run has ended in order since the file was opened, it has removed the file and its directory.
                 if not os.fstat(descriptor).st_nlink:
                     continue
-            try:
-                known = json.loads(os.read(descriptor, 4096))
-                pid, directory = int(known["pid"]), Path(known["directory"])
-                if not directory.name.startswith(f"{PREFIX}-{lock.stem}-"):
-                    raise ValueError(f"{directory} is that of another run")
-            except (ValueError, TypeError, KeyError):
-                yield Run(lock.stem, 0, Path(), alive, damaged=True)
-            else:
-                yield Run(lock.stem, pid, directory, alive)
+            known = json.loads(os.read(descriptor, 4096))
+            yield Run(lock.stem, int(known["pid"]), Path(known["directory"]), alive)
         finally:
             os.close(descriptor)
 
@@ -180,27 +144,19 @@ def runs() -> tuple[Run, ...]:
 
 
 def remove_stale() -> Cleaned:
-    """End the processes in the namespaces of dead runs, and remove these runs. A failure does not stop the others.
-
-    If a lock file is damaged, its run's temporary directory is not known. This is reported as left, and the file stays.
-    """
+    """End the processes in the namespaces of dead runs, and remove these runs. A failure does not stop the others."""
     done: list[str] = []
     left: list[str] = []
     with registry():
         for dead in [each for each in _runs() if not each.alive]:
             lock = RUN_DIRECTORY / f"{dead.id}.lock"
-            name = f"testbed {dead.id}" if dead.damaged else f"testbed {dead.id} of process {dead.pid}"
+            name = f"testbed {dead.id} of process {dead.pid}"
             failures = []
             for namespace in dead.namespaces:
                 try:
                     delete_namespace(namespace)
                 except TestbedError as error:
                     failures.append(f"{name}: {error}")
-            if dead.damaged:
-                failures.append(
-                    f"{name}: {lock} is damaged and does not say where its temporary directory is: "
-                    f"remove {parent_directory()}/{PREFIX}-{dead.id}-*, then that file"
-                )
             # Keep the run's files if a namespace remains, because processes in it may need them.
             stays = None if failures else removed(dead.directory)
             if stays is not None:

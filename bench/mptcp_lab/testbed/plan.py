@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..emulation.model import QUEUE_LENGTH, Direction, GilbertElliott, Loss, seed_of
 from .model import End, Hop, Link, Node, Topology
 
 COMMON_SYSCTLS = (
@@ -30,8 +29,6 @@ COMMON_SYSCTLS = (
 ETHERNET_HEADER = 14
 ETHERNET_FRAME = 1500 + ETHERNET_HEADER
 FIRST_INDEX = 1001
-ORDERING_RATE = "100gbit"
-"""Rate for netem with jitter. A full packet takes 0.12 µs at this rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,38 +47,6 @@ def tbf(rate: int, queue_ms: int, frame: int = ETHERNET_FRAME) -> tuple[str, ...
     burst = max(2 * frame, rate * 2 // 8_000)
     queue = max(10 * frame, rate * queue_ms // 8_000)
     return ("tbf", "rate", f"{rate}bit", "burst", str(burst), "limit", str(queue + burst))
-
-
-def _percent(probability: float) -> str:
-    return f"{100 * probability:.10g}%"
-
-
-def _loss(loss: Loss) -> tuple[str, ...]:
-    if isinstance(loss, GilbertElliott):
-        chain = (loss.p, loss.r, loss.one_minus_h, loss.one_minus_k)
-        return ("loss", "gemodel", *map(_percent, chain))
-    return ("loss", "random", _percent(loss.probability))
-
-
-def netem_arguments(direction: Direction, seed: int | None = None) -> tuple[str, ...]:
-    """Return the arguments of tc-netem(8). A *seed* needs kernel and iproute2 6.6; with None it is left out.
-
-    netem does not limit the rate; a TBF below it does, as for all links. With jitter, netem nevertheless gets a rate,
-    far above any link's: then a packet's delay begins at the earliest when the previous packet leaves, which keeps the
-    order. Without a rate, netem would reorder packets (net/sched/sch_netem.c, netem_enqueue).
-    """
-    words: list[str] = ["netem", "limit", str(QUEUE_LENGTH)]
-    if direction.delay:
-        words += ["delay", f"{direction.delay}us"]
-    if direction.jitter:
-        words += [f"{direction.jitter}us"]
-    if direction.loss is not None:
-        words += _loss(direction.loss)
-    if direction.jitter:
-        words += ["rate", ORDERING_RATE]
-    if seed is not None:
-        words += ["seed", str(seed)]
-    return tuple(words)
 
 
 def _link_steps(link: Link, number: int, namespace: str) -> Iterator[Step]:
@@ -126,24 +91,16 @@ def node_steps(node: Node) -> Iterator[Step]:
         yield Step(node.name, ("ip", "mptcp", "endpoint", "add", *what))
 
 
-def hop_steps(hop: Hop, *, netem: bool = False, seed: int | None = None) -> Iterator[Step]:
-    """Yield the steps for a path's rates; with *netem*, first for its delay and loss (*seed* None: without a seed)."""
-    for name, device, direction in hop.directions:
-        add = ("tc", "qdisc", "add", "dev", device)
-        where: tuple[str, ...] = ("root",)
-        if netem and direction.impaired:
-            own_seed = None if seed is None else seed_of(seed, hop.path.name, name)
-            yield Step(hop.node, (*add, "root", "handle", "1:", *netem_arguments(direction, own_seed)))
-            where = ("parent", "1:1", "handle", "10:")
+def hop_steps(hop: Hop) -> Iterator[Step]:
+    """Yield the steps for a path's rates. Delay and loss are the emulator's (``hops``)."""
+    for _, device, direction in hop.directions:
         if direction.rate is not None:
             shaper = tbf(direction.rate, direction.queue_ms, direction.mtu + ETHERNET_HEADER)
-            yield Step(hop.node, (*add, *where, *shaper))
+            yield Step(hop.node, ("tc", "qdisc", "add", "dev", device, "root", *shaper))
 
 
-def steps(
-    topology: Topology, namespaces: dict[str, str], *, netem: bool = False, seed: int | None = None
-) -> tuple[Step, ...]:
-    """Return all steps in order. *namespaces* has names by node. Without *netem*, hops only limit the rate."""
+def steps(topology: Topology, namespaces: dict[str, str]) -> tuple[Step, ...]:
+    """Return all steps in order. *namespaces* has names by node."""
     result: list[Step] = []
     for node in topology.nodes:
         settings = (*COMMON_SYSCTLS, *node.sysctls)
@@ -152,7 +109,7 @@ def steps(
     for number, link in enumerate(topology.links):
         result.extend(_link_steps(link, number, namespaces[link.b.node]))
     for hop in topology.hops:
-        result.extend(hop_steps(hop, netem=netem, seed=seed))
+        result.extend(hop_steps(hop))
     for node in topology.nodes:
         result.extend(node_steps(node))
     return tuple(result)

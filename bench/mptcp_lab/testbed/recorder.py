@@ -157,12 +157,9 @@ class Recorder(AbstractContextManager["Recorder"]):
     def samples(self) -> tuple[Sample, ...]:
         return tuple(self._samples)
 
-    def latest(self, count: int) -> tuple[Sample, ...]:
-        return tuple(self._samples[-count:])
-
     def current(self, window: float = 0.5) -> dict[str, float]:
         """Return each device's mean rate over the last *window* seconds."""
-        recent = self.latest(max(2, round(window / self.interval) + 1))
+        recent = self._samples[-max(2, round(window / self.interval) + 1) :]
         if len(recent) < 2:
             return dict.fromkeys(self.devices, 0.0)
         return dict(rates((recent[0], recent[-1]))[0].bits)

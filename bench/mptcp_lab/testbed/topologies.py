@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..emulation.model import EmulatedPath
-from .model import End, Endpoint, Hop, Link, Node, Route, RoutingRule, Topology, TopologyError
+from .model import End, Endpoint, Hop, Link, Node, Route, RoutingRule, Topology
 
 MBIT = 1_000_000
 ETHERNET_RATE = 100 * MBIT
@@ -97,7 +97,7 @@ def paths(
     """
     count = len(rates)
     if not 1 <= count <= MAX_PATHS:
-        raise TopologyError(f"{count} paths: 1 to {MAX_PATHS} are possible")
+        raise ValueError(f"{count} paths: 1 to {MAX_PATHS} are possible")
     numbers = PATH_NETWORKS[:count]
     links: list[Link] = []
     hops: list[Hop] = []
@@ -204,7 +204,7 @@ def behind_relay(topology: Topology) -> Topology:
     The relay does not forward packets. Network 48 connects relay and client.
     """
     if topology.hops:
-        raise TopologyError(f"topology {topology.name}: a relay has no emulated paths")
+        raise ValueError(f"topology {topology.name}: a relay has no emulated paths")
     here = End("relay", "lan0", _net(LAN, 1))
     moved = tuple(
         replace(link, a=replace(link.a, node="relay")) if link.a.node == "client" else link for link in topology.links

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -27,7 +26,6 @@ from mptcp_lab.testbed.topologies import paths
 pytestmark = pytest.mark.kernel
 Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
-ONCE = ("--quick", "--set", "repetitions=1")
 SETTINGS = Chosen.of().settings
 EMULATED = paths([SETTINGS.path("ethernet"), SETTINGS.path("wifi")])
 
@@ -67,14 +65,6 @@ def test_figure_is_one_command(tmp_path: Path) -> None:
     assert "Figure 6" in (tmp_path / "report.html").read_text()
 
 
-def test_document_is_on_stdout_when_asked_for(tmp_path: Path) -> None:
-    done = bench("run", "fig2", *ONCE, "--json", "--output", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    (result,) = json.loads(done.stdout)
-    assert result["experiment"] == "fig2"
-    assert os.stat(tmp_path / "fig2" / FILE).st_mode & 0o044
-
-
 @pytest.mark.nightly
 def test_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--output", str(tmp_path)]
@@ -99,31 +89,12 @@ def test_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     assert not [run for run in ownership.runs() if run.pid == process.pid]
 
 
-def test_mistake_is_one_line(tmp_path: Path) -> None:
-    taken = tmp_path / "taken"
-    taken.write_text("a file")
-    for arguments, said in (
-        (("--set", "wfi.rate=3mbit"), "unknown; it can set ethernet.rate"),
-        (("--inventory", str(tmp_path / "none.yaml")), "none.yaml"),
-        (("--output", str(taken)), f"mptcp-bench: {taken}"),
-    ):
-        done = bench("run", "fig2", "--output", str(tmp_path), *arguments)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert said in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-
-
 def downloads(lab: Lab) -> Callable[[], Run]:
     """Return a function that makes Figure 6's transfer without throttling."""
     figure = FIGURES["fig6"]
     trial = figure.trials[1]
     made = engine.Downloads(lab, figure, [trial], SETTINGS)
     return lambda: made.run(trial, 1)
-
-
-def test_download_over_a_path_without_its_delay_is_no_data_point(make_testbed: MakeTestbed) -> None:
-    with pytest.raises(TestbedError, match="ms instead of 2: it is not emulated"):
-        downloads(lab_of(make_testbed()))()
 
 
 def test_download_through_a_proxy_that_is_gone_is_no_data_point(make_testbed: MakeTestbed) -> None:

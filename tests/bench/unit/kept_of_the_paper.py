@@ -51,7 +51,8 @@ def _columns(table: Table) -> Iterator[tuple[str, str, str]]:
     for row in table.rows:
         for head, cell in zip(table.head[1:], row[1:], strict=True):
             title, name = (head, row[0]) if row[0] in NAMES else (row[0], head)
-            if cell != "—":
+            # A kept result may have quantities that are no longer measured.
+            if cell != "—" and name in NAMES:
                 yield title, NAMES[name], cell
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mptcp_bench.paper.conversion import CASES, FAST, PACED, SMALL, UPLOAD, run_of
-from mptcp_bench.paper.results import DELAYS, MPTCP, PARTS, TCP, Measurements, Run
+from mptcp_bench.paper.results import DELAYS, MPTCP, TCP, Measurements, Run
 from mptcp_bench.result_file import Judgement
 from mptcp_bench.wire.exchanges import Exchange
 from mptcp_bench.wire.workload import Conversions, check_protocol
@@ -52,14 +52,12 @@ class Proxy:
             return seconds * draw.lognormvariate(0, self.spread)
 
         connect, wait, answer = about(self.connect), about(self.wait), about(self.answer)
-        times = dict.fromkeys(PARTS, 0.001) | {
+        times = {
             "answer": answer,
-            "request_wait": wait,
             "syn_own": connect,
             "syn": wait + connect,
             "syn_whole": answer + wait + connect,
             "request": about(self.request),
-            "response": about(self.response),
         }
         multipath = multipath and not self.falls_back
         subflows = self.subflows if multipath else 1

@@ -153,10 +153,6 @@ THROTTLER_DEAD = _with(cap_first=None, cap_repeated=None)
 WRONG_PATH = _with(capped="wifi")
 CAP_NEVER_COMES = _with(cap_first=60.0, cap_repeated=60.0)
 SECOND_PATH_UNUSED = _with(wifi_free=0.0, wifi_beside_cap=0.0)
-EMULATOR_OFF = _with(
-    links={"ethernet": 2.2e9, "wifi": 2.0e9}, rtts={"ethernet": 0.0001, "wifi": 0.0001}, needed=20_000.0
-)
-NO_DELAY = _with(rtts={"ethernet": 0.0001, "wifi": 0.0001}, needed=20_000.0)
 WRONG_RATE = _with(links={"ethernet": 20e6, "wifi": 20e6})
 FALLBACK = _with(falls_back=True)
 NOT_JOINED = _with(joins=False, wifi_free=0.0, wifi_beside_cap=0.0)
@@ -180,8 +176,6 @@ FIGURE_MUTANTS: dict[str, Change] = {
     "first hardly later": _with(cap_first=0.15, cap_repeated=0.1),
     "second path unused": SECOND_PATH_UNUSED,
     "second path used": _with(wifi_free=0.98),
-    "emulator off": EMULATOR_OFF,
-    "no delay": NO_DELAY,
     "wrong rate": WRONG_RATE,
     "fallback": FALLBACK,
     "second path not joined": NOT_JOINED,
@@ -212,17 +206,17 @@ def _open(*mutants: str) -> Verdicts:
 
 _THROTTLER = _fail("throttler dead", "throttler caps the wrong path", "cap never comes")
 # Transfers that are not of the wanted kind are no data points.
-_PROXY = _open("fallback", "second path not joined", "emulator off")
+_PROXY = _open("fallback", "second path not joined")
 BREAKS: dict[tuple[str, str], Verdicts] = {
-    ("fig2", "fallback"): _fail("server is multipath") | _open("emulator off"),
-    ("fig2", "alone"): _fail("wrong rate") | _open("server is multipath", "no delay", "emulator off"),
+    ("fig2", "fallback"): _fail("server is multipath"),
+    ("fig2", "alone"): _fail("wrong rate") | _open("server is multipath"),
     ("fig3", "capacity"): _fail("one path slows the other") | _PROXY,
-    ("fig3", "ethernet-first"): _fail("Ethernet congested") | _open("no delay", "wrong rate") | _PROXY,
+    ("fig3", "ethernet-first"): _fail("Ethernet congested") | _open("wrong rate") | _PROXY,
     ("fig3", "wifi-unused"): _fail("second path used", "Ethernet congested") | _PROXY,
-    ("fig4", "small-degrades"): _fail("buffer has no effect") | _open("no delay") | _PROXY,
+    ("fig4", "small-degrades"): _fail("buffer has no effect") | _PROXY,
     ("fig4", "small-loses"): _fail("nothing lost", "buffer has no effect") | _PROXY,
     ("fig4", "large-suffices"): _fail("buffer always too small") | _open("second path unused") | _PROXY,
-    ("fig4", "required"): _fail("buffer always too small") | _open("buffer has no effect", "no delay") | _PROXY,
+    ("fig4", "required"): _fail("buffer always too small") | _open("buffer has no effect") | _PROXY,
     ("fig5", "lower"): _fail("MTU has no effect") | _PROXY,
     ("fig5", "unstable"): _fail("MTU has no effect", "MTU costs headers alone", "nothing lost") | _PROXY,
     ("fig6", "first-escapes"): _differ("cap at once, first too")
@@ -244,8 +238,6 @@ BREAKS: dict[tuple[str, str], Verdicts] = {
     ("fig7", "outperforms"): _fail("second path unused", "cap strangles both") | _THROTTLER | _PROXY,
 }
 """The verdict that each mutant must produce, by scenario and claim."""
-THROTTLERS_FAULTS = tuple(_THROTTLER)
-"""Under these, every claim about a throttled transfer fails."""
 NO_DATA_POINT = {
     "fallback": "the connection fell back to plain TCP",
     "second path not joined": "no second subflow was established",
@@ -291,7 +283,6 @@ def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -
             SETTINGS,
             used=used,
             rtts=world.rtts,
-            emulated=True,
         )
         for number in range(1, repetitions + 1)
         for trial in figure.trials

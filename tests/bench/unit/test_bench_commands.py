@@ -12,8 +12,6 @@ import pytest
 from mptcp_bench import cli
 from mptcp_bench.provenance import UNKNOWN, _commit, collect
 from mptcp_lab.agent import files
-from mptcp_lab.testbed import congestion
-from mptcp_lab.testbed.ownership import Cleaned
 
 
 @pytest.mark.parametrize("umask", [0o027, 0o077], ids=["027", "077"])
@@ -28,24 +26,6 @@ def test_others_can_read_what_an_origin_serves(tmp_path: Path, monkeypatch: pyte
         os.umask(before)
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (served.parent, served, served / "file")}
     assert modes == {"origin-apache": "0o755", "htdocs": "0o755", "file": "0o644"}
-
-
-@pytest.mark.parametrize("text", [None, "client: here\n"])
-def test_cleanup_removes_nothing_when_the_inventory_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
-) -> None:
-    """Defect: this host was cleaned first, without a message about what was removed."""
-    monkeypatch.setattr(cli, "remove_stale", lambda: Cleaned(("testbed a1b2c3: removed",), ()))
-    monkeypatch.setattr(congestion, "put_back", lambda: Cleaned((), ()))
-    inventory = tmp_path / "hosts.yaml"
-    if text is not None:
-        inventory.write_text(text)
-    assert cli.main(["cleanup", "--inventory", str(inventory)]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(f"mptcp-bench: {inventory}")
-    assert cli.main(["cleanup"]) == 0
-    assert capsys.readouterr().out == "testbed a1b2c3: removed\n"
 
 
 def test_commit_says_whether_the_working_copy_is_unchanged(tmp_path: Path) -> None:

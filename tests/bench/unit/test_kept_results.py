@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import pytest
 from aims_of_today import differences
-from hypothesis import given
-from hypothesis import strategies as st
-from kept_of_the_paper import claims_today, samples
+from kept_of_the_paper import claims_today
 from paper_mutants import CHOSEN, PAPER, TODAY, World, experiment
 
 from mptcp_bench import earlier_rules
@@ -17,11 +15,9 @@ from mptcp_bench.doc_tables import generated, read_kept
 from mptcp_bench.earlier_rules import EARLIER, earlier_rule
 from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.findings import Findings, result_of
-from mptcp_bench.paper.results import statistic_of
 from mptcp_bench.paper.scenarios import NAMES
-from mptcp_bench.paper.tables import cell_of, tables
+from mptcp_bench.paper.tables import tables
 from mptcp_bench.paper.verdicts import judged
-from mptcp_bench.statistics import mean_interval
 
 KEPT = read_kept()
 PAPERS = sorted(name for name, kept in KEPT.items() if kept.experiment in NAMES)
@@ -42,16 +38,6 @@ def test_tables_of_a_result_are_judged_as_what_they_sum_up(world: World) -> None
     found = Findings(tables(measured), {}, aims=judged(measured))
     kept = result_of("fig4", "", found, KEPT["fig4"].provenance, CHOSEN.texts, seed=1, quick=False)
     assert [claim.verdict for claim in claims_today(kept)] == [claim.verdict for claim in kept.aims]
-
-
-@given(st.lists(st.floats(1e6, 1e9), min_size=1, max_size=12))
-def test_samples_have_the_mean_and_the_interval_of_their_cell(values: list[float]) -> None:
-    found = mean_interval(samples(cell_of(statistic_of("case", "goodput", values))))
-    whole = mean_interval(values)
-    digits = 0.02 * max(whole.mean, whole.half or 0.0)
-    assert found.n == whole.n
-    assert found.mean == pytest.approx(whole.mean, abs=digits)
-    assert found.half == (None if whole.half is None else pytest.approx(whole.half, rel=0.5, abs=digits))
 
 
 @pytest.mark.nightly(besides=("[goodput", "[guard]", "[soak"))

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for emulated paths in the kernel: each emulator does what was asked, and never fails silently.
+"""Tests for emulated paths in the kernel: each does what was asked, and never fails silently.
 
 The bounds are loose enough for a busy machine. docs/emulation.md has exact figures.
 """
 
 from __future__ import annotations
 
-import errno
 import signal
 import socket
 import time
@@ -22,50 +21,44 @@ import pytest
 from mptcp_lab.emulation import userspace
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, UniformLoss
 from mptcp_lab.testbed import EmulationError, LiveNode, Testbed, paths
-from mptcp_lab.testbed.ends import ends, lost_of, reordered
-from mptcp_lab.testbed.features import missing
-from mptcp_lab.testbed.hops import TOLERANCE, Kind
+from mptcp_lab.testbed.crossing import crossed, ends, lost
+from mptcp_lab.testbed.hops import TOLERANCE
 from mptcp_lab.testbed.ownership import NAMESPACES
-from mptcp_lab.testbed.probes import Ping
 from mptcp_lab.testbed.services import wait_until
 
 pytestmark = pytest.mark.kernel
-Require = Callable[..., None]
-Emulated = Callable[..., Testbed]
 MBIT = 1_000_000
-CORE_FAMILIES = [(socket.AF_INET, "10.77.9.2"), (socket.AF_INET6, "fd77:9::2")]
 PATIENCE = 300.0
 """Seconds for something that a slow machine has to try more than once."""
-IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU = 10, 2, 14
-"""Socket options of linux/in.h."""
+FRAME, PAYLOAD = 1514, 1472
+"""Bytes of a full packet as the shapers count, and of its payload."""
 
 
-@pytest.fixture(params=["netem", "user space"])
-def emulated(request: pytest.FixtureRequest, require: Require) -> Iterator[Emulated]:
-    """Return a function that builds a testbed of emulated paths, with each emulator that this kernel supports."""
-    require("root", "namespaces", "veth", "tbf", "ethtool")
-    kind: Kind = request.param
-    if kind == "netem" and (reason := missing("netem")) is not None:
-        # This is not a failure in CI either: the user-space emulator exists for kernels without netem.
-        pytest.skip(f"NOT TESTED, emulation by netem: {reason}")
-    if kind == "user space":
-        require("nfqueue", "gcc")
-    with ExitStack() as stack:
-
-        def make(*profiles: EmulatedPath, seed: int = 1) -> Testbed:
-            return stack.enter_context(Testbed(paths(profiles), seed=seed, emulator=kind))
-
-        yield make
-
-
-@pytest.fixture
-def user_space(require: Require) -> None:
+@pytest.fixture(autouse=True)
+def _needs(require: Callable[..., None]) -> None:
     require("root", "namespaces", "veth", "tbf", "ethtool", "nfqueue", "gcc")
 
 
 @contextmanager
+def emulated(*profiles: EmulatedPath, seed: int = 1) -> Iterator[Testbed]:
+    with Testbed(paths(profiles), seed=seed) as testbed:
+        yield testbed
+
+
+@contextmanager
+def loaded(testbed: Testbed, rate: float, seconds: float, device: str = "eth0") -> Iterator[None]:
+    """Load both directions, each with *rate* bits per second, until the scope ends."""
+    with ExitStack() as stack:
+        for direction in ("up", "down"):
+            sender, source, _, target = ends(testbed, direction, device)
+            words = (source, target, "9", str(rate / 8 / FRAME), str(PAYLOAD), str(seconds))
+            stack.enter_context(sender.running(sender.agent("stream", "send", *words), name="load"))
+        yield
+
+
+@contextmanager
 def void(said: str) -> Iterator[None]:
-    """Expect that the testbed declares the run void when it ends, with a message that matches *said*."""
+    """Expect that the testbed declares the run void, with a message that matches *said*."""
     with pytest.raises(EmulationError, match=said):
         yield
 
@@ -92,214 +85,135 @@ def connect_time(testbed: Testbed, family: int, source: str, target: tuple[Any, 
         return (time.monotonic() - start) * 1e3
 
 
-def test_each_path_has_its_own_delay_in_both_families(emulated: Emulated) -> None:
+def test_each_path_has_its_own_delay_in_both_families() -> None:
+    """A busy machine can only make an attempt slower than its path, never faster."""
     near = EmulatedPath("ethernet", Direction(100 * MBIT, 1_000), Direction(100 * MBIT, 1_000))
     far = EmulatedPath("wifi", Direction(20 * MBIT, 30_000, 5_000), Direction(20 * MBIT, 10_000))
-    testbed = emulated(near, far)
-    for family, address in CORE_FAMILIES:
-        version = 4 if family == socket.AF_INET else 6
-        with listener(testbed["origin"], family, address) as target:
-            for device, least, most in (("eth0", 2, 30), ("wlan0", 35, 75)):
-                source = testbed["client"].address(device, version)
-                assert least <= fastest(testbed, family, source, target, most) <= most
+    with emulated(near, far) as testbed:
+        for version, family, address in ((4, socket.AF_INET, "10.77.9.2"), (6, socket.AF_INET6, "fd77:9::2")):
+            with listener(testbed["origin"], family, address) as target:
+                for device, least, most in (("eth0", 2, 30), ("wlan0", 35, 75)):
+                    source = testbed["client"].address(device, version)
+                    times: list[float] = []
+                    while len(times) < 3 or (min(times) > most and len(times) < 30):
+                        times.append(connect_time(testbed, family, source, target))
+                    assert least <= min(times) <= most
 
 
-def fastest(testbed: Testbed, family: int, source: str, target: tuple[Any, ...], wanted: float) -> float:
-    """Return the milliseconds of the fastest of at least three and at most thirty attempts.
-
-    Attempts beyond three stop when one takes no more than *wanted*. A busy machine can only make an attempt slower than
-    its path, never faster.
-    """
-    times: list[float] = []
-    while len(times) < 3 or (min(times) > wanted and len(times) < 30):
-        times.append(connect_time(testbed, family, source, target))
-    return min(times)
-
-
-def test_loss_is_of_the_direction_that_was_asked(emulated: Emulated) -> None:
-    path_ends = ends(emulated(EmulatedPath("p", down=Direction(delay=1_000, loss=UniformLoss(1.0)))))["p"]
-    assert len(path_ends.arrivals("up", 500)) == 500
-    assert path_ends.arrivals("down", 500) == []
-
-
-@pytest.mark.nightly
-def test_round_trips_rate_and_losses_are_as_configured(emulated: Emulated) -> None:
-    """Packets that leave the path are judged, not the emulator's own counters. Wait while the machine is busy."""
-    rate, bursts = 100 * MBIT, GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
-    even = Direction(rate, delay=8_000)
-    testbed = emulated(EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts), Direction()))
-    end = ends(testbed)["even"]
-    trips: list[float] = []
-
-    def exact() -> bool:
-        trips[:] = end.ping(100)
-        return median(trips) < 17
-
-    def filled() -> bool:
-        """Return whether both directions are full. Each of them is offered 3 % more than its rate."""
-        with end.loaded(1.03 * rate, seconds=10):
-            time.sleep(2)
-            began, before = time.monotonic(), (testbed["client"].counters(), testbed["core"].counters())
-            time.sleep(3)
-            after, passed = (testbed["client"].counters(), testbed["core"].counters()), time.monotonic() - began
-        devices = (end.device, end.far_device)
-        octets = [after[n][device].received - before[n][device].received for n, device in enumerate(devices)]
-        assert max(octets) * 8 / passed < 1.015 * rate
-        return min(octets) * 8 / passed > 0.97 * rate
-
-    wait_until(exact, "the median round trip is within 1 ms", timeout=PATIENCE)
-    assert min(trips) >= 16
-    with end.loaded(0.8 * rate, seconds=PATIENCE):
-        wait_until(exact, "the median round trip is within 1 ms under load", timeout=PATIENCE)
-    wait_until(filled, "both directions carry their rate", timeout=PATIENCE)
-    lost = lost_of(ends(testbed)["lossy"].arrivals("down", 40_000), 40_000)
-    assert len(lost) / 40_000 == pytest.approx(bursts.mean, rel=0.2)
-    begun = 1 + sum(number > before + 1 for before, number in pairwise(lost))
-    assert len(lost) / begun == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row"
-
-
-@pytest.mark.parametrize("direction", ["down", "up"])
-def test_jitter_keeps_the_order_and_loses_nothing(emulated: Emulated, direction: str) -> None:
-    shaky = Direction(100 * MBIT, 10_000, 10_000)
-    numbers = ends(emulated(EmulatedPath("p", shaky, shaky)))["p"].arrivals(direction, 5_000)
-    assert len(numbers) == 5_000
-    assert reordered(numbers) == 0
-
-
-@pytest.mark.nightly
-def test_a_seed_decides_what_is_lost(user_space: None) -> None:
-    lossy = EmulatedPath("p", Direction(loss=GilbertElliott(0.02, 0.5)), Direction(loss=UniformLoss(0.05)))
-
-    def lost(seed: int) -> list[list[int]]:
-        with Testbed(paths((lossy,)), seed=seed, emulator="user space") as testbed:
-            assert testbed.emulation.repeatable
-            return [lost_of(ends(testbed)["p"].arrivals(direction, 2_000), 2_000) for direction in ("down", "up")]
-
-    first, again, other = lost(1), lost(1), lost(2)
-    assert first == again
-    assert all(first)
-    assert first[0] != other[0]
-    assert first[1] != other[1]
-
-
-def test_the_emulator_counts_what_it_does(user_space: None) -> None:
-    lossy = EmulatedPath("p", down=Direction(delay=1_000), up=Direction(loss=UniformLoss(0.1)))
-    with Testbed(paths((lossy,)), emulator="user space") as testbed:
-        arrived = len(ends(testbed)["p"].arrivals("up", 1_000))
+def test_order_loss_and_counts_are_of_the_direction_that_was_asked() -> None:
+    shaky, lossy = Direction(100 * MBIT, 10_000, 10_000), Direction(delay=1_000, loss=UniformLoss(1.0))
+    some = Direction(loss=UniformLoss(0.1))
+    with emulated(EmulatedPath("shaky", shaky, shaky), EmulatedPath("p", down=lossy, up=some)) as testbed:
+        for direction in ("down", "up"):
+            assert list(crossed(testbed, direction, 5_000)) == list(range(5_000))
+        assert crossed(testbed, "down", 500, "wlan0") == {}
+        arrived = len(crossed(testbed, "up", 1_000, "wlan0"))
         counts = testbed.emulation.counts()["p"]["up"]
         assert (counts.seen, counts.passed, counts.lost, counts.dropped) == (1_000, arrived, 1_000 - arrived, 0)
         testbed.check_emulation()
 
 
-def test_the_mtu_of_each_direction_holds(emulated: Emulated) -> None:
-    testbed = emulated(EmulatedPath("p", down=Direction(delay=1_000, mtu=1000), up=Direction(mtu=1500)))
-    path_ends = ends(testbed)["p"]
-    assert path_mtu(testbed["client"], path_ends.client, path_ends.core) == 1500
-    assert path_mtu(testbed["core"], path_ends.core, path_ends.client) == 1000
+@pytest.mark.nightly
+def test_delays_rate_and_losses_are_as_configured() -> None:
+    """Packets that leave the path are judged, not the emulator's own counters. Wait while the machine is busy."""
+    rate, bursts = 100 * MBIT, GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
+    even = Direction(rate, delay=8_000)
+    with emulated(EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts))) as testbed:
+
+        def exact() -> bool:
+            found = [delay for way in ("down", "up") for delay in crossed(testbed, way, 100, per_second=100).values()]
+            assert min(found) >= 8
+            return median(found) < 8.5
+
+        def filled() -> bool:
+            """Return whether both directions are full. Each of them is offered 3 % more than its rate."""
+            devices = ((testbed["client"], "eth0"), (testbed["core"], "to-eth0"))
+            with loaded(testbed, 1.03 * rate, seconds=10):
+                time.sleep(2)
+                began, before = time.monotonic(), [node.interface_bytes(device).received for node, device in devices]
+                time.sleep(3)
+                after, passed = [n.interface_bytes(d).received for n, d in devices], time.monotonic() - began
+            rates = [8 * (late - early) / passed for early, late in zip(before, after, strict=True)]
+            assert max(rates) < 1.015 * rate
+            return min(rates) > 0.97 * rate
+
+        wait_until(exact, "the median delay is within 0.5 ms", timeout=PATIENCE)
+        with loaded(testbed, 0.8 * rate, seconds=PATIENCE):
+            wait_until(exact, "the median delay is within 0.5 ms under load", timeout=PATIENCE)
+        wait_until(filled, "both directions carry their rate", timeout=PATIENCE)
+        gone = lost(crossed(testbed, "down", 40_000, "wlan0"), 40_000)
+    assert len(gone) / 40_000 == pytest.approx(bursts.mean, rel=0.2)
+    begun = 1 + sum(number > before + 1 for before, number in pairwise(gone))
+    assert len(gone) / begun == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row"
 
 
-def path_mtu(node: LiveNode, source: str, target: str) -> int:
-    """Return the path MTU that the node's kernel has learnt from a datagram of 1500 bytes that it must not fragment."""
-    with node.entered():
-        channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    with channel:
-        channel.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
-        channel.bind((source, 0))
-        channel.connect((target, 9))
+@pytest.mark.nightly
+def test_a_seed_decides_what_is_lost() -> None:
+    lossy = EmulatedPath("p", Direction(loss=GilbertElliott(0.02, 0.5)), Direction(loss=UniformLoss(0.05)))
 
-        def answered() -> bool:
-            """Return whether an error came: ECONNREFUSED if the datagram arrived, EMSGSIZE if a hop refused it."""
-            try:
-                channel.send(bytes(1472))
-            except OSError as error:
-                if error.errno not in (errno.EMSGSIZE, errno.ECONNREFUSED):
-                    raise
-                return True
-            return False
+    def found(seed: int) -> list[list[int]]:
+        with emulated(lossy, seed=seed) as testbed:
+            return [lost(crossed(testbed, direction, 2_000), 2_000) for direction in ("down", "up")]
 
-        wait_until(answered, "a datagram is answered")
-        return channel.getsockopt(socket.IPPROTO_IP, IP_MTU)
+    first, again, other = found(1), found(1), found(2)
+    assert first == again
+    assert all(first)
+    assert all(one != another for one, another in zip(first, other, strict=True))
 
 
-def test_an_emulator_that_ended_voids_the_run(user_space: None) -> None:
-    testbed = Testbed(paths((EmulatedPath("p", down=Direction(delay=1_000)),)), emulator="user space")
+def test_an_emulator_that_ended_voids_the_run() -> None:
+    testbed = Testbed(paths((EmulatedPath("p", down=Direction(delay=1_000)),)))
     with void("path p: the emulator ended with -9; the run is void"), testbed:
         testbed.check_emulation()
         testbed.emulation.processes["p"].kill()
-        with pytest.raises(EmulationError, match="the run is void"):
+        with void("the run is void"):
             testbed.check_emulation()
     assert not list(NAMESPACES.glob(f"mpx-{testbed.claimed.id}-*"))
 
 
-def test_an_emulator_that_is_stopped_for_a_while_voids_the_run_in_which_it_was(
-    user_space: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_emulator_that_is_stopped_for_a_while_voids_the_run_in_which_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOLERANCE)
-    testbed = Testbed(paths((EmulatedPath("p", up=Direction(delay=300_000)),)), emulator="user space")
-    with testbed:
-        path_ends, emulator = ends(testbed)["p"], testbed.emulation.processes["p"]
-        ping = Ping(testbed["client"], path_ends.client, path_ends.core)
-        ping.run(1, 0.01)
+    with emulated(EmulatedPath("p", up=Direction(delay=300_000))) as testbed:
+        emulator = testbed.emulation.processes["p"]
+        sender, source, _, target = ends(testbed, "up", "eth0")
+
+        def in_hands() -> int:
+            """Return how many packets the emulator has received but not yet sent. Only these count as late."""
+            counts = testbed.emulation.counts()["p"]["up"]
+            return counts.seen - counts.lost - counts.passed
 
         def stopped_with_many() -> bool:
-            """Stop the emulator.
-
-            Return whether it holds many packets: it counts only packets that it has received as late.
-            """
             emulator.signal(signal.SIGCONT)
-            send(testbed["client"], path_ends.client, path_ends.core, 500)
-            wait_until(lambda: in_hands(testbed) > 0, "it has received packets")
+            sender.run(sender.agent("stream", "send", source, target, "9", "50000", "64", "0.02"))
             emulator.signal(signal.SIGSTOP)
-            wait_until(lambda: stopped(emulator.pid), "it is stopped")
-            return in_hands(testbed) > 2 * userspace.LATE_FEW
+            stat = Path(f"/proc/{emulator.pid}/stat")
+            wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it is stopped")
+            return in_hands() > 2 * userspace.LATE_FEW
 
         # A slow machine may need more than one try.
         wait_until(stopped_with_many, "it is stopped with many packets in its hands", timeout=PATIENCE)
         # This pause is longer than the delay, so that all packets that the emulator holds are late.
         time.sleep(0.5)
         emulator.signal(signal.SIGCONT)
-        assert ping.run(1, 0.01)
+        wait_until(lambda: in_hands() == 0, "all packets have left")
         with void("path p, up: .* packets came late"):
             testbed.check_emulation()
-        assert ping.run(1, 0.01)
         testbed.check_emulation()
 
 
-def send(node: LiveNode, source: str, target: str, count: int) -> None:
-    """Send *count* datagrams to a closed port of *target*."""
-    with node.entered():
-        channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    with channel:
-        # A connected socket would receive an error for the closed port.
-        channel.bind((source, 0))
-        for _ in range(count):
-            channel.sendto(b"x", (target, 9))
-
-
-def in_hands(testbed: Testbed) -> int:
-    """Return how many packets the emulator has received but not yet sent."""
-    counts = testbed.emulation.counts()["p"]["up"]
-    return counts.seen - counts.lost - counts.passed
-
-
-def stopped(pid: int) -> bool:
-    return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 @pytest.mark.nightly
-def test_the_emulator_is_clean_under_the_sanitizers(user_space: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_emulator_is_clean_under_the_sanitizers(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Werror")
     monkeypatch.setattr(userspace, "COMPILER_FLAGS", (*userspace.COMPILER_FLAGS, *flags))
     shaky = Direction(100 * MBIT, 5_000, 5_000, GilbertElliott(0.1, 0.3, 0.8, 0.01))
-    testbed = Testbed(paths((EmulatedPath("p", shaky, shaky),)), emulator="user space")
+    testbed = Testbed(paths((EmulatedPath("p", shaky, shaky),)))
     with void("the emulator ended with 0"), testbed:
-        path_ends = ends(testbed)["p"]
-        with path_ends.loaded(50 * MBIT, seconds=3):
-            assert 1_000 < len(path_ends.arrivals("down", 5_000)) < 5_000
+        with loaded(testbed, 50 * MBIT, seconds=3):
+            assert 1_000 < len(crossed(testbed, "down", 5_000)) < 5_000
             with testbed["hop1"].link_down("wan"):
                 time.sleep(0.1)
-            wait_until(lambda: len(path_ends.arrivals("up", 50)) > 0, "the link carries again")
-            assert 1_000 < len(path_ends.arrivals("up", 5_000)) < 5_000
+            wait_until(lambda: len(crossed(testbed, "up", 50)) > 0, "the link carries again")
+            assert 1_000 < len(crossed(testbed, "up", 5_000)) < 5_000
         # Lateness is not checked, because a sanitized emulator is slow.
         assert all(count.dropped == 0 for count in testbed.emulation.counts()["p"].values())
         emulator = testbed.emulation.processes["p"]

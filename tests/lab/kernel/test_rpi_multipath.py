@@ -102,16 +102,6 @@ def test_each_address_uses_its_own_interface(client: Client) -> None:
     assert client.node.mib()["MPTcpExtMPJoinSynAckRx"] >= 1
 
 
-def test_down_restores_the_state_before_up(client: Client) -> None:
-    client.multipath("up", "eth0", "wlan0")
-    assert client.dump() != client.before
-    assert "7101" in client.multipath("show")
-    assert client.multipath("down") == ""
-    client.until_as(client.before)
-    assert not client.notes.parent.exists()
-    assert client.multipath("down") == ""
-
-
 def test_settings_of_others_stay_or_come_back(client: Client) -> None:
     """Existing endpoints like NetworkManager's are used unchanged.
 
@@ -125,8 +115,11 @@ def test_settings_of_others_stay_or_come_back(client: Client) -> None:
     client.multipath("up", "eth0", "wlan0")
     assert "10.77.1.2 id 5 subflow fullmesh dev eth0" in client.endpoints()
     assert "10.77.2.2 id 9 subflow dev wlan0" in client.endpoints()
-    client.multipath("down")
+    assert "7101" in client.multipath("show")
+    for _ in range(2):
+        assert client.multipath("down") == ""
     client.until_as(before)
+    assert not client.notes.parent.exists()
 
 
 @pytest.mark.nightly
@@ -169,15 +162,13 @@ def test_ipv6_comes_back_after_an_mtu_that_is_too_small_for_it(client: Client) -
 
 
 def test_mistake_is_one_line_and_changes_nothing(client: Client) -> None:
-    assert client.multipath("up", "eth0", "wlan7", status=1) == (
-        "multipath: there is no interface wlan7; see: ip link\n"
-    )
     client.node.run(["ip", "address", "flush", "dev", "wlan0"])
     before = client.dump()
-    assert client.multipath("up", "eth0", "wlan0", status=1) == (
-        "multipath: wlan0 has no address; is it connected? see: ip address\n"
-    )
-    assert client.multipath("up", status=1).startswith("multipath: up: which interfaces?")
+    for arguments, said in (
+        (("up", "eth0", "wlan7"), "multipath: there is no interface wlan7; see: ip link\n"),
+        (("up", "eth0", "wlan0"), "multipath: wlan0 has no address; is it connected? see: ip address\n"),
+    ):
+        assert client.multipath(*arguments, status=1) == said
     assert client.multipath("sideways", status=2).startswith("multipath up INTERFACE")
     client.until_as(before)
 

@@ -36,7 +36,7 @@ def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_session_imports_nothing_from_its_directory(trapped: Path, tmp_path: Path) -> None:
-    remote = ssh_command(Login("host", directory=str(tmp_path)), "a-run")[-1]
+    remote = ssh_command(Login("host", directory=str(tmp_path)))[-1]
     done = subprocess.run(
         ["sh", "-c", remote],
         input=base64.b64encode(packed_agent()) + b"\n",

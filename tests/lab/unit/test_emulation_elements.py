@@ -16,14 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptcp_lab.emulation import userspace
-from mptcp_lab.emulation.model import Direction, GilbertElliott, UniformLoss
+from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, UniformLoss
 from mptcp_lab.testbed.features import fails_when_missing, missing
 
 STRICT = (*userspace.COMPILER_FLAGS, "-Werror", "-Wconversion", "-g", "-fsanitize=address,undefined",
           "-fno-sanitize-recover=all")  # fmt: skip
 NATIVE = userspace.SOURCES[0].parent
 SEEDS = st.integers(0, (1 << 64) - 1)
-PROBABILITIES = st.floats(0, 1)
 
 
 def compiled(target: Path, *arguments: str) -> Path:
@@ -76,35 +75,24 @@ def test_jitter_is_drawn_evenly(driver: Path) -> None:
         assert sum(least <= d < least + 1_000_000 for d in drawn) / 20_000 == pytest.approx(0.25, abs=0.02)
 
 
-@settings(deadline=None, max_examples=examples(20))
-@given(seed=SEEDS, p=PROBABILITIES, r=PROBABILITIES, h=PROBABILITIES, k=PROBABILITIES)
-def test_same_seed_loses_and_delays_the_same_packets(
-    driver: Path, seed: int, p: float, r: float, h: float, k: float
-) -> None:
-    chain = ("gemodel", repr(p), repr(r), repr(h), repr(k), str(seed), "delay", "900", "800", str(seed))
-    assert fates(driver, 200, 1000, *chain) == fates(driver, 200, 1000, *chain)
-
-
-@pytest.mark.parametrize("probability", [0.0, 0.001, 0.01, 0.3, 1.0])
-def test_uniform_loss_has_its_probability(driver: Path, probability: float) -> None:
-    words = userspace.elements("path", "down", Direction(loss=UniformLoss(probability)), seed=7)
-    lost = fates(driver, 100_000, 0, *words).count(None) / 100_000
-    assert lost == pytest.approx(probability, rel=0.15)
-
-
 @pytest.mark.parametrize(
     "loss",
     [
+        UniformLoss(0.0),
+        UniformLoss(0.01),
+        UniformLoss(1.0),
         GilbertElliott(0.01, 0.25),
         GilbertElliott(0.02, 0.5, 0.8, 0.001),
         GilbertElliott(0.5, 0.5, 0.0, 1.0),
-        GilbertElliott(1.0, 1.0),
     ],
 )
-def test_gilbert_elliott_loss_has_its_mean(driver: Path, loss: GilbertElliott) -> None:
-    words = userspace.elements("path", "down", Direction(loss=loss), seed=3)
-    lost = fates(driver, 100_000, 0, *words).count(None) / 100_000
-    assert lost == pytest.approx(loss.mean, rel=0.1)
+def test_loss_has_its_mean_and_the_same_seed_loses_the_same(driver: Path, loss: Loss) -> None:
+    found = [
+        fates(driver, 100_000, 0, *userspace.elements("path", "down", Direction(loss=loss), seed=s)) for s in (3, 3, 4)
+    ]
+    assert found[0].count(None) / 100_000 == pytest.approx(loss.mean, rel=0.15)
+    assert found[0] == found[1]
+    assert found[0] != found[2] or loss.mean in (0, 1)
 
 
 def test_lost_packet_delays_no_other(driver: Path) -> None:
@@ -122,20 +110,13 @@ def test_lost_packet_delays_no_other(driver: Path) -> None:
     ("arguments", "said"),
     [
         ([], "usage:"),
-        (["counters"], "usage:"),
-        (["counters", "queue"], "usage:"),
         (["counters", "queue", "x"], "usage:"),
-        (["counters", "queue", "65536"], "usage:"),
         (["counters", "queue", "0", "queue", "1", "queue", "2"], "usage:"),
         (["counters", "queue", "0", "loss", "1"], "no element is called 'loss'"),
         (["counters", "queue", "0", "random", "1.1", "1"], "random wants PROBABILITY SEED"),
-        (["counters", "queue", "0", "random", "nan", "1"], "random wants"),
-        (["counters", "queue", "0", "random", "", "1"], "random wants"),
-        (["counters", "queue", "0", "random", "0.1"], "random wants"),
         (["counters", "queue", "0", "random", "0.1", "18446744073709551616"], "random wants"),
         (["counters", "queue", "0", "gemodel", "0.1", "0.1", "0.1", "-0.1", "1"], "gemodel wants P R 1-H 1-K SEED"),
         (["counters", "queue", "0", "delay", "100", "101", "1"], "delay wants MICROSECONDS JITTER SEED"),
-        (["counters", "queue", "0", "delay", "-1", "0", "1"], "delay wants"),
         (["counters", "queue", "0", *["random", "0", "1"] * 9], "more than 8 elements"),
         (["no-such-directory/counters", "queue", "0"], "make no-such-directory/counters: No such file"),
     ],

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for runs with a damaged lock file or a directory that cannot be removed: cleanup names them and keeps them."""
+"""Tests for runs whose directory cannot be removed, or that cannot be claimed."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -15,57 +14,14 @@ from mptcp_lab.testbed import TestbedError, ownership
 
 
 @pytest.fixture
-def deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Keep runs and namespaces below *tmp_path*; return the names of namespaces as they are deleted."""
-    monkeypatch.setattr(ownership, "RUN_DIRECTORY", tmp_path / "runs")
-    monkeypatch.setattr(ownership, "NAMESPACES", tmp_path / "netns")
-    names: list[str] = []
-
-    def delete(namespace: str) -> None:
-        (tmp_path / "netns" / namespace).unlink()
-        names.append(namespace)
-
-    monkeypatch.setattr(ownership, "delete_namespace", delete)
-    for name in ("runs", "netns"):
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep runs and namespaces below *tmp_path*."""
+    for attribute, name in (("RUN_DIRECTORY", "runs"), ("NAMESPACES", "netns")):
         (tmp_path / name).mkdir()
-    return names
+        monkeypatch.setattr(ownership, attribute, tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"\xff",
-        b"[]",
-        b"{}",
-        b'{"pid": 7}',
-        b'{"pid": null, "directory": "/"}',
-        b'{"pid": 7, "directory": 7}',
-        b'{"pid": 7, "directory": "/"}',
-        b'{"pid": 7, "directory": "/tmp/mpx-d4e5f6-x"}',
-    ],
-)
-def test_run_with_a_damaged_lock_file_is_named_and_kept(tmp_path: Path, deleted: list[str], content: bytes) -> None:
-    lock = tmp_path / "runs" / "a1b2c3.lock"
-    lock.write_bytes(content)
-    (tmp_path / "netns" / "mpx-a1b2c3-core").touch()
-    sound, directory = tmp_path / "runs" / "d4e5f6.lock", tmp_path / "mpx-d4e5f6-x"
-    directory.mkdir()
-    sound.write_text(json.dumps({"pid": 7, "directory": str(directory)}))
-    assert [run.id for run in ownership.runs()] == ["a1b2c3", "d4e5f6"]
-    for expected in (["mpx-a1b2c3-core"], []):
-        deleted.clear()
-        cleaned = ownership.remove_stale()
-        (left,) = cleaned.left
-        assert left.startswith(f"testbed a1b2c3: {lock} is damaged and does not say where")
-        assert deleted == expected
-        assert lock.exists()
-    assert not sound.exists()
-    assert not directory.exists()
-
-
-@pytest.mark.usefixtures("deleted")
+@pytest.mark.usefixtures("own")
 def test_directory_that_cannot_be_removed_is_named_and_stays_owned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +46,7 @@ def test_directory_that_cannot_be_removed_is_named_and_stays_owned(
     assert ownership.runs() == ()
 
 
-@pytest.mark.usefixtures("deleted")
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("full", ["tmp", "run"])
 def test_run_that_cannot_be_claimed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
     """Defect: a full disk left an empty lock file, which cleanup named as damaged from then on."""

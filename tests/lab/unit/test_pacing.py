@@ -6,8 +6,6 @@ from __future__ import annotations
 import threading
 import time
 
-import pytest
-
 from mptcp_lab.agent.pacing import Paced
 
 
@@ -27,14 +25,6 @@ def test_first_reading_may_be_asked_for_later() -> None:
     paced.stop()
     assert times[0] >= first
     assert times[1] >= first + 0.02
-
-
-def test_error_of_the_first_reading_is_raised() -> None:
-    def take() -> None:
-        raise OSError("no such file")
-
-    with pytest.raises(OSError, match="no such file"):
-        Paced(take, 0.001).start()
 
 
 def test_error_of_a_later_reading_is_kept_and_ends_the_readings() -> None:

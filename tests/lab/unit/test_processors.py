@@ -35,16 +35,6 @@ def test_usage_is_the_share_of_time_between_two_readings() -> None:
     assert usage(before, after) == Usage(stolen=0.1, idle=0.4, waiting=0.4)
 
 
-@pytest.mark.parametrize("pressure", [None, "", "full avg10=0 total=3\n"])
-def test_usage_is_known_when_the_kernel_does_not_count_waiting(pressure: str | None) -> None:
-    before, after = parse(0.0, stat(), pressure), parse(1.0, stat(user=95, idle=5), pressure)
-    assert usage(before, after) == Usage(stolen=0.0, idle=0.05, waiting=None)
-    assert not usage(before, after).busy, "by whom is not known"
-    before, after = parse(0.0, stat(), pressure, 5.0), parse(1.0, stat(user=95, idle=5), pressure, 5.1)
-    assert usage(before, after).busy
-    assert not usage(before, parse(1.0, stat(user=80, idle=20), pressure, 5.7)).busy
-
-
 @pytest.mark.parametrize(
     ("used", "busy"),
     [

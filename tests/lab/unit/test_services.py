@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -18,18 +17,7 @@ from mptcp_lab.testbed.services import (
     start_relay,
     start_sink,
     start_throttler,
-    write_throttler_config,
 )
-
-
-@pytest.mark.parametrize("settings", [{}, {"verify_interval": 1, "ledger": "/elsewhere"}])
-def test_throttler_has_its_own_ledger(tmp_path: Path, settings: dict[str, object]) -> None:
-    written = write_throttler_config(cast(Host, FakeHost(tmp_path)), Path("policy.yaml"), settings=settings)
-    lines = dict(line.split(": ", 1) for line in written.read_text().splitlines())
-    assert json.loads(lines["ledger"]) == settings.get("ledger", f"{tmp_path}/proxy-ledger.sqlite")
-    assert json.loads(lines["policy"]) == "policy.yaml"
-    assert lines.get("verify_interval", "1") == "1"
-
 
 STARTS: dict[str, tuple[Callable[[Any], object], str]] = {
     "origin": (lambda host: start_origin(host, {}), "stop"),

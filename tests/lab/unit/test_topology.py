@@ -1,37 +1,34 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for topologies as data: which ones are refused, and the commands for the others."""
+"""Tests for topologies and emulated paths as data: the commands that build them, and which paths are refused."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import pytest
 
-from mptcp_lab.testbed import (
-    RELAY,
-    TWO_PATHS,
-    End,
-    Endpoint,
-    Limits,
-    Link,
-    Node,
-    Route,
-    Topology,
-    TopologyError,
-    paths,
-)
-from mptcp_lab.testbed.plan import steps, tbf
+from mptcp_lab.emulation import userspace
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, PathError, UniformLoss, seed_of
+from mptcp_lab.testbed import RELAY, TWO_PATHS, Topology, paths
+from mptcp_lab.testbed.plan import steps
 
-NAMES = {name: f"mpx-0-{name}" for name in ("client", "core", "proxy", "origin", "a", "b")}
-A, B = Node("a"), Node("b")
+MBIT = 1_000_000
+ETHERNET = EmulatedPath("ethernet", Direction(100 * MBIT, 1_000), Direction(100 * MBIT, 1_000))
+WIFI = EmulatedPath(
+    "wifi",
+    down=Direction(20 * MBIT, 8_000, 2_000, GilbertElliott(0.01, 0.3, 0.7, 0.001)),
+    up=Direction(10 * MBIT, loss=UniformLoss(0.005), queue_ms=100),
+)
 
 
 def commands(topology: Topology, node: str) -> list[str]:
-    return [" ".join(step.argv) for step in steps(topology, NAMES) if step.node == node]
+    names = {each.name: f"mpx-0-{each.name}" for each in topology.nodes}
+    return [" ".join(step.argv) for step in steps(topology, names) if step.node == node]
 
 
 def test_plan_of_a_client_with_two_paths_is_in_commands_of_iproute2() -> None:
-    assert commands(TWO_PATHS, "client")[1:] == [
+    assert [each for each in commands(TWO_PATHS, "client")[1:] if "wlan0" not in each and "-6" not in each] == [
         "ip link set lo up",
         "ip link add eth0 index 1001 mtu 1500 type veth peer name to-eth0 mtu 1500 netns mpx-0-core",
         "ethtool -K eth0 tso off gso off gro off",
@@ -39,80 +36,88 @@ def test_plan_of_a_client_with_two_paths_is_in_commands_of_iproute2() -> None:
         "ip address add fd77:1::2/64 dev eth0 nodad",
         "ip link set eth0 up",
         "tc qdisc add dev eth0 root tbf rate 100000000bit burst 25000 limit 650000",
-        "ip link add wlan0 index 1002 mtu 1500 type veth peer name to-wlan0 mtu 1500 netns mpx-0-core",
-        "ethtool -K wlan0 tso off gso off gro off",
-        "ip address add 10.77.2.2/24 dev wlan0",
-        "ip address add fd77:2::2/64 dev wlan0 nodad",
-        "ip link set wlan0 up",
-        "tc qdisc add dev wlan0 root tbf rate 30000000bit burst 7500 limit 195000",
         "ip -4 route add default via 10.77.1.1 dev eth0 metric 100",
         "ip -4 route add default via 10.77.1.1 dev eth0 table 101",
-        "ip -6 route add default via fd77:1::1 dev eth0 metric 100",
-        "ip -6 route add default via fd77:1::1 dev eth0 table 101",
-        "ip -4 route add default via 10.77.2.1 dev wlan0 metric 200",
-        "ip -4 route add default via 10.77.2.1 dev wlan0 table 102",
-        "ip -6 route add default via fd77:2::1 dev wlan0 metric 200",
-        "ip -6 route add default via fd77:2::1 dev wlan0 table 102",
         "ip -4 rule add from 10.77.1.2 table 101",
-        "ip -6 rule add from fd77:1::2 table 101",
         "ip -4 rule add from 10.77.2.2 table 102",
-        "ip -6 rule add from fd77:2::2 table 102",
         "ip mptcp limits set subflow 8 add_addr_accepted 8",
         "ip mptcp endpoint add 10.77.1.2 dev eth0 id 2 subflow",
         "ip mptcp endpoint add fd77:1::2 dev eth0 id 3 subflow",
-        "ip mptcp endpoint add 10.77.2.2 dev wlan0 id 4 subflow",
-        "ip mptcp endpoint add fd77:2::2 dev wlan0 id 5 subflow",
     ]
-
-
-def test_multi_homed_proxy_has_each_path_on_its_own_interface() -> None:
-    topology = paths([1_000_000, 1_000_000, 1_000_000], proxy_interfaces=True)
-    assert topology.devices("proxy") == ("wan0", "wan1", "wan2")
-    proxy, core = commands(topology, "proxy"), commands(topology, "core")
-    assert "ip -4 route add 10.77.3.0/24 via 10.77.19.1 dev wan2" in proxy
-    assert "ip -6 rule add iif to-path3 table 103" in core
-    assert "ip -6 route add fd77:8::2 via fd77:19::2 dev to-proxy2 table 103" in core
 
 
 def test_relay_has_the_paths_and_its_client_has_the_relay() -> None:
     assert RELAY.devices("relay") == ("lan0", "eth0", "wlan0")
-    assert RELAY.devices("client") == ("eth0",)
-    assert RELAY.end("relay", "lan0").address(4) == "10.77.48.1"
-    names = {node.name: f"mpx-0-{node.name}" for node in RELAY.nodes}
-    said = [" ".join(step.argv) for step in steps(RELAY, names) if step.node == "client"]
-    assert "ip -4 route add default via 10.77.48.1 dev eth0" in said
-    assert not any("endpoint" in each for each in said)
-    uplinks = [" ".join(step.argv) for step in steps(RELAY, names) if step.node == "relay"]
+    assert "ip -4 route add default via 10.77.48.1 dev eth0" in commands(RELAY, "client")
+    uplinks = commands(RELAY, "relay")
     assert "ip mptcp endpoint add 10.77.2.2 dev wlan0 id 4 subflow" in uplinks
     # The relay forwards nothing except through Squid.
     assert not any("forward" in each for each in uplinks)
-    assert RELAY.end("proxy2", "wan0").address(6) == "fd77:11::2"
 
 
-@pytest.mark.parametrize("rate", [8_000, 1_000_000, 30_000_000, 100_000_000, 10_000_000_000])
-def test_shaper_passes_a_full_frame(rate: int) -> None:
-    words = tbf(rate, queue_ms=30)
-    burst, limit = int(words[words.index("burst") + 1]), int(words[words.index("limit") + 1])
-    assert burst >= 1514
-    assert limit >= burst + 10 * 1514
+def test_emulated_path_has_its_own_router_which_shapes() -> None:
+    topology = paths((ETHERNET, 30 * MBIT, WIFI), proxy_interfaces=True)
+    core, hop = commands(topology, "core"), commands(topology, "hop3")
+    assert "ip -4 route add 10.77.1.0/24 via 10.77.33.2 dev to-eth0" in core
+    assert "ip -6 rule add iif to-path3 table 103" in core
+    assert "ip -6 route add fd77:8::2 via fd77:19::2 dev to-proxy2 table 103" in core
+    assert "ip -4 route add 10.77.3.0/24 via 10.77.19.1 dev wan2" in commands(topology, "proxy")
+    assert "ip -4 route add default via 10.77.35.1 dev wan" in hop
+    assert [each for each in hop if each.startswith("tc")] == [
+        "tc qdisc add dev lan root tbf rate 20000000bit burst 5000 limit 130000",
+        "tc qdisc add dev wan root tbf rate 10000000bit burst 3028 limit 128028",
+    ]
+
+
+def test_mtu_of_a_direction_is_that_of_its_sender() -> None:
+    small = Direction(mtu=1000)
+    both, down, up = (
+        paths((EmulatedPath("p", d, u),)) for d, u in ((small, small), (small, Direction()), (Direction(), small))
+    )
+    link = "ip link add eth0 index 1001 mtu {0} type veth peer name lan mtu {0} netns mpx-0-hop1"
+    assert link.format(1000) in commands(both, "client")
+    for topology in (down, up):
+        assert link.format(1500) in commands(topology, "client")
+    assert "ip -4 route add 10.77.1.2/32 via 10.77.1.2 dev lan mtu 1000" in commands(down, "hop1")
+    assert "ip -4 route add default via 10.77.1.1 dev eth0 table 101 mtu 1000" in commands(up, "client")
+
+
+def test_emulator_is_given_loss_before_delay_each_with_its_own_seed() -> None:
+    seeds = [str(seed_of(4, "wifi", *names)) for names in (("down", "loss"), ("down", "delay"), ("up", "loss"))]
+    assert len(set(seeds)) == 3
+    assert userspace.arguments(WIFI, seed=4) == (
+        *("queue", "0", "gemodel", "0.01", "0.3", "0.7", "0.001", seeds[0], "delay", "8000", "2000", seeds[1]),
+        *("queue", "1", "random", "0.005", seeds[2]),
+    )
+
+
+def test_counts_include_what_the_kernel_dropped_and_a_fault_is_reported_once() -> None:
+    kernel = "    0  12345   17 1     0     3     4      999  1\n    1  12345    0 1     0     0     0       42  1\n"
+    counts = userspace.counts(WIFI, struct.pack("=10Q", 10, 2, 8, 1, 5, 20, 0, 20, 0, 0), kernel)
+    assert counts == {"down": userspace.Counts(10, 2, 8, 1, 5 + 3 + 4), "up": userspace.Counts(20, 0, 20, 0, 0)}
+    assert "12 of 22 packets were dropped" in str(counts["down"].fault())
+    assert counts["down"].since(counts["down"]).fault() is None
+
+
+@pytest.mark.parametrize(("passed", "late", "fault"), [(100, 100, False), (101, 101, True), (100_000, 2_000, False)])
+def test_too_many_late_packets_are_a_fault(passed: int, late: int, fault: bool) -> None:
+    """Up to 100 are too few to judge."""
+    found = userspace.Counts(seen=2 * passed, lost=passed, passed=passed, late=late, dropped=0)
+    assert (found.fault() is not None) is fault
+    assert str(replace(found, late=passed).fault()).startswith(f"{passed} of {passed} packets came late") or late == 100
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("make", "said"),
     [
-        ({"nodes": (A, A, B)}, "two nodes are called 'a'"),
-        ({"nodes": (Node("a b"), B)}, "letters and digits"),
-        ({"links": (Link(End("a", "x"), End("c", "y")),)}, "c:y: no such node; there are a, b"),
-        ({"links": (Link(End("a", "x"), End("b", "y")),) * 2}, "a:x: two links end in this device"),
-        ({"links": (Link(End("a", "x" * 16), End("b", "y")),)}, "1 to 15 characters"),
-        ({"links": (Link(End("a", "x"), End("b", "y"), rate=5),)}, "rate 5 bit/s: at least 8000"),
-        ({"nodes": (replace(A, routes=(Route("default", "10.0.0.1", "z"),)), B)}, "no device 'z'"),
-        ({"nodes": (replace(A, endpoints=(Endpoint("10.0.0.1", "z", 1),)), B)}, "no device 'z'"),
-        ({"nodes": (replace(A, limits=Limits(9, 0)), B)}, "MPTCP limit 9: 0 to 8"),
+        (lambda: Direction(rate=7_999), "rate 7999 bit/s: at least 8000"),
+        (lambda: Direction(delay=-1), "delay -1 µs: 0 to 10 seconds"),
+        (lambda: Direction(delay=100, jitter=101), "jitter 101 µs: 0 to the delay, 100"),
+        (lambda: Direction(mtu=575), "mtu 575: 576 to 9000"),
+        (lambda: UniformLoss(1.5), "loss 1.5: a probability is 0 to 1"),
+        (lambda: GilbertElliott(0.0, 0.0), "never leave"),
     ],
 )
-def test_wrong_topology_is_refused_before_it_is_built(change: dict[str, object], said: str) -> None:
-    right: dict[str, object] = {"nodes": (A, B), "links": (Link(End("a", "x"), End("b", "y")),)}
-    Topology("right", **right)  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match=said):
-        Topology("wrong", **{**right, **change})  # type: ignore[arg-type]
+def test_path_is_refused_when_it_cannot_be_emulated(make: object, said: str) -> None:
+    with pytest.raises(PathError, match=said):
+        make()  # type: ignore[operator]

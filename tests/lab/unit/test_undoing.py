@@ -30,7 +30,7 @@ def changed_node(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[Any]
 
 
 def changed_host(monkeypatch: pytest.MonkeyPatch, *, lost: bool = False) -> AbstractContextManager[Any]:
-    host = ssh.SshHost("proxy", Login("proxy.test"), "r")
+    host = ssh.SshHost("proxy", Login("proxy.test"))
     answers: dict[str, Callable[[], dict[str, int]]] = {"change": lambda: {"change": 1}, "undo": failing}
     monkeypatch.setattr(host, "_connected", SimpleNamespace(ask=lambda do, *_, **__: answers[do](), lost=lost))
     return host.changed(["do"], UNDO)
@@ -38,7 +38,7 @@ def changed_host(monkeypatch: pytest.MonkeyPatch, *, lost: bool = False) -> Abst
 
 def host(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[Any]:
     monkeypatch.setattr(ssh, "Connection", lambda *_: SimpleNamespace(close=failing))
-    return ssh.SshHost("proxy", Login("proxy.test"), "r")
+    return ssh.SshHost("proxy", Login("proxy.test"))
 
 
 def a_testbed(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[Any]:

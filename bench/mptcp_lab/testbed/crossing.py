@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Send numbered packets over an emulated path, and observe their arrival, independently of the emulator."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection
+from itertools import count as numbers
+
+from .build import Testbed
+from .node import LiveNode
+from .services import wait_until
+
+PER_SECOND, BYTES = 15_000, 64
+"""Numbered packets per second, and their payload."""
+SILENCE = 1.0
+"""Seconds after which no packet is under way."""
+_ports = numbers(20_000)
+
+
+def ends(testbed: Testbed, direction: str, device: str) -> tuple[LiveNode, str, LiveNode, str]:
+    """Return sender, its address, receiver, and its address. *device* is the client's; *direction* is up or down."""
+    client, core = testbed["client"], testbed["core"]
+    near, far = client.address(device), core.address(f"to-{device}")
+    return (client, near, core, far) if direction == "up" else (core, far, client, near)
+
+
+def crossed(
+    testbed: Testbed, direction: str, count: int, device: str = "eth0", per_second: int = PER_SECOND
+) -> dict[int, float]:
+    """Send *count* numbered packets. Return the milliseconds that each took, in order of arrival."""
+    sender, source, receiver, target = ends(testbed, direction, device)
+    port = str(next(_ports))
+    result = receiver.directory / f"crossed-{port}.json"
+    process = receiver.popen(receiver.agent("stream", "receive", target, port, str(result)), name="receive")
+    wait_until(lambda: "ready" in process.output(), "the receiver is ready", process=process)
+    words = (source, target, port, str(per_second), str(BYTES), str(count / per_second))
+    sender.run(sender.agent("stream", "send", *words), timeout=60 + count / per_second)
+    counts = testbed.emulation.counts
+    wait_until(
+        lambda: all(way.seen == way.lost + way.passed for path in counts().values() for way in path.values()),
+        "the emulator has let all packets go",
+    )
+    time.sleep(SILENCE)
+    process.stop()
+    return {number: (came - sent) / 1e6 for number, sent, came in json.loads(result.read_text())}
+
+
+def lost(arrived: Collection[int], count: int) -> list[int]:
+    """Return those of *count* numbers that have not *arrived*."""
+    return sorted(set(range(count)).difference(arrived))
