@@ -239,44 +239,24 @@ CAP = 1_000_000_000
 ADDRESSES = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 """Prefixes of the crowd's addresses on its first and its second path."""
 _PATHS = POLICY_PATHS + "".join(
-    f"  {path}: {{clients: [10.77.{network}.0/24]}}\n"
-    for path, network in zip(("first", "second"), SECOND_CLIENT_NETWORKS, strict=True)
+    f"  {path}: {{clients: [{prefix}0/24]}}\n" for path, prefix in zip(("first", "second"), ADDRESSES, strict=True)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """The rules of a policy: which caps and budgets it has."""
-
-    crowd: bool = False
-    """Whether the crowd's first path is capped, all its subflows together."""
-    client: int | None = None
-    """Cap of the client's Ethernet in bits/s; None for no cap."""
-    landing: str = "at-once"
-    """How the client's cap begins. A soft cap's entry comes half a second later, which the reaction would include."""
-    budget: bool = False
-    """Whether the crowd has a volume budget, which is never used up."""
-
-    def text(self) -> str:
-        rules, options = [], ""
-        if self.client is not None:
-            if self.landing == "at-once":
-                options = "anticipate: false\n"  # otherwise the entry exists before the measured join
-            throttle = f"rate: {self.client} bit/s, landing: {self.landing}"
-            rules.append(f"{{name: client, paths: [ethernet], throttle: {{{throttle}}}}}")
-        if self.crowd:
-            rules.append(f"{{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}")
-        if self.budget:
-            # This rule counts the second path's bytes, whichever rule decides about the first path.
-            steps = "[{after: 100 TB, throttle: {rate: 1 Mbit/s}}]"
-            rules.append(f"{{name: volume, paths: [first, second], budget: {{period: month, steps: {steps}}}}}")
-        return _PATHS + options + "rules:" + ("".join(f"\n  - {rule}" for rule in rules) or " []") + "\n"
-
-
-UNCAPPED = Caps()
-CAPPED = Caps(crowd=True)
-FULL = Caps(crowd=True, client=5_000_000, budget=True)
-"""A policy with caps, the guard (on by default) and a budget."""
+UNCAPPED = f"{_PATHS}rules: []\n"
+_CROWD = f"  - {{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}\n"
+CAPPED = f"{_PATHS}rules:\n{_CROWD}"
+"""A policy that caps the crowd's first path, all its subflows together."""
+# Without anticipation, because with it the entry exists before the join whose reaction is measured. The budget counts
+# the second path's bytes, whichever rule decides about the first path.
+FULL = f"""\
+{_PATHS}anticipate: false
+rules:
+  - {{name: client, paths: [ethernet], throttle: {{rate: 5 Mbit/s, landing: at-once}}}}
+{_CROWD}\
+  - name: volume
+    paths: [first, second]
+    budget: {{period: month, steps: [{{after: 100 TB, throttle: {{rate: 1 Mbit/s}}}}]}}
+"""
+"""A policy with caps, the guard (on by default) and a budget that is never used up."""
 
 
 def settings_file(testbed: Testbed, policy: Path) -> Path:
