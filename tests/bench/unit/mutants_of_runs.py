@@ -17,9 +17,8 @@ from mptcp_bench.experiments.goodput import Cell
 from mptcp_bench.experiments.load_crowd import CAP as CROWD_CAP
 from mptcp_bench.experiments.payload import payload_share
 from mptcp_bench.experiments.soak import SIZES, Reading, Soak
-from mptcp_lab.testbed import TestbedError, system_state
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.protocol import Protocol
-from mptcp_lab.testbed.system_state import State
 
 CAP = 5 * MBIT
 
@@ -69,32 +68,11 @@ GOODPUT = Judge(
 
 KILLED, RESTARTED, READY, END = 5.0, 7.0, 8.0, 12.0
 ETHERNET, WIFI = constant(5), constant(30)
-UNTOUCHED: State = {
-    system_state.SYSCTLS: "net.mptcp.pm_type = 0",
-    system_state.LINKS: "1: lo: <UP>\n2: wan0@if4: <UP>",
-    system_state.QDISCS: "qdisc noqueue 0: dev wan0 root",
-    system_state.CLASSES: "wan0:",
-    "nft list ruleset": "",
-    system_state.PROCESSES: "squid",
-    system_state.BPF: "",
-    system_state.FILES: "",
-}
-TOUCHED: State = {
-    system_state.SYSCTLS: "net.mptcp.pm_type = 1\nnet.ipv4.conf.mptcp-up.forwarding = 1",
-    system_state.LINKS: "1: lo: <UP>\n2: wan0@if4: <UP>\n3: mptcp-up: <UP>",
-    system_state.QDISCS: "qdisc htb 4d50: dev wan0 root",
-    system_state.CLASSES: "wan0:\nclass htb 4d50:10",
-    "nft list ruleset": "table inet mptcp_throttler",
-    system_state.PROCESSES: "mptcp-throttler run\nsquid",
-    system_state.BPF: "mptcp-throttler run: anon_inode:bpf-map",
-    system_state.FILES: "/run/mptcp-throttler/status.sock",
-}
-"""System state, by name of the dump, with the traces of a running throttler."""
 NFTABLES = {"netfilter": "nftables"}
 
 
 def killed(
-    ethernet: Load = ETHERNET, wifi: Load = WIFI, *, samples: bool = True, under: Mapping[str, str] = TOUCHED,
+    ethernet: Load = ETHERNET, wifi: Load = WIFI, *, samples: bool = True,
     changed: Mapping[str, Sequence[str]] | None = None, **change: Any,
 ) -> Callable[[], Sequence[Aim]]:  # fmt: skip
     """Judge a run with a kill after 5 s and a restart after 7 s."""
@@ -102,7 +80,7 @@ def killed(
     def measure(turn: Turn[str]) -> recovery.Measurement:
         seen = series({"eth0": ethernet, "wlan0": wifi}, END) if samples else []
         sound = recovery.Measurement(
-            recovery.shares_of(seen, KILLED, RESTARTED, READY, END, CAP), recovery.made(UNTOUCHED, under),
+            recovery.shares_of(seen, KILLED, RESTARTED, READY, END, CAP),
             {**dict.fromkeys(recovery.COMPARED, ()), **(changed or {})}, sysctls_back=0.4, same_caps=0.7,
             capped_at_kill=1, capped_at_stop=1, capped_at_cleanup=1, exit_code=0,
         )  # fmt: skip
@@ -118,7 +96,7 @@ def between(start: float, end: float, then: float, otherwise: float) -> Load:
 RECOVERY = Judge(
     killed(),
     {
-        "dead throttler": killed(ethernet=constant(100), capped_at_kill=0, under=UNTOUCHED),
+        "dead throttler": killed(ethernet=constant(100), capped_at_kill=0),
         "the wrong path is capped": killed(ethernet=constant(100), wifi=constant(5)),
         "second path unused": killed(wifi=constant(0)),
         "fallback to TCP": killed(ethernet=constant(100), wifi=constant(0)),
@@ -129,7 +107,6 @@ RECOVERY = Judge(
         "there is no cap for a moment": killed(ethernet=between(RESTARTED, RESTARTED + 0.5, 20, 5)),
         "nothing arrives for 0.4 s": killed(*(between(7.05, 7.45, 0, rate) for rate in (5, 30))),
         "slower afterwards": killed(wifi=between(READY, END + 1, 26, 30)),
-        **{f"the start changes nothing of {name}": killed(under=TOUCHED | {name: UNTOUCHED[name]}) for name in TOUCHED},
         **{f"there are {when}": killed(changed={when: ("tc class",)}) for when in recovery.COMPARED},
         "nobody puts the sysctls back": killed(sysctls_back=math.inf),
         "nothing was capped": killed(capped_at_kill=0, capped_at_stop=0, capped_at_cleanup=0),
@@ -149,7 +126,7 @@ def reading(number: int) -> Reading:
     """Return a reading of a throttler that meets every aim: it warms up for a while and is then stable."""
     time = INTERVAL * (number + 1)
     sizes = {name: 1_000.0 * min(1.0, 0.8 + number / 100) for name in SIZES}
-    return Reading(time, TUNNELS - 10, TUNNELS + round(CHURN * time), 0, 0, 500, 0, (), CROWD_CAP, sizes)
+    return Reading(time, TUNNELS - 10, TUNNELS + round(CHURN * time), 0, 0, 500, 0, CROWD_CAP, sizes)
 
 
 def soaked(
