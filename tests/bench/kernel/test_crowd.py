@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mptcp_bench.experiments.crowds_judging import SHARE
+from mptcp_bench.experiments.crowds import SHARE
 from mptcp_bench.experiments.load_crowd import NODE, WORKERS, Crowd, with_crowd
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.services import wait_until

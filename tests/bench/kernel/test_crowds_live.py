@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from mptcp_bench.experiments.crowds import SCENARIO
-from mptcp_bench.experiments.crowds_judging import BUSY, NEW, NEW_LIMITED, ONE_ADDRESS
+from mptcp_bench.experiments.crowds import BUSY, NEW, NEW_LIMITED, ONE_ADDRESS, SCENARIO
 
 pytestmark = pytest.mark.kernel
 STANDING = f"{ONE_ADDRESS}: connections that stand, × its share"

@@ -11,11 +11,10 @@ from mutants import Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.crowds import SCENARIO
-from mptcp_bench.experiments.crowds_judging import ALONE, ARMS, BUSY, COMPARED, ONE_ADDRESS, Measured
+from mptcp_bench.experiments.crowds import ALL, ALONE, ARMS, BUSY, COMPARED, ONE_ADDRESS, SCENARIO, Measured
 
 RUNS, WORKERS, REQUESTS, BEFORE = 3, 2, 100, 70_000_000
-OPENED = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500, "all": 7500, ONE_ADDRESS: 2500}
+OPENED = {ALL: 7500, ONE_ADDRESS: 2500}
 STANDING = OPENED | {ONE_ADDRESS: 2002} | dict.fromkeys(BUSY, 4)
 ANSWERS = 800.0
 """Answers per second of a busy client: each of four connections gets one every 5 ms."""
