@@ -97,10 +97,9 @@ class Procedure:
 
 def measured(bed: Bed, cell: Cell, task: str, how: Procedure, process: Program | None) -> Point:
     """Measure the transfers of *cell* for the bed's time. Raises TestbedError if connections are not established."""
-    client, proxy, streams = bed.testbed["client"], bed.testbed["proxy"], how.streams
+    client, streams = bed.testbed["client"], how.streams
     memory = process if how.memory else None
     user = user_memory(memory.pid) if memory else 0
-    idle, sent = client.counters(), proxy.interface_bytes("wan0").sent
     requests = 1 if how.close else -1
     with bed.asking(cell, task, streams, how.file, process, requests=requests, close=how.close) as (load, accepted):
         # With *close*, wait until there are as many answers as streams, so that connections have been reopened.
@@ -114,26 +113,20 @@ def measured(bed: Bed, cell: Cell, task: str, how: Procedure, process: Program |
             time.sleep(bed.seconds)
             users, kernels = (user,), (0,)
         seconds, last, wires_ = time.monotonic() - began, load.read(), client.counters()
-        # Count from before the transfer: the two counters are not read at the same moment, which matters less over a
-        # longer time.
-        passed = (proxy.interface_bytes("wan0").sent - sent) / max(1, _received(wires_, idle))
         capable, joined = accepted.read()
     # The server may still send data when its client has ended. Wait, or the next measurement would count that.
     wait_until(lambda: _quiet(client), f"{cell}: nothing comes any more", timeout=PATIENCE)
     octets = max(1, _received(wires_, wires))
-    packets = max(1, sum(wires_[name].packets - wires[name].packets for name in PATHS))
     return Point(
         seconds=seconds,
         octets=last.octets - first.octets,
         failures=last.failures,
         # With *close*, the last connection may not be established yet.
         opened=min(last.opened, last.answers) if how.close else last.opened,
-        renewed=last.opened / last.answers if how.close and last.answers else 0.0,
         multipath=capable,
         joined=joined,
-        packet=octets / packets,
+        packet=octets / max(1, sum(wires_[name].packets - wires[name].packets for name in PATHS)),
         second=(wires_["wlan0"].received - wires["wlan0"].received) / octets,
-        passed=passed,
         spread=latencies(last.late, PERCENTS) if how.close else (),
         user=max(0.0, max(users) - user) / streams,
         kernel=max(kernels) / streams,
@@ -179,7 +172,6 @@ def common(claims: Callable[[Results[Any, Any]], Sequence[Claim]], *aims: judgin
         "parts": lambda cell: cell.tasks or ("",),
         "drawn": True,
         "lacking": lambda cell: None if cell.proxy == DIRECT else peers()[cell.proxy].lacking(),
-        "counted": lambda row: "",
         "verdicts": verdicts,
     }
 
@@ -338,7 +330,7 @@ HTTP = Scenario(
         HTTP_CURVES,
     ),
     together=lambda cell: "mimbox",
-    **common(judging.http_claims, judging.sound, judging.http_aims),
+    **common(judging.http_claims, judging.sound),
     pictures=picture(
         "mimbox-http", "Requests a second, and completion times",
         f"{HTTP_CLIENTS} clients, each request on a connection of its own, closed after the answer",

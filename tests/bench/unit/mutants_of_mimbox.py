@@ -55,9 +55,9 @@ def point(cell: Cell, task: str, octets: float) -> Point:
     if task in KEPT:
         return Point(user=30e3, kernel=20e3)
     return Point(
-        2.0, octets=round(octets * SPEED[cell.proxy]), opened=10, renewed=1.0, multipath=10 if subflows else 0,
+        2.0, octets=round(octets * SPEED[cell.proxy]), opened=10, multipath=10 if subflows else 0,
         joined=10 if subflows == 2 else 0, packet=cell.at + 10.0, second=0.4 if subflows == 2 else 0.0,
-        passed=1.02 if cell.proxy != DIRECT else 0.0, spread=tuple(p / 1e3 for p in PERCENTS),
+        spread=tuple(p / 1e3 for p in PERCENTS),
         user=150e3 if task == "busy" else 0.0, kernel=100e3 if task == "busy" else 1.2 * cell.at,
     )  # fmt: skip
 
@@ -89,8 +89,8 @@ def ours(change: Callable[[Point], Mapping[str, Any]]) -> Change:
     return lambda turn, one: change(one) if turn.cell.proxy == OURS else {}
 
 
-def multipath(change: Mapping[str, Any], clients: Sequence[str] = ("mptcp1", "mptcp2")) -> Change:
-    return lambda turn, one: change if turn.cell.client in clients else {}
+def multipath(change: Mapping[str, Any]) -> Change:
+    return lambda turn, one: change if CLIENTS[turn.cell.client] else {}
 
 
 def sized(at: int, share: float) -> Change:
@@ -111,8 +111,6 @@ def common(judging: Callable[..., Rehearsal]) -> dict[str, Rehearsal]:
             lambda turn, one: {"failures": 1} if (turn.cell.proxy, turn.number) == (OURS, 2) else {}
         ),
         "fallback to TCP": judging(multipath({"multipath": 0})),
-        "proxy replaced by direct": judging(ours(lambda one: {"passed": 0.0})),
-        "the router is a proxy": judging(lambda turn, one: {"passed": 1.0} if turn.cell.proxy == DIRECT else {}),
     }
 
 
@@ -124,7 +122,6 @@ MIMBOX_GOODPUT = Judge(
     goodput(),
     common(goodput)
     | {
-        "the TCP client speaks Multipath TCP": goodput(multipath({"multipath": 10}, ("tcp",))),
         "second path unused: no join": goodput(multipath({"joined": 0})),
         "second path unused: it carries nothing": goodput(multipath({"second": 0.0})),
         "second path unused through one proxy": goodput(ours(lambda one: {"second": 0.0})),
@@ -144,8 +141,6 @@ MIMBOX_HTTP = Judge(
     http(),
     common(http)
     | {
-        "the TCP client speaks Multipath TCP": http(multipath({"multipath": 10}, ("tcp",))),
-        "connections are kept": http(lambda turn, one: {"renewed": 0.02}),
         "slow proxy": http(ours(lambda one: {"octets": one.octets // 2})),
         "Squid is faster": http(lambda turn, one: {"octets": one.octets * 2} if turn.cell.proxy == "squid" else {}),
         "large files are slower": http(sized(LARGE_FILE, 0.5)),
