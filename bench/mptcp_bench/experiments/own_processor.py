@@ -23,8 +23,6 @@ PROXY = "proxy"
 """The node whose packets are received on the proxy's own processor."""
 _WORD = 32
 """Bits per word of a processor mask in sysfs."""
-_PASSES = 100
-"""Most times that all threads of a program are checked and pinned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +66,23 @@ def pin(pid: int, processors: Collection[int]) -> None:
     """Restrict all threads of process *pid* and of its descendants to *processors*.
 
     A thread inherits the restriction from the thread that starts it. One that is not restricted yet may start another
-    meanwhile, so this is repeated. :func:`strays` detects a program that keeps choosing other processors.
+    one at this moment, so this is repeated. :func:`strays` detects a program that keeps choosing other processors.
     """
-    for _ in range(_PASSES):
+    for _ in range(100):
         if not (found := strays(pid, processors)):
             return
         for thread in found:
-            with suppress(ProcessLookupError):  #  # the thread ended meanwhile
+            with suppress(ProcessLookupError):  # the thread has ended
                 os.sched_setaffinity(thread, processors)
 
 
 def strays(pid: int, processors: Collection[int]) -> list[int]:
     """Return the threads of *pid* and its descendants that may run elsewhere: a program can choose its processors."""
     found = []
-    for thread in _threads(pid):
-        with suppress(ProcessLookupError):
-            if not os.sched_getaffinity(thread) <= set(processors):
-                found.append(thread)
-    return found
-
-
-def _threads(pid: int) -> list[int]:
-    found = []
     for process in (pid, *descendants(pid)):
         with suppress(FileNotFoundError):
-            found += [int(each.name) for each in Path(f"/proc/{process}/task").iterdir()]
+            for thread in (int(each.name) for each in Path(f"/proc/{process}/task").iterdir()):
+                with suppress(ProcessLookupError):
+                    if not os.sched_getaffinity(thread) <= set(processors):
+                        found.append(thread)
     return found
