@@ -89,8 +89,6 @@ SETTLED = 60.0
 """Seconds within which Squid must have closed all connections of clients that have ended."""
 IDLE = 150
 """Most open descriptors of a worker without clients: logs, listeners, pipes, idle connections to the origin."""
-WARNING = "filedescriptors"
-"""Matches Squid's "WARNING! Your cache is running out of filedescriptors"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +111,6 @@ class Measured:
     memory: int
     """Bytes of Squid's processes, and before any connection."""
     before: int
-    warnings: int
-    """Lines about file descriptors that cache.log got since the arm began."""
     answers: float = 0.0
     """Answers per second to a busy client."""
     octets: float = 0.0
@@ -204,9 +200,8 @@ class Site:
         """Return the client's latencies beside an arm, and Squid's resources. Raises TestbedError if that fails."""
         arm = turn.cell
         wait_until(self._is_settled, "the last connections are closed", timeout=SETTLED)
-        warned = self._warnings()
         if arm in BUSY:
-            return self._beside_busy(arm, warned)
+            return self._beside_busy(arm)
         with ExitStack() as stack:
             crowds = [
                 stack.enter_context(crowd(self.testbed[NODE], self.proxy, self.origin, kind, many, addresses))
@@ -217,9 +212,9 @@ class Site:
                 crowds[0].settled()
             timed = timed_requests(self.testbed["client"], self.proxy, self.origin, self.chosen.requests)
             opened, standing = sum(many for _, many, _ in self._parts(arm)), sum(each.standing() for each in crowds)
-            return self._measured(timed, opened, standing, warned)
+            return self._measured(timed, opened, standing)
 
-    def _beside_busy(self, arm: str, warned: int) -> Measured:
+    def _beside_busy(self, arm: str) -> Measured:
         many = min(CONNECTIONS[arm] * len(worker_descriptors(self.proxy)) // self.chosen.smaller, MOST_CONNECTIONS)
         asked = min(self.chosen.requests, ASKED_BESIDE_BUSY)
         with self._limited() if arm == NEW_LIMITED else nullcontext(), self._busy(arm, many) as load:
@@ -231,7 +226,7 @@ class Site:
             time.sleep(UNDER_WAY)
             timed = timed_requests(self.testbed["client"], self.proxy, self.origin, asked)
             seconds, after = time.monotonic() - begin, load.read()
-            found = self._measured(timed, many, after.standing, warned)
+            found = self._measured(timed, many, after.standing)
         answers, octets = after.answers - before.answers, after.octets - before.octets
         return replace(found, answers=answers / seconds, octets=octets / seconds)
 
@@ -249,7 +244,7 @@ class Site:
         undo = ["nft", "delete", "table", "inet", "mptcp_proxy_new_connections"]
         return self.testbed["proxy"].changed(["nft", "-f", str(TABLE)], undo)
 
-    def _measured(self, timed: Timed, opened: int, standing: int, warned: int) -> Measured:
+    def _measured(self, timed: Timed, opened: int, standing: int) -> Measured:
         workers = worker_descriptors(self.proxy)
         return Measured(
             seconds=tuple(timed.seconds),
@@ -261,7 +256,6 @@ class Site:
             descriptors=max(each.open / each.limit for each in workers),
             memory=user_memory(self.proxy.process.pid),
             before=self.before,
-            warnings=self._warnings() - warned,
         )
 
     def _parts(self, arm: str) -> list[tuple[str, int, Sequence[str]]]:
@@ -274,9 +268,6 @@ class Site:
 
     def _is_settled(self) -> bool:
         return all(each.open < IDLE for each in worker_descriptors(self.proxy))
-
-    def _warnings(self) -> int:
-        return (self.proxy.logs / "cache.log").read_text(errors="replace").count(WARNING)
 
 
 Arm = Row[str, Measured]
@@ -338,10 +329,7 @@ DESCRIPTORS_USED: Column[str, Measured] = Column(
     "most descriptors, × limit", "descriptors", by="most", digits=3,
     aim="descriptors of the fullest worker, × its limit", most=DESCRIPTORS,
 )  # fmt: skip
-HIDDEN: tuple[Column[str, Measured], ...] = (
-    Column("", _multipath, aim="requests by Multipath TCP, share", least=1),
-    Column("", "warnings", by="sum", aim="lines about descriptors in cache.log", most=0),
-)
+MULTIPATH: Column[str, Measured] = Column("", _multipath, aim="requests by Multipath TCP, share", least=1)
 BESIDE = (("beside", lambda row: row.cell),)
 TABLES: tuple[Table[str, Measured], ...] = (
     Table(
@@ -351,7 +339,7 @@ TABLES: tuple[Table[str, Measured], ...] = (
             Column("stand", "standing", filled=lambda row: row.cell != ALONE, text=_stand),
             DESCRIPTORS_USED,
             Column("most memory, MB", "memory", by="most", scale=1e-6, digits=0),
-            *HIDDEN,
+            MULTIPATH,
             Column("", "share", by="least", aim=f"{STANDING}, fewest", least=1 - WITHIN, judged=_among(ONE_ADDRESS)),
             Column("", "share", by="most", aim=f"{STANDING}, most", most=1 + WITHIN, judged=_among(ONE_ADDRESS)),
             Column("", "kept", by="least", aim="connections that stand, share", least=1, judged=_among(ALL)),
@@ -370,7 +358,7 @@ TABLES: tuple[Table[str, Measured], ...] = (
             MEDIAN, TAIL, MEDIAN_ALONE, TAIL_ALONE,
             Column("mean × the busy client's", "due", filled=_among(*COMPARED)),
             FAILED,
-            *HIDDEN,
+            MULTIPATH,
             replace(DESCRIPTORS_USED, heading=""),
             Column("", "octets", by="least", scale=1e-3, aim="the busy client gets", unit=" kB/s",
                    least=BUSY_RATE / 1e3),

@@ -178,18 +178,16 @@ class Crowd:
         run = Path(throttler_mounts(node)["/run/mptcp-throttler"])
         return whole_state(node, run, besides=(self.proxy.process.pid,))
 
-    def hold(self, count: int) -> float:
-        """Hold exactly *count* tunnels. Return the seconds that it took. Raises TestbedError if it takes too long."""
-        begin = time.monotonic()
+    def hold(self, count: int) -> None:
+        """Hold exactly *count* tunnels. Raises TestbedError if it takes too long."""
         before = self.client.read()
         self.client.want(count + before.ended)
-        deadline = begin + max(0, count - before.standing) / RATE + PATIENCE
+        deadline = time.monotonic() + max(0, count - before.standing) / RATE + PATIENCE
         # When the client has closed a tunnel, the tunnel has ended only if the proxy has also closed it at the origin.
         while (now := self.client.read()).standing != count or self.origin.read().standing != count:
             if time.monotonic() > deadline:
                 raise TestbedError(f"{now.standing} of {count} tunnels stand: {now}{self.proxy.process.tail()}")
             time.sleep(0.05)
-        return time.monotonic() - begin
 
     def churn(self, rate: int) -> None:
         """From now on replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""

@@ -65,8 +65,6 @@ RESIDENT, CONSOLE_RESIDENT = 150.0, 100.0
 """Most resident memory of the throttler and of the console, in MB."""
 DEAD_MB = 5.0
 """Least memory in MB of a living program."""
-SET_UP = 90.0
-"""Most seconds until all tunnels are established."""
 TRICKLED = 0.95
 """Least bytes received, as a share of what the origin should send. With less, not all tunnels trickled, and the other
 figures prove nothing."""
@@ -100,7 +98,6 @@ NO_REACTIONS = Reactions.of(())
 class Held:
     """Measurements while a number of tunnels is held. Times are seconds, infinite if never."""
 
-    set_up: float = math.inf
     two_subflows: int = 0
     """Number of connections with two subflows, by the proxy's kernel."""
     shown: int = 0
@@ -179,7 +176,7 @@ class Examination:
         # A throttler can pace only subflows that were accepted while it ran, so start it before the crowd.
         throttler = self._start(UNCAPPED)
         pid, ended = throttler.process.pid, crowd.client.read().ended
-        found.set_up = crowd.hold(tunnels)
+        crowd.hold(tunnels)
         found.two_subflows = crowd.joined(tunnels)
         time.sleep(SETTLE)
         found.idle, _ = self._used(pid)
@@ -362,7 +359,6 @@ def _growth(part: str) -> Callable[[Row[HeldCell, Held]], list[float]]:
 TABLE: Table[Any, Held] = Table(
     "Tunnels held",
     [
-        Column("set-up", "set_up", unit=" s", most=SET_UP),
         Column("tunnels with two subflows", "two_subflows", least=_tunnels, digits=0),
         Column("connections with two subflows in status", "shown", least=_tunnels, digits=0),
         Column("tunnels that ended", "ended", most=0, digits=0),

@@ -17,14 +17,13 @@ from . import columns
 from .aims import Aim
 from .claims import Claim
 from .columns import Results
-from .relay_judging import CLIENTS, DIRECT, IDLE, LIMIT, OURS, median_or_nan, positive_or_nan, ratios
+from .relay_judging import CLIENTS, DIRECT, LIMIT, OURS, median_or_nan, positive_or_nan, ratios
 
 CLOSE = 0.8
 """Least share of the baseline's value that counts as "close to" it."""
 TOTAL, EACH = 400.0, 200_000
 """KB per connection, and bytes per socket buffer, with which the paper's client had its full bandwidth."""
 PERCENTS = (1, *range(5, 100, 5), 99)
-KEPT = {"idle-get": "idle connection", "idle-connect": "idle tunnel"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ def at_size(found: Values, size: int) -> dict[int, float]:
 
 def sound(found: Found) -> Iterator[Aim]:
     """Yield the aims that check whether the points were measured as intended."""
-    points = [(run.turn.cell, run.measured) for run in found.runs if run.part not in KEPT]
+    points = [(run.turn.cell, run.measured) for run in found.runs]
     yield Aim("answers that were wrong or broken off", sum(p.failures for _, p in points), most=0)
     yield Aim(
         "connections by Multipath TCP where it was meant, share, least",
@@ -222,15 +221,11 @@ def memory_claims(found: Found) -> list[Claim]:
 
 
 def memory_aims(found: Found) -> Iterator[Aim]:
-    """Yield the aims that the smallest buffers were filled, and for the memory of idle connections."""
+    """Yield the aim that the smallest buffers were filled."""
     ours = values(found, (OURS, "mptcp2", "connect"), "kernel")
     smallest = min((at for _, at in ours), default=0)
     filled = [kernel / (2 * smallest) for kernel in at_size(ours, smallest).values()]
     yield Aim("most that sockets held, × what the smallest buffer allows", median_or_nan(filled), least=0.3)
-    for client in ("tcp", "mptcp2"):
-        for task, name in KEPT.items():
-            held = list(values(found, (OURS, client, task), "memory").values())
-            yield Aim(f"{name}, {client}, kB", median_or_nan(held), most=IDLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ def measured(arm: str, number: int) -> Measured:
         descriptors=0.001 + STANDING.get(arm, 0) / WORKERS / 20_000,
         memory=BEFORE + 30_000 * STANDING.get(arm, 0),
         before=BEFORE,
-        warnings=0,
         answers=ANSWERS if arm in COMPARED else 0.0,
         octets=1e6 if arm in BUSY else 0.0,
     )
@@ -78,7 +77,6 @@ CROWDS = Judge(
         "fallback to TCP": crowds(beside={"multipath": 0}, but=""),
         "one connection falls back": crowds(beside={"multipath": REQUESTS - 1}, but="", in_round=1),
         "descriptors are nearly exhausted": crowds(beside={"descriptors": 0.95}, but=""),
-        "they were for a moment": crowds(beside={"warnings": 1}, but="", in_round=1),
         "limits are off: one address has all that it opens": crowds(beside={"standing": 2500}),
         "what is allowed is closed": crowds(beside={"standing": 400}),
         "Squid has no worker": crowds(beside={"workers": 0}),

@@ -32,7 +32,7 @@ def sound(turn: Turn[Any]) -> Any:
         return Followed(cell.rate / 2, 0.5, -1, -1, lost=1, events_lost=1, dropped=1, core=110.0)
     tunnels = cell.tunnels
     return Held(
-        set_up=tunnels / 300, two_subflows=tunnels, shown=tunnels, ended=0, idle=0.02, busy=0.2, trickled=1.0,
+        two_subflows=tunnels, shown=tunnels, ended=0, idle=0.02, busy=0.2, trickled=1.0,
         reload=tunnels / 7500, released=0.9, lag=0.03, command=0.3, alone=REACTIONS,
         beside=replace(REACTIONS, p99=6.0), asked=replace(REACTIONS, joined=100, capped=100), resident=140.0, stop=0.8,
         lag_alone=0.02, lag_beside=0.025, scrape=1.0, console=70.0,
@@ -104,7 +104,6 @@ LOAD = Judge(
             "the loop's gauge stands": {"lag": 0.0, "lag_alone": 0.0, "lag_beside": 0.0},
             "too busy": {"busy": 0.26, "idle": 0.06},
             "no second subflow": {"two_subflows": 0},
-            "the crowd is slow": {"set_up": 91.0},
             "the tunnels do not trickle": {"trickled": 0.5},
             "a tunnel ends": {"ended": 1},
             "too much memory": {"resident": 151.0, "console": 101.0},

@@ -15,7 +15,6 @@ from mptcp_bench.experiments.columns import Results, Turn
 from mptcp_bench.experiments.mimbox import DELAY, GOODPUT, HTTP, MEMORY
 from mptcp_bench.experiments.mimbox_judging import (
     EACH,
-    KEPT,
     PERCENTS,
     Cell,
     Delays,
@@ -52,8 +51,6 @@ class Rehearsal:
 def point(cell: Cell, task: str, octets: float) -> Point:
     """Return a sound point at which *octets* would arrive without a proxy."""
     subflows = CLIENTS[cell.client]
-    if task in KEPT:
-        return Point(user=30e3, kernel=20e3)
     return Point(
         2.0, octets=round(octets * SPEED[cell.proxy]), opened=10, multipath=10 if subflows else 0,
         joined=10 if subflows == 2 else 0, packet=cell.at + 10.0, second=0.4 if subflows == 2 else 0.0,
@@ -156,8 +153,8 @@ def carried(cell: Cell) -> float:
 memory = rehearsal(MEMORY, {"buffer": f"25000,{EACH},1000000", "runs": str(FEWEST)}, memory_claims, carried)
 
 
-def of_task(task: str, client: str, **change: Any) -> Change:
-    return lambda turn, one: change if (turn.cell.tasks[0], turn.cell.client) == (task, client) else {}
+def busy(**change: float) -> Change:
+    return lambda turn, one: change if turn.cell.tasks == ("busy",) else {}
 
 
 MIMBOX_MEMORY = Judge(
@@ -169,14 +166,8 @@ MIMBOX_MEMORY = Judge(
         "buffers are not limited": memory(sized(25_000, 1.9)),
         "200 KB are too little": memory(sized(EACH, 0.9)),
         "the proxy is slower at every size": memory(ours(lambda one: {"octets": round(one.octets * 0.9)})),
-        "busy connections are large": memory(of_task("busy", "mptcp2", user=310e3)),
-        "their memory is not seen": memory(of_task("busy", "mptcp2", user=0.0, kernel=0.0)),
-        **{
-            f"{what}: {task}, {client}": memory(of_task(task, client, user=user, kernel=kernel))
-            for what, user, kernel in (("large", 90e3, 20e3), ("not seen", 0.0, 0.0))
-            for task in KEPT
-            for client in ("tcp", "mptcp2")
-        },
+        "busy connections are large": memory(busy(user=310e3)),
+        "their memory is not seen": memory(busy(user=0.0, kernel=0.0)),
     },
 )
 
