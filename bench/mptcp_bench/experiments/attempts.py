@@ -61,12 +61,12 @@ class Attempts:
         self._void.append(f"{what}: {error}")
 
     @contextmanager
-    def keeping(self, what: str, *measured: Sized) -> Iterator[None]:
+    def keeping(self, what: str, measured: Sized) -> Iterator[None]:
         """Record a TestbedError of the testbed *what*. If nothing was *measured* yet, raise the error again."""
         try:
             yield
         except TestbedError as error:
-            if not any(map(len, measured)):
+            if not measured:
                 raise
             self._give_up(what, error)
 

@@ -4,8 +4,7 @@
 Squid runs with the shipped conf/squid.conf and one worker per processor. A client requests a small file again and
 again, each time on a new Multipath TCP connection. An arm is what runs beside this client. In the first arm it is
 alone. In the next arm a second node with many addresses, none of which exceeds its share, holds idle connections: 2,000
-that never finish their request, 5,000 kept alive after one answer, and 500 tunnels without data. In another arm a
-single address opens more than its share.
+that never finish their request, 5,000 kept alive after one answer, and 500 tunnels without data.
 
 In the last arms the second node is one busy client with Multipath TCP (``relay_load``). It requests small files on
 nearly as many connections as the proxy accepts from it; or downloads a large file; or opens a new connection for each
@@ -33,21 +32,19 @@ from mptcp_lab.testbed.topologies import with_second_client
 
 from ..statistics import fmean, percentile
 from .aims import Aim
-from .columns import Column, Results, Row, Table, Turn, by_round
+from .columns import RUNS, Column, Results, Row, Table, Turn, by_round
 from .parameters import parameter, whole, words, yes_or_no
 from .relay_load import Load, asking
 from .relay_memory import user_memory
 from .scenario import Scenario
 from .tables import mean
 
-ALONE, ALL, ONE_ADDRESS = "alone", "all", "one-address"
+ALONE, ALL = "alone", "all"
 REQUESTS, DOWNLOADS, NEW, NEW_LIMITED = "requests", "downloads", "new", "new-limited"
 BUSY = (REQUESTS, DOWNLOADS, NEW, NEW_LIMITED)
-ARMS = (ALONE, ALL, ONE_ADDRESS, *BUSY)
+ARMS = (ALONE, ALL, *BUSY)
 COMPARED = (REQUESTS, NEW)
 """Arms whose busy client requests the same file as the other client, one request after another on each connection."""
-SHARE = 1000
-"""Connections of one address per Squid worker: client_ip_max_connections in conf/squid.conf."""
 LONGER = 2.0
 """Most that a client's latency may be, as a multiple of its latency alone."""
 DUE = 2.0
@@ -61,17 +58,12 @@ MEMORY, EACH = 500e6, 60e3
 """Most bytes of memory for all Squid processes, and most growth per connection."""
 GROWTH = 1.25
 """Most memory in the last round, as a multiple of the first round's."""
-WITHIN = 0.01
-"""Share by which the connections of one address may differ from its allowed number, in either direction."""
 ASKED_BESIDE_BUSY = 40
 """Most requests beside a busy client: each takes up to a second, and conf/nftables refuses more than 500
 connections."""
-COUNTS = {"keep-alives": 5000, "tunnels": 500, "slow-headers": 2000}
-"""Idle connections in the order in which they are opened. slow-headers come last, because Squid closes them after a
-minute (request_timeout)."""
-ADDRESSES = {"slow-headers": 3, "keep-alives": 10, "tunnels": 1}
-EXCESS = 1.25
-"""The single address opens this multiple of its share of connections."""
+IDLE_CONNECTIONS = {"keep-alives": (5000, 10), "tunnels": (500, 1), "slow-headers": (2000, 3)}
+"""Number of idle connections and of their addresses, by kind, in the order in which they are opened. slow-headers come
+last, because Squid closes them after a minute (request_timeout)."""
 NODE = "others"
 FIRST_ADDRESS = 10
 """Last byte of the second node's first address."""
@@ -105,7 +97,6 @@ class Measured:
     """Connections that the second node tried to open."""
     standing: int
     """Number of these connections that are open after the client's requests."""
-    workers: int
     descriptors: float
     """Open descriptors of the fullest worker, as a share of its limit."""
     memory: int
@@ -125,11 +116,6 @@ class Measured:
     def tail(self) -> float:
         """The 95th percentile of the client's latency; NaN if no request was answered."""
         return percentile(self.seconds, 95, default=nan)
-
-    @property
-    def share(self) -> float:
-        """Open connections, as a multiple of the number that one address may have."""
-        return _share(self.standing, SHARE * self.workers)
 
     @property
     def kept(self) -> float:
@@ -156,9 +142,7 @@ class Settings:
     requests: int = parameter(
         f"of the client in an arm; beside a busy one at most {ASKED_BESIDE_BUSY}", "1000", whole(), quick="200"
     )
-    smaller: int = parameter(
-        "divides the numbers of connections, except that of the single address", "1", whole(), quick="10"
-    )
+    smaller: int = parameter("divides the numbers of connections", "1", whole(), quick="10")
     turns: bool = parameter("no: clients do not take turns (mptcp-proxy run --turns kernel)", "yes", yes_or_no)
 
 
@@ -186,9 +170,9 @@ class Site:
         origin = services.start_origin(testbed["origin"], {"file": 1000, "large": LARGE})
         host = testbed["proxy"]
         proxy = services.start_proxy(host, arguments=() if chosen.turns else ("--turns", "kernel"))
-        numbers = range(FIRST_ADDRESS, FIRST_ADDRESS + sum(ADDRESSES.values()))
+        numbers = range(FIRST_ADDRESS, FIRST_ADDRESS + sum(many for _, many in IDLE_CONNECTIONS.values()))
         left = iter(add_addresses(testbed[NODE], "eth0", numbers))
-        addresses = {kind: [next(left) for _ in range(many)] for kind, many in ADDRESSES.items()}
+        addresses = {kind: [next(left) for _ in range(many)] for kind, (_, many) in IDLE_CONNECTIONS.items()}
         # Send some requests that are not measured: the first ones pay for name lookups, memory and routes.
         timed_requests(testbed["client"], proxy, origin, chosen.requests)
         return cls(testbed, chosen, proxy, origin, addresses, user_memory(proxy.process.pid))
@@ -202,17 +186,16 @@ class Site:
         wait_until(self._is_settled, "the last connections are closed", timeout=SETTLED)
         if arm in BUSY:
             return self._beside_busy(arm)
+        counts = {kind: many // self.chosen.smaller for kind, (many, _) in IDLE_CONNECTIONS.items() if arm == ALL}
         with ExitStack() as stack:
             crowds = [
-                stack.enter_context(crowd(self.testbed[NODE], self.proxy, self.origin, kind, many, addresses))
-                for kind, many, addresses in self._parts(arm)
+                stack.enter_context(
+                    crowd(self.testbed[NODE], self.proxy, self.origin, kind, many, self.addresses[kind])
+                )
+                for kind, many in counts.items()
             ]
-            if arm == ONE_ADDRESS:
-                # Squid accepts the connections beyond the share and then closes them. Wait until it has.
-                crowds[0].settled()
             timed = timed_requests(self.testbed["client"], self.proxy, self.origin, self.chosen.requests)
-            opened, standing = sum(many for _, many, _ in self._parts(arm)), sum(each.standing() for each in crowds)
-            return self._measured(timed, opened, standing)
+            return self._measured(timed, sum(counts.values()), sum(each.standing() for each in crowds))
 
     def _beside_busy(self, arm: str) -> Measured:
         many = min(CONNECTIONS[arm] * len(worker_descriptors(self.proxy)) // self.chosen.smaller, MOST_CONNECTIONS)
@@ -252,19 +235,10 @@ class Site:
             multipath=timed.multipath,
             opened=opened,
             standing=standing,
-            workers=len(workers),
             descriptors=max(each.open / each.limit for each in workers),
             memory=user_memory(self.proxy.process.pid),
             before=self.before,
         )
-
-    def _parts(self, arm: str) -> list[tuple[str, int, Sequence[str]]]:
-        """Return kind, number and addresses of the connections that *arm* opens beside the client, in opening order."""
-        if arm == ONE_ADDRESS:
-            many = round(EXCESS * SHARE * len(worker_descriptors(self.proxy)))
-            return [("slow-headers", many, self.addresses["slow-headers"][:1])]
-        counts = COUNTS if arm == ALL else {}
-        return [(kind, count // self.chosen.smaller, self.addresses[kind]) for kind, count in counts.items()]
 
     def _is_settled(self) -> bool:
         return all(each.open < IDLE for each in worker_descriptors(self.proxy))
@@ -316,8 +290,6 @@ def _among(*arms: str) -> Callable[[Arm], bool]:
     return lambda row: row.cell in arms
 
 
-STANDING = "connections that stand, × its share"
-ROUNDS: Column[str, Measured] = Column("rounds", lambda row: [len(row.measured)], digits=0)
 (MEDIAN, MEDIAN_ALONE), (TAIL, TAIL_ALONE) = (
     _latency("median", "middle", "median"),
     _latency("95 %", "tail", "95th percentile"),
@@ -335,22 +307,20 @@ TABLES: tuple[Table[str, Measured], ...] = (
     Table(
         "A client beside connections that ask for nothing",
         (
-            ROUNDS, MEDIAN, TAIL, MEDIAN_ALONE, TAIL_ALONE, FAILED,
+            RUNS, MEDIAN, TAIL, MEDIAN_ALONE, TAIL_ALONE, FAILED,
             Column("stand", "standing", filled=lambda row: row.cell != ALONE, text=_stand),
             DESCRIPTORS_USED,
             Column("most memory, MB", "memory", by="most", scale=1e-6, digits=0),
             MULTIPATH,
-            Column("", "share", by="least", aim=f"{STANDING}, fewest", least=1 - WITHIN, judged=_among(ONE_ADDRESS)),
-            Column("", "share", by="most", aim=f"{STANDING}, most", most=1 + WITHIN, judged=_among(ONE_ADDRESS)),
             Column("", "kept", by="least", aim="connections that stand, share", least=1, judged=_among(ALL)),
         ),
         BESIDE,
-        of=_among(ALONE, ALL, ONE_ADDRESS),
+        of=_among(ALONE, ALL),
     ),
     Table(
         "A client beside one that is busy",
         (
-            ROUNDS,
+            RUNS,
             Column("connections", "standing", by="most", digits=0),
             # A download is longer than the measurement, so its answers per second mean nothing.
             Column("answers/s", "answers", digits=0, filled=lambda row: row.cell != DOWNLOADS),

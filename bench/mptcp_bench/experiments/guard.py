@@ -13,11 +13,10 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from mptcp_lab.testbed import Testbed, paths
@@ -331,13 +330,10 @@ UNHARMED: tuple[Column[Cell, Any], ...] = (
 
 
 def pictures(results: Results[Cell, Any]) -> list[Picture]:
-    """Return the picture of the runs with the guard; empty if there is none."""
+    """Return the picture of a run with the guard for each kind of fault, all with the same direction and RTT."""
     guarded = {cell: there[0] for cell in results.cells if (there := results.of(cell, ON))}
-    return [Picture("guard", lambda target: draw(target, guarded))] if guarded else []
-
-
-def draw(target: Path, guarded: Mapping[Cell, Outcome]) -> None:
-    """Draw one run with the guard for each kind of fault, all with the same direction and RTT."""
+    if not guarded:
+        return []
     first = next(iter(guarded))
     panels = [
         Panel(f"Wi-Fi: {cell.fault}", one.samples, one.fault_at, (0, FAULT))
@@ -345,7 +341,12 @@ def draw(target: Path, guarded: Mapping[Cell, Outcome]) -> None:
         if (cell.direction, cell.rtt) == (first.direction, first.rtt)
     ]
     explained = f"Ethernet capped at {CAP} Mbit/s, RTT {first.rtt} ms; between the dashed lines Wi-Fi has a fault"
-    draw_panels(target, "The guard", explained, panels, x="seconds since the fault", span=(-2, FAULT + AFTER))
+    span = (-2, FAULT + AFTER)
+    return [
+        Picture("guard", lambda target: draw_panels(
+            target, "The guard", explained, panels, x="seconds since the fault", span=span
+        ))
+    ]  # fmt: skip
 
 
 SCENARIO = Scenario(

@@ -59,5 +59,4 @@ SCENARIO: Scenario[Settings, Cell, Testbed, Any] = Scenario(
     bed=lambda chosen, cells, seed: Testbed(cells[0].topology),
     measure=lambda testbed, turn: turn.cell.measure(testbed),
     tables=[load_joins.TABLE, load_rate.TABLE, load_held.TABLE],
-    verdicts=load_held.growth,
 )

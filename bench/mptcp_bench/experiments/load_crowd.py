@@ -139,14 +139,13 @@ class Crowd:
     def built(cls, testbed: Testbed, most: int, node: str = NODE, rate: int = RATE, trickle: int = TRICKLE) -> Self:
         """Start proxy and crowd for *most* tunnels: *rate* opened per second, *trickle* bytes/s in each.
 
-        Raises TestbedError if this host allows too few open files.
+        Raises TestbedError if this host allows too few open files: each worker holds both ends of its tunnels.
         """
         proxy, origin = testbed["proxy"], testbed["origin"]
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         allowed = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-        needed = max(most, 2 * most // WORKERS) + DESCRIPTORS_BESIDE
-        if allowed < needed:
-            raise TestbedError(f"{most} tunnels need {needed} descriptors a process, ulimit -Hn allows {hard}")
+        if allowed < (needed := 2 * most // WORKERS + DESCRIPTORS_BESIDE):
+            raise TestbedError(f"{most} tunnels need {needed} descriptors a process, ulimit -Hn allows {allowed}")
         program = built("crowd", proxy)
         started = start_proxy(proxy, proxy.write(f"{proxy.name}-squid.conf", _SQUID.format(descriptors=allowed)))
         sending = _Member(origin, program, "origin", [str(ORIGIN_PORT), str(trickle)], testbed.scope)

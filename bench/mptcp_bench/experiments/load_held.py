@@ -31,8 +31,7 @@ from mptcp_lab.testbed.system_state import differences
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median
-from .aims import Aim
-from .columns import Column, Results, Row, Table
+from .columns import Column, Row, Table
 from .load_crowd import (
     CAPPED,
     FULL,
@@ -49,8 +48,6 @@ from .load_joins import AIM_P99_MS, Reactions, reactions
 
 RELOAD = 5.0
 """Most seconds from SIGHUP until the last set entry is added, and until the last one is removed."""
-GROWTH = 12.0
-"""Most growth of the reload time when there are ten times as many tunnels."""
 PAUSE = 0.05
 """Longest lag of the event loop in seconds."""
 STATUS_SECONDS = 0.5
@@ -206,7 +203,12 @@ class Examination:
             status = throttler.status()
             found.shown, found.lag = len(shown(status)), status["counters"]["loop"]["longest"]
         found.resident = memory_mb(pid)
-        self._beside_a_console(throttler)
+        found.lag_alone, scrapes = self._longest_lag(throttler), list[float]()
+        with console_with_browsers(self._node, throttler) as console:
+            time.sleep(SETTLE)
+            found.lag_beside = self._longest_lag(throttler, lambda: scrapes.append(scrape(self._node, tunnels)))
+            found.console = memory_mb(console.pid)
+        found.scrape = max(scrapes)
         self._stop("idle", throttler)
         crowd.hold(0)
         throttler = self._start(UNCAPPED)
@@ -217,18 +219,6 @@ class Examination:
         self._stop("in mid-reload", throttler)
         found.ended = crowd.client.read().ended - ended
         return found
-
-    def _beside_a_console(self, throttler: Throttler) -> None:
-        """Watch the loop without a console, then with one whose page is open in browsers and that is scraped."""
-        found, scrapes = self._found, list[float]()
-        found.lag_alone = self._longest_lag(throttler)
-        with console_with_browsers(self._node, throttler) as console:
-            time.sleep(SETTLE)
-            found.lag_beside = self._longest_lag(
-                throttler, lambda: scrapes.append(scrape(self._node, self._cell.tunnels))
-            )
-            found.console = memory_mb(console.pid)
-        found.scrape = max(scrapes)
 
     def _start(self, policy: str) -> Throttler:
         self._policy.write_text(policy)
@@ -241,12 +231,12 @@ class Examination:
     def _entries_reach(self, wanted: int) -> float:
         """Return the seconds until the kernel's set has *wanted* entries or more; for 0, none; infinite if never."""
         begin, name = time.monotonic(), f"mptcp-throttler-4-{PROXY_PORT}"
-        while (passed := time.monotonic() - begin) < RELOADED:
+        while time.monotonic() < begin + RELOADED:
             listed = self._node.run(["ipset", "list", "-t", name], check=False).stdout
             found = re.search(r"^Number of entries: (\d+)$", listed, re.MULTILINE)
             count = int(found[1]) if found else 0
             if count >= wanted and (wanted or not count):
-                return passed
+                return time.monotonic() - begin
             time.sleep(0.02)
         return math.inf
 
@@ -398,17 +388,3 @@ TABLE: Table[Any, Held] = Table(
     of=lambda row: isinstance(row.cell, HeldCell),
     beside=True,
 )  # fmt: skip
-
-
-def growth(results: Results[Any, Any]) -> Iterator[Aim]:
-    """Yield the aims for the growth of the reload time, for each number that is ten times another."""
-    reloads = {
-        cell.tunnels: median([each.reload for each in held])
-        for cell in results.cells
-        if isinstance(cell, HeldCell) and (held := results.of(cell))
-    }
-    for number, reload in reloads.items():
-        if number * 10 in reloads:
-            more = reloads[number * 10]
-            value = more / reload if reload > 0 and math.isfinite(more) else math.inf
-            yield Aim(f"{number * 10:,} held: reload, growth from a tenth", value, "-fold", most=GROWTH)

@@ -136,10 +136,6 @@ class Measurement:
     """Seconds from the kill until the sysctls were as before the start; infinite if never."""
     same_caps: float
     """Seconds from the restart until the same caps were on the same subflows; infinite if never."""
-    capped_at_kill: int
-    """Number of subflows with a class."""
-    capped_at_stop: int
-    capped_at_cleanup: int
     exit_code: float
     """NaN if it did not end."""
 
@@ -163,7 +159,7 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
     before = whole_state(node, state)
     with Recorder(testbed["client"], DEVICES) as recorder:
         throttler = start_throttler(node, config)
-        client = download(testbed, origin, proxy, recorder)
+        client = download(testbed, origin, proxy, recorder, throttler)
         capped = caps(throttler)
         under = whole_state(node, state)
         unchanged = [name for name in CHANGED if before[name] == under[name]]
@@ -188,7 +184,7 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
         ready = recorder.now
         pause(client, recorder, ready + AFTER)
         shares = shares_of(recorder.samples, killed, restarted, ready, recorder.now, ethernet_cap())
-        capped_at_stop, exit_code = len(caps(throttler)), throttler.process.stop(grace=15)
+        exit_code = throttler.process.stop(grace=15)
         # Leave out processes and files, because the keeper runs until the last connection ends.
         now = without(whole_state(node, state), PROCESSES, FILES)
         changed[AT_STOP] = differences(without(before, PROCESSES, FILES), now)
@@ -196,18 +192,14 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
         client.stop()
         changed[AFTER_STOP] = settled(before, node, state)
         throttler = start_throttler(node, config)
-        client = download(testbed, origin, proxy, recorder)
-        capped_at_cleanup = len(caps(throttler))
+        client = download(testbed, origin, proxy, recorder, throttler)
         throttler.process.kill()
         cleanup = [program("mptcp-throttler"), "cleanup", "--config", str(config)]
         node.run(with_mounts(cleanup, throttler_mounts(node)))
         changed[AT_CLEANUP] = differences(before, whole_state(node, state))
         still_running(client)
         client.stop()
-    return Measurement(
-        shares, changed, sysctls_back, same_caps, len(capped), capped_at_stop,
-        capped_at_cleanup, math.nan if exit_code is None else exit_code,
-    )  # fmt: skip
+    return Measurement(shares, changed, sysctls_back, same_caps, math.nan if exit_code is None else exit_code)
 
 
 def are_back(before: str, now: str) -> bool:
@@ -221,14 +213,16 @@ def policy() -> str:
     return json.dumps({**shipped, "rules": [*shipped["rules"], *RULES]})
 
 
-def download(testbed: Testbed, origin: Origin, proxy: Proxy, recorder: Recorder) -> Process:
-    """Start a download and return it when it is steady. Raises TestbedError if it does not use both paths."""
+def download(testbed: Testbed, origin: Origin, proxy: Proxy, recorder: Recorder, throttler: Throttler) -> Process:
+    """Start a download and return it when it is steady. Raises TestbedError without both paths, or without a cap."""
     added, begin = Added(testbed["client"], testbed["proxy"]), recorder.now
     argv = wget(origin.url("file"), proxy=proxy, multipath=True)
     client = testbed["client"].popen(["sh", "-c", '"$@" >/dev/null', "sh", *argv], name="wget")
     pause(client, recorder, begin + SETTLE)
     if (complaint := Protocol.of(*added.read()).complaint(multipath=True)) is not None:
         raise TestbedError(complaint)
+    if not caps(throttler):
+        raise TestbedError("no subflow of the download is capped")
     return client
 
 
@@ -307,13 +301,10 @@ SCENARIO = Scenario(
         Table(
             "Recovery",
             [
-                Column("capped subflows before the kill", "capped_at_kill", least=1, digits=0),
                 *map(_changed, COMPARED),
                 Column("kill -9 to the sysctls as before the start", "sysctls_back", unit=" s", most=KEEPER),
                 Column("restart to the same caps on the same subflows", "same_caps", unit=" s", most=RESTART),
                 *(_share(name, *bounds) for name, bounds in SHARES.items()),
-                Column("capped subflows at SIGTERM", "capped_at_stop", least=1, digits=0),
-                Column("capped subflows at the kill -9 before cleanup", "capped_at_cleanup", least=1, digits=0),
                 Column("exit code after SIGTERM", "exit_code", least=0, most=0, digits=0),
             ],
             beside=True,

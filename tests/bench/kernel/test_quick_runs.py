@@ -15,7 +15,18 @@ TRIES = 3
 """On a loaded machine one path may have room for all data during a measurement."""
 OF_THE_MACHINE = ("goodput", "requests/s", "SYN", "data", "user and kernel memory")
 """How aims begin that are the paper's claims: whether they hold depends on the machine."""
-OF_ITS_SPEED = ("reaction", "lag", "silent", "cores", "status --json", "scrape", "opened per second", "one core", "p99")
+OF_ITS_SPEED = (
+    "reaction",
+    "lag",
+    "silent",
+    "cores",
+    "status --json",
+    "scrape",
+    "opened per second",
+    "joins for each",
+    "one core",
+    "p99",
+)
 """Words of the aims of ``load`` that depend on the machine."""
 
 

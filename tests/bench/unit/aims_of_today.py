@@ -48,8 +48,6 @@ _OF_IDLE = {f"idle {what}, kB, {client}" for what in ("connection", "tunnel") fo
 LEFT_OUT: dict[str, set[str]] = {
     "crowds-kernel": {
         "connections that stand, share",
-        "connections that stand, × its share, fewest",
-        "connections that stand, × its share, most",
         "their memory for each connection of the most that stood",
     },
     "home": {"attempts repeated for another reason than the emulated paths"},

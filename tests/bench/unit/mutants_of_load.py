@@ -113,12 +113,5 @@ LOAD = Judge(
             "the console delays the loop": {"lag_beside": 0.031},
             "scrapes are slow": {"scrape": 2.1},
         }),
-        "held: reloads take longer than in proportion": lambda: SCENARIO.aims(
-            rehearsed(
-                SCENARIO, OPTIONS,
-                lambda turn: replace(sound(turn), reload=(turn.cell.tunnels / 10_000) ** 1.2)
-                if isinstance(turn.cell, HeldCell) else sound(turn),
-            )
-        ),
     },
 )  # fmt: skip

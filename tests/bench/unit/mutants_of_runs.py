@@ -81,7 +81,7 @@ def killed(
         sound = recovery.Measurement(
             recovery.shares_of(seen, KILLED, RESTARTED, READY, END, CAP),
             {**dict.fromkeys(recovery.COMPARED, ()), **(changed or {})}, sysctls_back=0.4, same_caps=0.7,
-            capped_at_kill=1, capped_at_stop=1, capped_at_cleanup=1, exit_code=0,
+            exit_code=0,
         )  # fmt: skip
         return replace(sound, **change)
 
@@ -95,7 +95,7 @@ def between(start: float, end: float, then: float, otherwise: float) -> Load:
 RECOVERY = Judge(
     killed(),
     {
-        "dead throttler": killed(ethernet=constant(100), capped_at_kill=0),
+        "dead throttler": killed(ethernet=constant(100)),
         "the wrong path is capped": killed(ethernet=constant(100), wifi=constant(5)),
         "second path unused": killed(wifi=constant(0)),
         "fallback to TCP": killed(ethernet=constant(100), wifi=constant(0)),
@@ -108,7 +108,6 @@ RECOVERY = Judge(
         "slower afterwards": killed(wifi=between(READY, END + 1, 26, 30)),
         **{f"there are {when}": killed(changed={when: ("tc class",)}) for when in recovery.COMPARED},
         "nobody puts the sysctls back": killed(sysctls_back=math.inf),
-        "nothing was capped": killed(capped_at_kill=0, capped_at_stop=0, capped_at_cleanup=0),
         "it ends with an error": killed(exit_code=1),
         "it ends by a signal": killed(exit_code=-9),
         "it does not end": killed(exit_code=math.nan),

@@ -8,7 +8,6 @@ import math
 import pytest
 
 from mptcp_bench.experiments.aims import Aim, aims_table, no_less
-from mptcp_bench.statistics import no_less_than
 
 
 @pytest.mark.parametrize(
@@ -26,23 +25,6 @@ def test_an_aim_that_is_missed_does_not_read_as_met(aim: Aim, text: str) -> None
     [cell] = list(aims_table("Aims", [aim]).columns[1].cells)
     assert f": {cell}, wanted" in text
     assert aim.measured == cell
-
-
-@pytest.mark.parametrize(
-    ("sample", "reference", "value"),
-    [
-        ([9.9, 10.0, 10.1], [10.0, 10.0, 10.0], pytest.approx(0.983, abs=0.001)),
-        ([0.9, 1.1, 1.0], 1.0, pytest.approx(0.831, abs=0.001)),
-        ([6.0, 14.0], [10.0, 10.0], pytest.approx(1 - 25.26 / 10, abs=0.01)),
-    ],
-)
-def test_no_less_shows_the_least_ratio_that_the_values_leave(
-    sample: list[float], reference: list[float] | float, value: object
-) -> None:
-    aim = no_less("rate", sample, reference, 0.05)
-    assert (aim.what, aim.least) == ("rate, lower bound", 0.95)
-    assert aim.value == value
-    assert aim.met is (no_less_than(sample, reference, 0.05).holds is True)
 
 
 @pytest.mark.parametrize(

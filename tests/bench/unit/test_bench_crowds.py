@@ -11,7 +11,7 @@ from mutants import rehearsed
 from mutants_of_crowds import measured, seconds
 
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.crowds import ALL, ASKED_BESIDE_BUSY, REQUESTS, SCENARIO, TABLE, Measured
+from mptcp_bench.experiments.crowds import ALL, ASKED_BESIDE_BUSY, SCENARIO, TABLE, Measured
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,6 @@ def test_client_waits_unless_the_bound_of_its_ratio_to_the_same_round_alone_is_b
     [aim] = (aim for aim in SCENARIO.aims(results) if "median" in aim.what)
     assert aim.value == pytest.approx(bound, abs=0.001)
     assert aim.met == met
-
-
-def test_latency_beside_a_busy_client_is_compared_with_that_of_its_own_requests() -> None:
-    """A hundred connections with 1,000 answers a second together wait 0.1 s for each answer."""
-    busy = replace(measured(REQUESTS, 0), seconds=(0.1, 0.2), standing=100, answers=1000.0)
-    assert busy.due == pytest.approx(1.5)
 
 
 def test_conf_nftables_allows_the_requests_beside_a_busy_client() -> None:

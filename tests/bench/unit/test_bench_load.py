@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for what the experiments load and soak read of packets, of ss(8), tc(8) and status, and for their policies."""
+"""Tests for what the experiments load and soak read of packets, of tc(8) and of status, and for their policies."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
 from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, delays
 from mptcp_bench.experiments.load import SCENARIO, cells
-from mptcp_bench.experiments.load_crowd import CAPPED, FULL, UNCAPPED, shown, two_subflows
+from mptcp_bench.experiments.load_crowd import CAPPED, FULL, UNCAPPED
 from mptcp_bench.experiments.load_held import HeldCell
 from mptcp_bench.experiments.soak import ceilings, misplaced
 from mptcp_throttler.mptcp.model import Segment
@@ -56,12 +55,6 @@ def test_load_measures_only_the_parts_that_are_chosen() -> None:
     assert cells(SCENARIO.chosen({"part": "held", "n": "7"})) == [HeldCell(7, 30, 200, 6)]
 
 
-def test_connections_with_two_subflows_are_found_by_the_proxys_token() -> None:
-    line = "0 0 10.77.8.2:3128 10.77.3.2:40000\n\t bbr tcp-ulp-mptcp flags:Mmec token:0000(id:0)/{}(id:{}) seq:1\n"
-    listed = "".join(line.format(token, number) for token, number in (("abcd", 0), ("abcd", 2), ("ef", 0)))
-    assert two_subflows(listed) == {"abcd"}
-
-
 ENDS = ["10.77.3.2:40000", "10.77.4.2:40001"]
 CAP, DEFAULT = "4d50:10", "4d50:ffff"
 
@@ -87,11 +80,3 @@ def test_the_class_of_the_cap_is_found_by_a_ceiling_that_may_be_lowered_for_a_wh
     others = line.format("ffff", "100Gbit") + line.format("12", "5Mbit")
     assert ceilings(others + line.format("11", "998877Kbit")) == {"4d50:11": 998.877e6}
     assert ceilings(others) == {}
-
-
-def test_status_is_read_by_tokens_as_ss_writes_them() -> None:
-    def connection(token: str, *ends: str) -> dict[str, Any]:
-        return {"token": token, "subflows": [{"remote": end} for end in ends]}
-
-    others = [connection("11111111", ENDS[0]), connection("22222222", "10.77.1.2:5", "10.77.2.2:5")]
-    assert shown({"connections": [*others, connection("00000001", *ENDS)]}) == {"0001": ENDS}
