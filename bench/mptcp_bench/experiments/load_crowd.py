@@ -8,9 +8,7 @@ because each tunnel takes two descriptors, and a process that may not raise the 
 
 from __future__ import annotations
 
-import math
 import mmap
-import os
 import re
 import resource
 import struct
@@ -22,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError
 from mptcp_lab.testbed.model import Topology
 from mptcp_lab.testbed.services import (
@@ -215,18 +212,6 @@ def shown(status: Mapping[str, Any]) -> dict[str, list[str]]:
         if len(remotes) >= 2 and remotes[0].startswith(ADDRESSES):
             found[f"{int(connection['token'], 16):04x}"] = remotes
     return found
-
-
-def memory_mb(pid: int) -> float:
-    """Return the resident memory in MB (10^6) of process *pid* and its descendants; NaN if it has ended."""
-    pages = 0
-    for each in (pid, *descendants(pid)):
-        try:
-            pages += int(Path(f"/proc/{each}/statm").read_text().split()[1])
-        except OSError:
-            if each == pid:
-                return math.nan
-    return pages * os.sysconf("SC_PAGESIZE") / 1e6
 
 
 PROBE_PORT = PROXY_PORT + 1

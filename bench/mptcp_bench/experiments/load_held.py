@@ -39,12 +39,12 @@ from .load_crowd import (
     TRICKLE,
     UNCAPPED,
     Crowd,
-    memory_mb,
     settings_file,
     shown,
     with_crowd,
 )
 from .load_joins import AIM_P99_MS, Reactions, reactions
+from .relay_memory import user_memory
 
 RELOAD = 5.0
 """Most seconds from SIGHUP until the last set entry is added, and until the last one is removed."""
@@ -190,7 +190,7 @@ class Examination:
         found.beside = reactions(self._testbed, joins, PROBE_PORT)
 
         def query() -> None:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):
                 ask_text(throttler.socket, {"query": "status"}, ANSWERED)
 
         asking = Paced(query, ASK_INTERVAL)
@@ -202,12 +202,12 @@ class Examination:
         with suppress(TestbedError, KeyError):
             status = throttler.status()
             found.shown, found.lag = len(shown(status)), status["counters"]["loop"]["longest"]
-        found.resident = memory_mb(pid)
+        found.resident = user_memory(pid, "Rss") / 1e6
         found.lag_alone, scrapes = self._longest_lag(throttler), list[float]()
         with console_with_browsers(self._node, throttler) as console:
             time.sleep(SETTLE)
             found.lag_beside = self._longest_lag(throttler, lambda: scrapes.append(scrape(self._node, tunnels)))
-            found.console = memory_mb(console.pid)
+            found.console = user_memory(console.pid, "Rss") / 1e6
         found.scrape = max(scrapes)
         self._stop("idle", throttler)
         crowd.hold(0)

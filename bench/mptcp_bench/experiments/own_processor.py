@@ -14,7 +14,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import Testbed, TestbedError
@@ -32,18 +31,13 @@ class Shares:
     proxy: frozenset[int]
     others: frozenset[int]
 
-    @classmethod
-    def of(cls, processors: Collection[int]) -> Self:
-        """Return shares in which the proxy has the first of *processors*. Raises TestbedError if there is only one."""
-        first, *rest = sorted(processors)
-        if not rest:
-            raise TestbedError("processors=apart: this machine has one processor, and the proxy is to have its own")
-        return cls(frozenset({first}), frozenset(rest))
-
 
 def here() -> Shares:
-    """Return the shares of the processors that this program may use."""
-    return Shares.of(os.sched_getaffinity(0))
+    """Return shares in which the proxy has this program's first processor. Raises TestbedError if there is only one."""
+    first, *rest = sorted(os.sched_getaffinity(0))
+    if not rest:
+        raise TestbedError("processors=apart: this machine has one processor, and the proxy is to have its own")
+    return Shares(frozenset({first}), frozenset(rest))
 
 
 def mask(processors: Collection[int]) -> str:

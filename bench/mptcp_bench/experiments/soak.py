@@ -36,13 +36,13 @@ from .load_crowd import (
     FULL,
     TRICKLE,
     Crowd,
-    memory_mb,
     settings_file,
     shown,
     two_subflows,
     with_crowd,
 )
 from .parameters import number, parameter, whole
+from .relay_memory import user_memory
 from .scenario import Scenario
 
 SAMPLES = 120
@@ -214,13 +214,13 @@ def _reading(crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Re
         wrong=misplaced(checked, subflows, entries, next(iter(cap), "")),
         ceil=next(iter(cap.values()), math.nan),
         sizes={
-            "throttler's resident memory": memory_mb(pid),
+            "throttler's resident memory": user_memory(pid, "Rss") / 1e6,
             "throttler's descriptors": descriptors(pid),
             "throttler's BPF maps": bpf_bytes(pid),
             "set entries": len(entries),
             "classes": len(classes.splitlines()),
             "connections in status": len(status["connections"]),
-            "proxy's resident memory": memory_mb(squid),
+            "proxy's resident memory": user_memory(squid, "Rss") / 1e6,
             "proxy's descriptors": descriptors(squid),
         },
     )
