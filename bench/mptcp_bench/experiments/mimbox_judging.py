@@ -93,9 +93,9 @@ def values(found: Found, side: Side, figure: str = "goodput") -> Values:
     return {(run.turn.number, run.turn.cell.at): getattr(run.measured, figure) for run in runs}
 
 
-def quotients(found: Found, one: Side, other: Side, figure: str = "goodput") -> Values:
-    """Return *one*'s value divided by *other*'s, by round and varied parameter."""
-    mine, theirs = values(found, one, figure), values(found, other, figure)
+def quotients(found: Found, one: Side, other: Side) -> Values:
+    """Return *one*'s goodput divided by *other*'s, by round and varied parameter."""
+    mine, theirs = values(found, one), values(found, other)
     both = sorted(mine.keys() & theirs.keys())
     return {key: mine[key] / theirs[key] if theirs[key] else math.nan for key in both}
 
@@ -118,12 +118,12 @@ def geometric_mean_or_nan(values: list[float]) -> float:
     return geometric_mean(values) if all(value > 0 for value in values) else math.nan
 
 
-def least_ratio(found: Found, one: Side, others: Sequence[Side], figure: str = "goodput") -> tuple[float, ...]:
-    """Return, for each round, the least ratio of *one* to any of the measured *others* at any varied parameter.
+def least_ratio(found: Found, one: Side, others: Sequence[Side]) -> tuple[float, ...]:
+    """Return, for each round, the least quotient of *one* and any of the measured *others* at any varied parameter.
 
     Only rounds in which all of these were measured count. The value is NaN if one of them carried nothing.
     """
-    each = [ratios for other in others if (ratios := by_round(quotients(found, one, other, figure), least))]
+    each = [ratios for other in others if (ratios := by_round(quotients(found, one, other), least))]
     rounds = set.intersection(*map(set, each)) if each else ()
     return tuple(least([ratios[number] for ratios in each]) for number in sorted(rounds))
 

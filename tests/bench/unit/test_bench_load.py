@@ -8,9 +8,7 @@ import math
 import pytest
 
 from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, delays
-from mptcp_bench.experiments.load import SCENARIO, cells
 from mptcp_bench.experiments.load_crowd import CAPPED, FULL, UNCAPPED
-from mptcp_bench.experiments.load_held import HeldCell
 from mptcp_bench.experiments.soak import ceilings, misplaced
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MptcpOption
@@ -49,10 +47,6 @@ def test_policies_are_valid_and_anticipate_nothing_when_reactions_are_measured()
     names = [[rule.name for rule in policy.rules] for policy in policies.values()]
     assert names == [[], ["crowd"], ["client", "crowd", "volume"]]
     assert "anticipate: false" in FULL
-
-
-def test_load_measures_only_the_parts_that_are_chosen() -> None:
-    assert cells(SCENARIO.chosen({"part": "held", "n": "7"})) == [HeldCell(7, 30, 200, 6)]
 
 
 ENDS = ["10.77.3.2:40000", "10.77.4.2:40001"]

@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the claims that the experiments mimbox-… repeat, for the router's delays, and for their pictures."""
+"""Tests for the claims that the experiments mimbox-… repeat, and for their pictures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mutants import Judge
 from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY, Rehearsal, http
-from paper_conversion_dialogue import CLIENT, CLIENT_KEY, CLIENT_WIFI, ORIGIN, PROXY_KEY, Talk, dss
 
 from mptcp_bench.experiments.claims import Claim
-from mptcp_bench.experiments.mimbox import HTTP, routed
-from mptcp_bench.experiments.relay_bed import MULTIPATH_PORT
-from mptcp_bench.wire.packets import Packet
-from mptcp_lab.testbed import TestbedError
+from mptcp_bench.experiments.mimbox import HTTP
 
 JUDGES = {"goodput": MIMBOX_GOODPUT, "delay": MIMBOX_DELAY, "http": MIMBOX_HTTP, "memory": MIMBOX_MEMORY}
 
@@ -57,27 +52,6 @@ def test_claim_holds_for_no_mutant_that_misses_its_aim(name: str) -> None:
             failing |= {claim.paper} if claim.verdict == "fails" else set()
     # A claim that is not judged is not refuted: each claim fails for one of the mutants.
     assert failing == {claim.paper for claim in judge.sound.claims()}
-
-
-def twice(*talks: Talk) -> list[Packet]:
-    """Return the packets captured on both sides of a router that takes 3 µs."""
-    there = [p for talk in talks for p in talk.packets]
-    return [*there, *(replace(p, time=p.time + 3_000) for p in there)]
-
-
-def test_router_delays_are_of_multipath_connections() -> None:
-    server = (ORIGIN, MULTIPATH_PORT)
-    first = Talk((CLIENT, 1), server).open_mptcp(0, 10_000, 20_000)
-    first.up(30_000, 1, b"GET", dss(CLIENT_KEY, 0, 1, 3))
-    first.down(40_000, 1, b"data", dss(PROXY_KEY, 0, 1, 4))
-    second = Talk((CLIENT_WIFI, 2), server).join(50_000, 60_000, 70_000)
-    found = routed(twice(first, second))
-    assert (found.requests, found.subflows) == (1, 2)
-    assert (found.syn, found.answer, found.data) == pytest.approx([3e-6] * 3)
-    with pytest.raises(TestbedError, match="1 of 2 connections through the router were plain TCP"):
-        routed(twice(first, second, Talk((CLIENT, 3), server).open(80_000, 90_000, 95_000)))
-    with pytest.raises(TestbedError, match="and 0 segments were routed"):
-        routed(twice(second, Talk((CLIENT, 1), server).open_mptcp(0, 10_000, 20_000)))
 
 
 @pytest.mark.nightly
