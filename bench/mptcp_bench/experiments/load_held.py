@@ -256,12 +256,12 @@ class Examination:
         trickled = (client.read().octets - before.octets) / owed if owed else math.nan
         return (tree_seconds(pid) - used) / span, trickled
 
-    def _longest_lag(self, throttler: Throttler, meanwhile: Callable[[], None] = lambda: None) -> float:
-        """Return the loop's longest lag in some spans, infinite if unknown; call *meanwhile* several times in each."""
+    def _longest_lag(self, throttler: Throttler, work: Callable[[], None] = lambda: None) -> float:
+        """Return the loop's longest lag in some spans, infinite if unknown; call *work* several times in each."""
         longest = 0.0
         for _ in range(self._cell.spans):
             for _ in range(SCRAPES):
-                meanwhile()
+                work()
                 time.sleep(SPAN / SCRAPES)
             try:
                 longest = max(longest, ask(throttler.socket, {"query": "summary"}, ANSWERED)["loop"]["recent"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What middleboxes do to Multipath TCP, and whether the throttler's status is true meanwhile.
+"""What middleboxes do to Multipath TCP, and whether the throttler's status stays true.
 
 This repeats Table 1 of Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), with today's kernel.
 It adds the paper's ALG that changes the length of the payload, options replaced by NOPs, and duplicated and reordered
@@ -175,7 +175,7 @@ def built(chosen: Settings, behaviours: Sequence[str], seed: int) -> Iterator[Be
 
 
 def download(bed: Bed, turn: Turn[str]) -> Download:
-    """Download a file with a behaviour at a place; compare kernel and status meanwhile. Raises EmulationError."""
+    """Download a file with a behaviour at a place; compare kernel and status as it runs. Raises EmulationError."""
     testbed, throttler, proxy, origin = bed.testbed, bed.throttler, bed.proxy, bed.origin
     behaviour, place = turn.cell, turn.variant
     lab, change = lab_of(testbed), testbed.emulation.change_middlebox

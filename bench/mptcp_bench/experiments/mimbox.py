@@ -253,7 +253,7 @@ def picture(
 @dataclass(frozen=True, slots=True)
 class GoodputSettings:
     mtu: tuple[int, ...] = parameter("MTUs of all links", "296,576,1000,1500,4000,9000", SIZES, quick="576,9000")
-    proxies: tuple[str, ...] = parameter("besides no proxy", "ours,splice,haproxy", words(OURS, LIMIT, "haproxy"))
+    proxies: tuple[str, ...] = parameter("beside no proxy", "ours,splice,haproxy", words(OURS, LIMIT, "haproxy"))
     runs: int = parameter("rounds", str(FEWEST), whole(), quick="1")
     seconds: float = parameter("for which each is measured", "1.5", number(), quick="0.5")
 
@@ -287,7 +287,7 @@ GOODPUT = Scenario(
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     size: tuple[int, ...] = parameter("bytes of the file", "1000,10000,100000,1000000", SIZES, quick="1000,100000")
-    proxies: tuple[str, ...] = parameter("besides no proxy", "ours,haproxy,squid", words(OURS, "haproxy", "squid"))
+    proxies: tuple[str, ...] = parameter("beside no proxy", "ours,haproxy,squid", words(OURS, "haproxy", "squid"))
     runs: int = parameter("rounds", str(FEWEST), whole(), quick="1")
     seconds: float = parameter("for which each is measured", "2", number(), quick="0.5")
 
@@ -349,7 +349,7 @@ class MemorySettings:
         "what each socket may have at the most", "25000,50000,100000,200000,400000,1000000", SIZES,
         quick="25000,200000,1000000",
     )  # fmt: skip
-    proxies: tuple[str, ...] = parameter("besides no proxy", OURS, words(OURS))
+    proxies: tuple[str, ...] = parameter("beside no proxy", OURS, words(OURS))
     runs: int = parameter("rounds", str(FEWEST), whole(), quick="1")
     seconds: float = parameter("for which each is measured", "5", number(), quick="2")
 
