@@ -17,7 +17,10 @@ _MEDIANS = "medians of three rounds met an aim or missed it, without a bound tha
 _PATHS = "when paths are opened and closed again, and what the first one carries, had no aims"
 EARLIER: Mapping[tuple[str, str], str] = {
     ("relay-squid-6", "81b3a92"): _MEDIANS,
-    ("guard-up", "7291e3b"): "what passes above the cap was not compared with what the other path lacks",
+    (
+        "guard-up",
+        "7291e3b",
+    ): "what passes above the cap was not compared with what the other path lacks; recovery had another bound",
     ("steering", "04e25da"): _PATHS,
     ("outages", "4f093e3"): _PATHS,
     ("tunnel", "754f64b"): "goodput and calls were measured; rates, loss, silence, change and cost were not",
@@ -28,10 +31,9 @@ EARLIER: Mapping[tuple[str, str], str] = {
 REPLACED: Mapping[str, str] = {
     "console": "load measures what a console adds beside tunnels, without the pages' own updates",
     "control-plane": "load, part rate",
-    "datapath": "load, part entries",
     "emulation": "tests/lab/kernel/test_emulation_live.py checks emulated paths",
     "reaction": "load, part joins",
-    "scale": "load, parts held and soft",
+    "scale": "load, part held",
 }
 """What measures today in place of an experiment that no longer exists, by the experiment's name in a kept result."""
 

@@ -30,9 +30,9 @@ def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | flo
     return Aim(f"{what}, lower bound", value, least=1 - margin)
 
 
-def coloured(text: str, aim: Aim | None, judged: bool = True) -> str:
-    """Return *text* in the colour of the verdict of *aim*, as rich's markup, if the text is *judged* by an aim."""
-    if aim is None or not judged or not text:
+def coloured(text: str, aim: Aim | None) -> str:
+    """Return *text* in the colour of the verdict of *aim*, as rich's markup."""
+    if aim is None or not text:
         return text
     return f"[green]{text}[/]" if aim.met else f"[red]{text}[/]"
 

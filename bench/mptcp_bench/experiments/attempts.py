@@ -7,9 +7,9 @@ that works only at the second attempt does not work. Such a failure therefore mi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from rich.console import Console
@@ -23,26 +23,13 @@ T = TypeVar("T")
 ATTEMPTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """An attempt that failed and was repeated."""
-
-    what: str
-    reason: str
-    emulation: bool
-
-    def __str__(self) -> str:
-        return (
-            f"repeated for {'the emulated paths' if self.emulation else 'another reason'}: {self.what}: {self.reason}"
-        )
-
-
 class Attempts:
     """The attempts of one run of an experiment."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._repeated: list[Repeated] = []
+        self._repeated: list[str] = []
+        self._at_fault = 0
         self._void: list[str] = []
 
     def of(
@@ -59,31 +46,38 @@ class Attempts:
                 return run()
             except (TestbedError, ValueError) as failed:
                 error = _reason(failed, check)
-                self._console.print(f"{what}: void, because {error}", style="dim", highlight=False)
                 if number == most:
-                    self._void.append(f"{what}: {error}")
-                else:
-                    self._repeated.append(Repeated(what, str(error), isinstance(error, EmulationError)))
+                    self._give_up(what, error)
+                    break
+                late = isinstance(error, EmulationError)
+                reason = "the emulated paths" if late else "another reason"
+                self._repeated.append(f"repeated for {reason}: {what}: {error}")
+                self._at_fault += not late
+                self._console.print(f"{what}: void, because {error}", style="dim", highlight=False)
         return None
 
+    def _give_up(self, what: str, error: Exception) -> None:
+        self._console.print(f"{what}: void, because {error}", style="dim", highlight=False)
+        self._void.append(f"{what}: {error}")
+
     @contextmanager
-    def keeping(self, what: str, *measured: Sized) -> Iterator[None]:
+    def keeping(self, what: str, measured: Sized) -> Iterator[None]:
         """Record a TestbedError of the testbed *what*. If nothing was *measured* yet, raise the error again."""
         try:
             yield
         except TestbedError as error:
-            if not any(map(len, measured)):
+            if not measured:
                 raise
-            self._console.print(f"{what}: void, because {error}", style="dim", highlight=False)
-            self._void.append(f"{what}: {error}")
+            self._give_up(what, error)
 
     def judged(self, findings: Findings) -> Findings:
         """Return *findings* with the failed measurements, the repeated attempts, and the aim that none is repeated."""
+        first = Aim("attempts repeated for another reason than the emulated paths", self._at_fault, most=0)
         return replace(
             findings,
             failures=(*findings.failures, *self._void),
-            aims=(*findings.aims, first_attempt(self._repeated)),
-            notes=(*findings.notes, *map(str, self._repeated)),
+            aims=(*findings.aims, first),
+            notes=(*findings.notes, *self._repeated),
         )
 
 
@@ -94,9 +88,3 @@ def _reason(failed: Exception, check: Callable[[], None] | None) -> Exception:
         except EmulationError as error:
             return error
     return failed
-
-
-def first_attempt(repeated: Sequence[Repeated]) -> Aim:
-    """Return the aim that no attempt was repeated, except because of the emulated paths."""
-    failed = sum(not each.emulation for each in repeated)
-    return Aim("attempts repeated for another reason than the emulated paths", failed, most=0)

@@ -58,29 +58,20 @@ class Claim:
         within = (self.least is None or low >= self.least) and (self.most is None or high <= self.most)
         return "holds" if within else "not judged"
 
-    @property
-    def row(self) -> tuple[str, str, str]:
-        """The paper's words, our value, and the verdict."""
-        measured = f"{self.what}: {self.aim.measured}"
-        if self.interval is not None:
-            low, high = self.interval
-            measured += f" ({shown(low, self.unit)} to {shown(high, self.unit)}, n = {len(self.values)})"
-        return self.paper, f"{measured}; wanted {self.aim.wanted}", self.verdict
-
-
-def claims_table(title: str, claims: Sequence[Claim]) -> RichTable:
-    """Return the table of claims, in the form that the documentation uses for the other paper."""
-    table = RichTable("the paper says", "measured", "verdict", title=f"Claims: {title}", title_justify="left")
-    for claim in claims:
-        table.add_row(*claim.row)
-    return table
-
 
 @dataclass(frozen=True, slots=True)
 class Claims(Table[Any, Any]):
-    """A table of the paper's claims."""
+    """A table of the paper's claims, in the form that the documentation uses for the other paper."""
 
     claims: Callable[[Results[Any, Any]], Sequence[Claim]] = lambda found: ()
 
     def shown(self, results: Results[Any, Any]) -> RichTable:
-        return claims_table(self.title, self.claims(results))
+        head = ("the paper says", "measured", "verdict")
+        table = RichTable(*head, title=f"Claims: {self.title}", title_justify="left")
+        for claim in self.claims(results):
+            measured = f"{claim.what}: {claim.aim.measured}"
+            if claim.interval is not None:
+                low, high = claim.interval
+                measured += f" ({shown(low, claim.unit)} to {shown(high, claim.unit)}, n = {len(claim.values)})"
+            table.add_row(claim.paper, f"{measured}; wanted {claim.aim.wanted}", claim.verdict)
+        return table

@@ -3,46 +3,67 @@
 
 Squid runs with the shipped conf/squid.conf and one worker per processor. A client requests a small file again and
 again, each time on a new Multipath TCP connection. An arm is what runs beside this client. In the first arm it is
-alone. In the next arms a second node with many addresses, none of which exceeds its share, holds idle connections:
-2,000 that never finish their request, 5,000 kept alive after one answer, 500 tunnels without data, or all of these. In
-one arm a single address opens more than its share.
+alone. In the next arm a second node with many addresses, none of which exceeds its share, holds idle connections: 2,000
+that never finish their request, 5,000 kept alive after one answer, and 500 tunnels without data.
 
 In the last arms the second node is one busy client with Multipath TCP (``relay_load``). It requests small files on
 nearly as many connections as the proxy accepts from it; or downloads a large file; or opens a new connection for each
 small file, as fast as the proxy answers; or does the last with the table of conf/nftables loaded.
 
-The seed draws the order of the arms in each round. ``--set limits=no`` removes the limits per address, and must miss an
-aim. ``--set turns=no`` shows the latency if clients do not take turns.
+The seed draws the order of the arms in each round. ``--set turns=no`` shows the latency if clients do not take turns.
+Latencies are compared within one round: beside others divided by alone. Beside a busy client, the latency is also
+compared with the busy client's own latency. If n connections share a processor, each waits for all n: that is longer
+than alone, but it is a fair share.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from math import nan
 
 from mptcp_lab.testbed import Testbed, paths, services
 from mptcp_lab.testbed.crowds import Timed, add_addresses, crowd, timed_requests, worker_descriptors
 from mptcp_lab.testbed.features import missing
-from mptcp_lab.testbed.services import PROXY_PORT, REPOSITORY, SQUID_CONFIG, Origin, Proxy, wait_until
+from mptcp_lab.testbed.services import PROXY_PORT, REPOSITORY, Origin, Proxy, wait_until
 from mptcp_lab.testbed.topologies import with_second_client
 
-from . import crowds_judging as judging
-from .columns import Turn
-from .crowds_judging import ALL, ALONE, ARMS, BUSY, DOWNLOADS, NEW, NEW_LIMITED, ONE_ADDRESS, REQUESTS, Measured
+from ..statistics import fmean, percentile
+from .aims import Aim
+from .columns import RUNS, Column, Results, Row, Table, Turn, by_round
 from .parameters import parameter, whole, words, yes_or_no
 from .relay_load import Load, asking
 from .relay_memory import user_memory
 from .scenario import Scenario
+from .tables import mean
 
+ALONE, ALL = "alone", "all"
+REQUESTS, DOWNLOADS, NEW, NEW_LIMITED = "requests", "downloads", "new", "new-limited"
+BUSY = (REQUESTS, DOWNLOADS, NEW, NEW_LIMITED)
+ARMS = (ALONE, ALL, *BUSY)
+COMPARED = (REQUESTS, NEW)
+"""Arms whose busy client requests the same file as the other client, one request after another on each connection."""
+LONGER = 2.0
+"""Most that a client's latency may be, as a multiple of its latency alone."""
+DUE = 2.0
+"""Most that the client's mean latency may be, as a multiple of the busy client's mean time per request."""
+BUSY_RATE = 10e3
+"""Least bytes per second of a busy client. At the 50 connections per second that conf/nftables allows, it gets 50
+kB."""
+DESCRIPTORS = 0.8
+"""Most open descriptors of the fullest worker, as a share of its limit."""
+MEMORY, EACH = 500e6, 60e3
+"""Most bytes of memory for all Squid processes, and most growth per connection."""
+GROWTH = 1.25
+"""Most memory in the last round, as a multiple of the first round's."""
 ASKED_BESIDE_BUSY = 40
 """Most requests beside a busy client: each takes up to a second, and conf/nftables refuses more than 500
 connections."""
-COUNTS = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500}
-ADDRESSES = {"slow-headers": 3, "keep-alives": 10, "tunnels": 1}
-EXCESS = 1.25
-"""The single address opens this multiple of its share of connections."""
+IDLE_CONNECTIONS = {"keep-alives": (5000, 10), "tunnels": (500, 1), "slow-headers": (2000, 3)}
+"""Number of idle connections and of their addresses, by kind, in the order in which they are opened. slow-headers come
+last, because Squid closes them after a minute (request_timeout)."""
 NODE = "others"
 FIRST_ADDRESS = 10
 """Last byte of the second node's first address."""
@@ -56,17 +77,57 @@ LARGE = 200_000_000
 TABLE = REPOSITORY / "conf/nftables/limit-new-connections.nft"
 UNDER_WAY = 1.0
 """Seconds that a busy client runs before the other client starts. Its rate is measured from their beginning."""
-IN_ORDER = sorted(COUNTS, key=lambda kind: kind == "slow-headers")
-"""The order in which idle connections are opened. slow-headers come last, because Squid closes them after a minute
-(request_timeout)."""
 SETTLED = 60.0
 """Seconds within which Squid must have closed all connections of clients that have ended."""
 IDLE = 150
 """Most open descriptors of a worker without clients: logs, listeners, pipes, idle connections to the origin."""
-REFUSED = "http_access deny too_many\n"
-NO_LIMITS = "client_ip_max_connections -1\nrequest_timeout 10 minutes\n"
-WARNING = "filedescriptors"
-"""Matches Squid's "WARNING! Your cache is running out of filedescriptors"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The measurements of one arm in one round."""
+
+    seconds: tuple[float, ...]
+    """Latency in seconds of each answered request of the client."""
+    failed: int
+    """The client's unanswered requests."""
+    multipath: int
+    """The client's connections that did not fall back to TCP."""
+    opened: int
+    """Connections that the second node tried to open."""
+    standing: int
+    """Number of these connections that are open after the client's requests."""
+    descriptors: float
+    """Open descriptors of the fullest worker, as a share of its limit."""
+    memory: int
+    """Bytes of Squid's processes, and before any connection."""
+    before: int
+    answers: float = 0.0
+    """Answers per second to a busy client."""
+    octets: float = 0.0
+    """Body bytes per second of a busy client."""
+
+    @property
+    def middle(self) -> float:
+        """The median of the client's latency; NaN if no request was answered."""
+        return percentile(self.seconds, 50, default=nan)
+
+    @property
+    def tail(self) -> float:
+        """The 95th percentile of the client's latency; NaN if no request was answered."""
+        return percentile(self.seconds, 95, default=nan)
+
+    @property
+    def kept(self) -> float:
+        """Share of the connections of the second node that are open."""
+        return _share(self.standing, self.opened)
+
+    @property
+    def due(self) -> float:
+        """The client's mean latency, as a multiple of the busy client's: connections / answers per second (Little)."""
+        if not self.seconds or not self.standing:
+            return nan
+        return fmean(self.seconds) * self.answers / self.standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +142,7 @@ class Settings:
     requests: int = parameter(
         f"of the client in an arm; beside a busy one at most {ASKED_BESIDE_BUSY}", "1000", whole(), quick="200"
     )
-    smaller: int = parameter(
-        "divides the numbers of connections, except that of the single address", "1", whole(), quick="10"
-    )
-    limits: bool = parameter(
-        "no: without those of squid.conf for one address, which must miss an aim", "yes", yes_or_no
-    )
+    smaller: int = parameter("divides the numbers of connections", "1", whole(), quick="10")
     turns: bool = parameter("no: clients do not take turns (mptcp-proxy run --turns kernel)", "yes", yes_or_no)
 
 
@@ -113,12 +169,10 @@ class Site:
         """Start the services. Raises TestbedError if one fails to start."""
         origin = services.start_origin(testbed["origin"], {"file": 1000, "large": LARGE})
         host = testbed["proxy"]
-        unlimited = SQUID_CONFIG.read_text().replace(REFUSED, "") + NO_LIMITS
-        config = SQUID_CONFIG if chosen.limits else host.write("proxy-no-limits.conf", unlimited)
-        proxy = services.start_proxy(host, config, arguments=() if chosen.turns else ("--turns", "kernel"))
-        numbers = range(FIRST_ADDRESS, FIRST_ADDRESS + sum(ADDRESSES.values()))
+        proxy = services.start_proxy(host, arguments=() if chosen.turns else ("--turns", "kernel"))
+        numbers = range(FIRST_ADDRESS, FIRST_ADDRESS + sum(many for _, many in IDLE_CONNECTIONS.values()))
         left = iter(add_addresses(testbed[NODE], "eth0", numbers))
-        addresses = {kind: [next(left) for _ in range(many)] for kind, many in ADDRESSES.items()}
+        addresses = {kind: [next(left) for _ in range(many)] for kind, (_, many) in IDLE_CONNECTIONS.items()}
         # Send some requests that are not measured: the first ones pay for name lookups, memory and routes.
         timed_requests(testbed["client"], proxy, origin, chosen.requests)
         return cls(testbed, chosen, proxy, origin, addresses, user_memory(proxy.process.pid))
@@ -130,24 +184,21 @@ class Site:
         """Return the client's latencies beside an arm, and Squid's resources. Raises TestbedError if that fails."""
         arm = turn.cell
         wait_until(self._is_settled, "the last connections are closed", timeout=SETTLED)
-        warned = self._warnings()
         if arm in BUSY:
-            return self._beside_busy(arm, warned)
+            return self._beside_busy(arm)
+        counts = {kind: many // self.chosen.smaller for kind, (many, _) in IDLE_CONNECTIONS.items() if arm == ALL}
         with ExitStack() as stack:
             crowds = [
-                stack.enter_context(crowd(self.testbed[NODE], self.proxy, self.origin, kind, many, addresses))
-                for kind, many, addresses in self._parts(arm)
+                stack.enter_context(
+                    crowd(self.testbed[NODE], self.proxy, self.origin, kind, many, self.addresses[kind])
+                )
+                for kind, many in counts.items()
             ]
-            if arm == ONE_ADDRESS:
-                # Squid accepts the connections beyond the share and then closes them. Wait until it has.
-                crowds[0].settled()
             timed = timed_requests(self.testbed["client"], self.proxy, self.origin, self.chosen.requests)
-            opened, standing = sum(many for _, many, _ in self._parts(arm)), sum(each.standing() for each in crowds)
-            return self._measured(timed, opened, standing, warned)
+            return self._measured(timed, sum(counts.values()), sum(each.standing() for each in crowds))
 
-    def _beside_busy(self, arm: str, warned: int) -> Measured:
-        each = CONNECTIONS if self.chosen.limits else CONNECTIONS | {REQUESTS: round(EXCESS * judging.SHARE)}
-        many = min(each[arm] * len(worker_descriptors(self.proxy)) // self.chosen.smaller, MOST_CONNECTIONS)
+    def _beside_busy(self, arm: str) -> Measured:
+        many = min(CONNECTIONS[arm] * len(worker_descriptors(self.proxy)) // self.chosen.smaller, MOST_CONNECTIONS)
         asked = min(self.chosen.requests, ASKED_BESIDE_BUSY)
         with self._limited() if arm == NEW_LIMITED else nullcontext(), self._busy(arm, many) as load:
             wait_until(lambda: load.read().standing == many, f"{many} {arm} are answered", process=load.process)
@@ -158,7 +209,7 @@ class Site:
             time.sleep(UNDER_WAY)
             timed = timed_requests(self.testbed["client"], self.proxy, self.origin, asked)
             seconds, after = time.monotonic() - begin, load.read()
-            found = self._measured(timed, many, after.standing, warned)
+            found = self._measured(timed, many, after.standing)
         answers, octets = after.answers - before.answers, after.octets - before.octets
         return replace(found, answers=answers / seconds, octets=octets / seconds)
 
@@ -176,7 +227,7 @@ class Site:
         undo = ["nft", "delete", "table", "inet", "mptcp_proxy_new_connections"]
         return self.testbed["proxy"].changed(["nft", "-f", str(TABLE)], undo)
 
-    def _measured(self, timed: Timed, opened: int, standing: int, warned: int) -> Measured:
+    def _measured(self, timed: Timed, opened: int, standing: int) -> Measured:
         workers = worker_descriptors(self.proxy)
         return Measured(
             seconds=tuple(timed.seconds),
@@ -184,26 +235,128 @@ class Site:
             multipath=timed.multipath,
             opened=opened,
             standing=standing,
-            workers=len(workers),
             descriptors=max(each.open / each.limit for each in workers),
             memory=user_memory(self.proxy.process.pid),
             before=self.before,
-            warnings=self._warnings() - warned,
         )
-
-    def _parts(self, arm: str) -> list[tuple[str, int, Sequence[str]]]:
-        """Return kind, number and addresses of the connections that *arm* opens beside the client, in opening order."""
-        if arm == ONE_ADDRESS:
-            many = round(EXCESS * judging.SHARE * len(worker_descriptors(self.proxy)))
-            return [("slow-headers", many, self.addresses["slow-headers"][:1])]
-        kinds = IN_ORDER if arm == ALL else [kind for kind in IN_ORDER if kind == arm]
-        return [(kind, COUNTS[kind] // self.chosen.smaller, self.addresses[kind]) for kind in kinds]
 
     def _is_settled(self) -> bool:
         return all(each.open < IDLE for each in worker_descriptors(self.proxy))
 
-    def _warnings(self) -> int:
-        return (self.proxy.logs / "cache.log").read_text(errors="replace").count(WARNING)
+
+Arm = Row[str, Measured]
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else nan
+
+
+def times_alone(row: Arm, percent: str) -> list[float]:
+    """Return the latency percentile beside the arm divided by the one alone, for each round with both."""
+    alone, beside = by_round(row.results, ALONE), by_round(row.results, row.cell)
+    both = [number for number in beside if number in alone and row.cell != ALONE]
+    return [getattr(beside[number], percent) / (getattr(alone[number], percent) or nan) for number in both]
+
+
+def _latency(heading: str, percent: str, what: str) -> tuple[Column[str, Measured], Column[str, Measured]]:
+    """Return the columns of a latency percentile in milliseconds, and as a multiple of the one alone."""
+
+    def values(row: Arm) -> list[float]:
+        return times_alone(row, percent)
+
+    def text(row: Arm) -> str:
+        return mean(values(row)) if values(row) else ""
+
+    aim = f"{what} of the latency, × alone, upper bound"
+    return (
+        Column(f"{heading} ms", percent, scale=1e3),
+        Column(f"{heading} × alone", values, by="upper bound", aim=aim, most=LONGER, text=text),
+    )
+
+
+def _multipath(row: Arm) -> list[float]:
+    """Return the share of all requests that went by Multipath TCP."""
+    requests = sum(len(each.seconds) + each.failed for each in row.measured)
+    return [_share(sum(each.multipath for each in row.measured), requests)] if row.measured else []
+
+
+def _stand(row: Arm) -> str:
+    there = row.measured
+    return f"{min(each.standing for each in there):,} of {max(each.opened for each in there):,}"
+
+
+def _among(*arms: str) -> Callable[[Arm], bool]:
+    """Return a function that tells whether a row is of one of *arms*."""
+    return lambda row: row.cell in arms
+
+
+(MEDIAN, MEDIAN_ALONE), (TAIL, TAIL_ALONE) = (
+    _latency("median", "middle", "median"),
+    _latency("95 %", "tail", "95th percentile"),
+)
+FAILED: Column[str, Measured] = Column(
+    "failed", "failed", by="sum", digits=0, aim="requests that were refused or failed", most=0
+)
+DESCRIPTORS_USED: Column[str, Measured] = Column(
+    "most descriptors, × limit", "descriptors", by="most", digits=3,
+    aim="descriptors of the fullest worker, × its limit", most=DESCRIPTORS,
+)  # fmt: skip
+MULTIPATH: Column[str, Measured] = Column("", _multipath, aim="requests by Multipath TCP, share", least=1)
+BESIDE = (("beside", lambda row: row.cell),)
+TABLES: tuple[Table[str, Measured], ...] = (
+    Table(
+        "A client beside connections that ask for nothing",
+        (
+            RUNS, MEDIAN, TAIL, MEDIAN_ALONE, TAIL_ALONE, FAILED,
+            Column("stand", "standing", filled=lambda row: row.cell != ALONE, text=_stand),
+            DESCRIPTORS_USED,
+            Column("most memory, MB", "memory", by="most", scale=1e-6, digits=0),
+            MULTIPATH,
+            Column("", "kept", by="least", aim="connections that stand, share", least=1, judged=_among(ALL)),
+        ),
+        BESIDE,
+        of=_among(ALONE, ALL),
+    ),
+    Table(
+        "A client beside one that is busy",
+        (
+            RUNS,
+            Column("connections", "standing", by="most", digits=0),
+            # A download is longer than the measurement, so its answers per second mean nothing.
+            Column("answers/s", "answers", digits=0, filled=lambda row: row.cell != DOWNLOADS),
+            Column("Mbit/s", "octets", scale=8e-6),
+            MEDIAN, TAIL, MEDIAN_ALONE, TAIL_ALONE,
+            Column("mean × the busy client's", "due", filled=_among(*COMPARED)),
+            FAILED,
+            MULTIPATH,
+            replace(DESCRIPTORS_USED, heading=""),
+            Column("", "octets", by="least", scale=1e-3, aim="the busy client gets", unit=" kB/s",
+                   least=BUSY_RATE / 1e3),
+            Column("", "due", by="upper bound", aim="mean latency, × that of the busy client's requests, upper bound",
+                   most=DUE, judged=_among(*COMPARED)),
+        ),
+        BESIDE,
+        of=_among(*BUSY),
+    ),
+)  # fmt: skip
+
+
+def memory(results: Results[str, Measured]) -> Iterator[Aim]:
+    """Yield the aims for the memory of Squid's processes over all arms, since Squid keeps memory that it frees."""
+    rounds: dict[int, list[int]] = {}
+    for run in results.runs:
+        rounds.setdefault(run.turn.number, []).append(run.measured.memory)
+    if not any(run.measured.standing for run in results.runs):
+        return
+    yield Aim("memory of Squid's processes", max(map(max, rounds.values())) / 1e6, " MB", most=MEMORY / 1e6)
+    growth = max(rounds[max(rounds)]) / max(rounds[min(rounds)])
+    yield Aim("their memory, last round / first", growth, most=GROWTH)
+    # Leave out busy clients: their few connections have larger buffers.
+    idle = [run.measured for run in results.runs if run.turn.cell not in BUSY]
+    if most := max((each.standing for each in idle), default=0):
+        grown = max(each.memory - each.before for each in idle)
+        what = "their memory for each connection of the most that stood"
+        yield Aim(what, grown / most / 1e3, " kB", most=EACH / 1e3)
 
 
 def lacking(arm: str) -> str | None:
@@ -218,10 +371,10 @@ SCENARIO = Scenario(
     cells=lambda chosen: [arm for arm in ARMS if arm == ALONE or arm in chosen.arm],
     bed=built,
     measure=Site.measure,
-    tables=judging.TABLES,
+    tables=TABLES,
     together=lambda arm: "crowds",
     drawn=True,
     lacking=lacking,
     counted=lambda row: "rounds",
-    verdicts=judging.memory,
+    verdicts=memory,
 )

@@ -55,7 +55,7 @@ def result_of(
 ) -> ExperimentResult:
     """Return the result of a run of the experiment *name* with *options*."""
     # Leave out tables of aims: the result has the aims themselves.
-    besides = (table for table in findings.tables if not (findings.aims and isinstance(table, AimsTable)))
+    others = (table for table in findings.tables if not (findings.aims and isinstance(table, AimsTable)))
     return ExperimentResult(
         provenance=provenance,
         experiment=name,
@@ -67,7 +67,7 @@ def result_of(
         notes=findings.notes,
         failures=findings.failures,
         aims=tuple(_finite(aim) for aim in findings.aims),
-        tables=tables_of(besides),
+        tables=tables_of(others),
         pictures=tuple(picture.name for picture in findings.pictures),
         data=finite(findings.data),
     )

@@ -69,17 +69,15 @@ class Cell:
         return self.multipath and self.subflows == 2
 
 
-def _over_both_paths(policy: bool, connect: bool, family: int) -> Cell:
-    name = f"{'CONNECT' if connect else 'GET'}, IPv{family}"
-    file = "capped" if policy else "both"
-    return Cell(f"policy, {name}" if policy else name, file, family, connect, policy)
-
-
 CELLS = (
-    *(_over_both_paths(*kind) for kind in product((False, True), (False, True), (4, 6))),
+    *(
+        Cell(f"{'policy, ' * policy}{'CONNECT' if connect else 'GET'}, IPv{family}",
+             "capped" if policy else "both", family, connect, policy)
+        for policy, connect, family in product((False, True), (False, True), (4, 6))
+    ),
     Cell("policy, one subflow", "ethernet", policy=True, subflows=1),
     Cell("policy, plain TCP client", "ethernet", policy=True, multipath=False),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +87,6 @@ class Measurement:
     goodput: float
     ethernet: float
     wifi: float
-    digest_ok: float
-    """1 if the SHA-256 of what came is that of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +105,9 @@ class Bed:
 def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
     """Start the services of *cells*; the throttler with conf/policy.yaml only if they are measured under a policy."""
     with Testbed(TWO_PATHS) as testbed:
-        started = Bed(testbed, start_origin(testbed["origin"], FILES), start_proxy(testbed["proxy"]))
-        with throttled(testbed) if cells[0].policy else nullcontext():
-            yield started
-
-
-@contextmanager
-def throttled(testbed: Testbed) -> Iterator[None]:
-    """Run the throttler with conf/policy.yaml until the end of the scope."""
-    throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], POLICY))
-    try:
-        yield
-    finally:
-        throttler.process.stop()
+        if cells[0].policy:
+            start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], POLICY))
+        yield Bed(testbed, start_origin(testbed["origin"], FILES), start_proxy(testbed["proxy"]))
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
@@ -135,7 +121,7 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
         raise TestbedError(why)
     start = SETTLE if cell.policy else 1.0
     ethernet, wifi = (mean_rate(seen.samples, path.name, start, seen.ended - 0.3) for path in lab.paths)
-    return Measurement(seen.goodput, ethernet, wifi, float(seen.sha256 == bed.origin.digests[cell.file]))
+    return Measurement(seen.goodput, ethernet, wifi)
 
 
 def void(cell: Cell, seen: Protocol) -> str | None:
@@ -186,7 +172,6 @@ SCENARIO = Scenario(
                 _share("goodput / payload of the links", _of_links),
                 _share("Ethernet / its cap", lambda row: _of_cap(row, "ethernet", ethernet_cap())),
                 _share("Wi-Fi / its link", lambda row: _of_cap(row, "wifi", WIFI_RATE)),
-                Column("SHA-256 equal", "digest_ok", "least", least=1, digits=0),
             ],
             labels=[CELL],
         )

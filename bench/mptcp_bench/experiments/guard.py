@@ -4,7 +4,6 @@
 A download or an upload uses Ethernet, which is capped, and Wi-Fi. Then Wi-Fi has a fault for some seconds: it loses
 some packets, slows down, loses all packets, or goes down at the client. The experiment shows the time until the
 connection regains the rate that Wi-Fi had, and the time from the end of the fault until the cap is in force again.
-Uploads are also run with the cap lifted by hand at the moment of the fault: what they still lack is the client's doing.
 The controls are transfers that are slow for another reason, or that share the paths: during them the guard must do
 nothing.
 """
@@ -14,20 +13,17 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, windows
-from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
+from mptcp_lab.testbed.services import wait_until
 
-from ..statistics import compare, fmean
-from .aims import Aim
 from .columns import RUNS, Column, Results, Row, Table, Turn, for_pictures
 from .devices import DEVICES, POLICY_PATHS
 from .drawing import Panel, draw_panels
@@ -43,49 +39,26 @@ ETHERNET, WIFI, CAP = 100, 30, 5
 """Rates of Ethernet and Wi-Fi, and Ethernet's cap, in Mbit/s."""
 WARM, FAULT, AFTER = 4.0, 8.0, 12.0
 """Seconds that are recorded before the fault, seconds of the fault, and seconds recorded after it."""
-AFTER_UPLOAD, AFTER_LIFTED = 24.0, 4.0
-"""Seconds recorded after the fault of an upload, whose cap returns slowly, and after a cap that was lifted for good."""
-RECOVERED, LONGEST = 0.8, 2.0
-"""The connection must regain this share of Wi-Fi's rate before the fault, within this number of seconds. A download's
-seconds count from the fault. An upload may take this much longer than with the cap lifted by hand, because the client's
-own scheduler also waits for Wi-Fi."""
+AFTER_UPLOAD = 24.0
+"""Seconds recorded after the fault of an upload, whose cap returns slowly."""
+RECOVERED, LONGEST, LONGEST_UPLOAD = 0.8, 2.0, 4.0
+"""The connection must regain this share of Wi-Fi's rate before the fault, within this number of seconds from the fault.
+An upload's client also waits for Wi-Fi by its own scheduler: with its cap lifted by hand it took up to 3.7 s."""
 CAP_SPAN, SPAN = 1.0, 0.5
 """Seconds over which Ethernet's rate is compared with its cap, and over which other rates are measured."""
 SLOW, LOSS = 5, 30
 """Rate of Wi-Fi during the fault ``rate``, in Mbit/s, and percentage of packets that the fault ``loss`` drops."""
-SLOWING_AFTER = 20.0
-"""Seconds after which a client sends less by itself. By then its cap is in force."""
-ON, OFF, LIFTED = "on", "off", "cap lifted by hand"
-"""What is done about the fault. ``LIFTED``: the guard is off, and a policy without the cap is loaded at the moment of
-the fault. No guard could be faster."""
-ARMS = {"down": (ON, OFF), "up": (ON, OFF, LIFTED)}
+ON, OFF = "on", "off"
 WORDS = {
     "loss": f"loses {LOSS} %",
     "rate": f"slows to {SLOW} Mbit/s",
     "silence": "loses everything",
     "down": "goes down",
 }
-_POLICY = POLICY_PATHS + "guard: {enabled: %s}\nrules: [%s]\n"
-_RULE = "{name: cap, paths: [ethernet], direction: %s, throttle: {rate: %d Mbit/s}}"
-
-
-SLOWING = """
-import socket, sys, time
-host, port, url, full, rate = sys.argv[1], *sys.argv[2:4], *map(float, sys.argv[4:])
-connection = socket.create_connection((host, int(port)))
-connection.sendall(f"PUT {url} HTTP/1.1\\r\\nHost: sink\\r\\nContent-Length: 1000000000\\r\\n\\r\\n".encode())
-began, piece = time.monotonic(), bytes(65536)
-while time.monotonic() < began + full:
-    connection.sendall(piece)
-began, sent = time.monotonic(), 0
-while True:
-    due = int((time.monotonic() - began) * rate / 8)
-    if due > sent:
-        connection.sendall(bytes(due - sent))
-        sent = due
-    time.sleep(0.005)
+_POLICY = f"""\
+{POLICY_PATHS}guard: {{enabled: %s}}
+rules: [{{name: cap, paths: [ethernet], direction: %s, throttle: {{rate: %d Mbit/s}}}}]
 """
-"""A program that uploads at full speed for SECONDS, then at RATE bits/s. Arguments: HOST PORT URL SECONDS RATE."""
 
 
 @contextmanager
@@ -106,6 +79,19 @@ FAULTS: dict[str, Callable[[Testbed, str], AbstractContextManager[None]]] = {
 """Context managers that make a fault of Wi-Fi, for transfers in the given direction."""
 
 
+Control = Callable[["GuardSetup", Process], AbstractContextManager[object]]
+"""Makes something happen to a transfer without a fault, during which the guard must do nothing."""
+_BOTH: dict[str, Control] = {
+    "nothing happens": lambda setup, client: nullcontext(),
+    "the client stops": lambda setup, client: _stopped(client),
+    "a second transfer comes and goes": lambda setup, client: setup.client.running(setup.download or setup.upload),
+}
+CONTROLS: dict[str, dict[str, Control]] = {
+    "down": {**_BOTH, "the origin sends 10 Mbit/s": lambda setup, client: slow_origin(setup.testbed, 10)},
+    "up": _BOTH,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What ``--set`` chooses."""
@@ -117,7 +103,7 @@ class Settings:
         lambda text: words(*FAULTS)(text) if text else (),
     )
     runs: int = parameter("of each", "5", whole(), quick="1")
-    direction: tuple[str, ...] = choices("direction of the transfer", ARMS)
+    direction: tuple[str, ...] = choices("direction of the transfer", CONTROLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +132,6 @@ class Unharmed:
     """Wi-Fi's rate at the beginning of the transfer, bits/s."""
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
-    """What happens in a transfer without a fault, during which the guard must do nothing."""
-
-    happening: Callable[[GuardSetup, Process], AbstractContextManager[object]] = lambda setup, client: nullcontext()
-    arguments: Callable[[GuardSetup], Sequence[str]] = lambda setup: ()
-    """Arguments of the client: for a download these are added to the command, for an upload they replace it."""
-    cap: int = CAP
-    after: float = WARM
-    """Seconds of the transfer until *happening* begins."""
-    before: bool = True
-    """Whether the guard must do nothing also before *happening* begins."""
-
-
 class GuardSetup(Setup):
     """Transfers under the cap, in one direction."""
 
@@ -170,55 +142,19 @@ class GuardSetup(Setup):
         return "down" if self.download else "up"
 
     @contextmanager
-    def transferring(self, cap: float, arguments: Sequence[str]) -> Iterator[tuple[Process, Recorder]]:
-        """Start a transfer; yield it and a recorder of its paths, for an upload when *cap* (Mbit/s) is in force."""
-        if self.direction == "down":
-            with (
-                self.client.running([*self.download, *arguments]) as process,
-                Recorder(self.client, DEVICES) as recorder,
-            ):
+    def transferring(self) -> Iterator[tuple[Process, Recorder]]:
+        """Start a transfer; yield it and a recorder of its paths, for an upload when the cap is in force."""
+        with self.client.running(self.download or self.upload) as process:
+            if self.upload:
+                wait_until(self._in_force, "the cap is in force", timeout=30)
+            over = Recorder(self.client, DEVICES) if self.download else upload_recorder(self.proxy, self.client)
+            with over as recorder:
                 yield process, recorder
-        else:
-            with self.client.running(arguments or self.upload) as process:
-                wait_until(lambda: self._in_force(cap), "the cap is in force", timeout=30)
-                with upload_recorder(self.proxy, self.client) as recorder:
-                    yield process, recorder
 
-    def _in_force(self, cap: float) -> bool:
+    def _in_force(self) -> bool:
         status = self.throttler.status()
         rates = [each["rate"] for each in status["classes"] if each["direction"] == "up"]
-        return bool(status["counters"]["upload_entries"]) and rates == [cap * 1_000_000]
-
-    def slowing(self, full: float, rate: float) -> list[str]:
-        """Return the command of a client that sends *rate* bits/s after *full* seconds at full speed."""
-        host, port = self.proxy_url.removeprefix("http://").rstrip("/").rsplit(":", 1)
-        return mptcp_command(python_command(SLOWING, host, port, self.upload[-1], str(full), str(rate)))
-
-
-CONTROLS = {
-    "down": {
-        "nothing happens": Control(),
-        "the client reads 6 Mbit/s": Control(arguments=lambda setup: ("--limit-rate", "750k")),
-        "the client stops reading": Control(lambda setup, client: _stopped(client)),
-        "the origin sends 10 Mbit/s": Control(lambda setup, client: slow_origin(setup.testbed, 10)),
-        "a second download comes and goes": Control(lambda setup, client: setup.client.running(setup.download)),
-    },
-    "up": {
-        "nothing happens": Control(),
-        "the client sends 10 Mbit/s at last": Control(
-            arguments=lambda setup: setup.slowing(SLOWING_AFTER, 10e6), after=SLOWING_AFTER
-        ),
-        # At full speed, Ethernet's data arrives so late that Wi-Fi waits for it and carries half its rate. Then the
-        # guard is right to act, so it is not watched in that time, nor while the client's buffer empties. The cap is so
-        # low that a client which sends little still reaches it.
-        "the same under a cap of 1 Mbit/s": Control(
-            arguments=lambda setup: setup.slowing(SLOWING_AFTER, 10e6), cap=1, after=SLOWING_AFTER + 2,
-            before=False,
-        ),
-        "the client stops sending": Control(lambda setup, client: _stopped(client)),
-        "a second upload comes and goes": Control(lambda setup, client: setup.client.running(setup.upload)),
-    },
-}  # fmt: skip
+        return bool(status["counters"]["upload_entries"]) and rates == [CAP * 1_000_000]
 
 
 def cells(chosen: Settings) -> list[Cell]:
@@ -246,49 +182,42 @@ def measure(setup: GuardSetup, turn: Turn[Cell]) -> Outcome | Unharmed:
         return unharmed(setup, CONTROLS[cell.direction][cell.fault])
     setup.load_between(_policy(arm == ON, cell.direction), ["cap"])
     before = _relaxations(setup)
-    with setup.transferring(CAP, ()) as (_client, recorder):
+    with setup.transferring() as (_client, recorder):
         recorder.wait(WARM)
         until = recorder.now
         with FAULTS[cell.fault](setup.testbed, cell.direction):
             # Under load the fault's command takes a second. Data that arrives until then is no recovery.
             fault_at = recorder.now
-            if arm == LIFTED:
-                setup.load(_POLICY % ("false", ""))
             recorder.wait(fault_at + FAULT)
-        recorder.wait(fault_at + FAULT + after(cell.direction, arm))
+        recorder.wait(fault_at + FAULT + after(cell.direction))
         samples = recorder.samples
     return judge(samples, fault_at, _relaxations(setup) - before, until)
 
 
-def after(direction: str, arm: str = ON) -> float:
+def after(direction: str) -> float:
     """Return for how many seconds after the fault a transfer is recorded."""
-    if arm == LIFTED:
-        return AFTER_LIFTED
     return AFTER if direction == "down" else AFTER_UPLOAD
 
 
 def unharmed(setup: GuardSetup, control: Control) -> Unharmed:
     """Return the guard's relaxations during *control*, and Wi-Fi's rate before it."""
-    setup.load_between(_policy(True, setup.direction, control.cap), ["cap"])
+    setup.load_between(_policy(True, setup.direction), ["cap"])
     before = _relaxations(setup)
-    with setup.transferring(control.cap, control.arguments(setup)) as (client, recorder):
-        recorder.wait(control.after)
+    with setup.transferring() as (client, recorder):
+        recorder.wait(WARM)
         samples = recorder.samples
-        if not control.before:
-            before = _relaxations(setup)
-        with control.happening(setup, client):
+        with control(setup, client):
             time.sleep(FAULT / 2)
         time.sleep(FAULT / 2)
-    first = min(WARM / 2, samples[-1].time / 2)
-    return Unharmed(_relaxations(setup) - before, mean_rate(samples, "wlan0", first, min(control.after, SLOWING_AFTER)))
+    return Unharmed(_relaxations(setup) - before, mean_rate(samples, "wlan0", WARM / 2, WARM))
 
 
 def _relaxations(setup: Setup) -> int:
     return int(setup.throttler.status()["counters"]["guard"]["relaxations"])
 
 
-def _policy(guarded: bool, direction: str, cap: int = CAP) -> str:
-    return _POLICY % (str(guarded).lower(), _RULE % (direction, cap))
+def _policy(guarded: bool, direction: str) -> str:
+    return _POLICY % (str(guarded).lower(), direction, CAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +290,7 @@ def _on(row: GuardRow) -> bool:
 
 
 def _of_all_arms(row: GuardRow) -> list[Outcome]:
-    return [each for arm in ARMS[row.cell.direction] for each in row.beside(arm)]
+    return [each for arm in (ON, OFF) for each in row.beside(arm)]
 
 
 def _farthest_from_its_link(row: GuardRow) -> list[float]:
@@ -381,8 +310,8 @@ FAILS: tuple[Column[Cell, Any], ...] = (
         judged=_on,
     ),
     Column(
-        "gets again after s", "recovered", aim="recovers after", unit=" s", most=LONGEST,
-        judged=lambda row: _on(row) and row.cell.direction == "down",
+        "gets again after s", "recovered", aim="recovers after", unit=" s",
+        most=lambda row: LONGEST if row.cell.direction == "down" else LONGEST_UPLOAD, judged=_on,
     ),
     Column("then", "during", aim="without the guard gets", most=RECOVERED, judged=lambda row: row.variant == OFF),
     Column(
@@ -392,11 +321,6 @@ FAILS: tuple[Column[Cell, Any], ...] = (
     Column("n", "relaxations"),
     Column("", "relaxations", "most", "without the guard relaxed", most=0, judged=lambda row: row.variant == OFF),
     Column("beyond", "beyond", aim="beyond the cap, × what Wi-Fi lacks", most=1.1, judged=_on),
-    Column(
-        "", lambda row: [min(each.in_force, AFTER_LIFTED) for each in row.measured], "least",
-        "lifted by hand, Ethernet is above the cap for", " s", least=AFTER_LIFTED - 2 * CAP_SPAN,
-        judged=lambda row: row.variant == LIFTED,
-    ),
 )  # fmt: skip
 UNHARMED: tuple[Column[Cell, Any], ...] = (
     # Some of these need little. One that does not use Wi-Fi has no cap that the guard could relax: it proves nothing.
@@ -405,36 +329,11 @@ UNHARMED: tuple[Column[Cell, Any], ...] = (
 )
 
 
-def compared_with_lifted(results: Results[Cell, Any]) -> list[Aim]:
-    """Return how much later an upload recovers than one whose cap was lifted by hand.
-
-    With several runs of both, the aim is for the upper bound of the difference (Welch). With one run of each, it is
-    for the difference itself.
-    """
-    found = []
-    for cell in results.cells:
-        guarded, lifted = ([each.recovered for each in results.of(cell, arm)] for arm in (ON, LIFTED))
-        if not (guarded and lifted):
-            continue
-        # If a client does not recover during the fault, it does when the fault ends.
-        at_best = [min(each, FAULT) for each in lifted]
-        later, bound = fmean(guarded) - fmean(at_best), ""
-        if math.isfinite(later):
-            high = compare(guarded, at_best).high
-            later, bound = (later, "") if high is None else (high, ", upper bound")
-        what = f"{cell}: recovers later than with the cap lifted by hand by{bound}"
-        found.append(Aim(what, later, " s", most=LONGEST))
-    return found
-
-
 def pictures(results: Results[Cell, Any]) -> list[Picture]:
-    """Return the picture of the runs with the guard; empty if there is none."""
+    """Return the picture of a run with the guard for each kind of fault, all with the same direction and RTT."""
     guarded = {cell: there[0] for cell in results.cells if (there := results.of(cell, ON))}
-    return [Picture("guard", lambda target: draw(target, guarded))] if guarded else []
-
-
-def draw(target: Path, guarded: Mapping[Cell, Outcome]) -> None:
-    """Draw one run with the guard for each kind of fault, all with the same direction and RTT."""
+    if not guarded:
+        return []
     first = next(iter(guarded))
     panels = [
         Panel(f"Wi-Fi: {cell.fault}", one.samples, one.fault_at, (0, FAULT))
@@ -442,7 +341,12 @@ def draw(target: Path, guarded: Mapping[Cell, Outcome]) -> None:
         if (cell.direction, cell.rtt) == (first.direction, first.rtt)
     ]
     explained = f"Ethernet capped at {CAP} Mbit/s, RTT {first.rtt} ms; between the dashed lines Wi-Fi has a fault"
-    draw_panels(target, "The guard", explained, panels, x="seconds since the fault", span=(-2, FAULT + AFTER))
+    span = (-2, FAULT + AFTER)
+    return [
+        Picture("guard", lambda target: draw_panels(
+            target, "The guard", explained, panels, x="seconds since the fault", span=span
+        ))
+    ]  # fmt: skip
 
 
 SCENARIO = Scenario(
@@ -450,7 +354,7 @@ SCENARIO = Scenario(
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize"),
     cells=cells,
     together=lambda cell: f"{cell.direction}, {cell.rtt} ms",
-    variants=lambda chosen, cell: ("",) if cell.is_control else ARMS[cell.direction],
+    variants=lambda chosen, cell: ("",) if cell.is_control else (ON, OFF),
     runs=lambda chosen, cell, arm: 1 if cell.is_control else chosen.runs,
     bed=bed,
     measure=measure,
@@ -470,6 +374,5 @@ SCENARIO = Scenario(
     ),
     name=lambda row: str(row.cell),
     counted=lambda row: f"runs, guard {row.variant}" if row.variant else "transfers without a fault",
-    verdicts=compared_with_lifted,
     pictures=pictures,
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from mptcp_lab.agent.processors import machine_seconds, tree_seconds
+from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed, TestbedError, home
 from mptcp_lab.testbed.home import SITE, UPLINKS
 from mptcp_lab.testbed.host import Program
@@ -91,7 +91,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "outage": ("pause", "request", "later", "back"),
     "killed": ("answered",),
     "crowd": ("answered", "direct", "seconds"),
-    "cost": (*(f"{way}, machine" for way in WAYS), *(f"{way}, process" for way in WAYS[1:])),
+    "cost": WAYS[1:],
 }
 """What each part measures."""
 PROCESSING = 5.0
@@ -157,12 +157,9 @@ def judge(part: str, of: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
         yield Aim(f"{DEVICES} devices at once: past the parent", max(of["direct"]), most=0)
         yield Aim(f"{DEVICES} devices at once: the last after", middle["seconds"], "s")
     else:
-        ours, squid, nat = middle["forwarder, process"], middle["squid, process"], middle["nat, machine"]
-        beyond = {way: middle[f"{way}, machine"] - nat for way in ("forwarder", "squid")}
-        yield Aim("a GB by the forwarder: seconds of its process / of Squid's", ours / squid, most=1.2)
+        ours = middle["forwarder"]
+        yield Aim("a GB by the forwarder: seconds of its process / of Squid's", ours / middle["squid"], most=1.2)
         yield Aim("a GB by the forwarder: seconds of its process", ours, "s")
-        yield Aim("a GB by the forwarder: seconds of the machine beyond NAT's", beyond["forwarder"], "s")
-        yield Aim("a GB by Squid: seconds of the machine beyond NAT's", beyond["squid"], "s")
 
 
 class Site:
@@ -192,12 +189,10 @@ class Site:
         with home.gateway(self._relay, settings):
             if way == "nat":
                 yield None
-            elif way == "forwarder":
-                with home.forwarder(self._relay, settings) as process:
-                    yield process
-            else:
-                with _squid(self._relay, self._parent) as process:
-                    yield process
+                return
+            by = home.forwarder(self._relay, settings) if way == "forwarder" else _squid(self._relay, self._parent)
+            with by as process:
+                yield process
 
     def goodput(self) -> dict[str, float]:
         found = {}
@@ -211,18 +206,21 @@ class Site:
         return found
 
     def first_byte(self) -> dict[str, float]:
-        found = {}
-        for way in WAYS:
-            with self._by(way):
-                took = [self._curl("%{time_starttransfer}", f"https://{SITE}/{SMALL}") for _ in range(REQUESTS)]
-                found[way] = median(took) * 1e3
-        return found
+        """Return milliseconds, the median of some requests."""
+
+        def requests() -> float:
+            return median([self._curl("%{time_starttransfer}", f"https://{SITE}/{SMALL}") for _ in range(REQUESTS)])
+
+        return self._by_each_way(requests)
 
     def banner(self) -> dict[str, float]:
+        return self._by_each_way(lambda: float(self._device.run(python_command(GREETED), timeout=SOON).stdout))
+
+    def _by_each_way(self, seconds: Callable[[], float]) -> dict[str, float]:
         found = {}
         for way in WAYS:
             with self._by(way):
-                found[way] = float(self._device.run(python_command(GREETED), timeout=SOON).stdout) * 1e3
+                found[way] = seconds() * 1e3
         return found
 
     def outage(self) -> dict[str, float]:
@@ -262,17 +260,15 @@ class Site:
         return {"answered": answered, "direct": direct, "seconds": seconds}
 
     def cost(self) -> dict[str, float]:
-        """Return the processor seconds for a GB: of the machine, and of the process that carries it."""
+        """Return the processor seconds for a GB of the process that carries it."""
         found = {}
-        gigabytes = FILES[HUGE] / 1e9
-        for way in WAYS:
+        for way in WAYS[1:]:
             with self._by(way) as process:
+                assert process is not None
                 self._download(SMALL)
-                machine, own = machine_seconds(), tree_seconds(process.pid) if process else 0.0
+                before = tree_seconds(process.pid)
                 self._download(HUGE)
-                found[f"{way}, machine"] = (machine_seconds() - machine) / gigabytes
-                if process is not None:
-                    found[f"{way}, process"] = (tree_seconds(process.pid) - own) / gigabytes
+                found[way] = (tree_seconds(process.pid) - before) / (FILES[HUGE] / 1e9)
         return found
 
     def _received(self, device: str) -> int:

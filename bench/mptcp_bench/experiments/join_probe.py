@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How soon a joining subflow gets its cap: ``python -m … COUNT FILE PORT CLIENT``, in the proxy's namespace.
+"""How soon a joining subflow gets its cap: ``python -m … probe`` in the proxy's namespace, ``client`` in the client's.
 
-The probe accepts MPTCP connections to PORT and sends on each. It captures signalling segments, and the packets that it
-sends to the address CLIENT, with netfilter's marks: when a subflow has an entry in the kernel's set, its packets have
-our bits in their marks. For each join it writes a sample to FILE. All times are the kernel's time stamps, so the probe
-need not be quick, and takes little processor time from the throttler that is measured. The kernel filters out packets
-of other ports, which may have thousands of tunnels. ``join_client`` opens the connections, one after another.
+The probe accepts MPTCP connections and sends on each. It captures signalling segments, and the packets that it sends to
+the first subflow's address, with netfilter's marks: when a subflow has an entry in the kernel's set, its packets have
+our bits in their marks. It writes the delay of each join to a file. All times are the kernel's time stamps, so the
+probe need not be quick, and takes little processor time from the throttler that is measured. The kernel filters out
+packets of other ports, which may have thousands of tunnels.
+
+The client opens connections one after another, reads from each until shortly after it has a second subflow, and then
+aborts it. After an orderly end, the data left in the proxy's buffers would be sent beside the next connection.
 """
 
 from __future__ import annotations
@@ -15,14 +18,13 @@ import math
 import multiprocessing
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
 
 from scapy.arch.linux import attach_filter
 
@@ -37,20 +39,14 @@ LAST_SECONDS = 30.0
 """Seconds after the last join after which the probe ends, if fewer came than were asked."""
 _IDLE_SECONDS = 0.05
 """Seconds between two readings. The socket's buffer can hold the packets of this time."""
-_SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_RCVMARK = 35, 33, 75
-_SO_MARK = 36
+_SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_RCVMARK, _SO_MARK = 35, 33, 75, 36
 _HEADERS = 14 + 20
-
-
-class Sent(NamedTuple):
-    """A data packet that left the proxy."""
-
-    time: float
-    port: int
-    """The client's port."""
-    length: int
-    """Bytes of payload."""
-    marked: bool
+_JOIN_SECONDS, _READ_SECONDS, _PAUSE_SECONDS = 5.0, 0.15, 0.05
+"""Seconds that the client waits for a second subflow (a lost SYN is sent again after 1 and 3 seconds), reads after
+that, and rests."""
+_SOL_MPTCP, _MPTCP_INFO = 284, 1
+_ABORT = struct.pack("ii", 1, 0)
+"""A struct linger that makes close(2) abort the connection."""
 
 
 def is_join(segment: Segment, port: int) -> bool:
@@ -58,48 +54,27 @@ def is_join(segment: Segment, port: int) -> bool:
     return segment.destination_port == port and any(isinstance(option, MpJoinAck) for option in segment.options)
 
 
-def samples(segments: Iterable[Segment], packets: Iterable[Sent], port: int) -> list[dict[str, float]]:
-    """Return a sample for each join of connections to *port*, which follow one another.
+def delays(segments: Iterable[Segment], marked: Mapping[int, float], port: int) -> list[float]:
+    """Return the milliseconds from each join of connections to *port* to the first packet under the cap.
 
-    A connection is known by the client's port of its first subflow, which is the one to be capped. *packets* are those
-    of all first subflows, in order of time.
+    The connections follow one another. Each is known by the client's port of its first subflow, which is the one to be
+    capped; *marked* has the time of that subflow's first marked packet. A delay is infinite if no packet was marked
+    soon, and negative if one was before the join, which then did not cause the entry.
     """
-    sent: dict[int, list[Sent]] = {}
-    for packet in packets:
-        sent.setdefault(packet.port, []).append(packet)
-    found: dict[int, dict[str, float]] = {}
+    found: dict[int, float] = {}
     first = None
     for segment in segments:
-        begins = segment.destination_port == port and any(isinstance(each, MpCapable) for each in segment.options)
-        # Both the SYN and, a round trip later, the third ACK carry the option. Only the SYN begins a connection.
-        if begins and (first is None or segment.source_port != first.source_port):
-            first = segment
+        if segment.destination_port == port and any(isinstance(each, MpCapable) for each in segment.options):
+            first = segment.source_port
         # The client repeats the third ACK until it is acknowledged (RFC 8684, 3.2). Only the first one counts.
-        if is_join(segment, port) and first is not None and first.source_port not in found:
-            of_first = sent.get(first.source_port, ())
-            found[first.source_port] = sample(of_first, segment.time, segment.time - first.time)
+        if is_join(segment, port) and first is not None and first not in found:
+            delay = marked.get(first, math.inf) - segment.time
+            found[first] = 1000 * delay if delay <= GIVE_UP_SECONDS else math.inf
     return list(found.values())
 
 
-def sample(sent: Sequence[Sent], joined: float, age: float) -> dict[str, float]:
-    """Return the sample of a connection that was *joined* at the *age* of some seconds.
-
-    ``delay_ms`` is the time from the join to the first throttled packet. It is infinite if none came, and negative if
-    one came before the join, which then did not cause the entry. ``bytes`` is the unthrottled payload in that time,
-    ``age_ms`` the connection's age at the join.
-    """
-    within = [packet for packet in sent if packet.time <= joined + GIVE_UP_SECONDS]
-    before = list(takewhile(lambda packet: not packet.marked, within))
-    throttled = within[len(before)].time if len(before) < len(within) else math.inf
-    return {
-        "delay_ms": 1000 * (throttled - joined),
-        "bytes": sum(packet.length for packet in before if packet.time > joined),
-        "age_ms": 1000 * age,
-    }
-
-
 class Wire:
-    """The data packets that leave wan0 from *port* to *client*: IPv4 over Ethernet. Needs Linux 5.19 (SO_RCVMARK)."""
+    """The packets that leave wan0 from *port* to *client*: IPv4 over Ethernet. Needs Linux 5.19 (SO_RCVMARK)."""
 
     def __init__(self, port: int, client: str) -> None:
         self._port = port
@@ -111,8 +86,8 @@ class Wire:
             self._socket.setsockopt(socket.SOL_SOCKET, option, value)
         self._socket.setblocking(False)
 
-    def read(self) -> Iterator[Sent]:
-        """Yield the packets that were captured since the last call, with monotonic times."""
+    def read(self) -> Iterator[tuple[int, float]]:
+        """Yield the client's port and the monotonic time of each marked packet since the last call."""
         while True:
             try:
                 frame, ancillary, _, address = self._socket.recvmsg(128, 128)
@@ -121,12 +96,11 @@ class Wire:
             if address[2] != socket.PACKET_OUTGOING or len(frame) < _HEADERS + 20 or frame[12:14] != b"\x08\x00":
                 continue  # captured before the filter was attached
             source_port, client_port = struct.unpack_from("!HH", frame, _HEADERS)
-            length = struct.unpack_from("!H", frame, 16)[0] - 20 - (frame[_HEADERS + 12] >> 4) * 4
-            if source_port == self._port and length > 0:
-                data = {kind: body for _, kind, body in ancillary}
+            data = {kind: body for _, kind, body in ancillary}
+            mark = int.from_bytes(data[_SO_MARK], sys.byteorder)
+            if source_port == self._port and mark & Ownership().mark_mask:
                 seconds, nanoseconds = struct.unpack("=qq", data[_SO_TIMESTAMPNS])
-                marked = bool(int.from_bytes(data[_SO_MARK], sys.byteorder) & Ownership().mark_mask)
-                yield Sent(seconds + nanoseconds / 1e9 - self._ahead, client_port, length, marked)
+                yield client_port, seconds + nanoseconds / 1e9 - self._ahead
 
 
 def serve(port: int) -> None:
@@ -145,27 +119,47 @@ def serve(port: int) -> None:
         threading.Thread(target=send, args=(listener.accept()[0],), daemon=True).start()
 
 
-def watch(signals: Capture, wire: Wire, count: int, port: int) -> list[dict[str, float]]:
-    """Return one sample for each join that was seen, when there were *count*, or no more come."""
+def probe(port: int, count: int, client: str, output: str) -> None:
+    """Write the delays of the joins of *count* connections to *port*, whose first subflow comes from *client*."""
+    signals, wire = Capture("wan0", [port]), Wire(port, client)
+    # Serve in a separate process: a thread would make the probe wait for the interpreter, 5 ms at a time.
+    multiprocessing.get_context("spawn").Process(target=serve, args=(port,), daemon=True).start()
     segments: list[Segment] = []
-    packets: list[Sent] = []
+    marked: dict[int, float] = {}
     joins, last = 0, time.monotonic()
     while time.monotonic() < last + (GIVE_UP_SECONDS if joins >= count else LAST_SECONDS):
         time.sleep(_IDLE_SECONDS)
         new = list(signals.read())
         segments += new
-        packets += wire.read()
+        for client_port, when in wire.read():
+            marked.setdefault(client_port, when)
         if more := sum(is_join(segment, port) for segment in new):
             joins, last = joins + more, time.monotonic()
-    return samples(segments, packets, port)
+    Path(output).write_text(json.dumps(delays(segments, marked, port)))
 
 
-def main(count: int, output: Path, port: int, client: str) -> None:
-    signals, wire = Capture("wan0", [port]), Wire(port, client)
-    # Serve in a separate process: a thread would make the watch wait for the interpreter, 5 ms at a time.
-    multiprocessing.get_context("spawn").Process(target=serve, args=(port,), daemon=True).start()
-    output.write_text(json.dumps(watch(signals, wire, count, port)))
+def client(port: int, count: int, address: str, joining: str) -> None:
+    """Open *count* connections to *address*; *joining* is the address of the second path."""
+    endpoint = ["ip", "mptcp", "endpoint"]
+    subprocess.run([*endpoint, "flush"], check=True)
+    subprocess.run([*endpoint, "add", joining, "dev", "wlan0", "subflow"], check=True)
+    for _ in range(count):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as connection:
+            connection.settimeout(5)
+            # Each connection takes longer than 0.1 s, so no port is used twice, by another client neither: the entry of
+            # an ended connection stays for ten seconds and would cap a new one with the same port at once.
+            connection.bind(("", 10_000 + int(time.monotonic() * 10) % 20_000))
+            connection.connect((address, port))
+            until = time.monotonic() + _JOIN_SECONDS
+            # The first byte of linux/mptcp.h's struct mptcp_info is the number of further subflows.
+            while time.monotonic() < until and not connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 1)[0]:
+                connection.recv(65536)
+            until = time.monotonic() + _READ_SECONDS
+            while time.monotonic() < until:
+                connection.recv(65536)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+        time.sleep(_PAUSE_SECONDS)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    {"probe": probe, "client": client}[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -8,9 +8,7 @@ because each tunnel takes two descriptors, and a process that may not raise the 
 
 from __future__ import annotations
 
-import math
 import mmap
-import os
 import re
 import resource
 import struct
@@ -22,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError
 from mptcp_lab.testbed.model import Topology
 from mptcp_lab.testbed.services import (
@@ -139,14 +136,13 @@ class Crowd:
     def built(cls, testbed: Testbed, most: int, node: str = NODE, rate: int = RATE, trickle: int = TRICKLE) -> Self:
         """Start proxy and crowd for *most* tunnels: *rate* opened per second, *trickle* bytes/s in each.
 
-        Raises TestbedError if this host allows too few open files.
+        Raises TestbedError if this host allows too few open files: each worker holds both ends of its tunnels.
         """
         proxy, origin = testbed["proxy"], testbed["origin"]
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         allowed = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-        needed = max(most, 2 * most // WORKERS) + DESCRIPTORS_BESIDE
-        if allowed < needed:
-            raise TestbedError(f"{most} tunnels need {needed} descriptors a process, ulimit -Hn allows {hard}")
+        if allowed < (needed := 2 * most // WORKERS + DESCRIPTORS_BESIDE):
+            raise TestbedError(f"{most} tunnels need {needed} descriptors a process, ulimit -Hn allows {allowed}")
         program = built("crowd", proxy)
         started = start_proxy(proxy, proxy.write(f"{proxy.name}-squid.conf", _SQUID.format(descriptors=allowed)))
         sending = _Member(origin, program, "origin", [str(ORIGIN_PORT), str(trickle)], testbed.scope)
@@ -178,18 +174,16 @@ class Crowd:
         run = Path(throttler_mounts(node)["/run/mptcp-throttler"])
         return whole_state(node, run, besides=(self.proxy.process.pid,))
 
-    def hold(self, count: int) -> float:
-        """Hold exactly *count* tunnels. Return the seconds that it took. Raises TestbedError if it takes too long."""
-        begin = time.monotonic()
+    def hold(self, count: int) -> None:
+        """Hold exactly *count* tunnels. Raises TestbedError if it takes too long."""
         before = self.client.read()
         self.client.want(count + before.ended)
-        deadline = begin + max(0, count - before.standing) / RATE + PATIENCE
+        deadline = time.monotonic() + max(0, count - before.standing) / RATE + PATIENCE
         # When the client has closed a tunnel, the tunnel has ended only if the proxy has also closed it at the origin.
         while (now := self.client.read()).standing != count or self.origin.read().standing != count:
             if time.monotonic() > deadline:
                 raise TestbedError(f"{now.standing} of {count} tunnels stand: {now}{self.proxy.process.tail()}")
             time.sleep(0.05)
-        return time.monotonic() - begin
 
     def churn(self, rate: int) -> None:
         """From now on replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
@@ -220,18 +214,6 @@ def shown(status: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def memory_mb(pid: int) -> float:
-    """Return the resident memory in MB (10^6) of process *pid* and its descendants; NaN if it has ended."""
-    pages = 0
-    for each in (pid, *descendants(pid)):
-        try:
-            pages += int(Path(f"/proc/{each}/statm").read_text().split()[1])
-        except OSError:
-            if each == pid:
-                return math.nan
-    return pages * os.sysconf("SC_PAGESIZE") / 1e6
-
-
 PROBE_PORT = PROXY_PORT + 1
 """Port for measuring the reaction to joins, because Squid listens on the other port."""
 CAP = 1_000_000_000
@@ -239,44 +221,24 @@ CAP = 1_000_000_000
 ADDRESSES = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 """Prefixes of the crowd's addresses on its first and its second path."""
 _PATHS = POLICY_PATHS + "".join(
-    f"  {path}: {{clients: [10.77.{network}.0/24]}}\n"
-    for path, network in zip(("first", "second"), SECOND_CLIENT_NETWORKS, strict=True)
+    f"  {path}: {{clients: [{prefix}0/24]}}\n" for path, prefix in zip(("first", "second"), ADDRESSES, strict=True)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """The rules of a policy: which caps and budgets it has."""
-
-    crowd: bool = False
-    """Whether the crowd's first path is capped, all its subflows together."""
-    client: int | None = None
-    """Cap of the client's Ethernet in bits/s; None for no cap."""
-    landing: str = "at-once"
-    """How the client's cap begins. A soft cap's entry comes half a second later, which the reaction would include."""
-    budget: bool = False
-    """Whether the crowd has a volume budget, which is never used up."""
-
-    def text(self) -> str:
-        rules, options = [], ""
-        if self.client is not None:
-            if self.landing == "at-once":
-                options = "anticipate: false\n"  # otherwise the entry exists before the measured join
-            throttle = f"rate: {self.client} bit/s, landing: {self.landing}"
-            rules.append(f"{{name: client, paths: [ethernet], throttle: {{{throttle}}}}}")
-        if self.crowd:
-            rules.append(f"{{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}")
-        if self.budget:
-            # This rule counts the second path's bytes, whichever rule decides about the first path.
-            steps = "[{after: 100 TB, throttle: {rate: 1 Mbit/s}}]"
-            rules.append(f"{{name: volume, paths: [first, second], budget: {{period: month, steps: {steps}}}}}")
-        return _PATHS + options + "rules:" + ("".join(f"\n  - {rule}" for rule in rules) or " []") + "\n"
-
-
-UNCAPPED = Caps()
-CAPPED = Caps(crowd=True)
-FULL = Caps(crowd=True, client=5_000_000, budget=True)
-"""A policy with caps, the guard (on by default) and a budget."""
+UNCAPPED = f"{_PATHS}rules: []\n"
+_CROWD = f"  - {{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}\n"
+CAPPED = f"{_PATHS}rules:\n{_CROWD}"
+"""A policy that caps the crowd's first path, all its subflows together."""
+# Without anticipation, because with it the entry exists before the join whose reaction is measured. The budget counts
+# the second path's bytes, whichever rule decides about the first path.
+FULL = f"""\
+{_PATHS}anticipate: false
+rules:
+  - {{name: client, paths: [ethernet], throttle: {{rate: 5 Mbit/s, landing: at-once}}}}
+{_CROWD}\
+  - name: volume
+    paths: [first, second]
+    budget: {{period: month, steps: [{{after: 100 TB, throttle: {{rate: 1 Mbit/s}}}}]}}
+"""
+"""A policy with caps, the guard (on by default) and a budget that is never used up."""
 
 
 def settings_file(testbed: Testbed, policy: Path) -> Path:

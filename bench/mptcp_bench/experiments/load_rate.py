@@ -10,14 +10,14 @@ dropped. The client counts the connections; the kernel counts their joins.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mptcp_lab.agent.counters import added_to
 from mptcp_lab.agent.processors import process_seconds
 from mptcp_lab.testbed import UNSHAPED, Testbed, TestbedError
+from mptcp_lab.testbed.model import Topology
 from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
 
 from .columns import Column, Row, Table
@@ -68,6 +68,7 @@ class Followed:
 class RateCell:
     """*rate* new connections per second with one netfilter adapter, over *seconds*."""
 
+    topology: ClassVar[Topology] = with_crowd(UNSHAPED)
     adapter: str
     rate: int
     seconds: float
@@ -75,18 +76,13 @@ class RateCell:
     def __str__(self) -> str:
         return f"{self.adapter}, {self.rate} connections/s"
 
-    @contextmanager
-    def bed(self, seed: int) -> Iterator[Testbed]:
-        with Testbed(with_crowd(UNSHAPED)) as testbed:
-            yield testbed
-
-    def measure(self, bed: Testbed, variant: str) -> Followed:
-        proxy = bed["proxy"]
-        policy = proxy.write("policy.yaml", POLICY)
+    def measure(self, testbed: Testbed) -> Followed:
+        proxy = testbed["proxy"]
         settings = {"netfilter": self.adapter, "verify_interval": 3600, "log_level": "warning"}
+        policy = proxy.write("policy.yaml", POLICY)
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
         # The pace is that of closing. If another program delays the client, it opens the missing connections later.
-        crowd = Crowd.without_squid(bed, 2 * self.rate)
+        crowd = Crowd.without_squid(testbed, 2 * self.rate)
         mib = proxy.mib()
         crowd.hold(round(self.rate * LIFETIME))
         crowd.churn(self.rate)
@@ -120,32 +116,26 @@ class RateCell:
         )
 
 
-def _column(
-    heading: str, of: str, *, least: float | None = None, most: float | None = None, digits: int = 0, unit: str = ""
-) -> Column[RateCell, Followed]:
-    """Return a column whose bounds apply up to ``AIM_RATE``."""
+def _up_to_the_aim(row: Row[RateCell, Followed]) -> bool:
+    return row.cell.rate <= AIM_RATE
 
-    def judged(row: Row[RateCell, Followed]) -> bool:
-        return row.cell.rate <= AIM_RATE
 
-    return Column(heading, of, least=least, most=most, digits=digits, unit=unit, judged=judged)
+def _none(heading: str, of: str, least: float | None = None) -> Column[RateCell, Followed]:
+    return Column(heading, of, least=least, most=0, digits=0, judged=_up_to_the_aim)
 
 
 TABLE: Table[Any, Followed] = Table(
     "New connections with two subflows",
     [
-        Column(
-            "opened per second", "rate", digits=0,
-            least=lambda row: PACE * row.cell.rate, judged=lambda row: row.cell.rate <= AIM_RATE,
-        ),
-        _column("joins for each connection", "joins", least=PACE, digits=3),
-        _column("opened by the tracker, less made", "opened_less_made", least=0, most=0),
-        _column("subflows activated, less made", "activated_less_made", least=0, most=0),
-        _column("connections without entry, or whose entry stayed", "lost", least=0, most=0),
-        _column("path-manager events lost", "events_lost", most=0),
-        _column("segments dropped", "dropped", most=0),
-        _column("share of one core", "core", most=100, digits=1, unit=" %"),
+        Column("opened per second", "rate", least=lambda row: PACE * row.cell.rate, digits=0, judged=_up_to_the_aim),
+        Column("joins for each connection", "joins", least=PACE, digits=3, judged=_up_to_the_aim),
+        _none("opened by the tracker, less made", "opened_less_made", 0),
+        _none("subflows activated, less made", "activated_less_made", 0),
+        _none("connections without entry, or whose entry stayed", "lost", 0),
+        _none("path-manager events lost", "events_lost"),
+        _none("segments dropped", "dropped"),
+        Column("share of one core", "core", most=100, digits=1, unit=" %", judged=_up_to_the_aim),
     ],
     of=lambda row: isinstance(row.cell, RateCell),
     beside=True,
-)  # fmt: skip
+)

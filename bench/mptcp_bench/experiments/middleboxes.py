@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What middleboxes do to Multipath TCP, and whether the throttler's status is true meanwhile.
+"""What middleboxes do to Multipath TCP, and whether the throttler's status stays true.
 
 This repeats Table 1 of Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), with today's kernel.
 It adds the paper's ALG that changes the length of the payload, options replaced by NOPs, and duplicated and reordered
@@ -10,7 +10,8 @@ second, the kernel's list of subflows is compared with the throttler's status.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,9 +23,8 @@ from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.services import Origin, Proxy, Throttler, wait_until
 from mptcp_lab.testbed.transfer import observe
 
-from .columns import Turn
+from .columns import Column, Row, Table, Turn
 from .devices import POLICY_PATHS
-from .middleboxes_judging import PLACES, TABLE, Download, Look
 from .parameters import parameter, words
 from .scenario import Scenario
 
@@ -34,6 +34,108 @@ DELAY = 5_000
 SIZE = 8_000_000
 TIMEOUT = 40.0
 POLICY = POLICY_PATHS + "rules: [{name: spare-ethernet, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n"
+PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wifi")}
+"""The paths that have the middlebox. Connections open on Ethernet; Wi-Fi's subflow joins."""
+OF_THE_REQUEST = ("alg-longer", "alg-shorter")
+"""Behaviours that change only the request. It contains an address and uses the path on which connections open."""
+SURVIVED = ("nothing", "nat", "sequence", "split-both", "split-first", "duplicate", "reorder")
+"""Behaviours that MPTCP was designed to survive (RFC 8684, 3.7): both subflows carry data."""
+ENDED_BY_KERNEL = ("split-second-later", "coalesce")
+"""Behaviours after which the kernel (Linux 6.18) keeps the connection until the client closes it, even without a
+throttler.
+
+Data without a mapping arrives after data with one, when MPTCP may no longer fall back. The paper's kernel also failed
+with the first behaviour.
+"""
+PAPER = {
+    "nat": "Y, N",
+    "remove-syn": "Y, Y",
+    "remove-data": "Y, Y",
+    "sequence": "Y, N",
+    "split-both": "Y, N",
+    "split-first": "Y, N",
+    "split-second": "Y, Y",
+    "split-second-later": "N, -",
+    "coalesce": "Y, Y",
+}
+"""Table 1 of Hesmans et al., "successful, fallback": the results of Linux MPTCP 0.87 in 2013."""
+SECONDS = 2.0
+"""Longest time in seconds for which the status may differ from the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What kernel and status showed at one moment of a download, of connections to the proxy's port."""
+
+    time: float
+    """Seconds since the download began."""
+    kernel: int
+    """Established MPTCP subflows in the proxy's kernel."""
+    status: int
+    """Subflows that the status calls active."""
+    capped: int
+    """Number of these subflows that have a cap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """One download through a middlebox."""
+
+    behaviour: str
+    place: str
+    whole: bool
+    """Whether it ended, and its bytes equal the file's."""
+    seconds: float
+    fallbacks: int
+    """Connections that became plain TCP, of client and proxy together, by the kernels' counters."""
+    joins: int
+    carried: Mapping[str, int]
+    """Bytes received by the client, by path."""
+    looks: Sequence[Look]
+    changed: Mapping[str, int]
+    """Packets that the middlebox changed, by path."""
+
+    @property
+    def boxed(self) -> int:
+        """Packets that were changed on the paths with the behaviour."""
+        return sum(self.changed[path] for path in PLACES[self.place])
+
+    @property
+    def outcome(self) -> str:
+        """What became of the connection, in words."""
+        if not self.whole:
+            return "failed"
+        if max((look.kernel for look in self.looks), default=0) == 0:
+            return "plain TCP"
+        if self.fallbacks:
+            return "fell back"
+        return "two subflows" if self.two else "one subflow"
+
+    @property
+    def two(self) -> bool:
+        """Whether each path carried more than 5 % of the bytes."""
+        return min(self.carried.values(), default=0) > 0.05 * max(1, sum(self.carried.values()))
+
+    @property
+    def wrong(self) -> float:
+        """Longest time in seconds for which status and kernel showed different numbers of subflows."""
+        return longest(self.looks, [look.status != look.kernel for look in self.looks])
+
+    @property
+    def capped_alone(self) -> float:
+        """Longest time in seconds for which a connection's only subflow had a cap."""
+        return longest(self.looks, [look.capped > 0 and look.kernel < 2 for look in self.looks])
+
+
+def longest(looks: Sequence[Look], held: Iterable[bool]) -> float:
+    """Return the longest time in seconds from a look at which *held* is true to the next at which it is false."""
+    most = 0.0
+    since: float | None = None
+    for look, holds in zip(looks, held, strict=True):
+        if since is not None:
+            most = max(most, look.time - since)
+        since = None if not holds else look.time if since is None else since
+    return most
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +175,7 @@ def built(chosen: Settings, behaviours: Sequence[str], seed: int) -> Iterator[Be
 
 
 def download(bed: Bed, turn: Turn[str]) -> Download:
-    """Download a file with a behaviour at a place; compare kernel and status meanwhile. Raises EmulationError."""
+    """Download a file with a behaviour at a place; compare kernel and status as it runs. Raises EmulationError."""
     testbed, throttler, proxy, origin = bed.testbed, bed.throttler, bed.proxy, bed.origin
     behaviour, place = turn.cell, turn.variant
     lab, change = lab_of(testbed), testbed.emulation.change_middlebox
@@ -119,6 +221,48 @@ def active_and_capped(throttler: Throttler) -> tuple[int, int]:
     return len(active), sum(subflow["rate"] is not None for subflow in active)
 
 
+Boxed = Row[str, Download]
+
+
+def of_all(value: Callable[[Download], float]) -> Callable[[Boxed], list[float]]:
+    """Return a function that finds *value* of the downloads at all places; NaN, if nobody looked at the status."""
+    return lambda row: [value(each) if each.looks else math.nan for place in PLACES for each in row.beside(place)]
+
+
+def _changed(row: Boxed) -> list[float]:
+    """Return the packets that the middlebox changed at each place where it should change some."""
+    of_request = row.cell in OF_THE_REQUEST
+    return of_all(lambda each: math.inf if of_request and "ethernet" not in PLACES[each.place] else each.boxed)(row)
+
+
+def _place(name: str) -> Column[str, Download]:
+    """Return the column with what became of the connection with the middlebox at one place."""
+
+    def text(row: Boxed) -> str:
+        return "".join(f"{each.outcome}, {each.seconds:.1f} s" for each in row.beside(name)) or "void"
+
+    return Column(name, lambda row: [], text=text)
+
+
+TABLE: Table[str, Download] = Table(
+    "What became of the connection",
+    (
+        *map(_place, PLACES),
+        Column("paper: successful, fallback", lambda row: [], text=lambda row: PAPER.get(row.cell, "")),
+        Column("", of_all(lambda each: each.whole), aim="downloads whole",
+               least=lambda row: None if row.cell in ENDED_BY_KERNEL else 1),
+        Column("", of_all(lambda each: each.wrong), by="most", aim="status wrong", unit=" s", most=SECONDS),
+        Column("", of_all(lambda each: each.capped_alone), by="most", aim="a lone subflow capped", unit=" s",
+               most=SECONDS),
+        Column("", _changed, by="least", aim="packets changed by it, at the place with the fewest", least=1,
+               judged=lambda row: row.cell != "nothing"),
+        Column("", of_all(lambda each: each.outcome == "two subflows"), aim="both subflows used", least=1,
+               judged=lambda row: row.cell in SURVIVED),
+    ),
+    (("behaviour", lambda row: BEHAVIOURS[row.cell]),),
+    # A row is of a behaviour, at all places.
+    of=lambda row: row.variant == next(iter(PLACES)),
+)  # fmt: skip
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "nfqueue", "gcc", "apache2", "squid", "curl", "mptcpize", "ss"),
@@ -129,7 +273,5 @@ SCENARIO = Scenario(
     measure=download,
     tables=(TABLE,),
     together=lambda behaviour: "middleboxes",
-    # A download that failed each time is a failure of its own.
-    counted=lambda row: "",
     name=lambda row: row.cell,
 )

@@ -10,8 +10,7 @@ the host that accepts them from the client.
   because most of these end before a second one could join. The completion time is from connect(2) to the last byte.
 - ``mimbox-memory``, Figure 6 and section 4.4: a client with ADSL (8 Mbit/s, 512 kbit/s up, RTT 20 ms) and 3G (2 Mbit/s,
   256 kbit/s, 80 ms) downloads from an origin with 100 Mbit/s, while the sender's tcp_rmem and tcp_wmem are limited. The
-  sender is the proxy or, without one, the origin. Memory is measured of 20 slow downloads at the same time, and of many
-  idle connections on fast links.
+  sender is the proxy or, without one, the origin. Memory is measured of 20 slow downloads at the same time.
 - ``mimbox-delay``, Table 1: requests follow one another, each on its own connection. tcpdump records packets on both
   sides of the router or the proxy, with one clock. An answer of 1000 bytes is one data segment, which need not wait for
   others. A proxy in user space learns of a connection when the client's handshake is complete, and ours connects only
@@ -49,10 +48,10 @@ from .claims import FEWEST, Claim, Claims
 from .columns import Column, Results, Table, Turn
 from .drawing import drawn
 from .findings import Picture
-from .mimbox_judging import EACH, KEPT, PERCENTS, ROUTER, Cell, Delays, Found, Point, values
+from .mimbox_judging import EACH, PERCENTS, ROUTER, Cell, Delays, Found, Point, values
 from .parameters import number, parameter, several, whole, words
 from .peers import peers
-from .relay_bed import LARGE, MULTIPATH_PORT, PATIENCE, SMALL, WARM, Bed
+from .relay_bed import LARGE, MULTIPATH_PORT, PATIENCE, WARM, Bed
 from .relay_judging import DIRECT, LIMIT, OURS, spread
 from .relay_load import latencies
 from .relay_memory import user_memory
@@ -71,9 +70,7 @@ QUIET, FEW = 0.3, 3_000
 
 
 @contextmanager
-def built(
-    seed: int, files: Mapping[str, int], seconds: float, paths_: Sequence[Any] = (None, None), held: int = 0
-) -> Iterator[Bed]:
+def built(seed: int, files: Mapping[str, int], seconds: float, paths_: Sequence[Any] = (None, None)) -> Iterator[Bed]:
     """Yield a testbed with both origins, which serve *files*, and with the client's *paths_*."""
     with Testbed(paths(paths_, offloads=False, name="mimbox"), seed=seed) as testbed:
         start_origin(testbed["origin"], files, ports=(MULTIPATH_PORT,), multipath=True)
@@ -81,7 +78,7 @@ def built(
             # Closed connections keep their ports in TIME-WAIT. Provide enough ports, and allow their reuse.
             for key, value in (("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")):
                 testbed.scope.enter_context(testbed[name].sysctl(f"net.ipv4.{key}", value))
-        yield Bed.built(testbed, seconds, files, held=held)
+        yield Bed.built(testbed, seconds, files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +94,9 @@ class Procedure:
 
 def measured(bed: Bed, cell: Cell, task: str, how: Procedure, process: Program | None) -> Point:
     """Measure the transfers of *cell* for the bed's time. Raises TestbedError if connections are not established."""
-    client, proxy, streams = bed.testbed["client"], bed.testbed["proxy"], how.streams
+    client, streams = bed.testbed["client"], how.streams
     memory = process if how.memory else None
     user = user_memory(memory.pid) if memory else 0
-    idle, sent = client.counters(), proxy.interface_bytes("wan0").sent
     requests = 1 if how.close else -1
     with bed.asking(cell, task, streams, how.file, process, requests=requests, close=how.close) as (load, accepted):
         # With *close*, wait until there are as many answers as streams, so that connections have been reopened.
@@ -114,26 +110,20 @@ def measured(bed: Bed, cell: Cell, task: str, how: Procedure, process: Program |
             time.sleep(bed.seconds)
             users, kernels = (user,), (0,)
         seconds, last, wires_ = time.monotonic() - began, load.read(), client.counters()
-        # Count from before the transfer: the two counters are not read at the same moment, which matters less over a
-        # longer time.
-        passed = (proxy.interface_bytes("wan0").sent - sent) / max(1, _received(wires_, idle))
         capable, joined = accepted.read()
     # The server may still send data when its client has ended. Wait, or the next measurement would count that.
     wait_until(lambda: _quiet(client), f"{cell}: nothing comes any more", timeout=PATIENCE)
     octets = max(1, _received(wires_, wires))
-    packets = max(1, sum(wires_[name].packets - wires[name].packets for name in PATHS))
     return Point(
         seconds=seconds,
         octets=last.octets - first.octets,
         failures=last.failures,
         # With *close*, the last connection may not be established yet.
         opened=min(last.opened, last.answers) if how.close else last.opened,
-        renewed=last.opened / last.answers if how.close and last.answers else 0.0,
         multipath=capable,
         joined=joined,
-        packet=octets / packets,
+        packet=octets / max(1, sum(wires_[name].packets - wires[name].packets for name in PATHS)),
         second=(wires_["wlan0"].received - wires["wlan0"].received) / octets,
-        passed=passed,
         spread=latencies(last.late, PERCENTS) if how.close else (),
         user=max(0.0, max(users) - user) / streams,
         kernel=max(kernels) / streams,
@@ -179,7 +169,6 @@ def common(claims: Callable[[Results[Any, Any]], Sequence[Claim]], *aims: judgin
         "parts": lambda cell: cell.tasks or ("",),
         "drawn": True,
         "lacking": lambda cell: None if cell.proxy == DIRECT else peers()[cell.proxy].lacking(),
-        "counted": lambda row: "",
         "verdicts": verdicts,
     }
 
@@ -202,7 +191,7 @@ class Curves(Table[Cell, Point]):
         return dict(sorted(by_at.items()))
 
     def cells(self, found: Found) -> list[Cell]:
-        return [cell for cell in found.cells if cell.tasks[0] not in (*KEPT, "busy")]
+        return [cell for cell in found.cells if cell.tasks[0] != "busy"]
 
     def sizes(self, found: Found) -> list[int]:
         return sorted({cell.at for cell in self.cells(found)})
@@ -264,7 +253,7 @@ def picture(
 @dataclass(frozen=True, slots=True)
 class GoodputSettings:
     mtu: tuple[int, ...] = parameter("MTUs of all links", "296,576,1000,1500,4000,9000", SIZES, quick="576,9000")
-    proxies: tuple[str, ...] = parameter("besides no proxy", "ours,splice,haproxy", words(OURS, LIMIT, "haproxy"))
+    proxies: tuple[str, ...] = parameter("beside no proxy", "ours,splice,haproxy", words(OURS, LIMIT, "haproxy"))
     runs: int = parameter("rounds", str(FEWEST), whole(), quick="1")
     seconds: float = parameter("for which each is measured", "1.5", number(), quick="0.5")
 
@@ -298,7 +287,7 @@ GOODPUT = Scenario(
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     size: tuple[int, ...] = parameter("bytes of the file", "1000,10000,100000,1000000", SIZES, quick="1000,100000")
-    proxies: tuple[str, ...] = parameter("besides no proxy", "ours,haproxy,squid", words(OURS, "haproxy", "squid"))
+    proxies: tuple[str, ...] = parameter("beside no proxy", "ours,haproxy,squid", words(OURS, "haproxy", "squid"))
     runs: int = parameter("rounds", str(FEWEST), whole(), quick="1")
     seconds: float = parameter("for which each is measured", "2", number(), quick="0.5")
 
@@ -338,7 +327,7 @@ HTTP = Scenario(
         HTTP_CURVES,
     ),
     together=lambda cell: "mimbox",
-    **common(judging.http_claims, judging.sound, judging.http_aims),
+    **common(judging.http_claims, judging.sound),
     pictures=picture(
         "mimbox-http", "Requests a second, and completion times",
         f"{HTTP_CLIENTS} clients, each request on a connection of its own, closed after the answer",
@@ -360,52 +349,30 @@ class MemorySettings:
         "what each socket may have at the most", "25000,50000,100000,200000,400000,1000000", SIZES,
         quick="25000,200000,1000000",
     )  # fmt: skip
-    proxies: tuple[str, ...] = parameter("besides no proxy", OURS, words(OURS))
+    proxies: tuple[str, ...] = parameter("beside no proxy", OURS, words(OURS))
     runs: int = parameter("rounds", str(FEWEST), whole(), quick="1")
     seconds: float = parameter("for which each is measured", "5", number(), quick="2")
-    held: int = parameter("idle connections that are held", "300", whole(), quick="50")
 
 
 MEMORY_WAYS = (Cell(DIRECT, "mptcp2", tasks=("get",)), Cell(OURS, "mptcp2", tasks=("connect", "get")))
-HELD_CELLS = (
-    Cell(OURS, "mptcp2", EACH, ("busy",)),
-    *(Cell(OURS, client, tasks=(task,)) for client in ("tcp", "mptcp2") for task in KEPT),
-)
+BUSY_CELL = Cell(OURS, "mptcp2", EACH, ("busy",))
 """The connections whose memory is measured."""
 MEMORY_CURVES = Curves("Figures: Mbit/s, by buffer in bytes", (), varied="buffer", scale="linear")
 
 
-def is_idle(cell: Cell) -> bool:
-    return cell.tasks[0] in KEPT
-
-
 @contextmanager
 def built_for_memory(chosen: MemorySettings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
-    """Yield a testbed with slow paths, or with fast ones for idle connections."""
-    ways = (None, None) if is_idle(cells[0]) else (ADSL, MOBILE)
-    with built(seed, {LARGE: 50_000_000, SMALL: 1_000}, chosen.seconds, ways, chosen.held) as bed, ExitStack() as stack:
-        if not is_idle(cells[0]):
-            stack.enter_context(slow_origin(bed.testbed, ORIGIN_RATE))
+    with built(seed, {LARGE: 50_000_000}, chosen.seconds, (ADSL, MOBILE)) as bed, slow_origin(bed.testbed, ORIGIN_RATE):
         yield bed
 
 
 def measure_memory(bed: Bed, turn: Turn[Cell]) -> dict[str, Point]:
     cell = turn.cell
-    [task, *_] = cell.tasks
-    if is_idle(cell):
-        with bed.running(cell) as process:
-            assert process is not None
-            held = bed.hold(cell, task, process)
-        return {task: Point(failures=held.failures, user=held.user, kernel=held.kernel)}
     node = bed.testbed["origin" if cell.proxy == DIRECT else "proxy"]
     defaults = {"tcp_rmem": cell.at, "tcp_wmem": min(cell.at, 16_384)}
     limits = (node.sysctl(f"net.ipv4.{key}", f"4096 {default} {cell.at}") for key, default in defaults.items())
-    return through(bed, cell, Procedure(streams=BUSY if task == "busy" else 1, memory=True, warm=2.0), limits)
-
-
-def _kept(row: Any) -> str:
-    """Return the name of a row of the table of memory."""
-    return f"{KEPT.get(row.part, 'busy tunnel')}, {row.cell.client}"
+    streams = BUSY if cell == BUSY_CELL else 1
+    return through(bed, cell, Procedure(streams=streams, memory=True, warm=2.0), limits)
 
 
 def _kilobytes(name: str) -> Column[Cell, Point]:
@@ -415,16 +382,18 @@ def _kilobytes(name: str) -> Column[Cell, Point]:
 MEMORY = Scenario(
     settings=MemorySettings,
     needs=NEEDS,
-    cells=lambda chosen: [*crossed(MEMORY_WAYS, chosen.proxies, chosen.buffer), *HELD_CELLS],
+    cells=lambda chosen: [*crossed(MEMORY_WAYS, chosen.proxies, chosen.buffer), BUSY_CELL],
     bed=built_for_memory,
     measure=measure_memory,
     tables=(
         Claims("MiMBox's Figure 6: goodput against buffers, and memory", (), claims=judging.memory_claims),
         MEMORY_CURVES,
-        Table("Memory of a connection, kB", (_kilobytes("user"), _kilobytes("kernel")), (("", _kept),),
-              of=lambda row: row.part in ("busy", *KEPT)),
+        Table(
+            "Memory of a connection, kB", (_kilobytes("user"), _kilobytes("kernel")),
+            (("", lambda row: f"busy tunnel, {row.cell.client}"),), of=lambda row: row.part == "busy",
+        ),
     ),
-    together=lambda cell: "fast paths" if is_idle(cell) else "slow paths",
+    together=lambda cell: "mimbox",
     **common(judging.memory_claims, judging.sound, judging.memory_aims),
     pictures=picture(
         "mimbox-memory", "Goodput against what a socket may buffer",

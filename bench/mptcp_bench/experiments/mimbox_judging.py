@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ..statistics import fmean, geometric_mean, median
@@ -18,14 +17,13 @@ from . import columns
 from .aims import Aim
 from .claims import Claim
 from .columns import Results
-from .relay_judging import CLIENTS, DIRECT, IDLE, LIMIT, OURS, median_or_nan, positive_or_nan, ratios
+from .relay_judging import CLIENTS, DIRECT, LIMIT, OURS, median_or_nan, positive_or_nan, ratios
 
 CLOSE = 0.8
 """Least share of the baseline's value that counts as "close to" it."""
 TOTAL, EACH = 400.0, 200_000
 """KB per connection, and bytes per socket buffer, with which the paper's client had its full bandwidth."""
 PERCENTS = (1, *range(5, 100, 5), 99)
-KEPT = {"idle-get": "idle connection", "idle-connect": "idle tunnel"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +55,6 @@ class Point:
     failures: int = 0
     opened: int = 0
     """Number of established connections, of warm-up and measurement."""
-    renewed: float = 0.0
-    """Connections opened per answer, if each connection is closed after one."""
     multipath: int = 0
     """Number of connections that the accepting host counted as MPTCP."""
     joined: int = 0
@@ -67,8 +63,6 @@ class Point:
     """Mean bytes of a packet that the client received, including the Ethernet header."""
     second: float = 0.0
     """The second path's share of the received bytes."""
-    passed: float = 0.0
-    """Bytes that the proxy's host sent, per byte that the client received."""
     spread: tuple[float, ...] = ()
     """Percentiles ``PERCENTS`` of the seconds until a request was answered."""
     user: float = 0.0
@@ -89,24 +83,19 @@ class Point:
 Found = Results[Cell, Point]
 Side = tuple[str, str, str]
 """What is compared: proxy, kind of client, and task."""
-Figure = Callable[[Point], float]
 Values = dict[tuple[int, int], float]
 """A value by round and by the varied parameter."""
 
 
-def goodput(point: Point) -> float:
-    return point.goodput
-
-
-def values(found: Found, side: Side, figure: Figure = goodput) -> Values:
+def values(found: Found, side: Side, figure: str = "goodput") -> Values:
     """Return *figure* of each measurement of *side*."""
     runs = (run for run in found.runs if (run.turn.cell.proxy, run.turn.cell.client, run.part) == side)
-    return {(run.turn.number, run.turn.cell.at): figure(run.measured) for run in runs}
+    return {(run.turn.number, run.turn.cell.at): getattr(run.measured, figure) for run in runs}
 
 
-def quotients(found: Found, one: Side, other: Side, figure: Figure = goodput) -> Values:
-    """Return *one*'s value divided by *other*'s, by round and varied parameter."""
-    mine, theirs = values(found, one, figure), values(found, other, figure)
+def quotients(found: Found, one: Side, other: Side) -> Values:
+    """Return *one*'s goodput divided by *other*'s, by round and varied parameter."""
+    mine, theirs = values(found, one), values(found, other)
     both = sorted(mine.keys() & theirs.keys())
     return {key: mine[key] / theirs[key] if theirs[key] else math.nan for key in both}
 
@@ -129,12 +118,12 @@ def geometric_mean_or_nan(values: list[float]) -> float:
     return geometric_mean(values) if all(value > 0 for value in values) else math.nan
 
 
-def least_ratio(found: Found, one: Side, others: Sequence[Side], figure: Figure = goodput) -> tuple[float, ...]:
-    """Return, for each round, the least ratio of *one* to any of the measured *others* at any varied parameter.
+def least_ratio(found: Found, one: Side, others: Sequence[Side]) -> tuple[float, ...]:
+    """Return, for each round, the least quotient of *one* and any of the measured *others* at any varied parameter.
 
     Only rounds in which all of these were measured count. The value is NaN if one of them carried nothing.
     """
-    each = [ratios for other in others if (ratios := by_round(quotients(found, one, other, figure), least))]
+    each = [ratios for other in others if (ratios := by_round(quotients(found, one, other), least))]
     rounds = set.intersection(*map(set, each)) if each else ()
     return tuple(least([ratios[number] for ratios in each]) for number in sorted(rounds))
 
@@ -150,23 +139,14 @@ def at_size(found: Values, size: int) -> dict[int, float]:
 
 
 def sound(found: Found) -> Iterator[Aim]:
-    """Yield the aims that check whether all planned points were measured as intended."""
-    counts = [len(found.of(cell, "", task)) for cell in found.cells for task in cell.tasks]
-    yield Aim("rounds of everything", min(counts, default=0), least=max(turn.number for turn in found.turns))
-    points = [(run.turn.cell, run.measured) for run in found.runs if run.part not in KEPT]
+    """Yield the aims that check whether the points were measured as intended."""
+    points = [(run.turn.cell, run.measured) for run in found.runs]
     yield Aim("answers that were wrong or broken off", sum(p.failures for _, p in points), most=0)
     yield Aim(
         "connections by Multipath TCP where it was meant, share, least",
         least([p.multipath / p.opened if p.opened else 0.0 for cell, p in points if CLIENTS[cell.client]]),
         least=0.99,
     )
-    passed = [p.passed for cell, p in points if cell.proxy != DIRECT]
-    yield Aim("bytes that passed the proxy, × what the client received, least", least(passed), least=0.9)
-    if plain := [p.multipath for cell, p in points if not CLIENTS[cell.client]]:
-        yield Aim("connections by Multipath TCP where TCP was meant", sum(plain), most=0)
-    if any(cell.proxy == DIRECT for cell in found.cells):
-        most = max((p.passed for cell, p in points if cell.proxy == DIRECT), default=math.nan)
-        yield Aim("bytes that passed it where there should be none, ×, most", most, most=0.1)
     if any(CLIENTS[cell.client] == 2 for cell in found.cells):
         joined = [p.joined / p.opened if p.opened else 0.0 for cell, p in points if CLIENTS[cell.client] == 2]
         yield Aim("second subflows of a connection, least", least(joined), least=1)
@@ -198,7 +178,6 @@ def goodput_aims(found: Found) -> Iterator[Aim]:
         if CLIENTS[run.turn.cell.client] == 2:
             second.setdefault((run.turn.cell.proxy, run.part), []).append(run.measured.second)
     yield Aim("bytes of a packet by TCP, × what the MTU allows, least", least(fill), least=0.9)
-    yield Aim("bytes of a packet by TCP, × what the MTU allows, most", max(fill, default=math.nan), most=1.01)
     yield Aim(
         "share of the second path, median of each, least", least([median(s) for s in second.values()]), least=0.05
     )
@@ -220,21 +199,6 @@ def http_claims(found: Found) -> list[Claim]:
     ]  # fmt: skip
 
 
-def http_aims(found: Found) -> Iterator[Aim]:
-    """Yield the aim that connections were closed after each answer, and completion times relative to the router."""
-    pair = (OURS, "mptcp1", "each"), (DIRECT, "mptcp1", "each")
-    yield Aim("connections for each answer, least", least([run.measured.renewed for run in found.runs]), least=0.9)
-    for number, percent in enumerate(PERCENTS):
-        if percent in (50, 99):
-            times = quotients(found, *pair, partial(_time, number))
-            slower = by_round(times, geometric_mean_or_nan).values()
-            yield Aim(f"completion time, p{percent}, × the router", median_or_nan([*slower]))
-
-
-def _time(number: int, point: Point) -> float:
-    return point.spread[number]
-
-
 def memory_claims(found: Found) -> list[Claim]:
     """Return the claims of section 4.4 and Figure 6. The varied parameter is the limit of a socket's buffer."""
     ours, router = values(found, (OURS, "mptcp2", "connect")), values(found, (DIRECT, "mptcp2", "get"))
@@ -252,20 +216,16 @@ def memory_claims(found: Found) -> list[Claim]:
               ratios(at_size(ours, EACH), alone), least=0.95),
         Claim("A connection that is busy then takes 400 KB in all.",
               "user and kernel memory of a busy connection, 200 KB",
-              tuple(values(found, (OURS, "mptcp2", "busy"), lambda p: p.memory).values()), " kB", most=TOTAL),
+              tuple(values(found, (OURS, "mptcp2", "busy"), "memory").values()), " kB", most=TOTAL),
     ]  # fmt: skip
 
 
 def memory_aims(found: Found) -> Iterator[Aim]:
-    """Yield the aims that the smallest buffers were filled, and for the memory of idle connections."""
-    ours = values(found, (OURS, "mptcp2", "connect"), lambda p: p.kernel)
+    """Yield the aim that the smallest buffers were filled."""
+    ours = values(found, (OURS, "mptcp2", "connect"), "kernel")
     smallest = min((at for _, at in ours), default=0)
     filled = [kernel / (2 * smallest) for kernel in at_size(ours, smallest).values()]
     yield Aim("most that sockets held, × what the smallest buffer allows", median_or_nan(filled), least=0.3)
-    for client in ("tcp", "mptcp2"):
-        for task, name in KEPT.items():
-            held = list(values(found, (OURS, client, task), lambda p: p.memory).values())
-            yield Aim(f"{name}, {client}, kB", median_or_nan(held), most=IDLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,15 +276,13 @@ def delay_claims(found: Delayed) -> list[Claim]:
 
 
 def delay_aims(found: Delayed) -> Iterator[Aim]:
-    """Yield the aims that everything was measured, with the intended number of subflows."""
-    counts = [len(found.of(cell)) for cell in found.cells]
+    """Yield the aims that all requests were measured, with the intended number of subflows."""
     two = [
         fmean(delays(found, cell, "subflows").values())
         for cell in found.cells
         if CLIENTS[cell.client] == 2 and cell.proxy != DIRECT and found.of(cell)
     ]
     requests = [float(run.measured.requests) for run in found.runs]
-    yield Aim("rounds of everything", min(counts, default=0), least=max(turn.number for turn in found.turns))
     yield Aim("requests of a round, least", least(requests), least=100)
     yield Aim("subflows of a connection, mean of each proxy, least", least(two), least=1.5)
 

@@ -14,7 +14,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import Testbed, TestbedError
@@ -23,8 +22,6 @@ PROXY = "proxy"
 """The node whose packets are received on the proxy's own processor."""
 _WORD = 32
 """Bits per word of a processor mask in sysfs."""
-_PASSES = 100
-"""Most times that all threads of a program are checked and pinned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +31,13 @@ class Shares:
     proxy: frozenset[int]
     others: frozenset[int]
 
-    @classmethod
-    def of(cls, processors: Collection[int]) -> Self:
-        """Return shares in which the proxy has the first of *processors*. Raises TestbedError if there is only one."""
-        first, *rest = sorted(processors)
-        if not rest:
-            raise TestbedError("processors=apart: this machine has one processor, and the proxy is to have its own")
-        return cls(frozenset({first}), frozenset(rest))
-
 
 def here() -> Shares:
-    """Return the shares of the processors that this program may use."""
-    return Shares.of(os.sched_getaffinity(0))
+    """Return shares in which the proxy has this program's first processor. Raises TestbedError if there is only one."""
+    first, *rest = sorted(os.sched_getaffinity(0))
+    if not rest:
+        raise TestbedError("processors=apart: this machine has one processor, and the proxy is to have its own")
+    return Shares(frozenset({first}), frozenset(rest))
 
 
 def mask(processors: Collection[int]) -> str:
@@ -68,29 +60,23 @@ def pin(pid: int, processors: Collection[int]) -> None:
     """Restrict all threads of process *pid* and of its descendants to *processors*.
 
     A thread inherits the restriction from the thread that starts it. One that is not restricted yet may start another
-    meanwhile, so this is repeated. :func:`strays` detects a program that keeps choosing other processors.
+    one at this moment, so this is repeated. :func:`strays` detects a program that keeps choosing other processors.
     """
-    for _ in range(_PASSES):
+    for _ in range(100):
         if not (found := strays(pid, processors)):
             return
         for thread in found:
-            with suppress(ProcessLookupError):  #  # the thread ended meanwhile
+            with suppress(ProcessLookupError):  # the thread has ended
                 os.sched_setaffinity(thread, processors)
 
 
 def strays(pid: int, processors: Collection[int]) -> list[int]:
     """Return the threads of *pid* and its descendants that may run elsewhere: a program can choose its processors."""
     found = []
-    for thread in _threads(pid):
-        with suppress(ProcessLookupError):
-            if not os.sched_getaffinity(thread) <= set(processors):
-                found.append(thread)
-    return found
-
-
-def _threads(pid: int) -> list[int]:
-    found = []
     for process in (pid, *descendants(pid)):
         with suppress(FileNotFoundError):
-            found += [int(each.name) for each in Path(f"/proc/{process}/task").iterdir()]
+            for thread in (int(each.name) for each in Path(f"/proc/{process}/task").iterdir()):
+                with suppress(ProcessLookupError):
+                    if not os.sched_getaffinity(thread) <= set(processors):
+                        found.append(thread)
     return found

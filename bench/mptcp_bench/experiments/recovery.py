@@ -3,8 +3,8 @@
 
 This runs with each netfilter adapter that this kernel offers, during downloads through the proxy, with conf/policy.yaml
 and two more rules. One rule steers other clients by order, so that the throttler sets sysctls. The other caps uploads,
-so that it makes an IFB device. Only what the start has changed can be seen to be restored, so an aim asks that the
-start changes things of each kind.
+so that it makes an IFB device. Only what the start has changed can be seen to be restored: a run is void if the start
+does not change things of each kind.
 
 - After kill -9, the keeper restores the sysctls at once. Everything else stays, and the caps are in force while no
   throttler runs. A new throttler adopts them: the same classes for the same subflows, the same entries and classes in
@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +87,8 @@ RULES = (
 """Rules that are added to conf/policy.yaml. Neither matches the download, so its rates do not change."""
 OF_PROGRAMS = (PROCESSES, BPF, FILES)
 """The parts of a whole state that are not in the kernel's state."""
+CHANGED = (SYSCTLS, LINKS, QDISCS, CLASSES, "nft list ruleset", *OF_PROGRAMS)
+"""What every start changes. Whichever adapter downloads use, uploads are shaped by nftables on ingress."""
 BEFORE = 2.0
 """Seconds before the kill over which the steady rates are measured."""
 GAP = 0.25
@@ -130,18 +130,12 @@ class Measurement:
 
     shares: Mapping[str, float]
     """What a download had of each path around the kill; see ``SHARES``."""
-    made: Mapping[str, int]
-    """Number of things of each kind that the throttler made or changed; see :func:`made`."""
     changed: Mapping[str, Sequence[str]]
     """The lines that differ in each comparison of dumps."""
     sysctls_back: float
     """Seconds from the kill until the sysctls were as before the start; infinite if never."""
     same_caps: float
     """Seconds from the restart until the same caps were on the same subflows; infinite if never."""
-    capped_at_kill: int
-    """Number of subflows with a class."""
-    capped_at_stop: int
-    capped_at_cleanup: int
     exit_code: float
     """NaN if it did not end."""
 
@@ -165,19 +159,22 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
     before = whole_state(node, state)
     with Recorder(testbed["client"], DEVICES) as recorder:
         throttler = start_throttler(node, config)
-        client = download(testbed, origin, proxy, lambda: recorder.now)
+        client = download(testbed, origin, proxy, recorder, throttler)
         capped = caps(throttler)
         under = whole_state(node, state)
+        unchanged = [name for name in CHANGED if before[name] == under[name]]
+        if unchanged:
+            raise TestbedError(f"the start changed nothing of {', '.join(unchanged)}")
         objects = without(under, *OF_PROGRAMS)
         # Wait, because making the dumps takes processor time from the download.
-        pause(client, lambda: recorder.now, recorder.now + BEFORE)
+        pause(client, recorder, recorder.now + BEFORE)
         killed, sysctls_back = recorder.now, math.inf
         throttler.process.kill()
         with suppress(TestbedError):
             wait_until(lambda: are_back(before[SYSCTLS], sysctls(node)), "the sysctls are back", timeout=RESTART)
             sysctls_back = recorder.now - killed
         changed[KEPT_BY_KILL] = differences(without(objects, SYSCTLS), without(kernel_state(node), SYSCTLS))
-        pause(client, lambda: recorder.now, killed + DOWN)
+        pause(client, recorder, killed + DOWN)
         restarted, same_caps = recorder.now, math.inf
         throttler = start_throttler(node, config)
         with suppress(TestbedError):
@@ -185,9 +182,9 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
             same_caps = recorder.now - restarted
         changed[KEPT_BY_RESTART] = differences(objects, kernel_state(node))
         ready = recorder.now
-        pause(client, lambda: recorder.now, ready + AFTER)
+        pause(client, recorder, ready + AFTER)
         shares = shares_of(recorder.samples, killed, restarted, ready, recorder.now, ethernet_cap())
-        capped_at_stop, exit_code = len(caps(throttler)), throttler.process.stop(grace=15)
+        exit_code = throttler.process.stop(grace=15)
         # Leave out processes and files, because the keeper runs until the last connection ends.
         now = without(whole_state(node, state), PROCESSES, FILES)
         changed[AT_STOP] = differences(without(before, PROCESSES, FILES), now)
@@ -195,18 +192,14 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
         client.stop()
         changed[AFTER_STOP] = settled(before, node, state)
         throttler = start_throttler(node, config)
-        client = download(testbed, origin, proxy, lambda: recorder.now)
-        capped_at_cleanup = len(caps(throttler))
+        client = download(testbed, origin, proxy, recorder, throttler)
         throttler.process.kill()
         cleanup = [program("mptcp-throttler"), "cleanup", "--config", str(config)]
         node.run(with_mounts(cleanup, throttler_mounts(node)))
         changed[AT_CLEANUP] = differences(before, whole_state(node, state))
         still_running(client)
         client.stop()
-    return Measurement(
-        shares, made(before, under), changed, sysctls_back, same_caps, len(capped), capped_at_stop,
-        capped_at_cleanup, math.nan if exit_code is None else exit_code,
-    )  # fmt: skip
+    return Measurement(shares, changed, sysctls_back, same_caps, math.nan if exit_code is None else exit_code)
 
 
 def are_back(before: str, now: str) -> bool:
@@ -220,14 +213,16 @@ def policy() -> str:
     return json.dumps({**shipped, "rules": [*shipped["rules"], *RULES]})
 
 
-def download(testbed: Testbed, origin: Origin, proxy: Proxy, clock: Callable[[], float]) -> Process:
-    """Start a download and return it when it is steady. Raises TestbedError if it does not use both paths."""
-    added, begin = Added(testbed["client"], testbed["proxy"]), clock()
+def download(testbed: Testbed, origin: Origin, proxy: Proxy, recorder: Recorder, throttler: Throttler) -> Process:
+    """Start a download and return it when it is steady. Raises TestbedError without both paths, or without a cap."""
+    added, begin = Added(testbed["client"], testbed["proxy"]), recorder.now
     argv = wget(origin.url("file"), proxy=proxy, multipath=True)
     client = testbed["client"].popen(["sh", "-c", '"$@" >/dev/null', "sh", *argv], name="wget")
-    pause(client, clock, begin + SETTLE)
+    pause(client, recorder, begin + SETTLE)
     if (complaint := Protocol.of(*added.read()).complaint(multipath=True)) is not None:
         raise TestbedError(complaint)
+    if not caps(throttler):
+        raise TestbedError("no subflow of the download is capped")
     return client
 
 
@@ -243,9 +238,9 @@ def settled(before: State, node: LiveNode, state: Path) -> list[str]:
     return differences(before, whole_state(node, state))
 
 
-def pause(client: Process, clock: Callable[[], float], until: float) -> None:
-    """Wait until *until* on *clock*. Raises TestbedError if the download ends meanwhile."""
-    while clock() < until:
+def pause(client: Process, recorder: Recorder, until: float) -> None:
+    """Wait until *until* on the clock of *recorder*. Raises TestbedError if the download ends before."""
+    while recorder.now < until:
         still_running(client)
         time.sleep(0.02)
 
@@ -279,34 +274,6 @@ def shares_of(
     return dict(zip(SHARES, values, strict=True))
 
 
-def made(before: Mapping[str, str], under: Mapping[str, str]) -> dict[str, int]:
-    """Return, by kind, how many things differ between the state *before* and the state *under* a throttler."""
-
-    def lines(begin: str, *names: str) -> int:
-        new = (Counter(under[name].splitlines()) - Counter(before[name].splitlines()) for name in names)
-        return sum(count for each in new for line, count in each.items() if line.startswith(begin))
-
-    netfilter = [name for name in before if "iptables" in name or name.startswith(("ipset", "nft"))]
-    interfaces = [set(re.findall(r"^\d+: ([^:@]+)", each[LINKS], re.MULTILINE)) for each in (before, under)]
-    return {
-        "sysctls changed": len(changed_sysctls(before[SYSCTLS], under[SYSCTLS])),
-        "links made": len(interfaces[1] - interfaces[0]),
-        "qdiscs made": lines("qdisc", QDISCS),
-        "classes made": lines("class", CLASSES),
-        "lines of iptables, ipset and nft": lines("", *netfilter),
-        "programs, maps and links of BPF held": lines("", BPF),
-        "processes started": lines("", PROCESSES),
-        "files made": lines("", FILES),
-    }
-
-
-KINDS = tuple(made(*[dict.fromkeys((SYSCTLS, LINKS, QDISCS, CLASSES, BPF, PROCESSES, FILES), "")] * 2))
-
-
-def _made(kind: str) -> Column[str, Measurement]:
-    return Column(f"by the start: {kind}", lambda row: [each.made[kind] for each in row.measured], least=1, digits=0)
-
-
 def _changed(when: str) -> Column[str, Measurement]:
     return Column(when, lambda row: [len(each.changed[when]) for each in row.measured], most=0, digits=0)
 
@@ -334,14 +301,10 @@ SCENARIO = Scenario(
         Table(
             "Recovery",
             [
-                Column("capped subflows before the kill", "capped_at_kill", least=1, digits=0),
-                *map(_made, KINDS),
                 *map(_changed, COMPARED),
                 Column("kill -9 to the sysctls as before the start", "sysctls_back", unit=" s", most=KEEPER),
                 Column("restart to the same caps on the same subflows", "same_caps", unit=" s", most=RESTART),
                 *(_share(name, *bounds) for name, bounds in SHARES.items()),
-                Column("capped subflows at SIGTERM", "capped_at_stop", least=1, digits=0),
-                Column("capped subflows at the kill -9 before cleanup", "capped_at_cleanup", least=1, digits=0),
                 Column("exit code after SIGTERM", "exit_code", least=0, most=0, digits=0),
             ],
             beside=True,

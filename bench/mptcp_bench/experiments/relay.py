@@ -30,10 +30,10 @@ from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Program, Testbed, paths
 
 from ..statistics import fmean
+from . import own_processor
 from . import relay_judging as judging
 from .columns import Column, Row, Table, Turn
 from .options import OptionError
-from .own_processor import Shares
 from .parameters import number, parameter, whole, words
 from .peers import peers
 from .relay_bed import FILES, LARGE, SMALL, WARM, Bed, Memory
@@ -129,7 +129,7 @@ def cells(chosen: Settings) -> list[Cell]:
 def ready(chosen: Settings) -> None:
     """Raise TestbedError if a processor for the proxy alone was asked for, and there is only one."""
     if chosen.processors and "apart" in chosen.processors:
-        Shares.of(os.sched_getaffinity(0))
+        own_processor.here()
 
 
 def lacking(cell: Cell) -> str | None:

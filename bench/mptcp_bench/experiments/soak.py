@@ -13,8 +13,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -29,20 +29,20 @@ from mptcp_lab.testbed.system_state import differences
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median
-from .columns import Bound, Column, Row, Statistic, Table, Turn, of_cell
+from .columns import Column, Row, Statistic, Table, Turn, of_cell
 from .load_crowd import (
     ADDRESSES,
     CAP,
     FULL,
     TRICKLE,
     Crowd,
-    memory_mb,
     settings_file,
     shown,
     two_subflows,
     with_crowd,
 )
 from .parameters import number, parameter, whole
+from .relay_memory import user_memory
 from .scenario import Scenario
 
 SAMPLES = 120
@@ -63,8 +63,6 @@ GROWTH, PROXY_GROWTH = 0.05, 0.1
 more, because its memory pools are not ours."""
 CHECKED = 500
 """Number of connections that are drawn at each sample. Their caps are compared with the kernel's entries."""
-EXAMPLES = 3
-"""Number of wrong connections of each sample that the result names."""
 KEPT = 0.95
 """Least mean rate of the cap's class over all samples, as a share of the cap. While the cap repays an overshoot, its
 class has half of the rate. With little to repay, this is short and rare."""
@@ -95,9 +93,7 @@ class Settings:
     n: int = parameter("tunnels held", "1000", whole(), quick="50")
     churn: int = parameter("tunnels replaced a second", "50", whole(0), quick="5")
     trickle: int = parameter("bytes a second that each receives, 0: none", str(TRICKLE), whole(0))
-    squid: int = parameter(
-        "0: connections end at a listener in Squid's place, with no origin behind it and no trickle", "1", whole(0, 1)
-    )
+    squid: int = parameter("0: connections end at a listener in Squid's place, without trickle", "1", whole(0, 1))
 
     def __str__(self) -> str:
         return f"{self.n:,} tunnels for {self.minutes:g} minutes"
@@ -129,8 +125,7 @@ class Reading:
     checked: int
     """Number of connections whose entries were compared."""
     wrong: int
-    """Number of those with a subflow in the wrong class, or in none; :attr:`examples` are the first of them."""
-    examples: tuple[str, ...]
+    """Number of those with a subflow in the wrong class, or in none."""
     ceil: float
     """Rate of the cap's class in bits/s; NaN if it does not exist."""
     sizes: Mapping[str, float]
@@ -160,12 +155,6 @@ def growth(values: Sequence[float]) -> float:
     return (after - before) / max(before, 1.0)
 
 
-@contextmanager
-def bed(chosen: Settings, cells: Sequence[Settings], seed: int) -> Iterator[Testbed]:
-    with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
-        yield testbed
-
-
 def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     cell, rate = turn.cell, max(300, 3 * turn.cell.churn)
     if cell.squid:
@@ -173,7 +162,7 @@ def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     else:
         crowd = Crowd.without_squid(testbed, rate)
     before = crowd.state()
-    policy = testbed["proxy"].write("policy.yaml", FULL.text())
+    policy = testbed["proxy"].write("policy.yaml", FULL)
     throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
     pid = throttler.process.pid
     crowd.hold(cell.n)
@@ -214,7 +203,6 @@ def _reading(crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Re
     entries = {f"{address}:{port}": classid for address, port, classid in _ENTRY.findall(saved)}
     there = before & after & subflows.keys()
     checked = set(draw.sample(sorted(there), min(CHECKED, len(there))))
-    wrong = misplaced(checked, subflows, entries, next(iter(cap), ""))
     counters, squid = crowd.client.read(), crowd.proxy.process.pid
     return Reading(
         time=now,
@@ -223,17 +211,16 @@ def _reading(crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Re
         missed=len((before & after) - subflows.keys()),
         invented=len(subflows.keys() - somewhere),
         checked=len(checked),
-        wrong=len(wrong),
-        examples=tuple(wrong[:EXAMPLES]),
+        wrong=misplaced(checked, subflows, entries, next(iter(cap), "")),
         ceil=next(iter(cap.values()), math.nan),
         sizes={
-            "throttler's resident memory": memory_mb(pid),
+            "throttler's resident memory": user_memory(pid, "Rss") / 1e6,
             "throttler's descriptors": descriptors(pid),
             "throttler's BPF maps": bpf_bytes(pid),
             "set entries": len(entries),
             "classes": len(classes.splitlines()),
             "connections in status": len(status["connections"]),
-            "proxy's resident memory": memory_mb(squid),
+            "proxy's resident memory": user_memory(squid, "Rss") / 1e6,
             "proxy's descriptors": descriptors(squid),
         },
     )
@@ -249,46 +236,36 @@ def ceilings(classes: str) -> dict[str, float]:
 
 
 def misplaced(
-    checked: Set[str], subflows: Mapping[str, Sequence[str]], entries: Mapping[str, str], cap: str
-) -> list[str]:
-    """Return a line for each *checked* connection with a subflow whose class contradicts the policy.
+    checked: Iterable[str], subflows: Mapping[str, Sequence[str]], entries: Mapping[str, str], cap: str
+) -> int:
+    """Return how many *checked* connections have a subflow whose class contradicts the policy.
 
     *subflows* has, by token, each subflow's remote end. *entries* has the class of each remote end. *cap* is the
-    class of the cap, empty if it has none.
+    class of the cap.
     """
-    found = []
-    for token in sorted(checked):
-        remotes = subflows.get(token, ())
-        if not remotes or any((entries.get(end) == cap) is not end.startswith(CAPPED) for end in remotes):
-            words = [f"{end}, {entries.get(end, 'no entry')}" for end in remotes]
-            found.append(f"{token} (class of the cap: {cap or 'none'}): {'; '.join(words) or 'no subflows'}")
-    return found
+    return sum(
+        any((entries.get(end) == cap) is not end.startswith(CAPPED) for end in subflows[token]) for token in checked
+    )
 
 
 def descriptors(pid: int) -> float:
     """Return the number of open files of process *pid* and its descendants; NaN if it has ended."""
-    try:
-        total = len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return math.nan
-    for each in descendants(pid):
+    counts = []
+    for each in (pid, *descendants(pid)):
         with suppress(OSError):
-            total += len(os.listdir(f"/proc/{each}/fd"))
-    return total
+            counts.append(len(os.listdir(f"/proc/{each}/fd")))
+    return sum(counts) if counts else math.nan
 
 
 def bpf_bytes(pid: int) -> float:
     """Return the bytes of all BPF maps and programs that process *pid* holds, by /proc/PID/fdinfo; proc(5)."""
-    total = 0
-    try:
-        found = os.listdir(f"/proc/{pid}/fdinfo")
-    except OSError:
-        return math.nan
-    for number_ in found:
-        # The process may have closed the descriptor meanwhile.
-        with suppress(OSError):
-            total += sum(map(int, _MEMLOCK.findall(Path(f"/proc/{pid}/fdinfo/{number_}").read_text())))
-    return total
+    texts = []
+    with suppress(OSError):
+        for each in Path(f"/proc/{pid}/fdinfo").iterdir():
+            # The process may have closed the descriptor.
+            with suppress(OSError):
+                texts.append(each.read_text())
+    return sum(int(octets) for text in texts for octets in _MEMLOCK.findall(text)) if texts else math.nan
 
 
 def _sizes(row: Row[Settings, Soak], name: str) -> list[float]:
@@ -297,22 +274,17 @@ def _sizes(row: Row[Settings, Soak], name: str) -> list[float]:
 
 def _replaced(row: Row[Settings, Soak]) -> list[float]:
     """Return the number of tunnels replaced per second between the first sample and the last."""
-    return [
-        (soak.readings[-1].opened - soak.readings[0].opened) / (soak.readings[-1].time - soak.readings[0].time)
-        for soak in row.measured
-        if soak.readings[1:]
-    ]
+    ends = [(soak.readings[0], soak.readings[-1]) for soak in row.measured if soak.readings[1:]]
+    return [(last.opened - first.opened) / (last.time - first.time) for first, last in ends]
 
 
-def _of_samples(
-    heading: str, name: str, by: Statistic, least: Bound = None, most: Bound = None, **more: Any
-) -> Column[Settings, Soak]:
+def _of_samples(heading: str, name: str, by: Statistic, **more: Any) -> Column[Settings, Soak]:
     """Return a column of the attribute *name* of all samples."""
 
     def values(row: Row[Settings, Soak]) -> list[float]:
         return [getattr(reading, name) for soak in row.measured for reading in soak.readings]
 
-    return Column(heading, values, by, least=least, most=most, **{"digits": 0, **more})
+    return Column(heading, values, by, **{"digits": 0, **more})
 
 
 def _growth(name: str, most: float) -> Column[Settings, Soak]:
@@ -326,7 +298,7 @@ COLUMNS: Sequence[Column[Settings, Soak]] = (
         least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))),
     ),
     _of_samples(
-        "tunnels, in the sample with the fewest", "standing", "least", of_cell(lambda cell: STANDING * cell.n)
+        "tunnels, in the sample with the fewest", "standing", "least", least=of_cell(lambda cell: STANDING * cell.n)
     ),
     Column("tunnels replaced, /s", _replaced, least=of_cell(lambda cell: REPLACED * cell.churn)),
     Column("tunnels that the proxy ended", "ended", most=0, digits=0),
@@ -334,10 +306,12 @@ COLUMNS: Sequence[Column[Settings, Soak]] = (
     _of_samples("subflows: connections invented, most in a sample", "invented", "most", most=0),
     _of_samples(
         "caps: connections compared, fewest in a sample", "checked", "least",
-        of_cell(lambda cell: max(1, min(CHECKED, cell.n // 2))),
+        least=of_cell(lambda cell: max(1, min(CHECKED, cell.n // 2))),
     ),
     _of_samples("caps: wrong, most in a sample", "wrong", "most", most=0),
-    _of_samples("caps: rate of the class / the cap's, mean", "ceil", "mean", KEPT, 1.0, scale=1 / CAP, digits=3),
+    _of_samples(
+        "caps: rate of the class / the cap's, mean", "ceil", "mean", least=KEPT, most=1.0, scale=1 / CAP, digits=3
+    ),
     *(_growth(name, most) for name, most in SIZES.items()),
     Column(
         "throttler's resident memory at the end", lambda row: _sizes(row, "throttler's resident memory")[-1:],
@@ -352,7 +326,7 @@ SCENARIO = Scenario(
     cells=lambda chosen: [chosen],
     runs=lambda chosen, cell, variant: 1,
     attempts=lambda cell: 1,
-    bed=bed,
+    bed=lambda chosen, cells, seed: Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))),
     measure=measure,
     name=lambda row: "",
     tables=[Table("Soak", COLUMNS, beside=True)],

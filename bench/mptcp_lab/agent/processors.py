@@ -134,12 +134,6 @@ def read(own: int | None = None) -> Reading:
     return parse(time.monotonic(), STAT.read_text(), pressure, took)
 
 
-def machine_seconds() -> float:
-    """Return the seconds that all processors have worked since boot, without idle time, disk waits and stolen time."""
-    ticks = parse(0.0, STAT.read_text(), None).ticks[:_STOLEN]
-    return (sum(ticks) - ticks[_IDLE] - ticks[_WAITING_FOR_DISK]) / _TICK
-
-
 def process_seconds(pid: int, *, ended: bool = False) -> float:
     """Return the processor seconds of process *pid* with its threads; with *ended* also its ended children's.
 

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from mptcp_bench.experiments.findings import Findings
-from mptcp_bench.experiments.middleboxes import SCENARIO
-from mptcp_bench.experiments.middleboxes_judging import PLACES, Download
+from mptcp_bench.experiments.middleboxes import PLACES, SCENARIO, Download
 
 pytestmark = [pytest.mark.kernel, pytest.mark.nightly]
 PLAIN = "plain TCP"
@@ -42,9 +41,9 @@ def test_connection_ends_as_its_middlebox_implies(found: Findings) -> None:
         assert {place: outcomes[behaviour, place] for place in places} == places, behaviour
 
 
-def test_packets_are_changed_only_by_the_middlebox(found: Findings) -> None:
+def test_packets_are_changed_by_the_middlebox(found: Findings) -> None:
     aims = {aim.what: aim for aim in found.aims if "packets changed" in aim.what}
-    assert len(aims) == 2 * len(BOXES) - 1
+    assert len(aims) == len(BOXES) - 1
     assert [str(aim) for aim in aims.values() if not aim.met] == []
 
 

@@ -2,7 +2,8 @@
 """Compares the aims of a kept result with those that its judge makes today, by their forms.
 
 The form of an aim is its name without cell and numbers, and which bounds it has. It says what is asked, but not of
-which cell. The forms of a judge are those of its sound result and its mutants (``judges``).
+which cell. The forms of a judge are those of its sound result and its mutants (``judges``). A kept result may have an
+aim that its experiment no longer asks.
 """
 
 from __future__ import annotations
@@ -47,16 +48,8 @@ _OF_IDLE = {f"idle {what}, kB, {client}" for what in ("connection", "tunnel") fo
 LEFT_OUT: dict[str, set[str]] = {
     "crowds-kernel": {
         "connections that stand, share",
-        "connections that stand, × its share, fewest",
-        "connections that stand, × its share, most",
         "their memory for each connection of the most that stood",
     },
-    "guard": {
-        "recovers later than with the cap lifted by hand by, upper bound",
-        "runs, guard cap lifted by hand",
-        "lifted by hand, Ethernet is above the cap for",
-    },
-    "guard-up": {"recovers after"},
     "home": {"attempts repeated for another reason than the emulated paths"},
     "outages": {*_BY_MODE, "Mbit/s", "Mbit/s, × without a mode, lower bound"},
     "relay-apart": _OF_ONE_SUBFLOW | _OF_IDLE,
@@ -74,7 +67,6 @@ COUNTS = {
 OF_THE_ENGINE = {"runs", "attempts repeated for another reason than the emulated paths"}
 """Forms that an older result lacks if its experiment had one run, and failed with the first attempt that failed."""
 COMPUTED: dict[str, set[str]] = {
-    "guard": {"runs, guard cap lifted by hand"},
     "onset": {"RTT", "in force after", "stalled"},
     "overshoot": {"bytes beyond # × cap × time"},
     "soak": {"tunnels, in the sample with the fewest", "tunnels replaced, /s"},
@@ -112,7 +104,6 @@ def differences(name: str, kept: ExperimentResult) -> list[str]:
     varied = COUNTS | COMPUTED.get(kept.experiment, set())
     return sorted(
         [
-            *(f"no judge makes {each.words!r} today" for each in there.keys() - today.keys()),
             *(
                 f"{each.words!r} is missing"
                 for each in sound.keys() - there.keys()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -15,6 +14,7 @@ from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.guard import FAULT
 from mptcp_bench.experiments.onset import DOWN
+from mptcp_lab.testbed.recorder import Sample
 
 ONSET, RTT = 3.5, 0.02
 
@@ -78,14 +78,14 @@ ONSET_JUDGE = Judge(
 FAULT_AT = 4.0
 
 
-def transfer(
+def recorded(
     relaxed: float | None, capped: float = 1.0, *, fault: float = 0.0, cap: float = 5, wifi: float = 30,
-    link: float = 33, count: int = 1,
-) -> guard.Outcome:  # fmt: skip
-    """Return a transfer with a fault.
+    link: float = 33,
+) -> list[Sample]:  # fmt: skip
+    """Return samples of a transfer with a fault.
 
     Its cap is relaxed *relaxed* seconds after the fault begins, and back *capped* seconds after it ends. *link* is the
-    rate in Mbit/s that Ethernet carries meanwhile.
+    rate in Mbit/s that Ethernet carries in between.
     """
     ended = FAULT_AT + FAULT
 
@@ -95,14 +95,16 @@ def transfer(
     def second(time: float) -> float:
         return fault if FAULT_AT <= time < ended else wifi
 
-    samples = series({"eth0": ethernet, "wlan0": second}, ended + guard.AFTER)
-    return guard.judge(samples, FAULT_AT, count)
+    return series({"eth0": ethernet, "wlan0": second}, ended + guard.AFTER)
+
+
+def transfer(relaxed: float | None, capped: float = 1.0, *, count: int = 1, **loads: float) -> guard.Outcome:
+    return guard.judge(recorded(relaxed, capped, **loads), FAULT_AT, count)
 
 
 def guarded(
     with_guard: Callable[[], guard.Outcome] = lambda: transfer(1.0),
     without: Callable[[], guard.Outcome] = lambda: transfer(None, count=0),
-    lifted: Callable[[], guard.Outcome] = lambda: transfer(0.2, math.inf, count=0),
     *,
     runs: int = 3,
     relaxations: int = 0,
@@ -113,12 +115,8 @@ def guarded(
     """Judge *runs* runs of each arm. The last one is as given; all are if *faulty*."""
 
     def judged() -> Sequence[Aim]:
-        arms = {guard.ON: with_guard, guard.OFF: without, guard.LIFTED: lifted}
-        usual = {
-            guard.ON: transfer(1.0),
-            guard.OFF: transfer(None, count=0),
-            guard.LIFTED: transfer(0.2, math.inf, count=0),
-        }
+        arms = {guard.ON: with_guard, guard.OFF: without}
+        usual = {guard.ON: transfer(1.0), guard.OFF: transfer(None, count=0)}
         last = cache(lambda arm: arms[arm]())
 
         def measure(turn: Turn[guard.Cell]) -> guard.Outcome | guard.Unharmed | None:
@@ -157,9 +155,8 @@ GUARD = Judge(
         ),
         "second path hardly used": guarded(lambda: transfer(1.0, wifi=3)),
         "second path unused": guarded(lambda: transfer(1.0, wifi=0)),
-        "the fault does not happen": guarded(unharmed(0), unharmed(0), unharmed(0), faulty=True),
+        "the fault does not happen": guarded(unharmed(0), unharmed(0), faulty=True),
         "the guard is on where it should be off": guarded(without=lambda: transfer(1.0)),
-        "the cap is not lifted by hand": guarded(lifted=lambda: transfer(None, count=0)),
         "it relaxes a cap without a fault": guarded(relaxations=1),
         "without a fault nothing comes over Wi-Fi": guarded(at_first=0),
         "no transfer without a fault": guarded(controls=False),

@@ -11,12 +11,11 @@ from mutants import Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.crowds import SCENARIO
-from mptcp_bench.experiments.crowds_judging import ALONE, ARMS, BUSY, COMPARED, ONE_ADDRESS, Measured
+from mptcp_bench.experiments.crowds import ALL, ALONE, ARMS, BUSY, COMPARED, SCENARIO, Measured
 
 RUNS, WORKERS, REQUESTS, BEFORE = 3, 2, 100, 70_000_000
-OPENED = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500, "all": 7500, ONE_ADDRESS: 2500}
-STANDING = OPENED | {ONE_ADDRESS: 2002} | dict.fromkeys(BUSY, 4)
+OPENED = {ALL: 7500}
+STANDING = OPENED | dict.fromkeys(BUSY, 4)
 ANSWERS = 800.0
 """Answers per second of a busy client: each of four connections gets one every 5 ms."""
 QUICK, SLOW = 0.004, 0.006
@@ -36,11 +35,9 @@ def measured(arm: str, number: int) -> Measured:
         multipath=REQUESTS,
         opened=OPENED.get(arm, STANDING.get(arm, 0)),
         standing=STANDING.get(arm, 0),
-        workers=WORKERS,
         descriptors=0.001 + STANDING.get(arm, 0) / WORKERS / 20_000,
         memory=BEFORE + 30_000 * STANDING.get(arm, 0),
         before=BEFORE,
-        warnings=0,
         answers=ANSWERS if arm in COMPARED else 0.0,
         octets=1e6 if arm in BUSY else 0.0,
     )
@@ -79,10 +76,7 @@ CROWDS = Judge(
         "fallback to TCP": crowds(beside={"multipath": 0}, but=""),
         "one connection falls back": crowds(beside={"multipath": REQUESTS - 1}, but="", in_round=1),
         "descriptors are nearly exhausted": crowds(beside={"descriptors": 0.95}, but=""),
-        "they were for a moment": crowds(beside={"warnings": 1}, but="", in_round=1),
-        "limits are off: one address has all that it opens": crowds(beside={"standing": 2500}),
         "what is allowed is closed": crowds(beside={"standing": 400}),
-        "Squid has no worker": crowds(beside={"workers": 0}),
         "a connection takes 100 kB": crowds(beside={"memory": BEFORE + 7500 * 100_000}),
         "memory grows from round to round": crowds(beside={"memory": 450_000_000}, in_round=RUNS),
         "one round has no interval": crowds(runs=1),

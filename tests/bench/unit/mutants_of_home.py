@@ -20,10 +20,7 @@ SOUND: Values = {
     "outage": {"pause": 0.7, "request": 3.1, "later": 0.1, "back": 1.2},
     "killed": {"answered": 0.03},
     "crowd": {"answered": DEVICES, "direct": 0, "seconds": 8.0},
-    "cost": {
-        **{f"{way}, machine": 16.0 for way in ("nat", "forwarder", "squid")},
-        **{f"{way}, process": 3.0 for way in ("forwarder", "squid")},
-    },
+    "cost": {"forwarder": 3.0, "squid": 3.0},
 }
 
 
@@ -35,7 +32,7 @@ def judged(part: str = "goodput", count: int = RUNS, **changes: float) -> Callab
         if changed and turn.number > count:
             return None
         wrong = changes if changed else {}
-        return {name: Value(wrong.get(name.replace(", ", "_"), value)) for name, value in SOUND[turn.cell].items()}
+        return {name: Value(wrong.get(name, value)) for name, value in SOUND[turn.cell].items()}
 
     return lambda: SCENARIO.aims(rehearsed(SCENARIO, {}, measure))
 
@@ -57,6 +54,6 @@ HOME = Judge(
         "a device gets nothing": judged("crowd", answered=DEVICES - 1),
         "a device is answered twice": judged("crowd", answered=DEVICES + 1),
         "the parent is passed by": judged("crowd", direct=1),
-        "it costs more than Squid": judged("cost", forwarder_process=4.0),
+        "it costs more than Squid": judged("cost", forwarder=4.0),
     },
 )

@@ -13,46 +13,30 @@ from mutants import Judge, rehearsed
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.load import SCENARIO
-from mptcp_bench.experiments.load_entries import Carried, EntriesCell
-from mptcp_bench.experiments.load_held import Held, HeldCell, Window
+from mptcp_bench.experiments.load_held import NO_REACTIONS, Held, HeldCell
 from mptcp_bench.experiments.load_joins import JoinsCell, Reactions
 from mptcp_bench.experiments.load_rate import Followed, RateCell
-from mptcp_bench.experiments.load_soft import Kept, SoftCell
 
-OPTIONS = {"n": "1000,10000", "rate": "500,1000", "netfilter": "nftables", "rounds": "10"}
-MANY = 10_000
-REACTIONS = Reactions(200, 50, 200, 0, median=1.2, p99=4.0, greatest=6.0, passed=9_000)
-WINDOW = Window(throttler=0.02, squid=0.5, crowd=0.3, others=0.1, trickled=1.0)
-
-
-def followed(rate: int) -> Followed:
-    """Return what a throttler noticed that keeps up with 500 connections per second, but not with more."""
-    if rate <= 500:
-        return Followed(rate, 1.0, 0, 0, lost=0, events_lost=0, dropped=0, core=75.0)
-    return Followed(rate / 2, 0.5, -1, -1, lost=1, events_lost=1, dropped=1, core=110.0)
-
-
-def held(tunnels: int) -> Held:
-    return Held(
-        set_up=tunnels / 300, two_subflows=tunnels, shown=tunnels, ended=0, idle=WINDOW,
-        busy=replace(WINDOW, throttler=0.2), reload=tunnels / 7500, released=0.9, silence=0.07, lag=0.03, command=0.3,
-        answer=0.2, alone=REACTIONS, beside=replace(REACTIONS, p99=6.0),
-        asked=replace(REACTIONS, joined=100, in_mid_transfer=25, capped=100), resident=140.0, stop=0.8, left=(),
-        lag_alone=0.02, lag_beside=0.025, trickled_beside=1.0, connect_alone=0.004, connect_beside=0.005,
-        scrape=0.3, slowest_scrape=1.0, console=70.0,
-    )  # fmt: skip
+OPTIONS = {"n": "1000,10000", "rate": "500,1000", "netfilter": "nftables"}
+REACTIONS = Reactions(200, 200, 0, median=1.2, p99=4.0, greatest=6.0)
 
 
 def sound(turn: Turn[Any]) -> Any:
+    """Return what a throttler measures that keeps up with 500 connections per second, but not with more."""
     cell = turn.cell
     if isinstance(cell, JoinsCell):
         return REACTIONS
     if isinstance(cell, RateCell):
-        return followed(cell.rate)
-    if isinstance(cell, EntriesCell):
-        # The machine is slower in each second round.
-        return Carried(1e10 / (1 + turn.number % 2), 0.0 if turn.variant == "nothing" else 1.0)
-    return held(cell.tunnels) if isinstance(cell, HeldCell) else Kept(0.97, 0.99)
+        if cell.rate <= 500:
+            return Followed(cell.rate, 1.0, 0, 0, lost=0, events_lost=0, dropped=0, core=75.0)
+        return Followed(cell.rate / 2, 0.5, -1, -1, lost=1, events_lost=1, dropped=1, core=110.0)
+    tunnels = cell.tunnels
+    return Held(
+        two_subflows=tunnels, shown=tunnels, ended=0, idle=0.02, busy=0.2, trickled=1.0,
+        reload=tunnels / 7500, released=0.9, lag=0.03, command=0.3, alone=REACTIONS,
+        beside=replace(REACTIONS, p99=6.0), asked=replace(REACTIONS, joined=100, capped=100), resident=140.0, stop=0.8,
+        lag_alone=0.02, lag_beside=0.025, scrape=1.0, console=70.0,
+    )  # fmt: skip
 
 
 def changed(measured: Any, change: Mapping[str, Any]) -> Any:
@@ -64,105 +48,70 @@ def changed(measured: Any, change: Mapping[str, Any]) -> Any:
     return replace(measured, **there)
 
 
-def loaded(part: type | None = None, missing: bool = False, **change: Any) -> Callable[[], Sequence[Aim]]:
-    """Judge a result in which the cells of *part* are changed, or *missing*."""
+def loaded(part: type | None = None, **change: Any) -> Callable[[], Sequence[Aim]]:
+    """Judge a result in which the cells of *part* are changed."""
 
     def measure(turn: Turn[Any]) -> Any:
-        if part is None or not isinstance(turn.cell, part):
-            return sound(turn)
-        return None if missing else changed(sound(turn), change)
+        return changed(sound(turn), change) if part is not None and isinstance(turn.cell, part) else sound(turn)
 
     return lambda: SCENARIO.aims(rehearsed(SCENARIO, OPTIONS, measure))
 
 
-def joins(**change: Any) -> Callable[[], Sequence[Aim]]:
-    return loaded(JoinsCell, **change)
+def of(part: type, name: str, mutants: Mapping[str, Mapping[str, Any]]) -> dict[str, Callable[[], Sequence[Aim]]]:
+    return {f"{name}: {fault}": loaded(part, **change) for fault, change in mutants.items()}
 
 
-def rate(**change: Any) -> Callable[[], Sequence[Aim]]:
-    return loaded(RateCell, **change)
-
-
-def tunnels(**change: Any) -> Callable[[], Sequence[Aim]]:
-    return loaded(HeldCell, **change)
-
-
-def entries(goodput: Callable[[int], float], *variants: str) -> Callable[[], Sequence[Aim]]:
-    """Judge transfers of which those of *variants* have *goodput* of what is sound, by round."""
-
-    def measure(turn: Turn[Any]) -> Any:
-        there = sound(turn)
-        if turn.variant in variants:
-            return replace(there, goodput=there.goodput * goodput(turn.number))
-        return there
-
-    return lambda: SCENARIO.aims(rehearsed(SCENARIO, OPTIONS, measure))
-
-
-NO_REACTION = Reactions.of(())
 LOAD = Judge(
     loaded(),
     {
         "nothing measured": lambda: SCENARIO.aims(rehearsed(SCENARIO, OPTIONS, lambda turn: None)),
-        "joins: a dead throttler never caps": joins(capped=0, median=math.inf, p99=math.inf, greatest=math.inf),
-        "joins: one is not capped": joins(capped=199),
-        "joins: one was not joined": joins(joined=199),
-        "joins: one was capped before": joins(capped_before=1, capped=199),
-        "joins: some wait": joins(p99=5.1),
-        "joins: none joined in mid-transfer": joins(in_mid_transfer=0),
-        "rate: dead throttler": rate(opened_less_made=-9_000, activated_less_made=-18_000, lost=9_000, core=0.0),
-        "rate: the client is too slow": rate(rate=489.0),
-        "rate: some connections have no join": rate(joins=0.979),
-        "rate: a connection was missed": rate(opened_less_made=-1),
-        "rate: a connection was invented": rate(opened_less_made=1),
-        "rate: a subflow was missed": rate(activated_less_made=-1),
-        "rate: a subflow was invented": rate(activated_less_made=1),
-        "rate: an entry stayed": rate(lost=1),
-        "rate: there were entries of nobody": rate(lost=-1),
-        "rate: an event was lost": rate(events_lost=1),
-        "rate: a segment was dropped": rate(dropped=1),
-        "rate: more than a core": rate(core=101.0),
-        "entries: they slow it down": entries(lambda number: 0.94, "1,000 entries", "50,000 entries"),
-        "entries: noise hides what they do": entries(lambda n: 0.6 + 0.8 * (n % 2), "1,000 entries", "50,000 entries"),
-        "entries: a quarter bypasses the class": loaded(EntriesCell, through=0.75),
-        "entries: the class counts more than the device": loaded(EntriesCell, through=1.36),
-        "held: the throttler died": tunnels(
-            shown=0, reload=math.inf, released=math.inf, silence=math.inf, lag=math.nan, command=math.inf,
-            answer=math.inf, beside=NO_REACTION, asked=NO_REACTION, resident=math.nan, stop=math.inf,
-            lag_alone=math.inf, lag_beside=math.inf, idle={"throttler": math.nan}, busy={"throttler": math.nan},
-        ),
-        "held: the cap comes late": tunnels(reload=5.1),
-        "held: caps are never lifted": tunnels(released=math.inf),
-        "held: no join is capped": tunnels(beside=NO_REACTION, asked=NO_REACTION),
-        "held: one join is not capped": tunnels(beside={"capped": 199}, alone={"capped": 199}, asked={"capped": 99}),
-        "held: joins wait": tunnels(beside={"p99": 8.1}, asked={"p99": 8.1}),
-        "held: joins wait with none held": tunnels(alone={"p99": 5.1}),
-        "held: status lacks a connection": tunnels(shown=999),
-        "held: status takes too long": tunnels(command=0.6, answer=0.6, silence=0.6),
-        "held: the event loop stands": tunnels(lag=0.051, lag_alone=0.051),
-        "held: the loop's gauge stands": tunnels(lag=0.0, lag_alone=0.0, lag_beside=0.0),
-        "held: too busy": tunnels(busy={"throttler": 0.26}, idle={"throttler": 0.06}),
-        "held: no second subflow": tunnels(two_subflows=0),
-        "held: the crowd is slow": tunnels(set_up=91.0),
-        "held: the tunnels do not trickle": tunnels(
-            idle={"trickled": 0.5}, busy={"trickled": 0.5}, trickled_beside=0.5
-        ),
-        "held: a tunnel ends": tunnels(ended=1),
-        "held: too much memory": tunnels(resident=151.0, console=101.0),
-        "held: no memory": tunnels(resident=0.0, console=0.0),
-        "held: it ends late": tunnels(stop=3.1),
-        "held: something is left": tunnels(left=("tc",)),
-        "held: the console delays the loop": tunnels(lag_beside=0.031),
-        "held: the console delays the proxy": tunnels(connect_beside=0.01),
-        "held: scrapes are slow": tunnels(scrape=0.6, slowest_scrape=2.1),
-        "soft: the other path slows down": loaded(SoftCell, kept=0.9),
-        "soft: the cap never comes": loaded(SoftCell, capped=20.0),
-        "held: reloads take longer than in proportion": lambda: SCENARIO.aims(
-            rehearsed(
-                SCENARIO, OPTIONS,
-                lambda turn: replace(sound(turn), reload=1.3 if turn.cell.tunnels == MANY else 0.1)
-                if isinstance(turn.cell, HeldCell) else sound(turn),
-            )
-        ),
+        **of(JoinsCell, "joins", {
+            "a dead throttler never caps": {"capped": 0, "median": math.inf, "p99": math.inf, "greatest": math.inf},
+            "one is not capped": {"capped": 199},
+            "one was not joined": {"joined": 199},
+            "one was capped before": {"capped_before": 1, "capped": 199},
+            "some wait": {"p99": 5.1},
+        }),
+        **of(RateCell, "rate", {
+            "dead throttler": {"opened_less_made": -9_000, "activated_less_made": -18_000, "lost": 9_000, "core": 0.0},
+            "the client is too slow": {"rate": 489.0},
+            "some connections have no join": {"joins": 0.979},
+            "a connection was missed": {"opened_less_made": -1},
+            "a connection was invented": {"opened_less_made": 1},
+            "a subflow was missed": {"activated_less_made": -1},
+            "a subflow was invented": {"activated_less_made": 1},
+            "an entry stayed": {"lost": 1},
+            "there were entries of nobody": {"lost": -1},
+            "an event was lost": {"events_lost": 1},
+            "a segment was dropped": {"dropped": 1},
+            "more than a core": {"core": 101.0},
+        }),
+        **of(HeldCell, "held", {
+            "the throttler died": {
+                "shown": 0, "reload": math.inf, "released": math.inf, "lag": math.nan, "command": math.inf,
+                "beside": NO_REACTIONS, "asked": NO_REACTIONS, "resident": math.nan, "stop": math.inf,
+                "lag_alone": math.inf, "lag_beside": math.inf,
+            },
+            "the cap comes late": {"reload": 5.1},
+            "caps are never lifted": {"released": math.inf},
+            "no join is capped": {"beside": NO_REACTIONS, "asked": NO_REACTIONS},
+            "one join is not capped": {"beside": {"capped": 199}, "alone": {"capped": 199}, "asked": {"capped": 99}},
+            "joins wait": {"beside": {"p99": 8.1}, "asked": {"p99": 8.1}},
+            "joins wait with none held": {"alone": {"p99": 5.1}},
+            "status lacks a connection": {"shown": 999},
+            "status takes too long": {"command": 0.6},
+            "the event loop stands": {"lag": 0.051, "lag_alone": 0.051},
+            "the loop's gauge stands": {"lag": 0.0, "lag_alone": 0.0, "lag_beside": 0.0},
+            "too busy": {"busy": 0.26, "idle": 0.06},
+            "no second subflow": {"two_subflows": 0},
+            "the tunnels do not trickle": {"trickled": 0.5},
+            "a tunnel ends": {"ended": 1},
+            "too much memory": {"resident": 151.0, "console": 101.0},
+            "no memory": {"resident": 0.0, "console": 0.0},
+            "it ends late": {"stop": 3.1},
+            "something is left": {"left": ("tc",)},
+            "the console delays the loop": {"lag_beside": 0.031},
+            "scrapes are slow": {"scrape": 2.1},
+        }),
     },
 )  # fmt: skip

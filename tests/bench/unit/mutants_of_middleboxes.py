@@ -11,8 +11,7 @@ from mutants import Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.middleboxes import SCENARIO
-from mptcp_bench.experiments.middleboxes_judging import OF_THE_REQUEST, PLACES, SURVIVED, Download, Look
+from mptcp_bench.experiments.middleboxes import OF_THE_REQUEST, PLACES, SCENARIO, SURVIVED, Download, Look
 
 TIMES = [0.25 * step for step in range(17)]
 BOTH = {"ethernet": 2_000_000, "wifi": 6_000_000}
@@ -57,7 +56,6 @@ MIDDLEBOXES = Judge(
         "a client with one path is capped": judged(looks=looks(1, 1, 1)),
         "the emulation has no box": judged(changed=dict.fromkeys(BOTH, 0)),
         "the box of one path is missing": judged(changed={"ethernet": 1, "wifi": 0}),
-        "a box changes what it should pass on": judged(changed=dict.fromkeys(BOTH, 1)),
         "nobody looked": judged(looks=[]),
         "nothing measured": judged(lambda turn: False),
         "one place left out": judged(lambda turn: turn.variant != "wifi"),

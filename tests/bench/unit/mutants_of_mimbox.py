@@ -15,7 +15,6 @@ from mptcp_bench.experiments.columns import Results, Turn
 from mptcp_bench.experiments.mimbox import DELAY, GOODPUT, HTTP, MEMORY
 from mptcp_bench.experiments.mimbox_judging import (
     EACH,
-    KEPT,
     PERCENTS,
     Cell,
     Delays,
@@ -52,12 +51,10 @@ class Rehearsal:
 def point(cell: Cell, task: str, octets: float) -> Point:
     """Return a sound point at which *octets* would arrive without a proxy."""
     subflows = CLIENTS[cell.client]
-    if task in KEPT:
-        return Point(user=30e3, kernel=20e3)
     return Point(
-        2.0, octets=round(octets * SPEED[cell.proxy]), opened=10, renewed=1.0, multipath=10 if subflows else 0,
+        2.0, octets=round(octets * SPEED[cell.proxy]), opened=10, multipath=10 if subflows else 0,
         joined=10 if subflows == 2 else 0, packet=cell.at + 10.0, second=0.4 if subflows == 2 else 0.0,
-        passed=1.02 if cell.proxy != DIRECT else 0.0, spread=tuple(p / 1e3 for p in PERCENTS),
+        spread=tuple(p / 1e3 for p in PERCENTS),
         user=150e3 if task == "busy" else 0.0, kernel=100e3 if task == "busy" else 1.2 * cell.at,
     )  # fmt: skip
 
@@ -89,8 +86,8 @@ def ours(change: Callable[[Point], Mapping[str, Any]]) -> Change:
     return lambda turn, one: change(one) if turn.cell.proxy == OURS else {}
 
 
-def multipath(change: Mapping[str, Any], clients: Sequence[str] = ("mptcp1", "mptcp2")) -> Change:
-    return lambda turn, one: change if turn.cell.client in clients else {}
+def multipath(change: Mapping[str, Any]) -> Change:
+    return lambda turn, one: change if CLIENTS[turn.cell.client] else {}
 
 
 def sized(at: int, share: float) -> Change:
@@ -111,8 +108,6 @@ def common(judging: Callable[..., Rehearsal]) -> dict[str, Rehearsal]:
             lambda turn, one: {"failures": 1} if (turn.cell.proxy, turn.number) == (OURS, 2) else {}
         ),
         "fallback to TCP": judging(multipath({"multipath": 0})),
-        "proxy replaced by direct": judging(ours(lambda one: {"passed": 0.0})),
-        "the router is a proxy": judging(lambda turn, one: {"passed": 1.0} if turn.cell.proxy == DIRECT else {}),
     }
 
 
@@ -124,7 +119,6 @@ MIMBOX_GOODPUT = Judge(
     goodput(),
     common(goodput)
     | {
-        "the TCP client speaks Multipath TCP": goodput(multipath({"multipath": 10}, ("tcp",))),
         "second path unused: no join": goodput(multipath({"joined": 0})),
         "second path unused: it carries nothing": goodput(multipath({"second": 0.0})),
         "second path unused through one proxy": goodput(ours(lambda one: {"second": 0.0})),
@@ -144,8 +138,6 @@ MIMBOX_HTTP = Judge(
     http(),
     common(http)
     | {
-        "the TCP client speaks Multipath TCP": http(multipath({"multipath": 10}, ("tcp",))),
-        "connections are kept": http(lambda turn, one: {"renewed": 0.02}),
         "slow proxy": http(ours(lambda one: {"octets": one.octets // 2})),
         "Squid is faster": http(lambda turn, one: {"octets": one.octets * 2} if turn.cell.proxy == "squid" else {}),
         "large files are slower": http(sized(LARGE_FILE, 0.5)),
@@ -161,8 +153,8 @@ def carried(cell: Cell) -> float:
 memory = rehearsal(MEMORY, {"buffer": f"25000,{EACH},1000000", "runs": str(FEWEST)}, memory_claims, carried)
 
 
-def of_task(task: str, client: str, **change: Any) -> Change:
-    return lambda turn, one: change if (turn.cell.tasks[0], turn.cell.client) == (task, client) else {}
+def busy(**change: float) -> Change:
+    return lambda turn, one: change if turn.cell.tasks == ("busy",) else {}
 
 
 MIMBOX_MEMORY = Judge(
@@ -174,14 +166,8 @@ MIMBOX_MEMORY = Judge(
         "buffers are not limited": memory(sized(25_000, 1.9)),
         "200 KB are too little": memory(sized(EACH, 0.9)),
         "the proxy is slower at every size": memory(ours(lambda one: {"octets": round(one.octets * 0.9)})),
-        "busy connections are large": memory(of_task("busy", "mptcp2", user=310e3)),
-        "their memory is not seen": memory(of_task("busy", "mptcp2", user=0.0, kernel=0.0)),
-        **{
-            f"{what}: {task}, {client}": memory(of_task(task, client, user=user, kernel=kernel))
-            for what, user, kernel in (("large", 90e3, 20e3), ("not seen", 0.0, 0.0))
-            for task in KEPT
-            for client in ("tcp", "mptcp2")
-        },
+        "busy connections are large": memory(busy(user=310e3)),
+        "their memory is not seen": memory(busy(user=0.0, kernel=0.0)),
     },
 )
 

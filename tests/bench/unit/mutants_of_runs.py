@@ -17,15 +17,14 @@ from mptcp_bench.experiments.goodput import Cell
 from mptcp_bench.experiments.load_crowd import CAP as CROWD_CAP
 from mptcp_bench.experiments.payload import payload_share
 from mptcp_bench.experiments.soak import SIZES, Reading, Soak
-from mptcp_lab.testbed import TestbedError, system_state
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.protocol import Protocol
-from mptcp_lab.testbed.system_state import State
 
 CAP = 5 * MBIT
 
 
 def download(
-    cell: Cell, *, ethernet: float = 100, wifi: float = 30, cap: float = 5, wifi_cap: float = 30, digest_ok: float = 1,
+    cell: Cell, *, ethernet: float = 100, wifi: float = 30, cap: float = 5, wifi_cap: float = 30,
     lone_cap: float = 100, fallbacks: int = 0,
 ) -> goodput.Measurement:  # fmt: skip
     """Return a download over links of *ethernet* and *wifi* Mbit/s, where the policy caps Ethernet to *cap*."""
@@ -35,7 +34,7 @@ def download(
     if why := goodput.void(cell, Protocol(int(cell.multipath), fallbacks, int(cell.both), 0)):
         raise TestbedError(why)
     payload = (ethernet + wifi) * MBIT * payload_share(cell.family, multipath=cell.multipath)
-    return goodput.Measurement(0.99 * payload, ethernet * MBIT, wifi * MBIT, digest_ok)
+    return goodput.Measurement(0.99 * payload, ethernet * MBIT, wifi * MBIT)
 
 
 def downloads(rounds: Sequence[int] = (1, 2, 3), missing: int = 0, **change: Any) -> Callable[[], Sequence[Aim]]:
@@ -59,7 +58,6 @@ GOODPUT = Judge(
         "second path unused": downloads(wifi=0),
         "links are not shaped": downloads(ethernet=1000, wifi=300, lone_cap=1000, wifi_cap=300),
         "a connection of one subflow, and one of plain TCP, is capped": downloads(lone_cap=5),
-        "other bytes came": downloads((1,), digest_ok=0),
         "fallback to TCP": downloads(fallbacks=1),
         "a round is missing": downloads(missing=1),
         "nothing measured": downloads(missing=3),
@@ -69,32 +67,11 @@ GOODPUT = Judge(
 
 KILLED, RESTARTED, READY, END = 5.0, 7.0, 8.0, 12.0
 ETHERNET, WIFI = constant(5), constant(30)
-UNTOUCHED: State = {
-    system_state.SYSCTLS: "net.mptcp.pm_type = 0",
-    system_state.LINKS: "1: lo: <UP>\n2: wan0@if4: <UP>",
-    system_state.QDISCS: "qdisc noqueue 0: dev wan0 root",
-    system_state.CLASSES: "wan0:",
-    "nft list ruleset": "",
-    system_state.PROCESSES: "squid",
-    system_state.BPF: "",
-    system_state.FILES: "",
-}
-TOUCHED: State = {
-    system_state.SYSCTLS: "net.mptcp.pm_type = 1\nnet.ipv4.conf.mptcp-up.forwarding = 1",
-    system_state.LINKS: "1: lo: <UP>\n2: wan0@if4: <UP>\n3: mptcp-up: <UP>",
-    system_state.QDISCS: "qdisc htb 4d50: dev wan0 root",
-    system_state.CLASSES: "wan0:\nclass htb 4d50:10",
-    "nft list ruleset": "table inet mptcp_throttler",
-    system_state.PROCESSES: "mptcp-throttler run\nsquid",
-    system_state.BPF: "mptcp-throttler run: anon_inode:bpf-map",
-    system_state.FILES: "/run/mptcp-throttler/status.sock",
-}
-"""System state, by name of the dump, with the traces of a running throttler."""
 NFTABLES = {"netfilter": "nftables"}
 
 
 def killed(
-    ethernet: Load = ETHERNET, wifi: Load = WIFI, *, samples: bool = True, under: Mapping[str, str] = TOUCHED,
+    ethernet: Load = ETHERNET, wifi: Load = WIFI, *, samples: bool = True,
     changed: Mapping[str, Sequence[str]] | None = None, **change: Any,
 ) -> Callable[[], Sequence[Aim]]:  # fmt: skip
     """Judge a run with a kill after 5 s and a restart after 7 s."""
@@ -102,9 +79,9 @@ def killed(
     def measure(turn: Turn[str]) -> recovery.Measurement:
         seen = series({"eth0": ethernet, "wlan0": wifi}, END) if samples else []
         sound = recovery.Measurement(
-            recovery.shares_of(seen, KILLED, RESTARTED, READY, END, CAP), recovery.made(UNTOUCHED, under),
+            recovery.shares_of(seen, KILLED, RESTARTED, READY, END, CAP),
             {**dict.fromkeys(recovery.COMPARED, ()), **(changed or {})}, sysctls_back=0.4, same_caps=0.7,
-            capped_at_kill=1, capped_at_stop=1, capped_at_cleanup=1, exit_code=0,
+            exit_code=0,
         )  # fmt: skip
         return replace(sound, **change)
 
@@ -118,7 +95,7 @@ def between(start: float, end: float, then: float, otherwise: float) -> Load:
 RECOVERY = Judge(
     killed(),
     {
-        "dead throttler": killed(ethernet=constant(100), capped_at_kill=0, under=UNTOUCHED),
+        "dead throttler": killed(ethernet=constant(100)),
         "the wrong path is capped": killed(ethernet=constant(100), wifi=constant(5)),
         "second path unused": killed(wifi=constant(0)),
         "fallback to TCP": killed(ethernet=constant(100), wifi=constant(0)),
@@ -129,10 +106,8 @@ RECOVERY = Judge(
         "there is no cap for a moment": killed(ethernet=between(RESTARTED, RESTARTED + 0.5, 20, 5)),
         "nothing arrives for 0.4 s": killed(*(between(7.05, 7.45, 0, rate) for rate in (5, 30))),
         "slower afterwards": killed(wifi=between(READY, END + 1, 26, 30)),
-        **{f"the start changes nothing of {name}": killed(under=TOUCHED | {name: UNTOUCHED[name]}) for name in TOUCHED},
         **{f"there are {when}": killed(changed={when: ("tc class",)}) for when in recovery.COMPARED},
         "nobody puts the sysctls back": killed(sysctls_back=math.inf),
-        "nothing was capped": killed(capped_at_kill=0, capped_at_stop=0, capped_at_cleanup=0),
         "it ends with an error": killed(exit_code=1),
         "it ends by a signal": killed(exit_code=-9),
         "it does not end": killed(exit_code=math.nan),
@@ -149,7 +124,7 @@ def reading(number: int) -> Reading:
     """Return a reading of a throttler that meets every aim: it warms up for a while and is then stable."""
     time = INTERVAL * (number + 1)
     sizes = {name: 1_000.0 * min(1.0, 0.8 + number / 100) for name in SIZES}
-    return Reading(time, TUNNELS - 10, TUNNELS + round(CHURN * time), 0, 0, 500, 0, (), CROWD_CAP, sizes)
+    return Reading(time, TUNNELS - 10, TUNNELS + round(CHURN * time), 0, 0, 500, 0, CROWD_CAP, sizes)
 
 
 def soaked(

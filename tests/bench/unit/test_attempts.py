@@ -16,11 +16,10 @@ from rich.console import Console
 from mptcp_bench.experiments import pages, pages_cells
 from mptcp_bench.experiments.attempts import Attempts
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.findings import Findings, result_of
-from mptcp_bench.result_file import Provenance
+from mptcp_bench.experiments.findings import Findings
 from mptcp_lab.testbed import EmulationError, TestbedError
 
-NOTHING = Findings((), {})
+BEFORE = Findings((), {"runs": 3}, ("before",))
 
 
 def failing(times: int, error: Exception) -> Callable[[], str]:
@@ -46,57 +45,19 @@ def test_a_run_is_tried_three_times_and_each_reason_is_kept(
     attempts = Attempts(Console(file=said))
     assert attempts.of(failing(times, error), "x") == result
     assert said.getvalue() == "x: void, because late\n" * times
-    findings = attempts.judged(NOTHING)
-    assert findings.failures == void
+    findings = attempts.judged(BEFORE)
+    assert (findings.failures, findings.data) == (("before", *void), BEFORE.data)
     emulation = isinstance(error, EmulationError)
     reason = "the emulated paths" if emulation else "another reason"
     assert findings.notes == (f"repeated for {reason}: x: late",) * min(times, 2)
-    provenance = Provenance("mptcp-bench run x", "0" * 40, "6.18", 2, "5.7", "3.11", 1, "2026-11-23T00:00:00+00:00")
-    assert result_of("x", "", findings, provenance, {}, seed=1, quick=False).notes == findings.notes
     [aim] = findings.aims
     assert aim.value == (0 if emulation else min(times, 2))
     assert aim.met is (emulation or times == 0)
 
 
-def test_what_an_experiment_found_besides_is_kept() -> None:
-    attempts = Attempts(Console(file=io.StringIO()))
-    attempts.of(failing(2, TestbedError("late")), "x", most=2)
-    findings = attempts.judged(Findings((), {"runs": 3}, ("before",)))
-    assert findings.failures == ("before", "x: late")
-    assert findings.data == {"runs": 3}
-    assert len(findings.wrong) == 3
-
-
 def test_another_error_is_no_void_run() -> None:
     with pytest.raises(KeyError):
-        Attempts(Console(file=io.StringIO())).of(failing(1, KeyError("device")), "x")
-
-
-@pytest.mark.parametrize("error", [TestbedError("no subflow"), ValueError("no subflow")])
-def test_what_failed_over_late_paths_is_not_the_products_fault_and_what_failed_after_it_is(error: Exception) -> None:
-    lab = FakePaths()
-    lateness = iter([1, 0])
-
-    def run() -> None:
-        lab.late += next(lateness, 0)
-        raise error
-
-    attempts = Attempts(Console(file=io.StringIO()))
-    attempts.of(run, "x", check=lab.check_emulation)
-    findings = attempts.judged(NOTHING)
-    assert findings.notes == (
-        "repeated for the emulated paths: x: late",
-        "repeated for another reason: x: no subflow",
-    )
-    assert findings.failures == ("x: no subflow",)
-
-
-def test_a_run_that_worked_is_not_checked_again() -> None:
-    def check() -> None:
-        raise EmulationError("late")
-
-    attempts = Attempts(Console(file=io.StringIO()))
-    assert attempts.of(lambda: "measured", "x", check=check) == "measured"
+        Attempts(Console(quiet=True)).of(failing(1, KeyError("device")), "x")
 
 
 @pytest.mark.parametrize("late", ["plain", "throttled"])
@@ -114,8 +75,8 @@ def test_a_batch_of_pages_is_excused_by_the_testbed_that_it_was_in(variant: str,
     )
     beds: Any = pages.Beds(plain, throttled, plain)  # type: ignore[arg-type]
     [cell, *_] = pages_cells.cells({}, quick=True)
-    attempts = Attempts(Console(file=io.StringIO()))
+    attempts = Attempts(Console(quiet=True))
     assert attempts.of(lambda: pages.measure(beds, Turn(cell, variant, 1)), "one", check=beds.check_emulation) is None
     excused = (late == "throttled") is (variant == pages.NEW)
-    [why] = attempts.judged(NOTHING).failures
+    [why] = attempts.judged(Findings((), {})).failures
     assert why.endswith(": late" if excused else ": downloads not complete")

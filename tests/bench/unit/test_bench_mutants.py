@@ -77,7 +77,7 @@ def test_each_column_with_bounds_is_missed_in_a_mutant(name: str) -> None:
     bounded = [column for column in columns if (column.least, column.most) != (None, None)]
     # A name that depends on the row is one of a sound result, whose bounds another test covers.
     names = {column.aim or column.heading for column in bounded if not callable(column.aim)}
-    assert {each for each in names if not any(what.endswith(f": {each}") for what in found)} == set()
+    assert {each for each in names if not any(f": {what}".endswith(f": {each}") for what in found)} == set()
 
 
 def missed_of(name: str, mutant: str) -> set[str]:

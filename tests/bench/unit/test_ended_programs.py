@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from mptcp_bench.experiments.load_joins import probed
 from mptcp_bench.experiments.pages_bed import Bed
 from mptcp_bench.experiments.pages_cells import cells
 from mptcp_bench.wire.capture import captured
@@ -33,7 +32,7 @@ class FailingHost:
         self.agent = self.run
 
     def popen(self, argv: object, *, name: str) -> Any:
-        ways = {way: lambda way=way: self.ends.append(way) for way in ("stop", "kill", "kill_tree")}
+        ways = {way: lambda way=way: self.ends.append(way) for way in ("stop", "kill")}
         return SimpleNamespace(name=name, running=True, output=failing, wait=failing, **ways)
 
     def address(self, device: str) -> str:
@@ -48,11 +47,6 @@ def capture(host: Any) -> None:
         pass
 
 
-def probe(host: Any) -> None:
-    lab: Any = type("Lab", (dict,), {"directory": host.directory})(proxy=host, client=host)
-    probed(lab, 4)
-
-
 def fetch(host: Any) -> None:
     [cell, *_] = cells({}, quick=True)
     origin: Any = SimpleNamespace(host=SimpleNamespace(service_address=lambda: "192.0.2.2"))
@@ -60,12 +54,9 @@ def fetch(host: Any) -> None:
     Bed(lab, origin, "192.0.2.1")._by_agent(cell)
 
 
-@pytest.mark.parametrize(("measure", "ended"), [(capture, "stop"), (probe, "kill_tree"), (fetch, "kill")])
+@pytest.mark.parametrize(("measure", "ended"), [(capture, "stop"), (fetch, "kill")])
 def test_what_a_measurement_started_ends_with_it(tmp_path: Path, measure: Callable[[Any], None], ended: str) -> None:
-    """Defect: tcpdump, the probe of joins, and the client of many files kept running after a failure.
-
-    The probe's listener is its child process.
-    """
+    """Defect: tcpdump and the client of many files kept running after a failure."""
     host = FailingHost(tmp_path)
     with pytest.raises(TestbedError, match=r"^no end$"):
         measure(host)

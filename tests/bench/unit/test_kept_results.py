@@ -61,11 +61,11 @@ def test_an_earlier_rule_is_that_of_a_result_that_is_kept() -> None:
 
 def test_a_page_says_by_which_rule_its_verdicts_were_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = "abcdef0"
-    monkeypatch.setattr("mptcp_bench.earlier_rules.EARLIER", {("datapath", commit): "means were not compared"})
-    page = "<!-- table: datapath.aims -->\n<!-- end -->\n"
-    kept = KEPT["datapath"]
+    monkeypatch.setattr("mptcp_bench.earlier_rules.EARLIER", {("console", commit): "means were not compared"})
+    page = "<!-- table: console.aims -->\n<!-- end -->\n"
+    kept = KEPT["console"]
     old = replace(kept, provenance=replace(kept.provenance, commit=commit + 33 * "0"))
     new = replace(kept, provenance=replace(kept.provenance, commit=40 * "0"))
     said = "processors.\n\nJudged by an earlier rule: means were not compared.\n\n<!-- end -->"
-    assert said in generated(page, {"datapath": old}, "p.md")
-    assert "Judged by" not in generated(page, {"datapath": new}, "p.md")
+    assert said in generated(page, {"console": old}, "p.md")
+    assert "Judged by" not in generated(page, {"console": new}, "p.md")

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
-from mptcp_lab.agent import processors
-from mptcp_lab.agent.processors import Usage, machine_seconds, parse, usage
+from mptcp_lab.agent.processors import Usage, parse, usage
 
 TICK = os.sysconf("SC_CLK_TCK")
 STAT = "cpu  {user} 0 {system} {idle} {disk} 0 0 {stolen} {user} 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n"
@@ -18,14 +16,6 @@ PRESSURE = "some avg10=49.07 avg60=54.26 avg300=50.15 total={}\nfull avg10=0.00 
 
 def stat(*, user: int = 0, system: int = 0, idle: int = 0, disk: int = 0, stolen: int = 0) -> str:
     return STAT.format(user=user, system=system, idle=idle, disk=disk, stolen=stolen)
-
-
-def test_the_machine_works_neither_when_idle_nor_when_waiting_nor_when_stolen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "stat").write_text(stat(user=100, system=50, idle=7, disk=8, stolen=9))
-    monkeypatch.setattr(processors, "STAT", tmp_path / "stat")
-    assert machine_seconds() == 150 / TICK
 
 
 def test_usage_is_the_share_of_time_between_two_readings() -> None:
