@@ -20,7 +20,7 @@ NATIVE = Path(__file__).parent / "native"
 STEPS = 32
 """Buckets of the histogram of latencies for each power of two."""
 BUCKETS = 60 * STEPS
-_COUNTERS = struct.Struct(f"={7 + BUCKETS}Q")
+_COUNTERS = struct.Struct(f"={6 + BUCKETS}Q")
 
 
 def built(name: str, host: LiveNode) -> Path:
@@ -57,14 +57,13 @@ class Counters(NamedTuple):
     opened: int
     resting: int
     standing: int
-    dealt: int
     late: tuple[int, ...]
 
     @classmethod
     def of(cls, data: mmap.mmap | bytes) -> Self:
         """Read the counters from the memory that the program maps."""
-        octets, answers, failures, opened, resting, standing, dealt, *late = _COUNTERS.unpack_from(data)
-        return cls(octets, answers, failures, opened, resting, standing, dealt, tuple(late))
+        octets, answers, failures, opened, resting, standing, *late = _COUNTERS.unpack_from(data)
+        return cls(octets, answers, failures, opened, resting, standing, tuple(late))
 
 
 class Load:
@@ -100,21 +99,18 @@ def asking(
     count: int,
     requests: int,
     request: str,
-    *,
-    rate: float = 0,
     preamble: str = "",
 ) -> Iterator[Load]:
     """Start *count* connections from *client* that send *request*, *requests* times each (-1: without end).
 
-    *protocol* is ``tcp`` or ``mptcp``. *rate* is the number of requests per second of all connections, which then are
-    due at equal intervals. Each connection first sends *preamble*.
+    *protocol* is ``tcp`` or ``mptcp``. Each connection first sends *preamble*.
     """
     descriptor, name = tempfile.mkstemp(dir=client.directory, prefix="load-")
     path = Path(name)
     path.write_bytes(bytes(_COUNTERS.size))
     argv = [
         str(built("relay_load", client)), str(path), protocol, address, str(port),
-        str(count), str(requests), f"{rate:g}", preamble, request,
+        str(count), str(requests), preamble, request,
     ]  # fmt: skip
     with open(descriptor, "r+b") as file, mmap.mmap(file.fileno(), _COUNTERS.size) as data:
         process = client.popen(argv, name="load")
