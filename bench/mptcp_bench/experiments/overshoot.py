@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 from mptcp_common.units import parse_rate
 from mptcp_lab.agent.pacing import Paced
@@ -30,12 +30,9 @@ from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
-from .. import style
-from . import pages_cells
 from .aims import Aim, no_less
-from .columns import RUNS, Column, Results, Row, Run, Table, Turn, for_pictures, of_cell
+from .columns import RUNS, Column, Results, Row, Run, Table, Turn, of_cell
 from .devices import DEVICES
-from .findings import Picture
 from .pages_bed import Bed, IpRecorder, static_class
 from .pages_judging import Octets
 from .parameters import choices, number, parameter, whole
@@ -133,112 +130,100 @@ def cells(chosen: Settings) -> list[Cell]:
 
 
 class Poller:
-    """Reads a counter periodically from :meth:`start` to :meth:`stop`, and calls *cap* once if it grew too much."""
+    """Reads a counter periodically, and calls *cap* once if it grew too much."""
 
     def __init__(self, read: Callable[[], int], cap: Callable[[], object], phase: float, period: float) -> None:
         """Read first *phase* seconds after the start, then every *period* seconds."""
-        self.capped_at: float | None = None
-        """When the cap was set, as time.monotonic()."""
+        self.has_capped = False
         self._read, self._cap = read, cap
         self._phase, self._before = phase, 0
         self._paced = Paced(self._look, period)
 
-    def start(self, moment: float) -> None:
-        """Start at *moment*, as time.monotonic(), when a transfer began. No reading includes its bytes yet."""
+    @contextmanager
+    def reading(self, moment: float) -> Iterator[None]:
+        """Read during the scope. The transfer began at *moment*, as time.monotonic(). Raises what reading raised."""
         self._before = self._read()
         self._paced.start(moment + self._phase)
-
-    def stop(self) -> None:
-        """Stop, and raise the error that reading or capping raised."""
-        self._paced.stop()
+        try:
+            yield
+        finally:
+            self._paced.stop()
         if self._paced.error is not None:
             raise self._paced.error
 
     def _look(self) -> None:
-        if self.capped_at is not None:
+        if self.has_capped:
             return
         now = self._read()
         if now - self._before > ALLOWED:
             self._cap()
-            self.capped_at = time.monotonic()
+            self.has_capped = True
         self._before = now
 
 
+@dataclass(frozen=True, slots=True)
 class Work:
-    """Both testbeds, and a file of *size* bytes, which takes longer than *seconds* to transfer."""
+    """The testbed, and seconds of a first transfer."""
 
-    def __init__(self, plain: Bed, throttled: Bed, size: int, seconds: float) -> None:
-        self._plain, self._throttled, self._size, self._seconds = plain, throttled, size, seconds
-        self._used = plain
-
-    @classmethod
-    @contextmanager
-    def built(cls, chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Work]:
-        """Build a testbed without our throttler, and one with it."""
-        topology = paths(two_paths(RATES, RTTS))
-        size = round(sum(RATES) * 1e6 / 8 * (chosen.seconds + 5))
-        with Testbed(topology, seed=seed) as plain, Testbed(topology, seed=seed) as throttled:
-            yield cls(Bed.built(plain, [size]), Bed.built(throttled, [size]), size, chosen.seconds)
+    bed: Bed
+    seconds: float
 
     def check_emulation(self) -> None:
-        """Check the testbed of the last run."""
-        self._used.testbed.check_emulation()
+        self.bed.check_emulation()
 
-    def measure(self, turn: Turn[Cell]) -> dict[str, Outcome]:
-        """Return a new client's two transfers. Raises TestbedError or ValueError if one did not use both paths."""
-        one = turn.cell
-        policy = "budget" if one.variant == "budget" else "cap"
-        [cell] = pages_cells.cells({"at_once": "1", "cap": f"{one.cap:g}", "policy": policy})
-        bed = self._used = self._throttled if one.variant in OURS else self._plain
+
+@contextmanager
+def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Work]:
+    with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
+        # The file takes longer than a transfer lasts.
+        yield Work(Bed.built(testbed, [round(sum(RATES) * 1e6 / 8 * (chosen.seconds + 5))]), chosen.seconds)
+
+
+def measure(work: Work, turn: Turn[Cell]) -> dict[str, Outcome]:
+    """Return a new client's two transfers. Raises TestbedError or ValueError if one did not use both paths."""
+    bed, one = work.bed, turn.cell
+    bed.wait_until_quiet()
+    if one.variant in OURS:
+        throttle = f"throttle: {{rate: {one.cap:g} Mbit/s}}"
+        bed.start_throttler(
+            throttle if one.variant == "ours" else f"budget: {{period: month, steps: [{{after: 0, {throttle}}}]}}"
+        )
+    else:
+        bed.stop_throttler()
+    class_, gone = static_class(one.cap, 1)
+    proxy, router = bed.testbed["proxy"], bed.testbed["hop1"]
+    with ExitStack() as stack:
+        poller = None
+        if one.variant == "static":
+            stack.enter_context(proxy.changed(class_, gone))
+        if one.phase is not None:
+            cap = partial(stack.enter_context, proxy.changed(class_, gone))
+            poller = Poller(lambda: router.interface_bytes("lan").sent, cap, one.phase, PERIOD)
+        first = _transfer(bed, one, work.seconds, poller)
         bed.wait_until_quiet()
-        if one.variant in OURS:
-            bed.start_throttler(cell)
-        with bed.set_up(cell, one.variant), self._poller(bed, cell, one) as poller:
-            first = self._transfer(bed, one, self._seconds, poller)
-            bed.wait_until_quiet()
-            return {FIRST: first, AGAIN: self._transfer(bed, one, REPEATED, None)}
+        return {FIRST: first, AGAIN: _transfer(bed, one, REPEATED, None)}
 
-    @contextmanager
-    def _poller(self, bed: Bed, cell: pages_cells.Cell, one: Cell) -> Iterator[Poller | None]:
-        """Yield a poller that has not started, or None without one. Remove its class at the end."""
-        if one.phase is None:
-            yield None
-            return
-        class_, gone = static_class(cell)
-        proxy, router = bed.testbed["proxy"], bed.testbed["hop1"]
-        poller = Poller(
-            lambda: router.interface_bytes("lan").sent, lambda: proxy.run(class_), one.phase, PERIOD
-        )  # fmt: skip
-        try:
-            yield poller
-        finally:
-            poller.stop()
-            if poller.capped_at is not None:
-                proxy.run(gone)
 
-    def _transfer(self, bed: Bed, one: Cell, seconds: float, poller: Poller | None) -> Outcome:
-        added = Added(bed.client, bed.testbed["proxy"])
-        url = bed.origin.url(str(self._size))
-        proxy = f"http://{bed.proxy_address}:{PROXY_PORT}"
-        argv = ["curl", "-s", "-m", f"{seconds + 30:g}", "-o", "/dev/null", "-x", proxy, url]
-        with IpRecorder(bed.client, DEVICES) as recorder, bed.client.running(mptcp_command(argv)) as process:
-            while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
-                if not process.running or recorder.now > seconds:
-                    raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
-                time.sleep(0.01)
-            begin = first_packet(recorder.samples)
-            if poller is not None:
-                poller.start(recorder.started + begin)
+def _transfer(bed: Bed, one: Cell, seconds: float, poller: Poller | None) -> Outcome:
+    added = Added(bed.client, bed.testbed["proxy"])
+    [file] = bed.origin.digests
+    proxy = f"http://{bed.proxy_address}:{PROXY_PORT}"
+    argv = ["curl", "-s", "-m", f"{seconds + 30:g}", "-o", "/dev/null", "-x", proxy, bed.origin.url(file)]
+    with IpRecorder(bed.client, DEVICES) as recorder, bed.client.running(mptcp_command(argv)) as process:
+        while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
+            if not process.running or recorder.now > seconds:
+                raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
+            time.sleep(0.01)
+        begin = first_packet(recorder.samples)
+        with nullcontext() if poller is None else poller.reading(recorder.started + begin):
             recorder.wait(begin + seconds)
-            end = recorder.now
-            if not process.running:
-                raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
-        bed.known = True
-        complaint = Protocol.of(*added.read()).complaint(multipath=True)
-        if complaint is not None:
-            raise TestbedError(complaint)
-        until = None if poller is None or poller.capped_at is None else poller.capped_at - recorder.started
-        return judge(recorder.samples, one.rate, end, until)
+        end = recorder.now
+        if not process.running:
+            raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
+    complaint = Protocol.of(*added.read()).complaint(multipath=True)
+    if complaint is not None:
+        raise TestbedError(complaint)
+    return judge(recorder.samples, one.rate, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +244,9 @@ class Outcome:
     """Seconds until the rate stays below ``EXCESS`` × cap in every ``SECONDS``; infinite if the last window exceeds
     it."""
     rate: float
-    """Rate of the capped path in bits/s, from ``SLOW_START`` to the end, or until a poller capped it."""
+    """Rate of the capped path in bits/s, from ``SLOW_START`` to the end."""
     other: float
-    """Rate of the other path in bits/s, from ``SLOW_START`` to the end."""
-    begin: float = 0.0
-    """When the first packet came, on the samples' clock."""
-    samples: tuple[Sample, ...] = for_pictures()
+    """Rate of the other path likewise."""
 
 
 def first_packet(samples: Sequence[Sample]) -> float:
@@ -276,10 +258,10 @@ def first_packet(samples: Sequence[Sample]) -> float:
     raise ValueError(f"nothing came over {CAPPED}")
 
 
-def judge(samples: Sequence[Sample], cap: int, end: float, until: float | None) -> Outcome:
+def judge(samples: Sequence[Sample], cap: int, end: float) -> Outcome:
     """Judge the transfer in *samples* against a cap of *cap* bits/s. It ended at *end* on the samples' clock.
 
-    *until* is when a poller set the cap, or None. Raises ValueError if the samples contain no transfer.
+    Raises ValueError if the samples contain no transfer.
     """
     begin = first_packet(samples)
     inside = [s.time for s in samples if begin <= s.time <= end]
@@ -287,8 +269,7 @@ def judge(samples: Sequence[Sample], cap: int, end: float, until: float | None) 
         raise ValueError(f"the transfer is over after {(inside or [begin])[-1] - begin:.1f} s")
     total, second = Octets(samples, CAPPED), Octets(samples, OTHER)
     at_begin, last, allowed = total(begin), inside[-1], cap / 8
-    ramped, stop = begin + SLOW_START, last if until is None else min(until, last)
-    start = ramped if stop > ramped + SECONDS else begin
+    ramped = begin + SLOW_START
     windows = [t for t in inside if t + SECONDS <= last]
     exceeds = [total(t + SECONDS) - total(t) > EXCESS * allowed * SECONDS for t in windows]
     # below: number of the first window after the last one that exceeds the cap.
@@ -301,10 +282,8 @@ def judge(samples: Sequence[Sample], cap: int, end: float, until: float | None) 
         ahead=max(0.0, *(total(t) - at_begin - allowed * (t - begin) for t in inside)),
         excess=max(0.0, *(total(t) - at_begin - EXCESS * allowed * (t - begin) for t in inside)),
         above=windows[below] - begin if below < len(windows) else math.inf,
-        rate=8 * (total(stop) - total(start)) / (stop - start),
+        rate=8 * (total(last) - total(ramped)) / (last - ramped),
         other=8 * (second(last) - second(ramped)) / (last - ramped),
-        begin=begin,
-        samples=tuple(samples),
     )
 
 
@@ -322,20 +301,8 @@ def _capped(row: Row[Cell, Outcome]) -> bool:
     return row.cell.variant in CAPPED_FROM_THE_START
 
 
-def _uncapped(row: Row[Cell, Outcome]) -> bool:
-    return row.cell.variant in ("none", "poller") and row.part == FIRST
-
-
 def _in_seconds(row: Row[Cell, Outcome]) -> list[float]:
     return [8 * each.ahead / row.cell.rate for each in row.measured]
-
-
-def _of_predicted(row: Row[Cell, Outcome]) -> list[float]:
-    """Return a poller's overshoot as a multiple of the one that its phase predicts."""
-    if row.cell.phase is None or row.part != FIRST:
-        return []
-    predicted = [(each.rate - row.cell.rate) / 8 * row.cell.phase for each in row.measured]
-    return [e.ahead / each if each > 0 else math.nan for e, each in zip(row.measured, predicted, strict=True)]
 
 
 def _transfer(row: Row[Cell, Outcome]) -> str:
@@ -367,10 +334,8 @@ COLUMNS: tuple[Column[Cell, Outcome], ...] = (
     ),
     Column(
         "", lambda row: [each.rate / row.cell.rate for each in row.measured], by="least", aim="uncapped, × the cap",
-        least=UNCAPPED, judged=_uncapped,
+        least=UNCAPPED, judged=lambda row: row.cell.variant == "none",
     ),
-    Column("", "rate", by="most", aim="uncapped, × its link", scale=1e-6 / RATES[0], most=1.05, judged=_uncapped),
-    Column("", _of_predicted, aim="overshoot, × what its phase predicts", least=0.75, most=1.25),
 )  # fmt: skip
 
 
@@ -412,51 +377,14 @@ def verdicts(results: Results[Cell, Outcome]) -> list[Aim]:
     return found
 
 
-def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
-    return [Picture("overshoot", lambda target: draw(target, results))] if results.runs else []
-
-
-def draw(target: Path, results: Results[Cell, Outcome]) -> None:
-    """Draw the bytes that the capped path carried in each first transfer, and what the cap allows."""
-    cap = results.cells[0].cap
-    figure = style.new_figure(11, 4.6)
-    axes = figure.subplots(1, 1)
-    figure.subplots_adjust(left=0.065, right=0.79, top=0.82, bottom=0.13)
-    # Draw the first line widest, so that overlapping lines stay visible.
-    looks = {
-        "none": (style.MUTED, 2.0), "ours": (style.ETHERNET.color, 6.0), "budget": (style.THIRD, 3.5),
-        "static": (style.FOURTH, 1.5), "poller": (style.WIFI.color, 2.0),
-    }  # fmt: skip
-    longest = 0.0
-    named: set[str] = set()
-    for run in (run for run in results.runs if run.part == FIRST):
-        m, variant = run.measured, run.turn.cell.variant
-        total = Octets(m.samples, CAPPED)
-        times = [step / 5 for step in range(int(m.seconds * 5))]
-        longest = max(longest, m.seconds)
-        brought = [(total(m.begin + time) - total(m.begin)) / 1e6 for time in times]
-        colour, width = looks[variant]
-        name = TITLES[variant] if variant not in named else None
-        named.add(variant)
-        axes.plot(times, brought, color=colour, linewidth=width, label=name, zorder=3)
-    axes.plot([0, longest], [0, cap / 8 * longest], color=style.INK, linestyle=style.DASHED, label="cap × time")
-    axes.set_xlim(0, longest)
-    axes.set_ylim(bottom=0)
-    style.dress(axes, "seconds since the first packet", "MB over Ethernet")
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-    heading = f"Ethernet {RATES[0]} Mbit/s, capped at {cap:g}; first transfers of a client"
-    style.heading(figure, "What passes beyond a cap", heading, left=0.065)
-    style.save(figure, target)
-
-
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss"),
     cells=cells,
     together=lambda cell: None,
     runs=lambda chosen, cell, variant: 1 if cell.phase is not None else chosen.runs,
-    bed=Work.built,
-    measure=Work.measure,
+    bed=built,
+    measure=measure,
     parts=lambda cell: (FIRST, AGAIN),
     tables=(
         Table("What passes beyond a cap", COLUMNS, (("variant", lambda row: row.cell.title), ("transfer", _transfer))),
@@ -464,5 +392,4 @@ SCENARIO = Scenario(
     counted=lambda row: "transfers",
     computed=computed,
     verdicts=verdicts,
-    pictures=pictures,
 )

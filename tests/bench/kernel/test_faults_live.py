@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests for experiments on real packets with one fault: they must miss a given aim, or refuse the run.
 
-This module has ``goodput`` (caps) and ``steering`` (modes), with short downloads. ``test_overshoot_live.py`` has
-``overshoot``, ``test_guard_faults_live.py`` has ``guard``.
+This module has ``goodput`` (caps) and ``steering`` (modes), with short downloads, ``test_guard_faults_live.py`` has
+``guard``.
 """
 
 from __future__ import annotations

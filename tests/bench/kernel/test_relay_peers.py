@@ -88,7 +88,7 @@ def counted(program: Path, answers: list[bytes], enough: Callable[[Counters], bo
     file.unlink(missing_ok=True)
     request = "GET / HTTP/1.1\r\n\r\n"
     with server(answers) as port:
-        argv = [program, file, "tcp", "127.0.0.1", str(port), "1", "-1", "", request]
+        argv = [str(program), str(file), "tcp", "127.0.0.1", str(port), "1", "-1", "", request]
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
         try:
             deadline = time.monotonic() + 60

@@ -66,6 +66,10 @@ LEFT_OUT: dict[str, set[str]] = {
     "tunnel": {"runs"},
 }
 """For each kept result: the forms that its options leave out."""
+NO_LONGER: dict[str, set[str]] = {
+    "overshoot": {"uncapped, × its link", "overshoot, × what its phase predicts"},
+}
+"""For each kept result: the forms that were judged then, and are not today."""
 COUNTS = {
     "batches measured", "runs", "rounds", "rounds of everything", "transfers", "samples", "runs, guard on",
     "runs, guard off",
@@ -112,7 +116,11 @@ def differences(name: str, kept: ExperimentResult) -> list[str]:
     varied = COUNTS | COMPUTED.get(kept.experiment, set())
     return sorted(
         [
-            *(f"no judge makes {each.words!r} today" for each in there.keys() - today.keys()),
+            *(
+                f"no judge makes {each.words!r} today"
+                for each in there.keys() - today.keys()
+                if each.words not in NO_LONGER.get(name, set())
+            ),
             *(
                 f"{each.words!r} is missing"
                 for each in sound.keys() - there.keys()

@@ -78,7 +78,7 @@ SENSELESS = {
     ),
     "overshoot": ("cap=900", "cap=17", "cap=0.0000001"),
     "pages": (
-        "rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "rates=0/0", "rates=-5/20", "size=inf", "size=1e300",
+        "rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "size=inf", "size=1e300",
         "cap=nan", "cap=inf", "cap=1e-7", "cap=50",
     ),
     "soak": ("minutes=0.2",),
