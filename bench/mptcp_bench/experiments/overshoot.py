@@ -305,7 +305,7 @@ def _in_seconds(row: Row[Cell, Outcome]) -> list[float]:
     return [8 * each.ahead / row.cell.rate for each in row.measured]
 
 
-def _transfer(row: Row[Cell, Outcome]) -> str:
+def _which(row: Row[Cell, Outcome]) -> str:
     seconds = row.measured[0].seconds
     return row.part if math.isnan(seconds) else f"{row.part}, {seconds:.0f} s"
 
@@ -387,7 +387,7 @@ SCENARIO = Scenario(
     measure=measure,
     parts=lambda cell: (FIRST, AGAIN),
     tables=(
-        Table("What passes beyond a cap", COLUMNS, (("variant", lambda row: row.cell.title), ("transfer", _transfer))),
+        Table("What passes beyond a cap", COLUMNS, (("variant", lambda row: row.cell.title), ("transfer", _which))),
     ),
     counted=lambda row: "transfers",
     computed=computed,
