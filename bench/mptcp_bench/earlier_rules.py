@@ -20,7 +20,7 @@ EARLIER: Mapping[tuple[str, str], str] = {
     ("guard-up", "7291e3b"): "what passes above the cap was not compared with what the other path lacks",
     ("steering", "04e25da"): _PATHS,
     ("outages", "4f093e3"): _PATHS,
-    ("tunnel", "754f64b"): "goodput and calls were measured; rates, loss, silence, change and cost were not",
+    ("tunnel", "754f64b"): "goodput and calls were measured; rates, loss, silence and change were not",
     ("tunnel-paths", "fcb9a79"): "equal paths and calls were not measured; jitter counted as a queue",
 }
 """How each earlier rule differs, by the kept result's name and the first seven digits of the commit that made it."""

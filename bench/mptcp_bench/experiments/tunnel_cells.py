@@ -12,7 +12,7 @@ from .parameters import number, parameter, whole, words, yes_or_no
 from .vpn_cells import CONTROLS, PathPair, Vpn
 
 DOWNLOADS = ("goodput", "rates", "loss")
-PARTS = (*DOWNLOADS, "silence", "change", "call", "cost")
+PARTS = (*DOWNLOADS, "silence", "change", "call")
 VPNS = {
     "a alone": Vpn("udp"), "b alone": Vpn("udp b"), "ours": Vpn("tunnel"), "weights": Vpn("weights 50/50"),
     "mptcp": Vpn("mptcp"),
@@ -24,7 +24,7 @@ PEER_RUNS: Mapping[str, Mapping[str, int]] = {
     "loss": {"weights": 0, "mptcp": 1},
 }
 """Most runs of the variants that are only compared, by part. These variants have no aims."""
-CHANGES = ("rate falls to a third", "jitter ± 10 ms", "rate changes each 0.1 s")
+CHANGES = ("rate falls to a third", "jitter ± 10 ms")
 IDLE, BESIDE, OURS = "one path, idle", "one path, beside a download", "ours, beside a download"
 CALLS = (IDLE, BESIDE, OURS)
 RANDOM = UniformLoss(0.01)
@@ -76,8 +76,6 @@ def cells_of_part(part: str) -> Iterator[Cell]:
             yield Cell(part, change, PathPair((10, 10), (40, 40), jitter=10) if change == CHANGES[1] else EQUAL)
     elif part == "call":
         yield Cell(part, "call beside a download", PathPair((10, 10), (20, 60)))
-    elif part == "cost":
-        yield Cell(part, "cost", controls=())
     else:
         pairs = {
             "goodput": [PathPair((10, 10), (20, rtt)) for rtt in (20, 60, 100)],

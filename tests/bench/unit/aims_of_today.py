@@ -68,6 +68,11 @@ LEFT_OUT: dict[str, set[str]] = {
 """For each kept result: the forms that its options leave out."""
 NO_LONGER: dict[str, set[str]] = {
     "overshoot": {"uncapped, × its link", "overshoot, × what its phase predicts"},
+    "tunnel-paths": {
+        "splitter and joiner, ns/packet",
+        "resequencer, µs/packet",
+        "carried with no more than # % lost, Mbit/s",
+    },
 }
 """For each kept result: the forms that were judged then, and are not today."""
 COUNTS = {
