@@ -6,8 +6,7 @@ Wi-Fi is first; for a while the origin sends less than Wi-Fi could carry. *load-
 and 85/15 while the origin sends less than the paths could carry. *smallest-delay*: compared with a policy without
 rules. Rates count what arrives at the client.
 
-Two further parts measure outages of one path in each mode (``experiments.steering_outages``), and how much data goes
-over the later path in the priority-based mode (``experiments.steering_overflow``).
+A further part measures outages of one path in each mode (``experiments.steering_outages``).
 """
 
 from __future__ import annotations
@@ -22,16 +21,14 @@ from mptcp_lab.testbed import Testbed, paths
 
 from . import steering_modes as modes
 from . import steering_outages as outages
-from . import steering_overflow as overflow
 from .devices import policy
-from .parameters import choices, pair, parameter, rtt_pair, several, whole
+from .parameters import choices, parameter, rtt_pair, several, whole
 from .scenario import Scenario
 from .setup import Setup
 from .two_paths import two_paths
 
-PARTS = ("modes", "outages", "overflow")
-MOST_MBIT = 10_000
-Cell = modes.Cell | outages.Cell | overflow.Cell
+PARTS = ("modes", "outages")
+Cell = modes.Cell | outages.Cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +45,6 @@ class Settings:
     fault: tuple[str, ...] = choices("in outages", outages.FAULTS, quick="silent")
     outage: tuple[int, ...] = parameter("in outages: seconds", "2,8,30", several(whole()), quick="8")
     load: tuple[str, ...] = choices("in outages", outages.LOADS, quick="paced")
-    lost: tuple[str, ...] = choices("in outages: the subflow whose path fails", outages.PATHS, "initial")
-    links: tuple[tuple[float, float], ...] = parameter(
-        "in overflow: Mbit/s of the first and the later path",
-        "15/60,60/150,50/10",
-        several(pair("rates", 1, MOST_MBIT, "Mbit/s")),
-        quick="15/60",
-    )
-    delays: tuple[tuple[float, float], ...] = parameter(
-        "in overflow: their RTTs in ms", "1/80,80/1,20/60,60/20,35/19", several(rtt_pair), quick="35/19"
-    )
-    demand: tuple[int, ...] = parameter(
-        "in overflow: percent of the first path's rate, 0 for more than both carry", "50,150,300,0", several(whole(0)),
-        quick="150",
-    )  # fmt: skip
 
 
 def cells(chosen: Settings) -> list[Cell]:
@@ -69,12 +52,9 @@ def cells(chosen: Settings) -> list[Cell]:
     each: dict[str, list[Cell]] = {
         "modes": [modes.Cell(*one) for one in product(chosen.rtt, chosen.kind)],
         "outages": [
-            outages.Cell(mode, fault, outage, load, lost)
-            for load, fault, lost, outage, mode in product(
-                chosen.load, chosen.fault, chosen.lost, chosen.outage, chosen.mode
-            )
+            outages.Cell(mode, fault, outage, load)
+            for load, fault, outage, mode in product(chosen.load, chosen.fault, chosen.outage, chosen.mode)
         ],
-        "overflow": [overflow.Cell(*one) for one in product(chosen.links, chosen.delays, chosen.demand)],
     }
     return [cell for part in PARTS if part in chosen.part for cell in each[part]]
 
@@ -94,7 +74,6 @@ SCENARIO: Scenario[Settings, Cell, Setup, Any] = Scenario(
     bed=bed,
     measure=lambda setup, turn: turn.cell.measure(setup),
     parts=lambda cell: cell.parts if isinstance(cell, modes.Cell) else ("",),
-    tables=(modes.TABLE, outages.TABLE, overflow.TABLE),
+    tables=(modes.TABLE, outages.TABLE),
     name=lambda row: str(row.cell),
-    pictures=modes.pictures,
 )

@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, rates
 
-from .columns import Column, Results, Row, Table, for_pictures
+from .columns import Column, Row, Table
 from .devices import DEVICES, policy
-from .drawing import Panel, draw_panels
-from .findings import Picture
 from .setup import Setup
 from .two_paths import slow_origin, wifi_dropping
 
@@ -39,20 +36,16 @@ AIMS: dict[str, dict[str, tuple[float | None, float | None]]] = {
         "standby's share before": (None, 0.001),
         "taken over after s": (None, 1),
         "back after s": (None, AFTER),
-        "standby's share after": (None, None),
     },
     "priority-based": {
         "Mbit/s while Wi-Fi is not enough": FULL,
         "second's share while it is": (None, 0.02),
         "Mbit/s while it is": (0.9 * SLOW_ORIGIN, None),
-        "Mbit/s afterwards": (None, None),
     },
     **{
         kind: {
             "Ethernet's share": (None, None),
             "worst over 10 s, points": SHARE,
-            "least share in 1 s": (None, None),
-            "greatest share in 1 s": (None, None),
             "Mbit/s": (0.9 * PACED[kind] if kind in PACED else None, None),
         }
         for kind in ("load-balancing 70/30", "load-balancing 50/50", *PACED)
@@ -105,7 +98,6 @@ class Download:
                 "standby's share before": self.share("eth0", BEGUN, self.event),
                 "taken over after s": self._first("eth0", self.event, lambda rate: rate > 1e6),
                 "back after s": self._first("wlan0", self.event + EVENT, lambda rate: rate > 0.8e6 * WIFI),
-                "standby's share after": self.share("eth0", end - 2, end),
             }
         if kind == "priority-based":
             slow = self.event + EVENT
@@ -113,18 +105,14 @@ class Download:
                 "Mbit/s while Wi-Fi is not enough": self.total(2.5, self.event),
                 "second's share while it is": self.share("eth0", slow - 3, slow),
                 "Mbit/s while it is": self.total(slow - 3, slow),
-                "Mbit/s afterwards": self.total(end - 3, end),
             }
         if kind.startswith("load-balancing"):
             wanted = int(kind.split()[1].split("/", maxsplit=1)[0]) / 100
-            seconds = [self.share("eth0", second, second + 1) for second in range(3, int(end) - 1)]
             starts = [sample.time for sample in self.samples if sample.time + WINDOW < end]
             shares = [self.share("eth0", start, start + WINDOW) for start in starts]
             return {
                 "Ethernet's share": self.share("eth0", 0, end),
                 "worst over 10 s, points": max(100 * abs(share - wanted) for share in shares),
-                "least share in 1 s": min(seconds),
-                "greatest share in 1 s": max(seconds),
                 "Mbit/s": self.total(2, end),
             }
         return {"Ethernet's share": self.share("eth0", 0, end), "Mbit/s": self.total(2, end)}
@@ -139,9 +127,6 @@ class Finding:
     """One finding of a download in a mode."""
 
     value: float
-    event: float
-    """When something happened to it."""
-    samples: tuple[Sample, ...] = for_pictures()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +168,7 @@ class Cell:
                 recorder.wait(event + EVENT)
             recorder.wait(event + EVENT + AFTER)
             download = Download(recorder.samples, event)
-        found = download.findings(self.kind)
-        return {what: Finding(value, event, recorder.samples) for what, value in found.items()}
+        return {what: Finding(value) for what, value in download.findings(self.kind).items()}
 
 
 def _bound(number: int) -> Callable[[Row[Cell, Finding]], float | None]:
@@ -201,25 +185,3 @@ TABLE: Table[Any, Finding] = Table(
     (("RTT ms", lambda row: row.cell.rtt), ("mode", lambda row: row.cell.kind), ("what", lambda row: row.part)),
     of=lambda row: isinstance(row.cell, Cell),
 )
-
-
-def pictures(results: Results[Any, Finding]) -> list[Picture]:
-    """Return the picture of the modes; empty if there are only downloads without a mode."""
-    there = {
-        cell: found[0]
-        for cell in results.cells
-        if isinstance(cell, Cell) and cell.kind != "no rule" and (found := results.of(cell, part=cell.parts[0]))
-    }
-    return [Picture("steering", lambda target: draw(target, there))] if there else []
-
-
-def draw(target: Path, found: Mapping[Cell, Finding]) -> None:
-    """Draw the first run of each kind at the first RTT."""
-    first = next(iter(found))
-    panels = [
-        Panel(cell.kind, one.samples, marks=(one.event, one.event + EVENT) if KINDS[cell.kind][1] else ())
-        for cell, one in found.items()
-        if cell.rtts == first.rtts
-    ]
-    explained = f"Ethernet {ETHERNET}, Wi-Fi {WIFI} Mbit/s, RTT {first.rtt} ms; something happens between dashed lines"
-    draw_panels(target, "Steering modes", explained, panels, x="seconds")

@@ -26,7 +26,7 @@ from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from ..statistics import fmean
 from .aims import no_less
 from .columns import Column, Row, Table
-from .devices import DEVICE, DEVICES, policy
+from .devices import DEVICES, policy
 from .setup import Setup
 from .two_paths import dropping, slow_origin
 
@@ -34,16 +34,14 @@ NONE = "none"
 """The mode of a policy without rules."""
 MODES: dict[str, str | None] = {
     NONE: None,
-    "active-standby": "{mode: active-standby, active: LOST, standby: OTHER}",
-    "priority-based": "{mode: priority-based, order: [LOST, OTHER]}",
-    "load-balancing": "{mode: load-balancing, weights: {LOST: 60, OTHER: 40}}",
+    "active-standby": "{mode: active-standby, active: ethernet, standby: wifi}",
+    "priority-based": "{mode: priority-based, order: [ethernet, wifi]}",
+    "load-balancing": "{mode: load-balancing, weights: {ethernet: 60, wifi: 40}}",
     "smallest-delay": "{mode: smallest-delay}",
 }
-"""The steering rule of each mode, with LOST and OTHER in place of the failing path and the other one."""
-PATHS = {"initial": ("ethernet", "wifi"), "joined": ("wifi", "ethernet")}
-"""The failing path and the other one, by the subflow that fails. Connections open over Ethernet."""
-LOST_RATE, OTHER_RATE = 30, 20
-"""Rates of the failing path and the other one in Mbit/s."""
+"""The steering rule of each mode. Ethernet fails, over which connections open."""
+LOST, LOST_RATE, OTHER_RATE = DEVICES[0], 30, 20
+"""The client's device on the failing path, and rates of it and of the other path in Mbit/s."""
 Flags = tuple[float, Mapping[str, bool]]
 """A moment and, by path, whether the proxy had made the path's subflow a backup."""
 BY_ORDER = ("active-standby", "priority-based")
@@ -89,19 +87,17 @@ class Cell:
     fault: str
     outage: int
     load: str
-    lost: str = "initial"
 
     def __str__(self) -> str:
-        lost = "" if self.lost == "initial" else f", {self.lost}"
-        return f"{self.mode}, {self.fault}{lost}, {self.outage} s, {self.load}"
+        return f"{self.mode}, {self.fault}, {self.outage} s, {self.load}"
 
     @property
     def bed(self) -> str:
-        return f"{self.lost} path lost"
+        return "outages"
 
     @property
     def rates(self) -> tuple[int, int]:
-        return (LOST_RATE, OTHER_RATE) if self.lost == "initial" else (OTHER_RATE, LOST_RATE)
+        return LOST_RATE, OTHER_RATE
 
     @property
     def rtts(self) -> tuple[float, float]:
@@ -111,10 +107,7 @@ class Cell:
     def rule(self) -> str:
         """The text of the policy's list of rules."""
         steer = MODES[self.mode]
-        if steer is None:
-            return "[]"
-        lost, other = PATHS[self.lost]
-        return f"[{{name: steered, steer: {steer.replace('LOST', lost).replace('OTHER', other)}}}]"
+        return "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
 
     @property
     def unsteered(self) -> Cell:
@@ -143,16 +136,14 @@ class Cell:
                 recorder.wait(restored + min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * self.outage)))
                 if not process.running:
                     raise TestbedError(f"the transfer ended with {process.returncode}")
-        watched = Watched(recorder.samples, tuple(flags), failed, restored, DEVICE[PATHS[self.lost][0]])
-        return outage(watched)
+        return outage(Watched(recorder.samples, tuple(flags), failed, restored))
 
 
 def failing(testbed: Testbed, cell: Cell) -> AbstractContextManager[None]:
     """Let the path of *cell* fail, in the cell's way, until the context ends."""
-    lost = PATHS[cell.lost][0]
-    router = testbed["hop1" if lost == "ethernet" else "hop2"]
+    router = testbed["hop1"]
     if cell.fault == "link":
-        return testbed["client"].link_down(DEVICE[lost])
+        return testbed["client"].link_down(LOST)
     return router.link_down("wan") if cell.fault == "router" else dropping(router)
 
 
@@ -192,8 +183,6 @@ class Watched:
     flags: tuple[Flags, ...]
     failed: float
     restored: float
-    lost: str
-    """The client's device on the path that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +227,11 @@ def outage(watched: Watched) -> Outage:
 
 def _back(watched: Watched) -> float:
     samples, restored = watched.samples, watched.restored
-    before = mean_rate(samples, watched.lost, max(0.5, watched.failed - 3), watched.failed)
+    before = mean_rate(samples, LOST, max(0.5, watched.failed - 3), watched.failed)
     there = [each for each in rates(samples) if each.time > restored]
     for number, each in enumerate(there):
-        window = [later.bits[watched.lost] for later in there[number:] if later.time <= each.time + BACK_WINDOW]
-        if each.bits[watched.lost] >= BACK * before and fmean(window) >= BACK * before:
+        window = [later.bits[LOST] for later in there[number:] if later.time <= each.time + BACK_WINDOW]
+        if each.bits[LOST] >= BACK * before and fmean(window) >= BACK * before:
             return each.time - restored
     return inf
 
@@ -321,7 +310,7 @@ TABLE: Table[Any, Outage] = Table(
     ),
     (
         ("load", lambda row: row.cell.load),
-        ("fault", lambda row: row.cell.fault if row.cell.lost == "initial" else f"{row.cell.fault}, {row.cell.lost}"),
+        ("fault", lambda row: row.cell.fault),
         ("outage s", lambda row: str(row.cell.outage)),
         ("mode", lambda row: row.cell.mode),
     ),
