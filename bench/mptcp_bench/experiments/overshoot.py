@@ -2,12 +2,11 @@
 """What passes beyond a cap: our throttler beside a poller of counters and a static class, for a client's transfers.
 
 The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). In each variant, a client that
-the throttler has never seen makes a transfer of 42 s, and then one of 12 s. The variants alternate, three times each:
-no policy; our cap; our budget, which is used up when the transfer begins; a static class for the client's address on
-Ethernet, set before the transfer; and a poller, like quota tools on routers. Every 30 s the poller reads the counter of
-the interface towards the client. At the first reading that finds a megabyte, it sets the same class. It runs once with
-each of three phases, the middles of equal parts of its period; its mean overshoot over all phases is computed from
-these. By default, 15 times 54 s of transfers take a quarter of an hour, including pauses.
+the throttler has never seen makes a transfer of 42 s. The variants alternate, three times each: no policy; our cap; our
+budget, which is used up when the transfer begins; a static class for the client's address on Ethernet, set before the
+transfer; and a poller, like quota tools on routers. Every 30 s the poller reads the counter of the interface towards
+the client. At the first reading that finds a megabyte, it sets the same class. It runs once with each of three phases,
+the middles of equal parts of its period; its mean overshoot over all phases is computed from these.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
-from .aims import Aim, no_less
+from .aims import Aim
 from .columns import RUNS, Column, Results, Row, Run, Table, Turn, of_cell
 from .devices import DEVICES
 from .pages_bed import Bed, IpRecorder, static_class
@@ -48,7 +47,6 @@ CAPPED_FROM_THE_START = (*OURS, "static")
 MEAN = "poller, mean over all phases"
 RATES, RTTS = (50, 20), (20, 20)
 """Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi."""
-REPEATED = 12.0
 PERIOD = 30.0
 """Seconds between two readings of the poller."""
 ALLOWED = 1_000_000
@@ -58,12 +56,10 @@ SOONEST = 1.0
 FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before the first ACK (RFC 6928)."""
 CAPPED, OTHER = DEVICES
-FIRST, AGAIN = "first", "repeated"
 EXCESS = 1.05
 """Most that a capped rate may be, as a multiple of the cap."""
-SLOW_START, EARLY = 3.0, 10.0
-"""Seconds that both paths need to reach their full rate, and seconds from the first packet over which first and
-repeated transfers are compared."""
+SLOW_START = 3.0
+"""Seconds that both paths need to reach their full rate."""
 SECONDS = 1.0
 """Most seconds of the cap's rate that a transfer may be ahead, most seconds above the cap, and length of the windows
 over which a rate is measured."""
@@ -87,11 +83,10 @@ class Settings:
     """What ``--set`` chooses."""
 
     variant: tuple[str, ...] = choices("what caps Ethernet", TITLES)
-    # At least two runs, because means of one run cannot be compared.
-    runs: int = parameter("of each variant but the poller, 2 or more", "3", whole(2), quick="2")
+    runs: int = parameter("of each variant but the poller", "3", whole(), quick="1")
     phases: int = parameter("of the poller, which runs once with each", "3", whole(), quick="1")
     cap: float = parameter(f"Mbit/s, no more than {RATES[0] / UNCAPPED:.1f}", "5", cap_of)
-    seconds: float = parameter("of a first transfer", "42", number(PERIOD + REPEATED / 2))
+    seconds: float = parameter("of a transfer", "42", number(PERIOD))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +158,7 @@ class Poller:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The testbed, and seconds of a first transfer."""
+    """The testbed, and seconds of a transfer."""
 
     bed: Bed
     seconds: float
@@ -179,8 +174,8 @@ def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Work]:
         yield Work(Bed.built(testbed, [round(sum(RATES) * 1e6 / 8 * (chosen.seconds + 5))]), chosen.seconds)
 
 
-def measure(work: Work, turn: Turn[Cell]) -> dict[str, Outcome]:
-    """Return a new client's two transfers. Raises TestbedError or ValueError if one did not use both paths."""
+def measure(work: Work, turn: Turn[Cell]) -> Outcome:
+    """Judge a new client's transfer. Raises TestbedError or ValueError if it did not use both paths."""
     bed, one = work.bed, turn.cell
     bed.wait_until_quiet()
     if one.variant in OURS:
@@ -199,9 +194,7 @@ def measure(work: Work, turn: Turn[Cell]) -> dict[str, Outcome]:
         if one.phase is not None:
             cap = partial(stack.enter_context, proxy.changed(class_, gone))
             poller = Poller(lambda: router.interface_bytes("lan").sent, cap, one.phase, PERIOD)
-        first = _transfer(bed, one, work.seconds, poller)
-        bed.wait_until_quiet()
-        return {FIRST: first, AGAIN: _transfer(bed, one, REPEATED, None)}
+        return _transfer(bed, one, work.seconds, poller)
 
 
 def _transfer(bed: Bed, one: Cell, seconds: float, poller: Poller | None) -> Outcome:
@@ -234,8 +227,6 @@ class Outcome:
     """Duration from the first packet to the end."""
     mean: float
     """Mean rate of the capped path, as a multiple of the cap."""
-    early: float
-    """The same over the first ``EARLY`` seconds."""
     ahead: float
     """Most bytes by which the transfer was ahead of cap × time."""
     excess: float
@@ -273,12 +264,10 @@ def judge(samples: Sequence[Sample], cap: int, end: float) -> Outcome:
     windows = [t for t in inside if t + SECONDS <= last]
     exceeds = [total(t + SECONDS) - total(t) > EXCESS * allowed * SECONDS for t in windows]
     # below: number of the first window after the last one that exceeds the cap.
-    early = min(begin + EARLY, last)
     below = len(windows) - next((n for n, over in enumerate(reversed(exceeds)) if over), len(windows))
     return Outcome(
         seconds=last - begin,
         mean=(total(last) - at_begin) / (allowed * (last - begin)),
-        early=(total(early) - at_begin) / (allowed * (early - begin)),
         ahead=max(0.0, *(total(t) - at_begin - allowed * (t - begin) for t in inside)),
         excess=max(0.0, *(total(t) - at_begin - EXCESS * allowed * (t - begin) for t in inside)),
         above=windows[below] - begin if below < len(windows) else math.inf,
@@ -288,7 +277,7 @@ def judge(samples: Sequence[Sample], cap: int, end: float) -> Outcome:
 
 
 def expected(transfers: Sequence[tuple[float, Outcome]]) -> float:
-    """Return a poller's mean overshoot of a first transfer in bytes, over all phases; NaN for no transfer.
+    """Return a poller's mean overshoot in bytes, over all phases; NaN for no transfer.
 
     The overshoot is proportional to the phase, which each of *transfers* has in seconds. The measured transfers give
     the factor; the mean phase is half a period.
@@ -307,7 +296,7 @@ def _in_seconds(row: Row[Cell, Outcome]) -> list[float]:
 
 def _which(row: Row[Cell, Outcome]) -> str:
     seconds = row.measured[0].seconds
-    return row.part if math.isnan(seconds) else f"{row.part}, {seconds:.0f} s"
+    return "first, computed" if math.isnan(seconds) else f"first, {seconds:.0f} s"
 
 
 COLUMNS: tuple[Column[Cell, Outcome], ...] = (
@@ -340,12 +329,8 @@ COLUMNS: tuple[Column[Cell, Outcome], ...] = (
 
 
 def _of_pollers(results: Results[Cell, Outcome]) -> list[tuple[float, Outcome]]:
-    return [
-        (cell.phase, outcome)
-        for cell in results.cells
-        if cell.phase is not None
-        for outcome in results.of(cell, part=FIRST)
-    ]
+    cells = [cell for cell in results.cells if cell.phase is not None]
+    return [(cell.phase or 0.0, outcome) for cell in cells for outcome in results.of(cell)]
 
 
 def computed(results: Results[Cell, Outcome]) -> list[Run[Cell, Outcome]]:
@@ -354,27 +339,19 @@ def computed(results: Results[Cell, Outcome]) -> list[Run[Cell, Outcome]]:
     if not there:
         return []
     nan = math.nan
-    mean = Outcome(nan, nan, nan, ahead=expected(there), excess=nan, above=PERIOD / 2, rate=nan, other=nan)
-    return [Run(Turn(Cell(MEAN, results.cells[0].cap), "", 1), mean, "first, computed")]
+    mean = Outcome(nan, nan, ahead=expected(there), excess=nan, above=PERIOD / 2, rate=nan, other=nan)
+    return [Run(Turn(Cell(MEAN, results.cells[0].cap), "", 1), mean)]
 
 
 def verdicts(results: Results[Cell, Outcome]) -> list[Aim]:
-    """Return the aims that compare transfers.
-
-    On average, repeated transfers must carry at least 0.95 of what first transfers carry in the same time.
-    """
-    found = []
-    for cell in results.cells:
-        if cell.variant in CAPPED_FROM_THE_START:
-            first, again = ([m.early for m in results.of(cell, part=part)] for part in (FIRST, AGAIN))
-            found.append(no_less(f"{cell}: capped path in {EARLY:g} s, repeated / first", again, first, 0.05))
+    """Return the aim that compares the poller with ours."""
     pollers = _of_pollers(results)
-    ours = [m for cell in results.cells if cell.variant == "ours" for m in results.of(cell, part=FIRST)]
-    if pollers and ours:
-        least = max(PACKET, *(each.ahead for each in ours))
-        what = f"poller: expected overshoot, × the most of ours, but {PACKET} B at the least"
-        found.append(Aim(what, expected(pollers) / least, least=10))
-    return found
+    ours = [m for cell in results.cells if cell.variant == "ours" for m in results.of(cell)]
+    if not pollers or not ours:
+        return []
+    least = max(PACKET, *(each.ahead for each in ours))
+    what = f"poller: expected overshoot, × the most of ours, but {PACKET} B at the least"
+    return [Aim(what, expected(pollers) / least, least=10)]
 
 
 SCENARIO = Scenario(
@@ -385,7 +362,6 @@ SCENARIO = Scenario(
     runs=lambda chosen, cell, variant: 1 if cell.phase is not None else chosen.runs,
     bed=built,
     measure=measure,
-    parts=lambda cell: (FIRST, AGAIN),
     tables=(
         Table("What passes beyond a cap", COLUMNS, (("variant", lambda row: row.cell.title), ("transfer", _which))),
     ),

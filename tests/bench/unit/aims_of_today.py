@@ -67,7 +67,11 @@ LEFT_OUT: dict[str, set[str]] = {
 }
 """For each kept result: the forms that its options leave out."""
 NO_LONGER: dict[str, set[str]] = {
-    "overshoot": {"uncapped, × its link", "overshoot, × what its phase predicts"},
+    "overshoot": {
+        "uncapped, × its link",
+        "overshoot, × what its phase predicts",
+        "capped path in # s, repeated / first, lower bound",
+    },
     "tunnel-paths": {
         "splitter and joiner, ns/packet",
         "resequencer, µs/packet",

@@ -10,9 +10,9 @@ from mutants import Judge, Load, constant, rehearsed, series
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.overshoot import AGAIN, FIRST, SCENARIO, Cell, Outcome, judge
+from mptcp_bench.experiments.overshoot import SCENARIO, Cell, Outcome, judge
 
-BEGIN, SECONDS, REPEATED = 0.5, 42.0, 12.0
+BEGIN, SECONDS = 0.5, 42.0
 PHASE, RUNS = 15.0, 2
 """The only phase of a poller is half of its period."""
 CAPPED, WIFI, FULL = constant(5), constant(20), constant(48)
@@ -22,6 +22,7 @@ def until(phase: float, before: float = 48, then: float = 5) -> Load:
     return lambda time: before if time < phase else then
 
 
+@cache
 def outcome(ethernet: Load, wifi: Load = WIFI, seconds: float = SECONDS) -> Outcome:
     """Judge a transfer that begins after half a second; the loads are functions of the time since its start."""
 
@@ -31,45 +32,32 @@ def outcome(ethernet: Load, wifi: Load = WIFI, seconds: float = SECONDS) -> Outc
     return judge(series({"eth0": begun(ethernet), "wlan0": begun(wifi)}, BEGIN + seconds), 5_000_000, BEGIN + seconds)
 
 
-@cache
-def transfers(first: Load, again: Load, wifi: Load) -> dict[str, Outcome]:
-    return {FIRST: outcome(first, wifi), AGAIN: outcome(again, wifi, REPEATED)}
-
-
-SOUND: dict[str, tuple[Load, Load, Load]] = {
-    "none": (FULL, FULL, WIFI), "ours": (CAPPED, CAPPED, WIFI), "budget": (CAPPED, CAPPED, WIFI),
-    "static": (CAPPED, CAPPED, WIFI), "poller": (until(PHASE), CAPPED, WIFI),
+SOUND: dict[str, tuple[Load, Load]] = {
+    "none": (FULL, WIFI), "ours": (CAPPED, WIFI), "budget": (CAPPED, WIFI), "static": (CAPPED, WIFI),
+    "poller": (until(PHASE), WIFI),
 }  # fmt: skip
-"""Loads of each variant: of a first transfer, a repeated one, and the other path."""
+"""Loads of each variant: of the capped path and the other one."""
 
 
-def overshoot(left_out: str = "", runs: int = RUNS, **changed: tuple[Load, Load, Load]) -> Callable[[], Sequence[Aim]]:
+def overshoot(left_out: str = "", runs: int = RUNS, **changed: tuple[Load, Load]) -> Callable[[], Sequence[Aim]]:
     """Judge *runs* equal runs of each variant, and one of the poller, some with *changed* loads."""
 
-    def measure(turn: Turn[Cell]) -> dict[str, Outcome] | None:
+    def measure(turn: Turn[Cell]) -> Outcome | None:
         variant = turn.cell.variant
         if turn.number > runs or left_out in (variant, "all"):
             return None
-        return transfers(*{**SOUND, **changed}[variant])
+        return outcome(*{**SOUND, **changed}[variant])
 
     return lambda: SCENARIO.aims(rehearsed(SCENARIO, {"runs": str(RUNS), "phases": "1"}, measure))
 
 
-def both(first: Load, again: Load, wifi: Load = WIFI) -> Callable[[], Sequence[Aim]]:
-    """Judge these loads under our cap and our budget."""
-    return overshoot(ours=(first, again, wifi), budget=(first, again, wifi))
-
-
 def everywhere(load: Load, wifi: Load = WIFI) -> Callable[[], Sequence[Aim]]:
-    return both(load, load, wifi)
+    """Judge these loads under our cap and our budget."""
+    return overshoot(ours=(load, wifi), budget=(load, wifi))
 
 
 def in_class(load: Load, wifi: Load = WIFI) -> Callable[[], Sequence[Aim]]:
-    return overshoot(static=(load, load, wifi))
-
-
-def polled(load: Load) -> Callable[[], Sequence[Aim]]:
-    return overshoot(poller=(load, CAPPED, WIFI))
+    return overshoot(static=(load, wifi))
 
 
 OVERSHOOT = Judge(
@@ -77,13 +65,11 @@ OVERSHOOT = Judge(
     {
         "dead throttler: the cap never comes": everywhere(FULL),
         "the wrong path is capped": everywhere(FULL, constant(5)),
-        "the cap is late for a new client": both(until(1.5), CAPPED),
-        "it is for a known one": both(CAPPED, until(1.5)),
+        "the cap is late for a new client": everywhere(until(1.5)),
         "it is a tenth too high": everywhere(constant(5.5)),
-        "a new client gets seven percent more than a known one": both(until(12, 5.24, 4.9), constant(4.9)),
         "no static class": in_class(FULL),
         "it is on the wrong path": in_class(FULL, constant(5)),
-        "it is late": overshoot(static=(until(1.5), CAPPED, WIFI)),
+        "it is late": in_class(until(1.5)),
         "it lets hardly anything pass": in_class(constant(3)),
         "second path unused beside it": in_class(CAPPED, constant(0)),
         "a burst that the rest makes good": everywhere(lambda t: 40 if t < 0.5 else 4.6),
@@ -93,10 +79,10 @@ OVERSHOOT = Judge(
         "the capped path is hardly used": everywhere(constant(3)),
         "emulator off": everywhere(CAPPED, constant(900)),
         "emulator off beside the class": in_class(CAPPED, constant(900)),
-        "the link is as slow as the cap": overshoot(none=(CAPPED, CAPPED, WIFI)),
-        "the poller caps from the beginning": polled(CAPPED),
+        "the link is as slow as the cap": overshoot(none=(CAPPED, WIFI)),
+        "the poller caps from the beginning": overshoot(poller=(CAPPED, WIFI)),
         **{f"without {what}": overshoot(left_out=what) for what in SOUND},
-        "one run of each cannot be compared": overshoot(runs=1),
+        "a run of each is missing": overshoot(runs=1),
         "nothing measured": overshoot(left_out="all"),
         "no byte came": everywhere(constant(0)),
     },

@@ -59,7 +59,7 @@ def test_a_number_of_runs_that_is_none_is_one_line(
     assert main(["run", name, "--set", "runs=ten", "--output", str(tmp_path / "results")]) == 1
     assert not list(tmp_path.glob("results/*")), "a refusal leaves no directory"
     # At least two runs are needed for a comparison.
-    least = 2 if name in ("crowds", "overshoot") else 1
+    least = 2 if name == "crowds" else 1
     message = capsys.readouterr().err
     assert message == f"mptcp-bench: run {name}: --set runs=ten: allowed are whole numbers from {least} on\n"
 
