@@ -64,7 +64,7 @@ def measured(
         if cell.part in DOWNLOADS:
             each = alone(cell, machine)
             rate = {"a alone": each[0], "b alone": each[1]}.get(turn.variant, ours(each))
-            found: Any = Point(rate, second=0.5, carried=0.95, joined=0, fallbacks=0, round_trip=0.02)
+            found: Any = Point(rate, second=0.5, carried=0.95, joined=0, fallbacks=0)
         elif cell.part == "silence":
             found = silent or left()
         elif cell.part == "change":
