@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from .findings import Findings
-from .options import OptionError, given
+from .parameters import OptionError, given
 
 
 @dataclass(frozen=True, slots=True)

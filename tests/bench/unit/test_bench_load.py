@@ -21,7 +21,7 @@ from mptcp_bench.experiments.load import SCENARIO, cells
 from mptcp_bench.experiments.load_crowd import CAPPED, FULL, NODE, UNCAPPED, Caps, shown, two_subflows, with_crowd
 from mptcp_bench.experiments.load_entries import through_class
 from mptcp_bench.experiments.load_held import Examination, HeldCell, is_whole
-from mptcp_bench.experiments.options import OptionError
+from mptcp_bench.experiments.parameters import OptionError
 from mptcp_bench.experiments.soak import bpf_bytes, ceilings, descriptors, growth, misplaced
 from mptcp_lab.testbed import TWO_PATHS
 from mptcp_lab.testbed.plan import steps

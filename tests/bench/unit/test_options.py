@@ -11,7 +11,7 @@ import pytest
 
 from mptcp_bench.cli import main
 from mptcp_bench.experiments import EXPERIMENTS, scenario
-from mptcp_bench.experiments.options import OptionError, given
+from mptcp_bench.experiments.parameters import OptionError, given
 from mptcp_bench.experiments.scenario import Scenario
 
 KNOWN = {"runs": "of each, default 5", "rtt": "RTTs in ms"}
