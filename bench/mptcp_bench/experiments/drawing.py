@@ -9,23 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptcp_lab.testbed.recorder import Rate, Sample, rates
+from mptcp_lab.testbed.recorder import Sample, rates
 
 from .. import style
 from .devices import DEVICES
-
-
-def both_paths(axes: Any, series: Sequence[Rate], zero: float = 0.0) -> None:
-    """Draw the rates of both paths; *zero* is the origin of the time axis."""
-    times = [rate.time - zero for rate in series]
-    for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
-        style.draw_path(axes, times, [rate.bits[device] / 1e6 for rate in series], path)
-
-
-def mark(axes: Any, *moments: float) -> None:
-    """Draw a dashed line at each of *moments*."""
-    for moment in moments:
-        axes.axvline(moment, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +40,12 @@ def draw_panels(
     figure, every = beside(len(panels)) if side_by_side else stacked(len(panels), 2.2)
     for axes, panel in zip(every, panels, strict=True):
         begin, end = span or (-math.inf, math.inf)
-        both_paths(axes, [r for r in rates(panel.samples) if begin <= r.time - panel.zero <= end], panel.zero)
-        mark(axes, *panel.marks)
+        shown = [each for each in rates(panel.samples) if begin <= each.time - panel.zero <= end]
+        times = [each.time - panel.zero for each in shown]
+        for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
+            style.draw_path(axes, times, [each.bits[device] / 1e6 for each in shown], path)
+        for moment in panel.marks:
+            axes.axvline(moment, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
         axes.set_title(panel.title, loc="left", fontsize=11 if side_by_side else 10, color=style.INK)
         if span is not None:
             axes.set_xlim(*span)

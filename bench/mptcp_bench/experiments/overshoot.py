@@ -5,8 +5,8 @@ The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-
 the throttler has never seen makes a transfer of 42 s. The variants alternate, three times each: no policy; our cap; our
 budget, which is used up when the transfer begins; a static class for the client's address on Ethernet, set before the
 transfer; and a poller, like quota tools on routers. Every 30 s the poller reads the counter of the interface towards
-the client. At the first reading that finds a megabyte, it sets the same class. It runs once with each of three phases,
-the middles of equal parts of its period; its mean overshoot over all phases is computed from these.
+the client. At the first reading that finds a megabyte, it sets the same class. Its overshoot is proportional to the
+time until that reading. It reads first after half its period, so that its overshoot is the mean over all phases.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
+from ..statistics import fmean
 from .aims import Aim
-from .columns import RUNS, Column, Results, Row, Run, Table, Turn, of_cell
+from .columns import RUNS, Column, Results, Row, Table, Turn, of_cell
 from .devices import DEVICES
 from .pages_bed import Bed, IpRecorder, static_class
 from .pages_judging import Octets
@@ -40,19 +41,16 @@ from .two_paths import two_paths
 
 TITLES = {
     "none": "no policy", "ours": "ours", "budget": "ours, a used-up budget", "static": "static class",
-    "poller": "poller",
+    "poller": "poller, of the mean phase",
 }  # fmt: skip
 OURS = ("ours", "budget")
 CAPPED_FROM_THE_START = (*OURS, "static")
-MEAN = "poller, mean over all phases"
 RATES, RTTS = (50, 20), (20, 20)
 """Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi."""
 PERIOD = 30.0
 """Seconds between two readings of the poller."""
 ALLOWED = 1_000_000
 """Bytes that the poller allows between two readings: so few that the first reading during a transfer sets the cap."""
-SOONEST = 1.0
-"""Earliest reading of the poller, in seconds after the first packet."""
 FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before the first ACK (RFC 6928)."""
 CAPPED, OTHER = DEVICES
@@ -83,26 +81,20 @@ class Settings:
     """What ``--set`` chooses."""
 
     variant: tuple[str, ...] = choices("what caps Ethernet", TITLES)
-    runs: int = parameter("of each variant but the poller", "3", whole(), quick="1")
-    phases: int = parameter("of the poller, which runs once with each", "3", whole(), quick="1")
+    runs: int = parameter("of each variant", "3", whole(), quick="1")
     cap: float = parameter(f"Mbit/s, no more than {RATES[0] / UNCAPPED:.1f}", "5", cap_of)
     seconds: float = parameter("of a transfer", "42", number(PERIOD))
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One variant, for which *cap* (Mbit/s) is set. A poller also has its *phase* in seconds."""
+    """One variant, for which *cap* (Mbit/s) is set."""
 
     variant: str
     cap: float
-    phase: float | None = None
 
     def __str__(self) -> str:
-        return self.variant if self.phase is None else f"{self.variant}, reading after {self.phase:.1f} s"
-
-    @property
-    def title(self) -> str:
-        return str(self).replace(self.variant, TITLES.get(self.variant, self.variant), 1)
+        return self.variant
 
     @property
     def rate(self) -> int:
@@ -113,15 +105,6 @@ class Cell:
     def burst(self) -> int:
         """Bytes that may pass at once: one burst of a class with the cap's rate, and an initial window."""
         return class_spec(1, Throttle(rate=self.rate)).burst + FIRST_WINDOW
-
-
-def cells(chosen: Settings) -> list[Cell]:
-    phases = [max(SOONEST, PERIOD * (part + 0.5) / chosen.phases) for part in range(chosen.phases)]
-    return [
-        Cell(variant, chosen.cap, phase)
-        for variant in chosen.variant
-        for phase in (phases if variant == "poller" else [None])
-    ]
 
 
 class Poller:
@@ -191,9 +174,9 @@ def measure(work: Work, turn: Turn[Cell]) -> Outcome:
         poller = None
         if one.variant == "static":
             stack.enter_context(proxy.changed(class_, gone))
-        if one.phase is not None:
+        if one.variant == "poller":
             cap = partial(stack.enter_context, proxy.changed(class_, gone))
-            poller = Poller(lambda: router.interface_bytes("lan").sent, cap, one.phase, PERIOD)
+            poller = Poller(lambda: router.interface_bytes("lan").sent, cap, PERIOD / 2, PERIOD)
         return _transfer(bed, one, work.seconds, poller)
 
 
@@ -223,8 +206,6 @@ def _transfer(bed: Bed, one: Cell, seconds: float, poller: Poller | None) -> Out
 class Outcome:
     """The judged values of one transfer."""
 
-    seconds: float
-    """Duration from the first packet to the end."""
     mean: float
     """Mean rate of the capped path, as a multiple of the cap."""
     ahead: float
@@ -266,7 +247,6 @@ def judge(samples: Sequence[Sample], cap: int, end: float) -> Outcome:
     # below: number of the first window after the last one that exceeds the cap.
     below = len(windows) - next((n for n, over in enumerate(reversed(exceeds)) if over), len(windows))
     return Outcome(
-        seconds=last - begin,
         mean=(total(last) - at_begin) / (allowed * (last - begin)),
         ahead=max(0.0, *(total(t) - at_begin - allowed * (t - begin) for t in inside)),
         excess=max(0.0, *(total(t) - at_begin - EXCESS * allowed * (t - begin) for t in inside)),
@@ -276,27 +256,12 @@ def judge(samples: Sequence[Sample], cap: int, end: float) -> Outcome:
     )
 
 
-def expected(transfers: Sequence[tuple[float, Outcome]]) -> float:
-    """Return a poller's mean overshoot in bytes, over all phases; NaN for no transfer.
-
-    The overshoot is proportional to the phase, which each of *transfers* has in seconds. The measured transfers give
-    the factor; the mean phase is half a period.
-    """
-    phases = sum(phase for phase, _ in transfers)
-    return sum(outcome.ahead for _, outcome in transfers) / phases * PERIOD / 2 if phases else math.nan
-
-
 def _capped(row: Row[Cell, Outcome]) -> bool:
     return row.cell.variant in CAPPED_FROM_THE_START
 
 
 def _in_seconds(row: Row[Cell, Outcome]) -> list[float]:
     return [8 * each.ahead / row.cell.rate for each in row.measured]
-
-
-def _which(row: Row[Cell, Outcome]) -> str:
-    seconds = row.measured[0].seconds
-    return "first, computed" if math.isnan(seconds) else f"first, {seconds:.0f} s"
 
 
 COLUMNS: tuple[Column[Cell, Outcome], ...] = (
@@ -328,44 +293,24 @@ COLUMNS: tuple[Column[Cell, Outcome], ...] = (
 )  # fmt: skip
 
 
-def _of_pollers(results: Results[Cell, Outcome]) -> list[tuple[float, Outcome]]:
-    cells = [cell for cell in results.cells if cell.phase is not None]
-    return [(cell.phase or 0.0, outcome) for cell in cells for outcome in results.of(cell)]
-
-
-def computed(results: Results[Cell, Outcome]) -> list[Run[Cell, Outcome]]:
-    """Return a poller's mean transfer over all phases."""
-    there = _of_pollers(results)
-    if not there:
-        return []
-    nan = math.nan
-    mean = Outcome(nan, nan, ahead=expected(there), excess=nan, above=PERIOD / 2, rate=nan, other=nan)
-    return [Run(Turn(Cell(MEAN, results.cells[0].cap), "", 1), mean)]
-
-
 def verdicts(results: Results[Cell, Outcome]) -> list[Aim]:
     """Return the aim that compares the poller with ours."""
-    pollers = _of_pollers(results)
-    ours = [m for cell in results.cells if cell.variant == "ours" for m in results.of(cell)]
+    by = {cell.variant: [each.ahead for each in results.of(cell)] for cell in results.cells}
+    pollers, ours = by.get("poller"), by.get("ours")
     if not pollers or not ours:
         return []
-    least = max(PACKET, *(each.ahead for each in ours))
     what = f"poller: expected overshoot, × the most of ours, but {PACKET} B at the least"
-    return [Aim(what, expected(pollers) / least, least=10)]
+    return [Aim(what, fmean(pollers) / max(PACKET, *ours), least=10)]
 
 
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss"),
-    cells=cells,
+    cells=lambda chosen: [Cell(variant, chosen.cap) for variant in chosen.variant],
     together=lambda cell: None,
-    runs=lambda chosen, cell, variant: 1 if cell.phase is not None else chosen.runs,
     bed=built,
     measure=measure,
-    tables=(
-        Table("What passes beyond a cap", COLUMNS, (("variant", lambda row: row.cell.title), ("transfer", _which))),
-    ),
+    tables=(Table("What passes beyond a cap", COLUMNS, (("variant", lambda row: TITLES[row.cell.variant]),)),),
     counted=lambda row: "transfers",
-    computed=computed,
     verdicts=verdicts,
 )

@@ -40,7 +40,7 @@ SOUND: dict[str, tuple[Load, Load]] = {
 
 
 def overshoot(left_out: str = "", runs: int = RUNS, **changed: tuple[Load, Load]) -> Callable[[], Sequence[Aim]]:
-    """Judge *runs* equal runs of each variant, and one of the poller, some with *changed* loads."""
+    """Judge *runs* equal runs of each variant, some with *changed* loads."""
 
     def measure(turn: Turn[Cell]) -> Outcome | None:
         variant = turn.cell.variant
@@ -48,7 +48,7 @@ def overshoot(left_out: str = "", runs: int = RUNS, **changed: tuple[Load, Load]
             return None
         return outcome(*{**SOUND, **changed}[variant])
 
-    return lambda: SCENARIO.aims(rehearsed(SCENARIO, {"runs": str(RUNS), "phases": "1"}, measure))
+    return lambda: SCENARIO.aims(rehearsed(SCENARIO, {"runs": str(RUNS)}, measure))
 
 
 def everywhere(load: Load, wifi: Load = WIFI) -> Callable[[], Sequence[Aim]]:
