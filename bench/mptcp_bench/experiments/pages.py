@@ -4,7 +4,7 @@
 Batches of parallel downloads use the real proxy, Apache and throttler, over Ethernet, which is capped, and Wi-Fi. The
 variants alternate, each with the same number of batches: no policy; our throttler, freshly started, so that the client
 is new to it, and then with this client known; no throttler, but one static HTB class for the client's address on the
-proxy; a path that really has the capped rate. A client with only one path is measured in the same way.
+proxy. A client with only one path is measured in the same way.
 
 *× cap* is the mean rate of the capped path during the batch, as a multiple of the cap; *worst* is the same of its worst
 2 s. *s* is the batch's duration in seconds, then as a multiple of the static class's. *p50* and *p95* are percentiles
@@ -44,8 +44,8 @@ def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
 
 
 def variants(chosen: Settings, cell: Cell) -> list[str]:
-    """Return the variants of *cell*. Only a client that never had another path is compared without classes."""
-    found = [each for each in chosen.variant if not (cell.lone and each in ("static", "link"))]
+    """Return the variants of *cell*. Only a client that never had another path is compared without a class."""
+    found = [each for each in chosen.variant if not (cell.lone and each == "static")]
     return [one for each in found for one in ((NEW, OURS) if each == OURS else (each,))]
 
 

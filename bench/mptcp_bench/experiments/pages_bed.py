@@ -35,9 +35,9 @@ from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
 from .devices import DEVICES, policy
-from .pages_cells import RATES, Cell
+from .pages_cells import Cell
 from .pages_judging import Batch, Download, judge
-from .two_paths import hop_shaper, one_subflow
+from .two_paths import one_subflow
 
 PAUSE = 1.0
 """Seconds between the end of a batch's last connection and the next batch."""
@@ -116,9 +116,6 @@ class Bed:
         with ExitStack() as stack:
             if cell.lone:
                 stack.enter_context(one_subflow(self.testbed))
-            if variant == "link":
-                change, back = (hop_shaper(rate, "lan") for rate in (cell.cap, RATES[0]))
-                stack.enter_context(self.testbed["hop1"].changed(change, back))
             if variant == "static":
                 class_, gone = static_class(cell.cap, cell.at_once)
                 stack.enter_context(self.testbed["proxy"].changed(class_, gone))

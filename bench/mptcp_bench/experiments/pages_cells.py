@@ -17,7 +17,7 @@ from .parameters import parameter, rtt_pair, several, whole, word, words
 
 RATES = (50, 20)
 """Rates of the capped path and the other one, in Mbit/s."""
-VARIANTS = ("none", "ours", "static", "link")
+VARIANTS = ("none", "ours", "static")
 KINDS = ("get", "keepalive", "connect")
 CLIENTS = ("two", "lone")
 UNITS = {"k": 1_000, "M": 1_000_000}

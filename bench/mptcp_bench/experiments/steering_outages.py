@@ -2,17 +2,15 @@
 """Outages in the steering modes: one path fails in mid-transfer, in one of three ways, and comes back.
 
 The failing path has 30 Mbit/s, and is the first one for the modes with an order. The other path has 20 Mbit/s. The RTT
-is 20 ms. Every 0.1 s the experiment records how much the application has got, what each path carries, and which
-subflows the proxy has made a backup. A mode is compared with the same outage without a mode: it must neither be slower
-nor make the application wait longer.
+is 20 ms. Every 0.1 s the experiment records how much the application has got and what each path carries. A mode is
+compared with the same outage without a mode: it must neither be slower nor make the application wait longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -20,14 +18,13 @@ from typing import Any
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample, longest_gap, mean_rate, rates
-from mptcp_lab.testbed.services import PROXY_PORT
-from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
 from ..statistics import fmean
 from .aims import no_less
 from .columns import Column, Row, Table
 from .devices import DEVICES, policy
 from .setup import Setup
+from .subflow_ends import client_ends
 from .two_paths import dropping, slow_origin
 
 NONE = "none"
@@ -42,8 +39,6 @@ MODES: dict[str, str | None] = {
 """The steering rule of each mode. Ethernet fails, over which connections open."""
 LOST, LOST_RATE, OTHER_RATE = DEVICES[0], 30, 20
 """The client's device on the failing path, and rates of it and of the other path in Mbit/s."""
-Flags = tuple[float, Mapping[str, bool]]
-"""A moment and, by path, whether the proxy had made the path's subflow a backup."""
 BY_ORDER = ("active-standby", "priority-based")
 FAULTS = ("link", "router", "silent")
 """The client's own link goes down; the path's router is gone, which the core network says (ICMP), while the client's
@@ -57,7 +52,6 @@ FAST, WARM = 4.0, 8.0
 """Seconds at full speed before a paced load, and seconds before the failure."""
 BACK_AT_LEAST, BACK_AT_MOST = 8.0, 20.0
 """Least and most seconds that are recorded after the outage; between them, 1.5 times the outage."""
-NETWORKS = {bytes((10, 77, 1)): "ethernet", bytes((10, 77, 2)): "wifi"}
 APPLICATION = "application"
 """Name of the counter of the bytes that the application has got."""
 MIN_PROGRESS = 1_000_000
@@ -75,8 +69,6 @@ SLOWER = 0.15
 mode differ by as much."""
 FIRST_ALONE = 1.05 * LOST_RATE
 """Most Mbit/s before the failure, in any run, if a mode with an order must use only its first path."""
-FLIPS = 2
-"""Most changes of one subflow's backup flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +113,18 @@ class Cell:
         with ExitStack() as stack:
             process = stack.enter_context(setup.client.running(setup.upload if uploading else setup.download))
             done = _received_by(setup.testbed["origin"]) if uploading else _written_by(process)
-            recorder, flags = outage_recorder(setup, done, uploading)
-            with recorder:
+
+            def read() -> dict[str, int]:
+                seen = setup.client.counters()
+                octets = {name: seen[name].sent if uploading else seen[name].received for name in DEVICES}
+                return {**octets, APPLICATION: done()}
+
+            with Recorder(setup.client, DEVICES, read=read) as recorder:
                 if self.load == "paced":
                     recorder.wait(FAST)
                     stack.enter_context(slow_origin(setup.testbed, PACE))
                 recorder.wait(WARM)
-                if len(flags[-1][1]) != 2:
+                if len(client_ends(setup.proxy, [setup.client.address(name) for name in DEVICES])) != 2:
                     raise TestbedError("the transfer has not two subflows")
                 failed = recorder.now
                 with failing(setup.testbed, self):
@@ -136,7 +133,7 @@ class Cell:
                 recorder.wait(restored + min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * self.outage)))
                 if not process.running:
                     raise TestbedError(f"the transfer ended with {process.returncode}")
-        return outage(Watched(recorder.samples, tuple(flags), failed, restored))
+        return outage(Watched(recorder.samples, failed, restored))
 
 
 def failing(testbed: Testbed, cell: Cell) -> AbstractContextManager[None]:
@@ -145,24 +142,6 @@ def failing(testbed: Testbed, cell: Cell) -> AbstractContextManager[None]:
     if cell.fault == "link":
         return testbed["client"].link_down(LOST)
     return router.link_down("wan") if cell.fault == "router" else dropping(router)
-
-
-def outage_recorder(setup: Setup, done: Callable[[], int], sent: bool) -> tuple[Recorder, list[Flags]]:
-    """Return a recorder of what each path carries and what the application has got, and the flags of each sample."""
-    flags: list[Flags] = []
-    with setup.proxy.entered():
-        diagnostics = SocketDiagnostics((PROXY_PORT,))
-
-    def read() -> dict[str, int]:
-        counters = setup.client.counters()
-        with setup.proxy.entered():
-            subflows = [(each.four_tuple.remote[:3], each.made_backup) for each in diagnostics.subflows()]
-        flags.append((recorder.now, {NETWORKS[net]: flag for net, flag in subflows if net in NETWORKS}))
-        octets = {device: counters[device].sent if sent else counters[device].received for device in DEVICES}
-        return {**octets, APPLICATION: done()}
-
-    recorder = Recorder(setup.client, DEVICES, read=read)
-    return recorder, flags
 
 
 def _received_by(origin: LiveNode) -> Callable[[], int]:
@@ -180,7 +159,6 @@ class Watched:
     """The recorded transfer. Times are in seconds on the samples' clock."""
 
     samples: tuple[Sample, ...]
-    flags: tuple[Flags, ...]
     failed: float
     restored: float
 
@@ -199,8 +177,6 @@ class Outage:
     """Seconds from the end of the outage until the failed path carries data again; infinite if never."""
     after: float
     """Rate of the application after the outage, Mbit/s."""
-    flips: int
-    """Number of changes since the failure of the backup flag that changed most often."""
 
 
 def outage(watched: Watched) -> Outage:
@@ -221,7 +197,6 @@ def outage(watched: Watched) -> Outage:
         longest_gap(samples, [APPLICATION], MIN_PROGRESS, failed, restored + SWITCHED),
         _back(watched),
         mean_rate(samples, APPLICATION, restored, end) / 1e6,
-        _flips(watched),
     )
 
 
@@ -234,14 +209,6 @@ def _back(watched: Watched) -> float:
         if each.bits[LOST] >= BACK * before and fmean(window) >= BACK * before:
             return each.time - restored
     return inf
-
-
-def _flips(watched: Watched) -> int:
-    def changes(path: str) -> int:
-        flags = [(time, there[path]) for time, there in watched.flags if path in there]
-        return sum(before != flag for (_, before), (time, flag) in pairwise(flags) if time > watched.failed)
-
-    return max(map(changes, ("ethernet", "wifi")))
 
 
 OutageRow = Row[Cell, Outage]
@@ -306,7 +273,6 @@ TABLE: Table[Any, Outage] = Table(
             judged=lambda row: _steered(row) and row.cell.load != "upload",
         ),
         Column("back s", "back", digits=1),
-        Column("flips", "flips", "most", digits=0, most=FLIPS, judged=_steered, filled=_steered),
     ),
     (
         ("load", lambda row: row.cell.load),

@@ -99,7 +99,7 @@ def everywhere(ethernet: float, wifi: float) -> Callable[[], Sequence[Aim]]:
     return steered({kind: scaled(loads, ethernet, wifi) for kind, loads in SOUND.items()})
 
 
-GOOD = Outage(before=28, during=19, still=0.6, back=3, after=28, flips=2)
+GOOD = Outage(before=28, during=19, still=0.6, back=3, after=28)
 
 
 def in_outages(
@@ -119,7 +119,7 @@ def in_outages(
 
     def measure(turn: Turn[outages.Cell]) -> Outage | None:
         if turn.cell.mode == outages.NONE:
-            return replace(GOOD, flips=0) if turn.number <= unsteered else None
+            return GOOD if turn.number <= unsteered else None
         last = once if once and turn.number == runs else {}
         return replace(GOOD, **change, **last) if turn.number <= runs else None
 
@@ -170,8 +170,6 @@ STEERING = Judge(
         "outages: the application stands still": outage(still=1.4),
         "outages: the standby carries as well": outage(before=47),
         "outages: an upload has both paths": outage(load="upload", before=47),
-        "outages: flags change all the time": outage(flips=3),
-        "outages: those of an upload do": outage(load="upload", flips=3),
         "outages: a run is missing": outage(RUNS - 1),
         "outages: one without a mode is": outage(unsteered=RUNS - 1),
         "outages: nothing measured": outage(0, unsteered=0),

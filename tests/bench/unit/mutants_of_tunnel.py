@@ -12,9 +12,8 @@ from mutants import MBIT, Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Results, Turn
-from mptcp_bench.experiments.tunnel import SCENARIO
-from mptcp_bench.experiments.tunnel_cells import BESIDE, CALLS, DOWNLOADS, OURS, PAYLOAD, Cell
-from mptcp_bench.experiments.tunnel_parts import AfterChange, Call, Poll, Silence, silence
+from mptcp_bench.experiments.tunnel import DOWNLOADS, SCENARIO, Cell
+from mptcp_bench.experiments.tunnel_parts import BESIDE, CALLS, OURS, PAYLOAD, AfterChange, Call, Poll, Silence, silence
 from mptcp_bench.experiments.vpn_cells import Point
 
 LOSSY = 0.6

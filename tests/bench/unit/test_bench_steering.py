@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,35 +19,29 @@ from mptcp_lab.testbed.recorder import Sample
 FAILED, OUTAGE, AFTER = 8.0, 8.0, 12.0
 
 
-def watched(still: float = 0.5, back: float = 3.0, flips: Sequence[float] = (8.7, 19.5), burst: int = 0) -> Watched:
+def watched(still: float = 0.5, back: float = 3.0, burst: int = 0) -> Watched:
     """Return a transfer whose application stalls for *still* seconds and whose path is back after *back* seconds.
 
     *burst*: bytes that the lost path carries a second after the failure's end.
     """
     lost = other = application = 0.0
     samples = []
-    flags = []
-    backup = False
     for tick in range(round(10 * (FAILED + OUTAGE + AFTER)) + 1):
         time = tick / 10
         seen = {"eth0": int(lost) + burst * (time >= 17), "wlan0": int(other), APPLICATION: int(application)}
         samples.append(Sample(time, seen))
-        backup ^= any(abs(time - each) < 0.01 for each in flips)
-        flags.append((time, {"ethernet": backup, "wifi": not backup}))
         first = time < FAILED or time >= FAILED + OUTAGE + back
         step = 0.1 * 1e6 / 8
         lost += 30 * step if first else 0
         other += 0 if first else 20 * step
         application += 0 if FAILED <= time < FAILED + still else (30 if first else 20) * step
-    return Watched(tuple(samples), tuple(flags), FAILED, FAILED + OUTAGE)
+    return Watched(tuple(samples), FAILED, FAILED + OUTAGE)
 
 
 def test_what_is_read_from_samples() -> None:
     found = outage(watched())
     assert (found.before, found.during) == pytest.approx((30, 20), rel=0.01)
     assert (found.still, found.back) == pytest.approx((0.5, 3.0), abs=0.11)
-    assert found.flips == 2
-    assert outage(watched(flips=(1.0, 2.0, 3.0, 8.7))).flips == 1, "those before the failure do not count"
     assert outage(watched(back=100)).back == math.inf
     assert outage(watched(burst=400_000)).back == pytest.approx(3.0, abs=0.11), "a burst is no return"
 
