@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 from mptcp_common.units import parse_rate
-from mptcp_lab.agent.pacing import Paced
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Sample
@@ -88,10 +86,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One variant, for which *cap* (Mbit/s) is set."""
+    """One variant, for which *cap* (Mbit/s) is set, and the seconds of its transfers."""
 
     variant: str
     cap: float
+    seconds: float
 
     def __str__(self) -> str:
         return self.variant
@@ -107,59 +106,16 @@ class Cell:
         return class_spec(1, Throttle(rate=self.rate)).burst + FIRST_WINDOW
 
 
-class Poller:
-    """Reads a counter periodically, and calls *cap* once if it grew too much."""
-
-    def __init__(self, read: Callable[[], int], cap: Callable[[], object], phase: float, period: float) -> None:
-        """Read first *phase* seconds after the start, then every *period* seconds."""
-        self.has_capped = False
-        self._read, self._cap = read, cap
-        self._phase, self._before = phase, 0
-        self._paced = Paced(self._look, period)
-
-    @contextmanager
-    def reading(self, moment: float) -> Iterator[None]:
-        """Read during the scope. The transfer began at *moment*, as time.monotonic(). Raises what reading raised."""
-        self._before = self._read()
-        self._paced.start(moment + self._phase)
-        try:
-            yield
-        finally:
-            self._paced.stop()
-        if self._paced.error is not None:
-            raise self._paced.error
-
-    def _look(self) -> None:
-        if self.has_capped:
-            return
-        now = self._read()
-        if now - self._before > ALLOWED:
-            self._cap()
-            self.has_capped = True
-        self._before = now
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The testbed, and seconds of a transfer."""
-
-    bed: Bed
-    seconds: float
-
-    def check_emulation(self) -> None:
-        self.bed.check_emulation()
-
-
 @contextmanager
-def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Work]:
+def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
     with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
         # The file takes longer than a transfer lasts.
-        yield Work(Bed.built(testbed, [round(sum(RATES) * 1e6 / 8 * (chosen.seconds + 5))]), chosen.seconds)
+        yield Bed.built(testbed, [round(sum(RATES) * 1e6 / 8 * (chosen.seconds + 5))])
 
 
-def measure(work: Work, turn: Turn[Cell]) -> Outcome:
+def measure(bed: Bed, turn: Turn[Cell]) -> Outcome:
     """Judge a new client's transfer. Raises TestbedError or ValueError if it did not use both paths."""
-    bed, one = work.bed, turn.cell
+    one = turn.cell
     bed.wait_until_quiet()
     if one.variant in OURS:
         throttle = f"throttle: {{rate: {one.cap:g} Mbit/s}}"
@@ -168,31 +124,27 @@ def measure(work: Work, turn: Turn[Cell]) -> Outcome:
         )
     else:
         bed.stop_throttler()
-    class_, gone = static_class(one.cap, 1)
     proxy, router = bed.testbed["proxy"], bed.testbed["hop1"]
-    with ExitStack() as stack:
-        poller = None
-        if one.variant == "static":
-            stack.enter_context(proxy.changed(class_, gone))
-        if one.variant == "poller":
-            cap = partial(stack.enter_context, proxy.changed(class_, gone))
-            poller = Poller(lambda: router.interface_bytes("lan").sent, cap, PERIOD / 2, PERIOD)
-        return _transfer(bed, one, work.seconds, poller)
-
-
-def _transfer(bed: Bed, one: Cell, seconds: float, poller: Poller | None) -> Outcome:
-    added = Added(bed.client, bed.testbed["proxy"])
+    capped = proxy.changed(*static_class(one.cap, 1))
+    added, before = Added(bed.client, proxy), router.interface_bytes("lan").sent
     [file] = bed.origin.digests
-    proxy = f"http://{bed.proxy_address}:{PROXY_PORT}"
-    argv = ["curl", "-s", "-m", f"{seconds + 30:g}", "-o", "/dev/null", "-x", proxy, bed.origin.url(file)]
-    with IpRecorder(bed.client, DEVICES) as recorder, bed.client.running(mptcp_command(argv)) as process:
+    through = f"http://{bed.proxy_address}:{PROXY_PORT}"
+    argv = ["curl", "-s", "-m", f"{one.seconds + 30:g}", "-o", "/dev/null", "-x", through, bed.origin.url(file)]
+    with ExitStack() as stack:
+        if one.variant == "static":
+            stack.enter_context(capped)
+        recorder = stack.enter_context(IpRecorder(bed.client, DEVICES))
+        process = stack.enter_context(bed.client.running(mptcp_command(argv)))
         while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
-            if not process.running or recorder.now > seconds:
+            if not process.running or recorder.now > one.seconds:
                 raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
             time.sleep(0.01)
         begin = first_packet(recorder.samples)
-        with nullcontext() if poller is None else poller.reading(recorder.started + begin):
-            recorder.wait(begin + seconds)
+        if one.variant == "poller":
+            recorder.wait(begin + PERIOD / 2)
+            if router.interface_bytes("lan").sent - before > ALLOWED:
+                stack.enter_context(capped)
+        recorder.wait(begin + one.seconds)
         end = recorder.now
         if not process.running:
             raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
@@ -306,7 +258,7 @@ def verdicts(results: Results[Cell, Outcome]) -> list[Aim]:
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss"),
-    cells=lambda chosen: [Cell(variant, chosen.cap) for variant in chosen.variant],
+    cells=lambda chosen: [Cell(variant, chosen.cap, chosen.seconds) for variant in chosen.variant],
     together=lambda cell: None,
     bed=built,
     measure=measure,

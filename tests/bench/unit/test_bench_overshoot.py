@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the experiment overshoot: what it reads from byte counters, and its poller."""
+"""Tests for the experiment overshoot: what it reads from byte counters."""
 
 from __future__ import annotations
-
-import time
 
 import pytest
 from mutants import constant, series
 from mutants_of_overshoot import CAPPED, PHASE, outcome, until
 
-from mptcp_bench.experiments.overshoot import Poller, first_packet, judge
+from mptcp_bench.experiments.overshoot import first_packet, judge
 
 
 def test_what_passes_beyond_a_cap_is_read_from_the_counters() -> None:
@@ -28,16 +26,3 @@ def test_a_transfer_begins_with_its_first_packet_not_with_what_was_there_before(
     assert first_packet(samples) == pytest.approx(2.0, abs=0.11)
     with pytest.raises(ValueError, match="is over after"):
         judge(samples, 5_000_000, 4.0)
-
-
-def test_the_poller_caps_once_and_not_what_is_little() -> None:
-    readings, capped = iter([0, 10, 2_000_000, 9_000_000]), []
-    poller = Poller(lambda: next(readings), lambda: capped.append(time.monotonic()), 0.0, 0.01)
-    begin = time.monotonic()
-    with poller.reading(begin):
-        # Run some more turns after the cap.
-        while not capped or time.monotonic() < capped[0] + 0.05:
-            assert time.monotonic() < begin + 60
-            time.sleep(0.005)
-    assert len(capped) == 1
-    assert next(readings) == 9_000_000
