@@ -32,8 +32,7 @@ from . import crowds_judging as judging
 from .columns import Turn
 from .crowds_judging import ALL, ALONE, ARMS, BUSY, DOWNLOADS, NEW, NEW_LIMITED, ONE_ADDRESS, REQUESTS, Measured
 from .parameters import parameter, whole, words, yes_or_no
-from .relay_load import Load, asking
-from .relay_memory import user_memory
+from .relay_load import Load, asking, user_memory
 from .scenario import Scenario
 
 ASKED_BESIDE_BUSY = 40

@@ -21,8 +21,7 @@ from .columns import Column, Table
 from .devices import DEVICES
 from .load_crowd import Caps, Crowd, settings_file, with_crowd
 from .setup import FILE_SIZE, Setup
-from .subflow_ends import client_ends
-from .two_paths import two_paths
+from .two_paths import client_ends, two_paths
 
 RATES, RTTS = (100, 30), (20, 20)
 """Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi."""

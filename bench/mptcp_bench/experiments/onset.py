@@ -31,11 +31,10 @@ from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 
 from ..statistics import of_median
 from .columns import CELL, RUNS, VARIANT, Column, Results, Row, Table, Turn, for_pictures, of_cell
-from .devices import DEVICE, DEVICES, policy
+from .devices import DEVICE, DEVICES, payload_share, policy
 from .drawing import Panel, draw_panels
 from .findings import Picture
 from .parameters import OptionError, choices, parameter, rtt_pair, several, whole
-from .payload import payload_share
 from .scenario import Scenario
 from .setup import Setup
 from .two_paths import two_paths

@@ -24,8 +24,7 @@ from . import own_processor
 from .own_processor import Shares
 from .peers import PEERS, PeerSetup
 from .relay_judging import BASE, CLIENTS, DIRECT, Setting, void
-from .relay_load import Counters, Load, asking, built
-from .relay_memory import buffers, kernel_memory, user_memory
+from .relay_load import Counters, Load, asking, buffers, built, kernel_memory, user_memory
 from .two_paths import one_subflow
 
 SMALL, LARGE = "small", "large"

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode, Process, TestbedError
 from mptcp_lab.testbed.commands import run
 
@@ -119,3 +121,40 @@ def asking(
         finally:
             process.kill()
             path.unlink()
+
+
+_BUFFERS = re.compile(r"skmem:\(r(\d+),rb\d+,t\d+,tb\d+,f(\d+),w(\d+),")
+
+_SIGN = 1 << 31
+
+
+def octets(text: str, name: str) -> int:
+    """Return the bytes of *name* in the text of meminfo or smaps_rollup, proc(5). Raises ValueError if it is absent."""
+    found = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
+    if not found:
+        raise ValueError(f"no {name} among memory")
+    return int(found[1]) * 1024
+
+
+def buffers(text: str) -> int:
+    """Return the bytes of all socket buffers in the output of ``ss -m``: received, to be sent, forward-allocated."""
+    return sum(sum(map(_signed, each)) for each in _BUFFERS.findall(text))
+
+
+def _signed(text: str) -> int:
+    """Return a number of skmem. Forward-allocated memory may briefly be negative, which the kernel prints as a u32."""
+    return (int(text) + _SIGN) % (2 * _SIGN) - _SIGN
+
+
+def user_memory(pid: int, kind: str = "Pss") -> int:
+    """Return the bytes of process *pid* and its descendants. ``Pss`` counts shared memory once, ``Rss`` repeatedly."""
+    total = 0
+    for each in (pid, *descendants(pid)):
+        with suppress(OSError, ValueError):
+            total += octets(Path(f"/proc/{each}/smaps_rollup").read_text(), kind)
+    return total
+
+
+def kernel_memory() -> int:
+    """Return the bytes of all slabs of this host's kernel."""
+    return octets(Path("/proc/meminfo").read_text(), "Slab")

@@ -32,8 +32,7 @@ from .columns import RUNS, Column, Row, Table, Turn
 from .parameters import choices, parameter, whole
 from .scenario import Scenario
 from .setup import FILE_SIZE
-from .subflow_ends import client_ends
-from .two_paths import dropping
+from .two_paths import client_ends, dropping
 
 MBIT = 1_000_000
 OTHERS = "others"

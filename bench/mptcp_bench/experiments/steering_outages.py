@@ -24,8 +24,7 @@ from .aims import no_less
 from .columns import Column, Row, Table
 from .devices import DEVICES, policy
 from .setup import Setup
-from .subflow_ends import client_ends
-from .two_paths import dropping, slow_origin
+from .two_paths import client_ends, dropping, slow_origin
 
 NONE = "none"
 """The mode of a policy without rules."""

@@ -169,7 +169,7 @@ STEERING = Judge(
         "outages: an upload is slower than without a mode": outage(load="upload", during=15),
         "outages: the application stands still": outage(still=1.4),
         "outages: the standby carries as well": outage(before=47),
-        "outages: an upload has both paths": outage(load="upload", before=47),
+        "outages: an upload has both paths": outage(load="upload", before=47, mode="priority-based"),
         "outages: a run is missing": outage(RUNS - 1),
         "outages: one without a mode is": outage(unsteered=RUNS - 1),
         "outages: nothing measured": outage(0, unsteered=0),

@@ -11,7 +11,7 @@ from mutants import constant
 from mutants_of_pages import batch
 
 from mptcp_bench.experiments.pages import NEW, OURS, SCENARIO, check_joins
-from mptcp_bench.experiments.pages_bed import ip_octets, plain, static_class, timed
+from mptcp_bench.experiments.pages_bed import ip_octets, plain, timed
 from mptcp_bench.experiments.pages_cells import Cell
 from mptcp_bench.experiments.pages_judging import Batch, Download, judge
 from mptcp_lab.agent import fetch
@@ -50,13 +50,6 @@ def test_cells_are_the_combinations_of_the_options_or_a_selection() -> None:
     assert (len(page.sizes), round(sum(page.sizes) / 1e5), page.at_once) == (63, 74, 8)
     planned = [(turn.variant, turn.number) for turn in SCENARIO.plan(SCENARIO.chosen({"client": "lone"}))]
     assert planned == [(variant, number) for number in (1, 2) for variant in ("none", NEW, OURS)]
-
-
-def test_the_static_class_has_the_rate_and_the_queue_that_ours_would_have() -> None:
-    do, undo = static_class(1, 10)
-    assert "rate 1000000bit ceil 1000000bit" in do[2]
-    assert "pfifo limit 16" in do[2]
-    assert undo == ["tc", "qdisc", "del", "dev", "wan0", "root"]
 
 
 def test_a_batch_is_void_with_other_paths_or_a_download_that_is_not_whole() -> None:

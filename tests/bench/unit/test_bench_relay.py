@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from mptcp_bench.experiments import relay_load
 from mptcp_bench.experiments.relay import SCENARIO, SETTINGS, lacking, ready
 from mptcp_bench.experiments.relay_judging import BASE, DIRECT, LIMIT, TASKS, Cell, Setting, cost, ratios
-from mptcp_bench.experiments.relay_load import latencies
-from mptcp_bench.experiments.relay_memory import buffers, octets
+from mptcp_bench.experiments.relay_load import buffers, latencies, octets
 from mptcp_lab.testbed import TestbedError
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from mptcp_bench.experiments.starvation import LAYOUTS, Layout
-from mptcp_bench.experiments.subflow_ends import peers
+from mptcp_bench.experiments.two_paths import peers
 from mptcp_lab.testbed.plan import steps
 from mptcp_throttler.policy.load import load_policy
 

@@ -7,12 +7,11 @@ import math
 from dataclasses import replace
 
 import pytest
-from mutants import constant, rehearsed, series
-from mutants_of_steering import END, GOOD, SOUND, in_outages
+from mutants import rehearsed
+from mutants_of_steering import GOOD, in_outages
 
 from mptcp_bench.experiments.aims import missed
 from mptcp_bench.experiments.steering import SCENARIO
-from mptcp_bench.experiments.steering_modes import WARM, Download
 from mptcp_bench.experiments.steering_outages import APPLICATION, MODES, Cell, Watched, outage
 from mptcp_lab.testbed.recorder import Sample
 
@@ -46,35 +45,12 @@ def test_what_is_read_from_samples() -> None:
     assert outage(watched(burst=400_000)).back == pytest.approx(3.0, abs=0.11), "a burst is no return"
 
 
-def test_a_transfer_of_nothing_is_not_compared() -> None:
-    there = watched()
-    nothing = tuple(Sample(each.time, {**each.octets, APPLICATION: 0}) for each in there.samples)
-    with pytest.raises(ValueError, match="the application had nothing before the failure"):
-        outage(replace(there, samples=nothing))
-
-
 @pytest.mark.parametrize(("still", "is_missed"), [(0.6, True), (1.4, False)])
 def test_a_mode_without_an_order_may_stand_still_for_as_long_as_without_a_mode(still: float, is_missed: bool) -> None:
     options = {"part": "outages", "mode": "none,smallest-delay", "fault": "silent", "outage": "8", "load": "full"}
     found = {"none": replace(GOOD, still=still), "smallest-delay": replace(GOOD, still=1.4)}
     results = rehearsed(SCENARIO, {**options, "runs": "1"}, lambda turn: found[turn.cell.mode])
     assert bool(missed(SCENARIO.aims(results))) is is_missed
-
-
-@pytest.mark.parametrize(
-    ("mode", "load", "alone"),
-    [
-        ("active-standby", "full", True),
-        ("priority-based", "upload", True),
-        ("priority-based", "full", False),
-        ("load-balancing", "upload", False),
-    ],
-)
-def test_only_the_first_path_is_used_before_the_failure_where_the_mode_says_so(
-    mode: str, load: str, alone: bool
-) -> None:
-    found = missed(in_outages(mode=mode, load=load, once={"before": 49.2}))
-    assert len([each for each in found if "by the first path alone" in each]) == alone
 
 
 def test_one_run_has_a_bound_and_several_are_compared_with_those_without_a_mode() -> None:
@@ -84,21 +60,6 @@ def test_one_run_has_a_bound_and_several_are_compared_with_those_without_a_mode(
     [slower] = missed(in_outages(1, unsteered=1, planned=1, during=0.84 * GOOD.during))
     assert "Mbit/s: " in slower
     assert not [aim for aim in in_outages(2, unsteered=0) if "Mbit/s, ×" in aim.what], "nothing to compare with"
-
-
-def test_a_mode_is_judged_by_when_its_standby_takes_over_and_gives_back() -> None:
-    def findings(ethernet: float | None = None, seconds: float = END) -> dict[str, float]:
-        loads = SOUND["active-standby"] if ethernet is None else (constant(ethernet), constant(ethernet))
-        samples = tuple(series(dict(zip(("eth0", "wlan0"), loads, strict=True)), seconds))
-        return Download(samples, WARM).findings("active-standby")
-
-    assert findings() == {
-        "standby's share before": 0, "taken over after s": pytest.approx(0.6), "back after s": pytest.approx(1.1)
-    }  # fmt: skip
-    nothing = findings(0)
-    assert (nothing["taken over after s"], nothing["back after s"]) == (math.inf, math.inf)
-    with pytest.raises(ValueError, match="no two samples between"):
-        findings(seconds=1)
 
 
 def test_outages_are_combinations_of_the_options() -> None:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from mutants import bounds, broken, judged_by, rehearsed
 from mutants_of_vpn import VPN, point
 
-from mptcp_bench.experiments.parameters import OptionError
 from mptcp_bench.experiments.vpn_cells import VPNS, Condition, Vpn
-from mptcp_bench.experiments.vpn_figures import FIG7, FIG10
+from mptcp_bench.experiments.vpn_figures import FIG7
 from mptcp_bench.experiments.vpn_judging import Group, claims_of, conditions, ratio
 from mptcp_bench.experiments.vpn_losses import bursts
 from mptcp_bench.experiments.vpn_trace import begin
@@ -49,18 +48,6 @@ def test_ratios_are_of_rounds_in_which_both_were_measured_everywhere_and_one_rou
     assert ratio("50/50", "tcp")(group) == {}
     quick = rehearsed(FIG7, {"runs": "1"}, lambda turn: {"cubic": point(VPNS[turn.variant], 9.0)})
     assert {claim.verdict for claim in claims_of("vpn-fig7", quick)} == {"not judged"}
-
-
-def test_options_choose_conditions_and_vpns() -> None:
-    options = {"ratio": "1,2.5", "loss": "0,ge3", "inner": "bbr", "outer": "cubic,bbr", "ways": "mptcp,tunnel"}
-    planned = FIG10.plan(FIG10.chosen(options | {"runs": "4"}))
-    assert len(planned) == 4 * 4 * 3
-    assert {turn.cell for turn in planned} == {
-        Condition(20, second, loss, ("bbr",)) for loss in ("0", "ge3") for second in (20, 50)
-    }
-    assert {VPNS[turn.variant] for turn in planned} == {Vpn("mptcp", "cubic"), Vpn("mptcp", "bbr"), Vpn("tunnel")}
-    with pytest.raises(OptionError, match="rtt=9999"):
-        FIG7.chosen({"rtt": "9999"})
 
 
 @given(st.sets(st.integers(0, 60)))
