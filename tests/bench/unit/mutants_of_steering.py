@@ -10,12 +10,11 @@ from typing import Any
 
 from mutants import Judge, Load, constant, rehearsed, series
 
-from mptcp_bench.experiments import steering_modes as modes
+from mptcp_bench.experiments import steering as modes
 from mptcp_bench.experiments import steering_outages as outages
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.steering import SCENARIO
-from mptcp_bench.experiments.steering_modes import AFTER, EVENT, WARM, Download, Finding
+from mptcp_bench.experiments.steering import AFTER, EVENT, SCENARIO, WARM, Download, Finding
 from mptcp_bench.experiments.steering_outages import Outage
 
 Loads = tuple[Load, Load]
@@ -169,7 +168,8 @@ STEERING = Judge(
         "outages: an upload is slower than without a mode": outage(load="upload", during=15),
         "outages: the application stands still": outage(still=1.4),
         "outages: the standby carries as well": outage(before=47),
-        "outages: an upload has both paths": outage(load="upload", before=47, mode="priority-based"),
+        "outages: an upload has both paths": outage(load="upload", before=47),
+        "outages: one in an order does": outage(load="upload", before=47, mode="priority-based"),
         "outages: a run is missing": outage(RUNS - 1),
         "outages: one without a mode is": outage(unsteered=RUNS - 1),
         "outages: nothing measured": outage(0, unsteered=0),
