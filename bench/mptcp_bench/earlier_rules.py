@@ -17,7 +17,7 @@ _MEDIANS = "medians of three rounds met an aim or missed it, without a bound tha
 EARLIER: Mapping[tuple[str, str], str] = {
     ("relay-squid-6", "81b3a92"): _MEDIANS,
     ("guard-up", "7291e3b"): "what passes above the cap was not compared with what the other path lacks",
-    ("tunnel", "754f64b"): "goodput and calls were measured; rates, loss, silence and change were not",
+    ("tunnel", "754f64b"): "goodput and calls were measured; rates, loss, silence, change and cost were not",
     ("tunnel-paths", "fcb9a79"): "equal paths and calls were not measured; jitter counted as a queue",
 }
 """How each earlier rule differs, by the kept result's name and the first seven digits of the commit that made it."""

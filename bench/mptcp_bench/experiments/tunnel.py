@@ -5,7 +5,8 @@ A download runs through OpenVPN, without cipher, over emulated paths. The varian
 whose daemons are restarted for each download, so that it has to learn the paths anew; a 50/50 split; and Multipath TCP,
 which OpenVPN's connection sends by this host's default congestion control. Variants alternate within a run. Two
 congestion controls are used inside, each in its own testbed. Both testbeds run side by side if their rates together are
-far below the machine's. Further parts are a path that falls silent, paths that change, and a call beside a download.
+far below the machine's. Further parts are a path that falls silent, paths that change, a call beside a download, and
+the cost of a packet.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from math import nan
 from typing import Any
 
 from mptcp_lab.emulation.model import GilbertElliott, UniformLoss
-from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed import UNSHAPED, Testbed, TestbedError
 from mptcp_lab.testbed.transfer import Added
 
 from ..statistics import median
-from . import tunnel_parts, vpn_bed
+from . import tunnel_cost, tunnel_parts, vpn_bed
 from .columns import Column, Row, Table, Turn
 from .parameters import number, parameter, whole, words, yes_or_no
 from .scenario import Scenario
-from .tunnel_parts import CALLS, IDLE, OURS, PAYLOAD
+from .tunnel_parts import CALLS, CHANGES, IDLE, OURS, PAYLOAD
 from .vpn_bed import Bed, carried, controlled
 from .vpn_cells import CONTROLS, PathPair, Point, Vpn
 
 DOWNLOADS = ("goodput", "rates", "loss")
-PARTS = (*DOWNLOADS, "silence", "change", "call")
+PARTS = (*DOWNLOADS, "silence", "change", "call", "cost")
 VPNS = {
     "a alone": Vpn("udp"), "b alone": Vpn("udp b"), "ours": Vpn("tunnel"), "weights": Vpn("weights 50/50"),
     "mptcp": Vpn("mptcp"),
@@ -43,7 +44,6 @@ PEER_RUNS: Mapping[str, Mapping[str, int]] = {
     "loss": {"weights": 0, "mptcp": 1},
 }
 """Most runs of the variants that are only compared, by part. These variants have no aims."""
-CHANGES = ("rate falls to a third", "jitter ± 10 ms")
 RANDOM = UniformLoss(0.01)
 BURSTS = GilbertElliott(p=0.002, r=0.2)
 """Bursts of losses: 1 % in the long run, on average five packets in a row."""
@@ -66,6 +66,7 @@ CHANGED, LOST, BACK = 0.4, 0.5, 1.0
 STEADY = 0.8
 """Least goodput from three seconds after a change on, as a share of the available rate."""
 CALL_DELAY = 0.020
+KERNEL_NS, RESEQUENCER_US, CARRIED = 300.0, 5.0, 500.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,8 @@ def cells_of_part(part: str) -> Iterator[Cell]:
             yield Cell(part, change, PathPair((10, 10), (40, 40), jitter=10) if change == CHANGES[1] else EQUAL)
     elif part == "call":
         yield Cell(part, "call beside a download", PathPair((10, 10), (20, 60)))
+    elif part == "cost":
+        yield Cell(part, "cost", controls=())
     else:
         pairs = {
             "goodput": [PathPair((10, 10), (20, rtt)) for rtt in (20, 60, 100)],
@@ -133,38 +136,46 @@ Of = Row[Cell, Any]
 
 @dataclass(frozen=True, slots=True)
 class Beds:
-    """The testbeds of one cell, by the congestion control inside."""
+    """The testbeds of one cell, by the congestion control inside; or one with unshaped paths, for the cost."""
 
     each: Mapping[str, Bed]
+    unshaped: Testbed | None
+    seed: int
 
     def check_emulation(self) -> None:
-        for bed in self.each.values():
-            bed.check_emulation()
+        for testbed in (self.unshaped, *(bed.testbed for bed in self.each.values())):
+            if testbed is not None:
+                testbed.check_emulation()
 
 
 @contextmanager
 def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Beds]:
     [cell] = cells
-    octets = round(sum(cell.over.rates) * 1e6 / 8 * max(LONGEST, 2 * chosen.seconds))
     with ExitStack() as scope:
+        if cell.part == "cost":
+            yield Beds({}, scope.enter_context(Testbed(UNSHAPED, seed=seed)), seed)
+            return
+        octets = round(sum(cell.over.rates) * 1e6 / 8 * max(LONGEST, 2 * chosen.seconds))
         beds = {
             control: scope.enter_context(vpn_bed.built(cell.over.paths(), seed, chosen.seconds, octets))
             for control in cell.controls
         }
         for control, bed in beds.items():
             controlled(bed.testbed["origin"], control)
-        yield Beds(beds)
+        yield Beds(beds, None, seed)
 
 
-def measure(beds: Beds, turn: Turn[Cell]) -> dict[str, Any]:
+def measure(beds: Beds, turn: Turn[Cell]) -> Any:
     """Make one run: in all testbeds at the same time. Return what was measured, by the congestion control inside."""
     cell = turn.cell
+    if beds.unshaped is not None:
+        return tunnel_cost.measure(beds.unshaped)
 
     def once(bed: Bed) -> Any:
         if cell.part == "silence":
             return tunnel_parts.fall_silent(bed)
         if cell.part == "change":
-            return tunnel_parts.changing(bed, falls=cell.name == CHANGES[0])
+            return tunnel_parts.changing(bed, cell.name, beds.seed)
         if cell.part == "call":
             return tunnel_parts.call(bed, turn.variant)
         return downloaded(bed, cell, turn.variant)
@@ -302,6 +313,23 @@ CALL = table(
     ("call", lambda row: row.variant),
     INSIDE,
 )  # fmt: skip
+COST = table(
+    "Cost of a packet",
+    "cost",
+    (
+        Column("splitter ns", "splitter", by="median", digits=1),
+        Column("joiner ns", "joiner", by="median", digits=1),
+        Column("", "kernel", by="median", aim="splitter and joiner, ns/packet", most=KERNEL_NS),
+        Column(
+            "resequencer µs", "resequencer", by="median", digits=1, aim="resequencer, µs/packet", most=RESEQUENCER_US
+        ),
+        Column(
+            "carried Mbit/s", "carried", by="median", scale=1e-6, digits=1,
+            aim="carried with no more than 1 % lost, Mbit/s", least=CARRIED,
+        ),
+    ),
+    ("cost of", lambda row: "a packet"),
+)  # fmt: skip
 
 
 def name(row: Of) -> str:
@@ -315,11 +343,11 @@ SCENARIO: Scenario[Settings, Cell, Beds, Any] = Scenario(
     settings=Settings,
     needs=(*vpn_bed.NEEDS, "nfqueue", "openssl", "gcc"),
     cells=cells,
-    parts=lambda cell: cell.controls,
+    parts=lambda cell: cell.controls or ("",),
     variants=variants,
     runs=runs,
     bed=built,
     measure=measure,
-    tables=(GOODPUT, SILENCE, CHANGE, CALL),
+    tables=(GOODPUT, SILENCE, CHANGE, CALL, COST),
     name=name,
 )  # fmt: skip

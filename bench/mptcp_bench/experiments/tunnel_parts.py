@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,7 @@ from .vpn_bed import NAME, Bed, carried
 from .vpn_cells import Vpn
 
 IDLE, BESIDE, OURS = "one path, idle", "one path, beside a download", "ours, beside a download"
+CHANGES = ("rate falls to a third", "jitter ± 10 ms", "rate changes each 0.1 s")
 CALLS = (IDLE, BESIDE, OURS)
 INNER_MTU = 1400
 PAYLOAD = (INNER_MTU - 20 - 32) / (INNER_MTU + 8 + 28 + 14)
@@ -35,8 +37,8 @@ LEAD, SILENT, AFTER = 4.0, 3.0, 3.0
 POLL = 0.02
 FALLS_AT, WAITED, LENGTH = 4.0, 3.0, 5.0
 """Seconds until the rate falls, seconds from then to the measurement, and seconds of the measurement."""
-RATE = 10.0
-"""Rate of both paths in Mbit/s, before one changes."""
+LEAST_RATE, MOST_RATE, STEP = 2.0, 10.0, 0.1
+"""Least and most rate in Mbit/s of the path that changes, and seconds between two changes."""
 SAMPLES = 0.05
 CALL_RATE, CALL_BYTES = 50, 200
 """Packets per second of a call, and bytes per packet."""
@@ -165,14 +167,25 @@ def _lives(paths: Sequence[bool], path: int) -> bool:
     return list(paths[path : path + 1]) == [True]
 
 
-def changing(bed: Bed, *, falls: bool) -> AfterChange:
-    """Download over paths with jitter, or while path b *falls* to a third. Raises TestbedError and ValueError."""
-    begin = (FALLS_AT if falls else 0.0) + WAITED
-    end, rate = begin + LENGTH, RATE / 3 if falls else RATE
-    hop, file = bed.testbed["hop2"], bed.client.directory / "download"
+def trace(seed: int, steps: int) -> list[float]:
+    """Return the rates in Mbit/s of a path that changes: each differs by some 20 % from the one before."""
+    draw, rate, found = random.Random(seed), (LEAST_RATE + MOST_RATE) / 2, []
+    for _ in range(steps):
+        rate = min(MOST_RATE, max(LEAST_RATE, rate * draw.lognormvariate(0, 0.2)))
+        found.append(rate)
+    return found
+
+
+def changing(bed: Bed, change: str, seed: int) -> AfterChange:
+    """Download while path b changes. Raises TestbedError and ValueError."""
+    begin = (FALLS_AT if change == CHANGES[0] else 0.0) + WAITED
+    end = begin + LENGTH
+    rates = {CHANGES[0]: [MOST_RATE / 3] * 2, CHANGES[1]: []}.get(change, trace(seed, round((end + 1) / STEP)))
+    hop, file, left = bed.testbed["hop2"], bed.client.directory / "download", iter(rates)
     sizes: list[Sample] = []
+    changed: list[tuple[float, float]] = [(0.0, MOST_RATE)]
     file.unlink(missing_ok=True)
-    with carried(bed, Vpn("tunnel")), ExitStack() as scope:
+    with carried(bed, Vpn("tunnel")):
         started = time.monotonic()
         running = download(bed, end + 1, file)
 
@@ -180,17 +193,36 @@ def changing(bed: Bed, *, falls: bool) -> AfterChange:
             now = time.monotonic() - started
             sizes.append(Sample(now, {"file": file.stat().st_size if file.exists() else 0}))
 
-        looking = Paced(look, SAMPLES)
+        def turn() -> None:
+            rate = next(left, None)
+            if rate is not None:
+                hop.run(hop_shaper(rate, "lan"))
+                changed.append((time.monotonic() - started, rate))
+
+        looking, turning = Paced(look, SAMPLES), Paced(turn, STEP)
         looking.start()
-        scope.callback(looking.stop)
-        if falls:
-            time.sleep(FALLS_AT)
-            scope.enter_context(hop.changed(hop_shaper(rate, "lan"), hop_shaper(RATE, "lan")))
-        # Exit code 28 means that its time was over before the download was complete.
-        if running.wait(end + 30) not in (0, 28):
-            raise TestbedError(f"the download ended with {running.returncode}{running.tail()}")
-    file.unlink(missing_ok=True)
-    return AfterChange(mean_rate(sizes, "file", begin, end), 1e6 * PAYLOAD * (RATE + rate))
+        turning.start(started + begin - WAITED)
+        try:
+            # Exit code 28 means that its time was over before the download was complete.
+            if running.wait(end + 30) not in (0, 28):
+                raise TestbedError(f"the download ended with {running.returncode}{running.tail()}")
+        finally:
+            turning.stop()
+            looking.stop()
+            hop.run(hop_shaper(MOST_RATE, "lan"))
+            file.unlink(missing_ok=True)
+    if turning.error is not None:
+        raise turning.error
+    there = 1e6 * PAYLOAD * (MOST_RATE + mean_of_changes(changed, begin, end))
+    return AfterChange(mean_rate(sizes, "file", begin, end), there)
+
+
+def mean_of_changes(changed: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    """Return the mean rate from *begin* to *end*; *changed* has times, each with the rate from then on."""
+    total = 0.0
+    for (time_, rate), (until, _) in zip(changed, [*changed[1:], (end, 0.0)], strict=True):
+        total += rate * max(0.0, min(until, end) - max(time_, begin))
+    return total / (end - begin)
 
 
 def call(bed: Bed, where: str) -> Call:

@@ -74,11 +74,6 @@ NO_LONGER: dict[str, set[str]] = {
         "capped path in # s, repeated / first, lower bound",
     },
     "relay": _OF_IDLE,
-    "tunnel-paths": {
-        "splitter and joiner, ns/packet",
-        "resequencer, µs/packet",
-        "carried with no more than # % lost, Mbit/s",
-    },
 }
 """For each kept result: the forms that were judged then, and are not today."""
 COUNTS = {

@@ -13,6 +13,7 @@ from mutants import MBIT, Judge, rehearsed
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Results, Turn
 from mptcp_bench.experiments.tunnel import DOWNLOADS, SCENARIO, Cell
+from mptcp_bench.experiments.tunnel_cost import Cost
 from mptcp_bench.experiments.tunnel_parts import BESIDE, CALLS, OURS, PAYLOAD, AfterChange, Call, Poll, Silence, silence
 from mptcp_bench.experiments.vpn_cells import Point
 
@@ -52,6 +53,7 @@ def measured(
     silent: Silence | None = None,
     change: float = 9.5,
     call: tuple[float, float] = (0.025, 0.0),
+    cost: Cost | None = None,
     runs: int = 3,
 ) -> Results[Cell, Any]:
     """Return the results of runs in which these values differ from sound ones. *call*: p99 and share of losses."""
@@ -60,6 +62,8 @@ def measured(
         cell = turn.cell
         if turn.number > runs:
             return None
+        if cell.part == "cost":
+            return cost or Cost(150, 50, 4, 600 * MBIT)
         if cell.part in DOWNLOADS:
             each = alone(cell, machine)
             rate = {"a alone": each[0], "b alone": each[1]}.get(turn.variant, ours(each))
@@ -81,27 +85,38 @@ def judged(**wrong: Any) -> Callable[[], Sequence[Aim]]:
     return lambda: SCENARIO.aims(measured(**wrong))
 
 
+def downloads(ours: Ours) -> Callable[[], Sequence[Aim]]:
+    return judged(ours=ours)
+
+
+def silent(found: Silence) -> Callable[[], Sequence[Aim]]:
+    return judged(silent=found)
+
+
 TUNNEL = Judge(
     judged(),
     {
-        "second path unused": judged(ours=lambda each: each[0]),
-        "it is the only one that is used": judged(ours=lambda each: each[1]),
-        "50/50 over unequal paths": judged(ours=lambda each: 2 * min(each)),
-        "a lossy path stalls the other": judged(ours=lambda each: max(each) / 2),
-        "only BBR gets little over lossy paths": judged(ours=lambda each: 0.8 * sum(each)),
-        "no byte came": judged(ours=lambda each: 0.0),
+        "second path unused": downloads(lambda each: each[0]),
+        "it is the only one that is used": downloads(lambda each: each[1]),
+        "50/50 over unequal paths": downloads(lambda each: 2 * min(each)),
+        "a lossy path stalls the other": downloads(lambda each: max(each) / 2),
+        "only BBR gets little over lossy paths": downloads(lambda each: 0.8 * sum(each)),
+        "no byte came": downloads(lambda each: 0.0),
         "emulator off": judged(machine=20),
-        "a silent path is never left": judged(silent=left(None, lost=3.0)),
-        "the wrong path is left": judged(silent=left(0, lost=3.0)),
-        "it is left late": judged(silent=left(after=0.6)),
-        "by the relay alone": judged(silent=replace(left(), proxy=inf)),
-        "by the proxy alone": judged(silent=replace(left(), relay=inf)),
-        "it is used again late": judged(silent=left(back=1.5)),
-        "it is never used again": judged(silent=left(back=99)),
-        "the stream loses a second": judged(silent=left(lost=1.0)),
+        "a silent path is never left": silent(left(None, lost=3.0)),
+        "the wrong path is left": silent(left(0, lost=3.0)),
+        "it is left late": silent(left(after=0.6)),
+        "by the relay alone": silent(replace(left(), proxy=inf)),
+        "by the proxy alone": silent(replace(left(), relay=inf)),
+        "it is used again late": silent(left(back=1.5)),
+        "it is never used again": silent(left(back=99)),
+        "the stream loses a second": silent(left(lost=1.0)),
         "a change is not followed": judged(change=5.0),
         "a call waits in a queue": judged(call=(0.061, 0.0)),
         "a call loses more than over one path": judged(call=(0.025, 0.02)),
+        "packets are dear in the kernel": judged(cost=Cost(250, 100, 4, 600 * MBIT)),
+        "packets are dear in the resequencer": judged(cost=Cost(150, 50, 28.6, 600 * MBIT)),
+        "little is carried": judged(cost=Cost(150, 50, 4, 300 * MBIT)),
         "a run is missing": judged(runs=2),
         "nothing measured": judged(runs=0),
     },
