@@ -51,7 +51,7 @@ from .drawing import drawn
 from .findings import Picture
 from .mimbox_judging import EACH, KEPT, PERCENTS, ROUTER, Cell, Delays, Found, Point, values
 from .parameters import number, parameter, several, whole, words
-from .peers import PEERS
+from .peers import peers
 from .relay_bed import LARGE, MULTIPATH_PORT, PATIENCE, SMALL, WARM, Bed
 from .relay_judging import DIRECT, LIMIT, OURS, spread
 from .relay_load import latencies, user_memory
@@ -177,7 +177,7 @@ def common(claims: Callable[[Results[Any, Any]], Sequence[Claim]], *aims: judgin
     return {
         "parts": lambda cell: cell.tasks or ("",),
         "drawn": True,
-        "lacking": lambda cell: None if cell.proxy == DIRECT else PEERS[cell.proxy].lacking(),
+        "lacking": lambda cell: None if cell.proxy == DIRECT else peers()[cell.proxy].lacking(),
         "counted": lambda row: "",
         "verdicts": verdicts,
     }

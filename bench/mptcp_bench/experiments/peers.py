@@ -7,10 +7,11 @@ Each proxy has one worker or thread, no cache, and persistent connections to the
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Program
@@ -72,13 +73,21 @@ class Peer:
 
     def lacking(self) -> str | None:
         """Return what is not installed, or None if it is."""
-        found = shutil.which(self.program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-        return None if found else f"{self.program} not installed (Debian's package {self.package})"
+        return None if _installed(self.program) else f"{self.program} not installed (Debian's package {self.package})"
 
     def version(self) -> str:
         """Return the first line that the program prints of itself; empty if it is not installed."""
-        said = "" if self.lacking() else run([self.program, "-v"], check=False).stdout
-        return said.strip().partition("\n")[0]
+        return _said(self.program, "-v").strip().partition("\n")[0]
+
+
+def _installed(program: str) -> bool:
+    return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None
+
+
+def _said(program: str, option: str) -> str:
+    """Return the output of the *program* with one option; empty if it is not installed."""
+    said = run([program, option], check=False) if _installed(program) else None
+    return "" if said is None else said.stdout or said.stderr
 
 
 # Debian's squid.conf, but without a cache, and with other places for its files. It logs each request.
@@ -146,23 +155,86 @@ def _start_haproxy(setup: PeerSetup) -> Program:
     return setup.started(mptcp_command(argv) if setup.multipath else argv, "haproxy")
 
 
+# For plain requests nginx has one fixed origin. A tunnel goes where its client asks; its request has the path /.
+# proxy_max_temp_file_size 0: by default nginx writes data for a slow client to a file. Other proxies slow the origin.
+_NGINX = """\
+daemon off;
+user root;
+worker_processes 1;
+worker_rlimit_nofile 20000;
+error_log {directory}/error.log;
+pid {directory}/nginx.pid;
+events {{ worker_connections 8000; }}
+http {{
+    access_log off;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    keepalive_requests 1000000000;
+    tcp_nodelay on;
+    upstream origin {{
+        server {origin}:80;
+        keepalive 1000;
+        keepalive_requests 1000000000;
+    }}
+    server {{
+        listen 0.0.0.0:{port}{multipath};
+        listen [::]:{port}{multipath};
+        {tunnels}
+        location / {{
+            proxy_pass http://origin;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host $http_host;
+            proxy_max_temp_file_size 0;
+        }}
+    }}
+}}
+"""
+
+
+def nginx_of(build: str) -> Peer:
+    """Return nginx as a peer, with the functions that its *build*, the output of ``nginx -V``, has.
+
+    Its listeners accept MPTCP since 1.29.7. It has CONNECT since 1.31.0, unless it was built without that module.
+    """
+    found = re.search(r"nginx/(\d+)\.(\d+)\.(\d+)", build)
+    version = tuple(map(int, found.groups())) if found else (0, 0, 0)
+    own = version >= (1, 29, 7)
+    tunnels = version >= (1, 31, 0) and "--without-http_tunnel_module" not in build
+
+    def start(setup: PeerSetup) -> Program:
+        template = _NGINX.replace("{multipath}", " multipath" if own else "")
+        template = template.replace("{tunnels}", "location = / {{ tunnel_pass; }}" if tunnels else "")
+        config = setup.write("nginx.conf", template)
+        argv = ["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", str(config)]
+        return setup.started(mptcp_command(argv) if setup.multipath and not own else argv, "nginx")
+
+    return Peer("nginx", "nginx", start, tunnels, "own" if own else "wrapped")
+
+
 def _start_splice(setup: PeerSetup) -> Program:
     """Start ``native/splice_relay.c``, which does the least that a relay can do. It is a limit, not a proxy."""
     return setup.started([str(built("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
 
 
-PEERS = {
-    "ours": Peer("squid", "squid", _start_ours, multipath="own"),
-    # With the host's congestion control towards clients, instead of BBR.
-    "ours-keep": Peer("squid", "squid", partial(_start_ours, control="keep"), multipath="own"),
-    "ours-rebuilt": Peer(
-        "squid, rebuilt by ./run squid",
-        REBUILT_SQUID or "the program that MPTCP_BENCH_SQUID is to name",
-        partial(_start_ours, program=REBUILT_SQUID),
-        multipath="own",
-    ),
-    "squid": Peer("squid", "squid", _start_squid, multipath=""),
-    "haproxy": Peer("haproxy", "haproxy", _start_haproxy, tunnels=False),
-    "splice": Peer("gcc", "gcc", _start_splice, multipath="own"),
-}
-"""All proxies by name."""
+@cache
+def peers() -> dict[str, Peer]:
+    """Return all proxies by name. The functions of nginx depend on the installed version."""
+    return {
+        "ours": Peer("squid", "squid", _start_ours, multipath="own"),
+        # With the host's congestion control towards clients, instead of BBR.
+        "ours-keep": Peer("squid", "squid", partial(_start_ours, control="keep"), multipath="own"),
+        "ours-rebuilt": Peer(
+            "squid, rebuilt by ./run squid",
+            REBUILT_SQUID or "the program that MPTCP_BENCH_SQUID is to name",
+            partial(_start_ours, program=REBUILT_SQUID),
+            multipath="own",
+        ),
+        "squid": Peer("squid", "squid", _start_squid, multipath=""),
+        "haproxy": Peer("haproxy", "haproxy", _start_haproxy, tunnels=False),
+        "nginx": nginx_of(_said("nginx", "-V")),
+        "splice": Peer("gcc", "gcc", _start_splice, multipath="own"),
+    }

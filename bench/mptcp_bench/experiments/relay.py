@@ -30,7 +30,7 @@ from mptcp_lab.testbed import Program, Testbed, paths
 from . import relay_judging as judging
 from .columns import Column, Row, Table, Turn
 from .parameters import choices, number, parameter, whole, words
-from .peers import PEERS
+from .peers import peers
 from .relay_bed import FILES, LARGE, SMALL, WARM, Bed
 from .relay_judging import BASE, BULK, CLIENTS, DIRECT, PROXIES, TASKS, Carried, Cell, Found, Setting
 from .scenario import Scenario
@@ -81,21 +81,21 @@ def cells(chosen: Settings) -> list[Cell]:
     ways = [(DIRECT, "tcp")] + [
         (proxy, client)
         for proxy, client in product(chosen.proxies, chosen.clients)
-        if proxy != DIRECT and (client == "tcp" or PEERS[proxy].multipath)
+        if proxy != DIRECT and (client == "tcp" or peers()[proxy].multipath)
     ]
     found = [Cell(*way, setting, _possible(chosen.tasks, way[0])) for setting in chosen.settings for way in ways]
     return [cell for cell in found if cell.tasks]
 
 
 def _possible(tasks: Sequence[str], proxy: str) -> tuple[str, ...]:
-    tunnels = proxy != DIRECT and PEERS[proxy].tunnels
+    tunnels = proxy != DIRECT and peers()[proxy].tunnels
     return tuple(task for task in tasks if tunnels or task != "connect")
 
 
 def lacking(cell: Cell) -> str | None:
     if cell.setting.apart and len(os.sched_getaffinity(0)) < 2:
         return "the proxy is to have a processor of its own, and this machine has one"
-    return None if cell.proxy == DIRECT else PEERS[cell.proxy].lacking()
+    return None if cell.proxy == DIRECT else peers()[cell.proxy].lacking()
 
 
 @contextmanager
@@ -165,7 +165,7 @@ class Proxies(Table[Cell, Carried]):
         labels = ("proxy", "version", "Multipath TCP")
         table = new_table(self.title, labels, labels)
         for name in dict.fromkeys(cell.proxy for cell in results.cells if cell.proxy != DIRECT):
-            table.add_row(name, PEERS[name].version(), MULTIPATH[PEERS[name].multipath])
+            table.add_row(name, peers()[name].version(), MULTIPATH[peers()[name].multipath])
         return table
 
 

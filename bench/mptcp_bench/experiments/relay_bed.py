@@ -22,7 +22,7 @@ from mptcp_lab.testbed.transfer import Added
 
 from . import own_processor
 from .own_processor import Shares
-from .peers import PEERS, PeerSetup
+from .peers import PeerSetup, peers
 from .relay_judging import BASE, CLIENTS, DIRECT, Setting, void
 from .relay_load import Counters, Load, asking, buffers, built, kernel_memory, user_memory
 from .two_paths import one_subflow
@@ -133,7 +133,7 @@ class Bed:
         directory.mkdir(mode=0o755)
         self.logs = directory
         setup = PeerSetup(host, directory, self.origin, bool(CLIENTS[way.client]), more)
-        process = PEERS[way.proxy].start(setup)
+        process = peers()[way.proxy].start(setup)
         try:
             if self.shares is not None:
                 own_processor.pin(process.pid, self.shares.proxy)

@@ -20,7 +20,7 @@ from .columns import Results, by_round
 
 DIRECT, OURS, KEEPING, REBUILT, LIMIT = "direct", "ours", "ours-keep", "ours-rebuilt", "splice"
 OWN = (OURS, KEEPING, REBUILT)
-OTHERS = ("squid", "haproxy")
+OTHERS = ("squid", "haproxy", "nginx")
 """Proxies of other projects, with which ours is compared."""
 PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}

@@ -26,9 +26,9 @@ NEEDED = ("root", "mptcp", "mptcp-pm", "squid", "apache2", "mptcpize", "ss", "et
 
 
 @pytest.mark.nightly(besides=("[ours]",))
-@pytest.mark.parametrize("proxies", [OURS, "squid,haproxy,splice"], ids=["ours", "peers"])
+@pytest.mark.parametrize("proxies", [OURS, "squid,haproxy,nginx,splice"], ids=["ours", "peers"])
 def test_quick_run_has_all_figures_and_no_failure(proxies: str, require: Callable[..., None]) -> None:
-    require(*NEEDED, *(["haproxy"] if "haproxy" in proxies else []))
+    require(*NEEDED, *(["haproxy", "nginx"] if "haproxy" in proxies else []))
     options = {"proxies": proxies, "clients": "tcp,mptcp2", "family": "6", "runs": "1", "seconds": "0.3"}
     findings = SCENARIO.run(Console(quiet=True), 1, True, options)
     assert findings.failures == ()

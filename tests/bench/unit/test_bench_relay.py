@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_bench.experiments import relay_load
+from mptcp_bench.experiments.peers import nginx_of
 from mptcp_bench.experiments.relay import SCENARIO, SETTINGS, lacking
 from mptcp_bench.experiments.relay_judging import BASE, DIRECT, LIMIT, TASKS, Cell, Setting, cost, ratios
 from mptcp_bench.experiments.relay_load import buffers, latencies, octets
@@ -65,3 +66,22 @@ def test_memory_is_read_as_the_kernel_writes_it() -> None:
     assert buffers(2 * line) == 2 * 1023
     # Defect: a socket whose forward allocation was 20 bytes below zero counted as 4 GB.
     assert buffers(line.replace("f20", f"f{2**32 - 20}")) == 983
+
+
+@pytest.mark.parametrize(
+    ("build", "multipath", "tunnels"),
+    [
+        ("nginx version: nginx/1.22.1\nconfigure arguments: --with-debug", "wrapped", False),
+        ("nginx version: nginx/1.29.6\nconfigure arguments:", "wrapped", False),
+        ("nginx version: nginx/1.29.7\nconfigure arguments:", "own", False),
+        ("nginx version: nginx/1.31.0\nconfigure arguments: --prefix=/x", "own", True),
+        ("nginx version: nginx/1.32.0\nconfigure arguments: --without-http_tunnel_module", "own", False),
+        ("nginx version: nginx/2.0.0\n", "own", True),
+        ("", "wrapped", False),
+    ],
+)
+def test_nginx_has_multipath_listeners_and_tunnels_when_its_version_and_build_say_so(
+    build: str, multipath: str, tunnels: bool
+) -> None:
+    nginx = nginx_of(build)
+    assert (nginx.multipath, nginx.tunnels) == (multipath, tunnels)
