@@ -16,6 +16,7 @@ h2load and hey keep no tunnel for further requests.
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from mptcp_lab.testbed import Program, Testbed, paths
 
 from . import relay_judging as judging
 from .columns import Column, Row, Table, Turn
+from .own_processor import Shares
 from .parameters import choices, number, parameter, whole, words
 from .peers import peers
 from .relay_bed import FILES, LARGE, SMALL, WARM, Bed
@@ -38,6 +40,8 @@ from .tables import new_table
 
 STREAMS, KEPT = 4, 40
 """Number of connections of bulk transfers, and of small requests."""
+DESCRIPTORS = 20_000
+"""Open files that each proxy may have. A tunnel takes two, in the splice relay six."""
 MULTIPATH = {"own": "its listener", "wrapped": "all its sockets, by mptcpize", "": "none"}
 SETTINGS = (BASE, Setting(offloads=True), Setting(family=6), Setting(apart=True), Setting(apart=True, slow=True))
 """The settings that are measured by default."""
@@ -92,6 +96,12 @@ def _possible(tasks: Sequence[str], proxy: str) -> tuple[str, ...]:
     return tuple(task for task in tasks if tunnels or task != "connect")
 
 
+def ready(chosen: Settings) -> None:
+    """Raise TestbedError if a processor for the proxy alone was asked for, and there is only one."""
+    if chosen.processors and "apart" in chosen.processors:
+        Shares.of(os.sched_getaffinity(0))
+
+
 def lacking(cell: Cell) -> str | None:
     if cell.setting.apart and len(os.sched_getaffinity(0)) < 2:
         return "the proxy is to have a processor of its own, and this machine has one"
@@ -102,6 +112,9 @@ def lacking(cell: Cell) -> str | None:
 def built(chosen: Settings, there: Sequence[Cell], seed: int) -> Iterator[Bed]:
     """Yield the testbed of one setting."""
     setting = there[0].setting
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
     with Testbed(paths(setting.rates, offloads=setting.offloads, name="relay"), seed=seed) as testbed:
         yield Bed.built(testbed, chosen.seconds, FILES, setting)
 
@@ -194,6 +207,7 @@ SCENARIO = Scenario(
     tables=TABLES,
     together=lambda cell: cell.setting,
     drawn=True,
+    ready=ready,
     lacking=lacking,
     counted=lambda row: "",
     verdicts=judging.verdicts,

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from mptcp_bench.experiments import relay_load
 from mptcp_bench.experiments.peers import nginx_of
-from mptcp_bench.experiments.relay import SCENARIO, SETTINGS, lacking
+from mptcp_bench.experiments.relay import SCENARIO, SETTINGS, lacking, ready
 from mptcp_bench.experiments.relay_judging import BASE, DIRECT, LIMIT, TASKS, Cell, Setting, cost, ratios
 from mptcp_bench.experiments.relay_load import buffers, latencies, octets
+from mptcp_lab.testbed import TestbedError
 
 
 def test_cells_are_what_each_proxy_can_do_in_each_setting() -> None:
@@ -27,10 +28,13 @@ def test_cells_are_what_each_proxy_can_do_in_each_setting() -> None:
     assert {cell.setting for cell in SCENARIO.cells(SCENARIO.chosen({}, quick=True))} == {BASE}
 
 
-def test_own_processor_is_left_out_on_a_machine_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_processor_is_refused_when_asked_for_and_left_out_when_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     assert lacking(Cell(DIRECT, "tcp", Setting(apart=True))) is not None
     assert lacking(Cell(DIRECT, "tcp")) is None
+    ready(SCENARIO.chosen({}))
+    with pytest.raises(TestbedError, match="this machine has one processor"):
+        ready(SCENARIO.chosen({"processors": "apart"}))
 
 
 def bucket(nanoseconds: int) -> int:
