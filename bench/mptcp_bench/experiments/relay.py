@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What it costs a proxy to carry a byte and a request: ours beside Squid and HAProxy, alternating in one run.
 
-The tasks are: downloads of large files, by GET and through tunnels (CONNECT), and small requests over persistent
-connections, as fast as the proxy answers. The clients use TCP, or Multipath TCP with one subflow or two. Each proxy is
-freshly started, and no other runs while it is measured. The order is drawn for each round. The main figure is the
-processor time of all processes of the proxy: seconds for 10^9 bytes or µs for a request, as the median of the rounds
-with its 95 % bootstrap interval. The columns */ direct* have rates, as a multiple of the rate without a proxy. If a
-proxy shares its processors, it also pays for the kernels of router and client; with ``processors=apart`` it has its own
-processor.
+The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
+connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
+TCP with one subflow or two. Each proxy is freshly started, and no other runs while it is measured.
+The order is drawn for each round. The main figure is the processor time of all processes of the proxy: seconds for 10^9
+bytes or µs for a request, as the median of the rounds with its 95 % bootstrap interval. The columns */ direct* have
+rates, as a multiple of the rate without a proxy. If a proxy shares its processors, it also pays for the kernels of
+router and client; with ``processors=apart`` it has its own processor.
 
 The clients are ``native/relay_load.c``. Among Debian's load generators, wrk has no tunnels, ab uses HTTP/1.0, and
 h2load and hey keep no tunnel for further requests.
@@ -31,10 +31,10 @@ from mptcp_lab.testbed import Program, Testbed, paths
 from . import relay_judging as judging
 from .columns import Column, Row, Table, Turn
 from .own_processor import Shares
-from .parameters import choices, number, parameter, whole, words
+from .parameters import number, parameter, whole, words
 from .peers import peers
 from .relay_bed import FILES, LARGE, SMALL, WARM, Bed
-from .relay_judging import BASE, BULK, CLIENTS, DIRECT, PROXIES, TASKS, Carried, Cell, Found, Setting
+from .relay_judging import BASE, BULK, CARRIED, CLIENTS, DIRECT, HELD, PROXIES, TASKS, Carried, Cell, Found, Setting
 from .scenario import Scenario
 from .tables import new_table
 
@@ -66,9 +66,13 @@ class Settings:
         "without those that are not installed; direct is always measured", ",".join(PROXIES), words(*PROXIES)
     )
     clients: tuple[str, ...] = parameter("kinds, with their subflows", ",".join(CLIENTS), words(*CLIENTS))
-    tasks: tuple[str, ...] = choices("what is carried", TASKS)
+    tasks: tuple[str, ...] | None = parameter(
+        f"which of {', '.join(TASKS)}; by default all, but in other settings than the first {', '.join(CARRIED)}",
+        None, words(*TASKS),
+    )  # fmt: skip
     runs: int = parameter("rounds", "5", whole(), quick="2")
     seconds: float = parameter("for which a transfer is measured", "2", number(), quick="0.5")
+    hold: int = parameter("idle connections that are held", "700", whole(), quick="100")
 
     @property
     def settings(self) -> list[Setting]:
@@ -79,6 +83,14 @@ class Settings:
         combined = product(*(given or first for given, first in zip(chosen, usual, strict=True)))
         return [Setting(o == "on", int(f), p == "apart", s == "slow") for o, f, p, s in combined]
 
+    def tasks_of(self, proxy: str, setting: Setting) -> tuple[str, ...]:
+        """Return the tasks that *proxy* can do in *setting*."""
+        wanted = self.tasks or (TASKS if setting == BASE else CARRIED)
+        there = [task for task in TASKS if task in wanted]
+        if proxy == DIRECT:
+            return tuple(task for task in there if task not in HELD and task != "connect")
+        return tuple(task for task in there if peers()[proxy].tunnels or "connect" not in task)
+
 
 def cells(chosen: Settings) -> list[Cell]:
     """Return the cells to measure: each proxy with each kind of client that it accepts, and always no proxy, by TCP."""
@@ -87,13 +99,8 @@ def cells(chosen: Settings) -> list[Cell]:
         for proxy, client in product(chosen.proxies, chosen.clients)
         if proxy != DIRECT and (client == "tcp" or peers()[proxy].multipath)
     ]
-    found = [Cell(*way, setting, _possible(chosen.tasks, way[0])) for setting in chosen.settings for way in ways]
+    found = [Cell(*way, setting, chosen.tasks_of(way[0], setting)) for setting in chosen.settings for way in ways]
     return [cell for cell in found if cell.tasks]
-
-
-def _possible(tasks: Sequence[str], proxy: str) -> tuple[str, ...]:
-    tunnels = proxy != DIRECT and peers()[proxy].tunnels
-    return tuple(task for task in tasks if tunnels or task != "connect")
 
 
 def ready(chosen: Settings) -> None:
@@ -116,15 +123,18 @@ def built(chosen: Settings, there: Sequence[Cell], seed: int) -> Iterator[Bed]:
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
     with Testbed(paths(setting.rates, offloads=setting.offloads, name="relay"), seed=seed) as testbed:
-        yield Bed.built(testbed, chosen.seconds, FILES, setting)
+        yield Bed.built(testbed, chosen.seconds, FILES, setting, chosen.hold)
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Carried:
-    """Measure all transfers of a cell through one proxy."""
+    """Measure all transfers of a cell through one proxy, and the memory of each kind of connection with a new one."""
     cell, found = turn.cell, Carried()
     with bed.running(cell) as process:
-        for task in cell.tasks:
+        for task in (each for each in cell.tasks if each not in HELD):
             transfer(bed, cell, task, process, found)
+    for task in (each for each in cell.tasks if each in HELD):
+        with bed.running(cell) as process:
+            hold(bed, cell, task, process, found)
     return found
 
 
@@ -137,8 +147,7 @@ def transfer(bed: Bed, cell: Cell, task: str, process: Program | None, found: Ca
         began, before, spent = time.monotonic(), load.read(), _processor(process)
         time.sleep(bed.seconds)
         seconds, after, spent = time.monotonic() - began, load.read(), _processor(process) - spent
-        found.failures += after.failures
-        found.failure = found.failure or load.complaint()
+        found.add_failures(after.failures, load.complaint())
     octets, answers = after.octets - before.octets, after.answers - before.answers
     found.rates[task] = (octets if task in BULK else answers) / seconds
     if process is not None:
@@ -147,6 +156,14 @@ def transfer(bed: Bed, cell: Cell, task: str, process: Program | None, found: Ca
 
 def _processor(process: Program | None) -> float:
     return 0.0 if process is None else tree_seconds(process.pid)
+
+
+def hold(bed: Bed, cell: Cell, task: str, process: Program | None, found: Carried) -> None:
+    """Add to *found* the memory of connections that a new proxy holds."""
+    assert process is not None, "without a proxy there is no memory of one"
+    held = bed.hold(cell, task, process)
+    found.costs[task] = judging.positive_or_nan((held.user + held.kernel) / 1e3)
+    found.add_failures(held.failures, held.failure)
 
 
 Values = Callable[[Row[Cell, Carried]], Sequence[float]]
@@ -195,6 +212,14 @@ TABLES = (
         ),
         LABELS,
         wrapped=("setting",),
+        of=lambda row: bool({*CARRIED} & {*row.cell.tasks}),
+    ),
+    Table(
+        "Memory of a connection in kB",
+        (_column("idle", _cost("idle-get")), _column("tunnel", _cost("idle-connect"))),
+        LABELS,
+        wrapped=("setting",),
+        of=lambda row: bool({*HELD} & {*row.cell.tasks}),
     ),
     Proxies("Proxies: as installed", ()),
 )

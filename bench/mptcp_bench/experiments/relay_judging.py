@@ -26,7 +26,9 @@ PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
 """Number of MPTCP subflows per connection, by kind of client."""
 BULK = ("get", "connect")
-TASKS = (*BULK, "requests")
+CARRIED = (*BULK, "requests")
+HELD = ("idle-get", "idle-connect")
+TASKS = (*CARRIED, *HELD)
 SLOW = (200_000_000, 100_000_000)
 """Rates of both paths in bits/s, for settings in which the paths are the bottleneck, not the machine."""
 WORST = 1.0
@@ -41,6 +43,8 @@ NAMES = {
     "get": "GET, s/GB",
     "connect": "CONNECT, s/GB",
     "requests": "µs/request",
+    "idle-get": "idle connection, kB",
+    "idle-connect": "idle tunnel, kB",
 }
 
 
@@ -88,12 +92,16 @@ class Carried:
     """What a round measured of one cell, by task."""
 
     costs: dict[str, float] = field(default_factory=dict)
-    """Seconds per GB, or µs per request: see :func:`cost`."""
+    """Seconds per GB, µs per request, or kB per held connection: see :func:`cost`."""
     rates: dict[str, float] = field(default_factory=dict)
     """Body bytes per second of bulk transfers, otherwise answers per second."""
     failures: int = 0
     failure: str = ""
     """Reason of the first failure."""
+
+    def add_failures(self, number: int, reason: str) -> None:
+        self.failures += number
+        self.failure = self.failure or reason
 
 
 def cost(task: str, processor: float, octets: int, answers: int) -> float:
@@ -160,8 +168,12 @@ def verdicts(found: Found) -> Iterator[Aim]:
     yield Aim("others' answers that were wrong or broken off", sum(n for ours, n in failures if not ours))
     base = found.cells[0].setting if found.cells else BASE
     ours = {each.client: each for each in found.cells if (each.proxy, each.setting) == (OURS, base)}
-    for task in TASKS:
+    for task in CARRIED:
         yield from _compared(found, ours, task)
+    for task in ("idle-get", "idle-connect"):
+        for client, cell in ours.items():
+            if held := list(costs(found, cell, task).values()):
+                yield Aim(f"{NAMES[task]}, {client}", median_or_nan(held), most=IDLE)
 
 
 def _compared(found: Found, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:

@@ -59,9 +59,9 @@ LEFT_OUT: dict[str, set[str]] = {
     "guard-up": {"recovers after"},
     "home": {"attempts repeated for another reason than the emulated paths"},
     "outages": {*_BY_MODE, "Mbit/s", "Mbit/s, × without a mode, lower bound"},
-    "relay-apart": _OF_ONE_SUBFLOW,
-    "relay-slow": _OF_ONE_SUBFLOW,
-    "relay-squid-6": _OF_ONE_SUBFLOW,
+    "relay-apart": _OF_ONE_SUBFLOW | _OF_IDLE,
+    "relay-slow": _OF_ONE_SUBFLOW | _OF_IDLE,
+    "relay-squid-6": _OF_ONE_SUBFLOW | _OF_IDLE,
     "steering": _IN_OUTAGES,
     "tunnel": {"runs"},
 }
@@ -73,7 +73,6 @@ NO_LONGER: dict[str, set[str]] = {
         "overshoot, × what its phase predicts",
         "capped path in # s, repeated / first, lower bound",
     },
-    "relay": _OF_IDLE,
 }
 """For each kept result: the forms that were judged then, and are not today."""
 COUNTS = {

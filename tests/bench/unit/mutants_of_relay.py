@@ -11,7 +11,7 @@ from mutants import Judge, rehearsed
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.relay import SCENARIO
-from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, OURS, OWN, TASKS, Carried, Cell, void
+from mptcp_bench.experiments.relay_judging import CARRIED, CLIENTS, DIRECT, HELD, OURS, OWN, Carried, Cell, void
 from mptcp_lab.testbed import TestbedError
 
 PEER = "haproxy"
@@ -31,7 +31,7 @@ def carried(turn: Turn[Cell]) -> Carried:
     if cell.proxy == DIRECT:
         return Carried(rates=dict.fromkeys(cell.tasks, 1.0))
     dearer = 1.1 if CLIENTS[cell.client] else 1.0
-    costs = dict.fromkeys(cell.tasks, COST[cell.proxy] * dearer)
+    costs = {task: 50.0 if task in HELD else COST[cell.proxy] * dearer for task in cell.tasks}
     if cell.proxy == "squid":
         # HAProxy has no tunnels, so that Squid is the best peer for them.
         costs["connect"] = COST[PEER]
@@ -91,7 +91,7 @@ RELAY = Judge(
         ),
         **{f"an answer was broken off by {proxy}": failing(proxy) for proxy in OWN},
         "dead proxy: no byte comes": of_ours("tcp", "get", cost=float("inf"), rate=0),
-        **{f"{task} costs more than with the best peer": of_ours("tcp", task, cost=1.1) for task in TASKS},
+        **{f"{task} costs more than with the best peer": of_ours("tcp", task, cost=1.1) for task in CARRIED},
         "its download is slow": of_ours("tcp", "get", rate=0.9),
         "its tunnel is slow": of_ours("tcp", "connect", rate=0.95),
         "one round of all": judged(lambda turn, one: one if turn.number == 1 else None),
@@ -101,9 +101,15 @@ RELAY = Judge(
         **{
             f"{client} costs more than TCP: {task}": of_ours(client, task, cost=1.1)
             for client in ("mptcp1", "mptcp2")
-            for task in TASKS
+            for task in CARRIED
         },
-        **{f"processor time is not seen: {task}": of_ours("tcp", task, cost=NAN) for task in TASKS},
+        **{f"processor time is not seen: {task}": of_ours("tcp", task, cost=NAN) for task in CARRIED},
+        **{
+            f"idle connections are {what}: {task}, {client}": of_ours(client, task, cost=times)
+            for what, times in (("large", 2.1), ("not seen", NAN))
+            for client in CLIENTS
+            for task in HELD
+        },
     },
     refused={
         "fallback to TCP": "9 of 10 connections were Multipath TCP",

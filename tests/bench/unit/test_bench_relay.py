@@ -12,19 +12,22 @@ from hypothesis import strategies as st
 from mptcp_bench.experiments import relay_load
 from mptcp_bench.experiments.peers import nginx_of
 from mptcp_bench.experiments.relay import SCENARIO, SETTINGS, lacking, ready
-from mptcp_bench.experiments.relay_judging import BASE, DIRECT, LIMIT, TASKS, Cell, Setting, cost, ratios
+from mptcp_bench.experiments.relay_judging import BASE, CARRIED, DIRECT, LIMIT, TASKS, Cell, Setting, cost, ratios
 from mptcp_bench.experiments.relay_load import buffers, latencies, octets
 from mptcp_lab.testbed import TestbedError
 
 
-def test_cells_are_what_each_proxy_can_do_in_each_setting() -> None:
+def test_cells_are_what_each_proxy_can_do_and_the_first_setting_is_measured_thoroughly() -> None:
     there = SCENARIO.cells(SCENARIO.chosen({}))
     assert list(dict.fromkeys(cell.setting for cell in there)) == list(SETTINGS)
+    assert {(cell.setting == BASE, cell.tasks) for cell in there if cell.proxy == LIMIT} == {
+        (True, TASKS), (False, CARRIED)
+    }  # fmt: skip
     base = {(cell.proxy, cell.client): cell.tasks for cell in there if cell.setting == BASE}
     assert [client for proxy, client in base if proxy == "squid"] == ["tcp"]
     assert [client for proxy, client in base if proxy == LIMIT] == ["tcp", "mptcp1", "mptcp2"]
-    assert base[LIMIT, "tcp"] == TASKS
-    assert base["haproxy", "tcp"] == base[DIRECT, "tcp"] == ("get", "requests")
+    assert base["haproxy", "tcp"] == ("get", "requests", "idle-get")
+    assert base[DIRECT, "tcp"] == ("get", "requests")
     assert {cell.setting for cell in SCENARIO.cells(SCENARIO.chosen({}, quick=True))} == {BASE}
 
 
