@@ -26,7 +26,7 @@ from mptcp_lab.testbed.ownership import remove_stale, runs
 from . import provenance, result_file
 from .experiments import EXPERIMENTS
 from .experiments.findings import Findings, Picture, result_of
-from .experiments.options import OptionError, given
+from .experiments.parameters import OptionError, given
 from .paper import parameters, scenarios
 from .result_file import ExperimentResult, Provenance
 

@@ -14,15 +14,12 @@ from collections.abc import Mapping
 from .result_file import ExperimentResult
 
 _MEDIANS = "medians of three rounds met an aim or missed it, without a bound that says how sure they are"
-_PATHS = "when paths are opened and closed again, and what the first one carries, had no aims"
 EARLIER: Mapping[tuple[str, str], str] = {
     ("relay-squid-6", "81b3a92"): _MEDIANS,
     (
         "guard-up",
         "7291e3b",
     ): "what passes above the cap was not compared with what the other path lacks; recovery had another bound",
-    ("steering", "04e25da"): _PATHS,
-    ("outages", "4f093e3"): _PATHS,
     ("tunnel", "754f64b"): "goodput and calls were measured; rates, loss, silence, change and cost were not",
     ("tunnel-paths", "fcb9a79"): "equal paths and calls were not measured; jitter counted as a queue",
 }

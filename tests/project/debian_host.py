@@ -32,27 +32,25 @@ DEADLINE = 60
 PROGRAMS = {
     "id": "echo 0",
     "dpkg": "echo amd64",
-    # Packages named in "lacks" do not exist, and before an update no package is known. "there-NAME" has the state of a
-    # package, a line for each architecture. The format is applied to each line, without a newline.
+    # "there-NAME" has the state of a package, a line for each architecture. The format is applied to each line, without
+    # a newline.
     "dpkg-query": """
 for word; do
     case $word in -f=*) format=${word#-f=} ;; esac
     name=$word
 done
 if [ -e "$ROOT/there-$name" ]; then cat "$ROOT/there-$name"
-elif [ ! -e "$ROOT/installed" ] || grep -qsx "$name" "$ROOT/lacks"; then exit 1
+elif [ ! -e "$ROOT/installed" ]; then exit 1
 else echo installed all
 fi | while read -r status architecture; do
     printf "$(printf %s "$format" | sed "s/[$]{db:Status-Status}/$status/; s/[$]{Architecture}/$architecture/")"
 done
 """,
-    "apt-cache": '[ -e "$ROOT/updated" ] && ! grep -qsx "$2" "$ROOT/lacks"',
     # If "hold" exists, apt-get enables the services and then waits until "go" exists, as in a running installation.
     "apt-get": """
 case "$*" in
 *update*)
     [ ! -e "$ROOT/offline" ] || { echo "W: Temporary failure resolving the archive" ; exit 0; }
-    touch "$ROOT/updated"
     exit 0
     ;;
 *--download-only*) [ ! -e "$ROOT/offline" ] || { echo "E: Unable to locate package squid" ; exit 100; } ;;

@@ -33,26 +33,6 @@ def test_first_run_enables_nothing_and_second_run_installs_nothing(host: Host) -
     host.assert_as_before()
 
 
-def test_optional_package_that_the_release_lacks_is_left_out(host: Host) -> None:
-    """Defect: Debian 13 has no Traffic Server, so no test could run there."""
-    host.program(host.root / "checkout/.venv/bin/pytest", 'echo "$@" >"$ROOT/ran"')
-    (host.root / "lacks").write_text("trafficserver\n")
-    code, _, errors = host.end(host.start("test", "-k", "x"))
-    assert code == 0, errors
-    assert "this release of Debian has no trafficserver: left out" in errors
-    assert "trafficserver" not in (host.root / "asked").read_text().split()
-    assert "haproxy" in (host.root / "asked").read_text().split()
-    assert (host.root / "ran").read_text() == "-k x\n"
-    # The next run has nothing to install and does not use the network.
-    (host.root / "asked").unlink()
-    assert host.end(host.start("test", "-k", "x"))[::2] == (0, "")
-    assert not host.has("asked")
-    # A missing package that is required is requested anyway, so that apt-get reports the problem.
-    (host.root / "lacks").write_text("squid\n")
-    host.end(host.start("demo"))
-    assert "squid" in (host.root / "asked").read_text().split()
-
-
 @pytest.mark.nightly(besides=("[config-files amd64", r"[installed amd64\ninstalled i386"))
 @pytest.mark.parametrize(
     ("there", "requested"),

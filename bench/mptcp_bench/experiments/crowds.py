@@ -34,8 +34,7 @@ from ..statistics import fmean, percentile
 from .aims import Aim
 from .columns import RUNS, Column, Results, Row, Table, Turn, by_round
 from .parameters import parameter, whole, words, yes_or_no
-from .relay_load import Load, asking
-from .relay_memory import user_memory
+from .relay_load import Load, asking, user_memory
 from .scenario import Scenario
 from .tables import mean
 

@@ -9,23 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptcp_lab.testbed.recorder import Rate, Sample, rates
+from mptcp_lab.testbed.recorder import Sample, rates
 
 from .. import style
 from .devices import DEVICES
-
-
-def both_paths(axes: Any, series: Sequence[Rate], zero: float = 0.0) -> None:
-    """Draw the rates of both paths; *zero* is the origin of the time axis."""
-    times = [rate.time - zero for rate in series]
-    for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
-        style.draw_path(axes, times, [rate.bits[device] / 1e6 for rate in series], path)
-
-
-def mark(axes: Any, *moments: float) -> None:
-    """Draw a dashed line at each of *moments*."""
-    for moment in moments:
-        axes.axvline(moment, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +37,21 @@ def draw_panels(
     side_by_side: bool = False,
 ) -> None:
     """Draw *panels* into *target*. *x* labels the time axis from *span*, *most* is the end of the other in Mbit/s."""
-    figure, every = beside(len(panels)) if side_by_side else stacked(len(panels), 2.2)
+    count = len(panels)
+    inches = 4.6 if side_by_side else 2.2 * count + 1
+    figure = style.new_figure(11, inches)
+    rows, columns = (1, count) if side_by_side else (count, 1)
+    every = list(figure.subplots(rows, columns, sharex=True, sharey=side_by_side, squeeze=False).flat)
+    top, bottom = (0.76, 0.13) if side_by_side else (1 - 1.1 / inches, 0.09)
+    figure.subplots_adjust(left=0.065, right=0.985, top=top, bottom=bottom, wspace=0.08, hspace=0.4)
     for axes, panel in zip(every, panels, strict=True):
         begin, end = span or (-math.inf, math.inf)
-        both_paths(axes, [r for r in rates(panel.samples) if begin <= r.time - panel.zero <= end], panel.zero)
-        mark(axes, *panel.marks)
+        shown = [each for each in rates(panel.samples) if begin <= each.time - panel.zero <= end]
+        times = [each.time - panel.zero for each in shown]
+        for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
+            style.draw_path(axes, times, [each.bits[device] / 1e6 for each in shown], path)
+        for moment in panel.marks:
+            axes.axvline(moment, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
         axes.set_title(panel.title, loc="left", fontsize=11 if side_by_side else 10, color=style.INK)
         if span is not None:
             axes.set_xlim(*span)
@@ -64,23 +61,6 @@ def draw_panels(
     every[0].legend(loc="upper right", frameon=False)
     style.heading(figure, title, subtitle, left=0.065)
     style.save(figure, target)
-
-
-def stacked(count: int, height: float) -> tuple[Any, list[Any]]:
-    """Return a figure of *count* panels of *height* inches, one below the other, with a common time axis."""
-    inches = height * count + 1
-    figure = style.new_figure(11, inches)
-    panels = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
-    figure.subplots_adjust(left=0.065, right=0.985, top=1 - 1.1 / inches, bottom=0.09, hspace=0.4)
-    return figure, list(panels)
-
-
-def beside(count: int) -> tuple[Any, list[Any]]:
-    """Return a figure of *count* panels side by side, which share their axes."""
-    figure = style.new_figure(11, 4.6)
-    panels = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0]
-    figure.subplots_adjust(left=0.065, right=0.985, top=0.76, bottom=0.13, wspace=0.08)
-    return figure, list(panels)
 
 
 def drawn(target: Path, title: str, subtitle: str, panels: Sequence[Callable[[Any], None]]) -> None:

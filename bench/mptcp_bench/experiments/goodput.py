@@ -30,8 +30,8 @@ from mptcp_lab.testbed.transfer import download
 
 from ..shipped import POLICY, ethernet_cap
 from .columns import CELL, RUNS, Column, Row, Table, Turn
+from .devices import payload_share
 from .parameters import parameter, whole
-from .payload import payload_share
 from .scenario import Scenario
 from .two_paths import one_subflow
 

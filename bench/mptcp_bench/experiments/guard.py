@@ -28,8 +28,7 @@ from .columns import RUNS, Column, Results, Row, Table, Turn, for_pictures
 from .devices import DEVICES, POLICY_PATHS
 from .drawing import Panel, draw_panels
 from .findings import Picture
-from .options import MOST_RTT
-from .parameters import choices, parameter, several, whole, words
+from .parameters import MOST_RTT, choices, parameter, several, whole, words
 from .scenario import Scenario
 from .setup import Setup
 from .two_paths import slow_origin, slow_wifi, two_paths, wifi_dropping

@@ -44,7 +44,7 @@ from .load_crowd import (
     with_crowd,
 )
 from .load_joins import AIM_P99_MS, Reactions, reactions
-from .relay_memory import user_memory
+from .relay_load import user_memory
 
 RELOAD = 5.0
 """Most seconds from SIGHUP until the last set entry is added, and until the last one is removed."""

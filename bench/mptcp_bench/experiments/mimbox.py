@@ -53,8 +53,7 @@ from .parameters import number, parameter, several, whole, words
 from .peers import peers
 from .relay_bed import LARGE, MULTIPATH_PORT, PATIENCE, WARM, Bed
 from .relay_judging import DIRECT, LIMIT, OURS, spread
-from .relay_load import latencies
-from .relay_memory import user_memory
+from .relay_load import latencies, user_memory
 from .scenario import Scenario
 from .tables import mean, new_table
 from .two_paths import slow_origin

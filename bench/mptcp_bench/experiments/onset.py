@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from math import inf, nan
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,10 @@ from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 
 from ..statistics import of_median
 from .columns import CELL, RUNS, VARIANT, Column, Results, Row, Table, Turn, for_pictures, of_cell
-from .devices import DEVICE, DEVICES, policy
+from .devices import DEVICE, DEVICES, payload_share, policy
 from .drawing import Panel, draw_panels
 from .findings import Picture
-from .options import OptionError
-from .parameters import choices, parameter, rtt_pair, several, whole
-from .payload import payload_share
+from .parameters import OptionError, choices, parameter, rtt_pair, several, whole
 from .scenario import Scenario
 from .setup import Setup
 from .two_paths import two_paths
@@ -236,9 +234,6 @@ class Outcome:
     """Rate of both paths together in :attr:`Windows.steady`, as a share of the cap plus the other link."""
     rtt: float
     """Smoothed RTT of the capped subflow in the steady state, in seconds."""
-    stalls_from: float = nan
-    stalls_to: float = nan
-    """Begin of the first stall and end of the last one, in seconds after the onset; NaN without one."""
     onset: float = 0.0
     samples: tuple[Sample, ...] = for_pictures()
 
@@ -270,19 +265,9 @@ def judge(
         off=max(abs(rate / cap - 1) for start, rate in seconds if start >= onset + periods.in_force),
         steady=sum(mean_rate(samples, path, begin, end) for path in (capped, other)) / (cap + other_link),
         rtt=rtt,
-        stalls_from=stalls[0][0] if stalls else nan,
-        stalls_to=stalls[-1][1] if stalls else nan,
         onset=onset,
         samples=tuple(samples),
     )
-
-
-def when(row: Row[Cell, Outcome]) -> str:
-    """Return the first and last moment at which the other path stalled in any run, in seconds after the onset."""
-    stalled = [outcome for outcome in row.measured if outcome.stalled]
-    if not stalled:
-        return ""
-    return f"{min(each.stalls_from for each in stalled):.1f}-{max(each.stalls_to for each in stalled):.1f}"
 
 
 def _soft(row: Row[Cell, Outcome]) -> bool:
@@ -298,7 +283,6 @@ COLUMNS: tuple[Column[Cell, Outcome], ...] = (
     Aimed("kept", "kept", least=0.95),
     Aimed("worst", "worst", aim="worst sample", least=of_cell(lambda cell: None if cell.dips else STALLED)),
     Aimed("stalled s", "stalled", aim="stalled", unit=" s", most=of_cell(lambda cell: 0.1 + cell.dips)),
-    Column("when", lambda row: [], text=when),
     OfCap("in force s", "in_force", aim="in force after", unit=" s", most=of_cell(lambda cell: cell.windows.in_force)),
     OfCap("off", "off", aim="from then on off by", digits=3, most=WITHIN),
     OfCap("steady", "steady", aim="steady state", digits=3, least=0.98),

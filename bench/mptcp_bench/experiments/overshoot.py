@@ -2,26 +2,23 @@
 """What passes beyond a cap: our throttler beside a poller of counters and a static class, for a client's transfers.
 
 The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). In each variant, a client that
-the throttler has never seen makes a transfer of 42 s, and then one of 12 s. The variants alternate, three times each:
-no policy; our cap; our budget, which is used up when the transfer begins; a static class for the client's address on
-Ethernet, set before the transfer; and a poller, like quota tools on routers. Every 30 s the poller reads the counter of
-the interface towards the client. At the first reading that finds a megabyte, it sets the same class. It runs once with
-each of three phases, the middles of equal parts of its period; its mean overshoot over all phases is computed from
-these. By default, 15 times 54 s of transfers take a quarter of an hour, including pauses.
+the throttler has never seen makes a transfer of 42 s. The variants alternate, three times each: no policy; our cap; our
+budget, which is used up when the transfer begins; a static class for the client's address on Ethernet, set before the
+transfer; and a poller, like quota tools on routers. Every 30 s the poller reads the counter of the interface towards
+the client. At the first reading that finds a megabyte, it sets the same class. Its overshoot is proportional to the
+time until that reading. It reads first after half its period, so that its overshoot is the mean over all phases.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from mptcp_common.units import parse_rate
-from mptcp_lab.agent.pacing import Paced
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Sample
@@ -30,12 +27,10 @@ from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
-from .. import style
-from . import pages_cells
-from .aims import Aim, no_less
-from .columns import RUNS, Column, Results, Row, Run, Table, Turn, for_pictures, of_cell
+from ..statistics import fmean
+from .aims import Aim
+from .columns import RUNS, Column, Results, Row, Table, Turn, of_cell
 from .devices import DEVICES
-from .findings import Picture
 from .pages_bed import Bed, IpRecorder, static_class
 from .pages_judging import Octets
 from .parameters import choices, number, parameter, whole
@@ -44,29 +39,23 @@ from .two_paths import two_paths
 
 TITLES = {
     "none": "no policy", "ours": "ours", "budget": "ours, a used-up budget", "static": "static class",
-    "poller": "poller",
+    "poller": "poller, of the mean phase",
 }  # fmt: skip
 OURS = ("ours", "budget")
 CAPPED_FROM_THE_START = (*OURS, "static")
-MEAN = "poller, mean over all phases"
 RATES, RTTS = (50, 20), (20, 20)
 """Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi."""
-REPEATED = 12.0
 PERIOD = 30.0
 """Seconds between two readings of the poller."""
 ALLOWED = 1_000_000
 """Bytes that the poller allows between two readings: so few that the first reading during a transfer sets the cap."""
-SOONEST = 1.0
-"""Earliest reading of the poller, in seconds after the first packet."""
 FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before the first ACK (RFC 6928)."""
 CAPPED, OTHER = DEVICES
-FIRST, AGAIN = "first", "repeated"
 EXCESS = 1.05
 """Most that a capped rate may be, as a multiple of the cap."""
-SLOW_START, EARLY = 3.0, 10.0
-"""Seconds that both paths need to reach their full rate, and seconds from the first packet over which first and
-repeated transfers are compared."""
+SLOW_START = 3.0
+"""Seconds that both paths need to reach their full rate."""
 SECONDS = 1.0
 """Most seconds of the cap's rate that a transfer may be ahead, most seconds above the cap, and length of the windows
 over which a rate is measured."""
@@ -90,27 +79,21 @@ class Settings:
     """What ``--set`` chooses."""
 
     variant: tuple[str, ...] = choices("what caps Ethernet", TITLES)
-    # At least two runs, because means of one run cannot be compared.
-    runs: int = parameter("of each variant but the poller, 2 or more", "3", whole(2), quick="2")
-    phases: int = parameter("of the poller, which runs once with each", "3", whole(), quick="1")
+    runs: int = parameter("of each variant", "3", whole(), quick="1")
     cap: float = parameter(f"Mbit/s, no more than {RATES[0] / UNCAPPED:.1f}", "5", cap_of)
-    seconds: float = parameter("of a first transfer", "42", number(PERIOD + REPEATED / 2))
+    seconds: float = parameter("of a transfer", "42", number(PERIOD))
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One variant, for which *cap* (Mbit/s) is set. A poller also has its *phase* in seconds."""
+    """One variant, for which *cap* (Mbit/s) is set, and the seconds of its transfers."""
 
     variant: str
     cap: float
-    phase: float | None = None
+    seconds: float
 
     def __str__(self) -> str:
-        return self.variant if self.phase is None else f"{self.variant}, reading after {self.phase:.1f} s"
-
-    @property
-    def title(self) -> str:
-        return str(self).replace(self.variant, TITLES.get(self.variant, self.variant), 1)
+        return self.variant
 
     @property
     def rate(self) -> int:
@@ -123,134 +106,60 @@ class Cell:
         return class_spec(1, Throttle(rate=self.rate)).burst + FIRST_WINDOW
 
 
-def cells(chosen: Settings) -> list[Cell]:
-    phases = [max(SOONEST, PERIOD * (part + 0.5) / chosen.phases) for part in range(chosen.phases)]
-    return [
-        Cell(variant, chosen.cap, phase)
-        for variant in chosen.variant
-        for phase in (phases if variant == "poller" else [None])
-    ]
+@contextmanager
+def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
+    with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
+        # The file takes longer than a transfer lasts.
+        yield Bed.built(testbed, [round(sum(RATES) * 1e6 / 8 * (chosen.seconds + 5))])
 
 
-class Poller:
-    """Reads a counter periodically from :meth:`start` to :meth:`stop`, and calls *cap* once if it grew too much."""
-
-    def __init__(self, read: Callable[[], int], cap: Callable[[], object], phase: float, period: float) -> None:
-        """Read first *phase* seconds after the start, then every *period* seconds."""
-        self.capped_at: float | None = None
-        """When the cap was set, as time.monotonic()."""
-        self._read, self._cap = read, cap
-        self._phase, self._before = phase, 0
-        self._paced = Paced(self._look, period)
-
-    def start(self, moment: float) -> None:
-        """Start at *moment*, as time.monotonic(), when a transfer began. No reading includes its bytes yet."""
-        self._before = self._read()
-        self._paced.start(moment + self._phase)
-
-    def stop(self) -> None:
-        """Stop, and raise the error that reading or capping raised."""
-        self._paced.stop()
-        if self._paced.error is not None:
-            raise self._paced.error
-
-    def _look(self) -> None:
-        if self.capped_at is not None:
-            return
-        now = self._read()
-        if now - self._before > ALLOWED:
-            self._cap()
-            self.capped_at = time.monotonic()
-        self._before = now
-
-
-class Work:
-    """Both testbeds, and a file of *size* bytes, which takes longer than *seconds* to transfer."""
-
-    def __init__(self, plain: Bed, throttled: Bed, size: int, seconds: float) -> None:
-        self._plain, self._throttled, self._size, self._seconds = plain, throttled, size, seconds
-        self._used = plain
-
-    @classmethod
-    @contextmanager
-    def built(cls, chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Work]:
-        """Build a testbed without our throttler, and one with it."""
-        topology = paths(two_paths(RATES, RTTS))
-        size = round(sum(RATES) * 1e6 / 8 * (chosen.seconds + 5))
-        with Testbed(topology, seed=seed) as plain, Testbed(topology, seed=seed) as throttled:
-            yield cls(Bed.built(plain, [size]), Bed.built(throttled, [size]), size, chosen.seconds)
-
-    def check_emulation(self) -> None:
-        """Check the testbed of the last run."""
-        self._used.testbed.check_emulation()
-
-    def measure(self, turn: Turn[Cell]) -> dict[str, Outcome]:
-        """Return a new client's two transfers. Raises TestbedError or ValueError if one did not use both paths."""
-        one = turn.cell
-        policy = "budget" if one.variant == "budget" else "cap"
-        [cell] = pages_cells.cells({"at_once": "1", "cap": f"{one.cap:g}", "policy": policy})
-        bed = self._used = self._throttled if one.variant in OURS else self._plain
-        bed.wait_until_quiet()
-        if one.variant in OURS:
-            bed.start_throttler(cell)
-        with bed.set_up(cell, one.variant), self._poller(bed, cell, one) as poller:
-            first = self._transfer(bed, one, self._seconds, poller)
-            bed.wait_until_quiet()
-            return {FIRST: first, AGAIN: self._transfer(bed, one, REPEATED, None)}
-
-    @contextmanager
-    def _poller(self, bed: Bed, cell: pages_cells.Cell, one: Cell) -> Iterator[Poller | None]:
-        """Yield a poller that has not started, or None without one. Remove its class at the end."""
-        if one.phase is None:
-            yield None
-            return
-        class_, gone = static_class(cell)
-        proxy, router = bed.testbed["proxy"], bed.testbed["hop1"]
-        poller = Poller(
-            lambda: router.interface_bytes("lan").sent, lambda: proxy.run(class_), one.phase, PERIOD
-        )  # fmt: skip
-        try:
-            yield poller
-        finally:
-            poller.stop()
-            if poller.capped_at is not None:
-                proxy.run(gone)
-
-    def _transfer(self, bed: Bed, one: Cell, seconds: float, poller: Poller | None) -> Outcome:
-        added = Added(bed.client, bed.testbed["proxy"])
-        url = bed.origin.url(str(self._size))
-        proxy = f"http://{bed.proxy_address}:{PROXY_PORT}"
-        argv = ["curl", "-s", "-m", f"{seconds + 30:g}", "-o", "/dev/null", "-x", proxy, url]
-        with IpRecorder(bed.client, DEVICES) as recorder, bed.client.running(mptcp_command(argv)) as process:
-            while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
-                if not process.running or recorder.now > seconds:
-                    raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
-                time.sleep(0.01)
-            begin = first_packet(recorder.samples)
-            if poller is not None:
-                poller.start(recorder.started + begin)
-            recorder.wait(begin + seconds)
-            end = recorder.now
-            if not process.running:
-                raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
-        bed.known = True
-        complaint = Protocol.of(*added.read()).complaint(multipath=True)
-        if complaint is not None:
-            raise TestbedError(complaint)
-        until = None if poller is None or poller.capped_at is None else poller.capped_at - recorder.started
-        return judge(recorder.samples, one.rate, end, until)
+def measure(bed: Bed, turn: Turn[Cell]) -> Outcome:
+    """Judge a new client's transfer. Raises TestbedError or ValueError if it did not use both paths."""
+    one = turn.cell
+    bed.wait_until_quiet()
+    if one.variant in OURS:
+        throttle = f"throttle: {{rate: {one.cap:g} Mbit/s}}"
+        bed.start_throttler(
+            throttle if one.variant == "ours" else f"budget: {{period: month, steps: [{{after: 0, {throttle}}}]}}"
+        )
+    else:
+        bed.stop_throttler()
+    proxy, router = bed.testbed["proxy"], bed.testbed["hop1"]
+    capped = proxy.changed(*static_class(one.cap, 1))
+    added, before = Added(bed.client, proxy), router.interface_bytes("lan").sent
+    [file] = bed.origin.digests
+    through = f"http://{bed.proxy_address}:{PROXY_PORT}"
+    argv = ["curl", "-s", "-m", f"{one.seconds + 30:g}", "-o", "/dev/null", "-x", through, bed.origin.url(file)]
+    with ExitStack() as stack:
+        if one.variant == "static":
+            stack.enter_context(capped)
+        recorder = stack.enter_context(IpRecorder(bed.client, DEVICES))
+        process = stack.enter_context(bed.client.running(mptcp_command(argv)))
+        while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
+            if not process.running or recorder.now > one.seconds:
+                raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
+            time.sleep(0.01)
+        begin = first_packet(recorder.samples)
+        if one.variant == "poller":
+            recorder.wait(begin + PERIOD / 2)
+            if router.interface_bytes("lan").sent - before > ALLOWED:
+                stack.enter_context(capped)
+        recorder.wait(begin + one.seconds)
+        end = recorder.now
+        if not process.running:
+            raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
+    complaint = Protocol.of(*added.read()).complaint(multipath=True)
+    if complaint is not None:
+        raise TestbedError(complaint)
+    return judge(recorder.samples, one.rate, end)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The judged values of one transfer."""
 
-    seconds: float
-    """Duration from the first packet to the end."""
     mean: float
     """Mean rate of the capped path, as a multiple of the cap."""
-    early: float
-    """The same over the first ``EARLY`` seconds."""
     ahead: float
     """Most bytes by which the transfer was ahead of cap × time."""
     excess: float
@@ -259,12 +168,9 @@ class Outcome:
     """Seconds until the rate stays below ``EXCESS`` × cap in every ``SECONDS``; infinite if the last window exceeds
     it."""
     rate: float
-    """Rate of the capped path in bits/s, from ``SLOW_START`` to the end, or until a poller capped it."""
+    """Rate of the capped path in bits/s, from ``SLOW_START`` to the end."""
     other: float
-    """Rate of the other path in bits/s, from ``SLOW_START`` to the end."""
-    begin: float = 0.0
-    """When the first packet came, on the samples' clock."""
-    samples: tuple[Sample, ...] = for_pictures()
+    """Rate of the other path likewise."""
 
 
 def first_packet(samples: Sequence[Sample]) -> float:
@@ -276,10 +182,10 @@ def first_packet(samples: Sequence[Sample]) -> float:
     raise ValueError(f"nothing came over {CAPPED}")
 
 
-def judge(samples: Sequence[Sample], cap: int, end: float, until: float | None) -> Outcome:
+def judge(samples: Sequence[Sample], cap: int, end: float) -> Outcome:
     """Judge the transfer in *samples* against a cap of *cap* bits/s. It ended at *end* on the samples' clock.
 
-    *until* is when a poller set the cap, or None. Raises ValueError if the samples contain no transfer.
+    Raises ValueError if the samples contain no transfer.
     """
     begin = first_packet(samples)
     inside = [s.time for s in samples if begin <= s.time <= end]
@@ -287,60 +193,27 @@ def judge(samples: Sequence[Sample], cap: int, end: float, until: float | None) 
         raise ValueError(f"the transfer is over after {(inside or [begin])[-1] - begin:.1f} s")
     total, second = Octets(samples, CAPPED), Octets(samples, OTHER)
     at_begin, last, allowed = total(begin), inside[-1], cap / 8
-    ramped, stop = begin + SLOW_START, last if until is None else min(until, last)
-    start = ramped if stop > ramped + SECONDS else begin
+    ramped = begin + SLOW_START
     windows = [t for t in inside if t + SECONDS <= last]
     exceeds = [total(t + SECONDS) - total(t) > EXCESS * allowed * SECONDS for t in windows]
     # below: number of the first window after the last one that exceeds the cap.
-    early = min(begin + EARLY, last)
     below = len(windows) - next((n for n, over in enumerate(reversed(exceeds)) if over), len(windows))
     return Outcome(
-        seconds=last - begin,
         mean=(total(last) - at_begin) / (allowed * (last - begin)),
-        early=(total(early) - at_begin) / (allowed * (early - begin)),
         ahead=max(0.0, *(total(t) - at_begin - allowed * (t - begin) for t in inside)),
         excess=max(0.0, *(total(t) - at_begin - EXCESS * allowed * (t - begin) for t in inside)),
         above=windows[below] - begin if below < len(windows) else math.inf,
-        rate=8 * (total(stop) - total(start)) / (stop - start),
+        rate=8 * (total(last) - total(ramped)) / (last - ramped),
         other=8 * (second(last) - second(ramped)) / (last - ramped),
-        begin=begin,
-        samples=tuple(samples),
     )
-
-
-def expected(transfers: Sequence[tuple[float, Outcome]]) -> float:
-    """Return a poller's mean overshoot of a first transfer in bytes, over all phases; NaN for no transfer.
-
-    The overshoot is proportional to the phase, which each of *transfers* has in seconds. The measured transfers give
-    the factor; the mean phase is half a period.
-    """
-    phases = sum(phase for phase, _ in transfers)
-    return sum(outcome.ahead for _, outcome in transfers) / phases * PERIOD / 2 if phases else math.nan
 
 
 def _capped(row: Row[Cell, Outcome]) -> bool:
     return row.cell.variant in CAPPED_FROM_THE_START
 
 
-def _uncapped(row: Row[Cell, Outcome]) -> bool:
-    return row.cell.variant in ("none", "poller") and row.part == FIRST
-
-
 def _in_seconds(row: Row[Cell, Outcome]) -> list[float]:
     return [8 * each.ahead / row.cell.rate for each in row.measured]
-
-
-def _of_predicted(row: Row[Cell, Outcome]) -> list[float]:
-    """Return a poller's overshoot as a multiple of the one that its phase predicts."""
-    if row.cell.phase is None or row.part != FIRST:
-        return []
-    predicted = [(each.rate - row.cell.rate) / 8 * row.cell.phase for each in row.measured]
-    return [e.ahead / each if each > 0 else math.nan for e, each in zip(row.measured, predicted, strict=True)]
-
-
-def _transfer(row: Row[Cell, Outcome]) -> str:
-    seconds = row.measured[0].seconds
-    return row.part if math.isnan(seconds) else f"{row.part}, {seconds:.0f} s"
 
 
 COLUMNS: tuple[Column[Cell, Outcome], ...] = (
@@ -367,102 +240,29 @@ COLUMNS: tuple[Column[Cell, Outcome], ...] = (
     ),
     Column(
         "", lambda row: [each.rate / row.cell.rate for each in row.measured], by="least", aim="uncapped, × the cap",
-        least=UNCAPPED, judged=_uncapped,
+        least=UNCAPPED, judged=lambda row: row.cell.variant == "none",
     ),
-    Column("", "rate", by="most", aim="uncapped, × its link", scale=1e-6 / RATES[0], most=1.05, judged=_uncapped),
-    Column("", _of_predicted, aim="overshoot, × what its phase predicts", least=0.75, most=1.25),
 )  # fmt: skip
 
 
-def _of_pollers(results: Results[Cell, Outcome]) -> list[tuple[float, Outcome]]:
-    return [
-        (cell.phase, outcome)
-        for cell in results.cells
-        if cell.phase is not None
-        for outcome in results.of(cell, part=FIRST)
-    ]
-
-
-def computed(results: Results[Cell, Outcome]) -> list[Run[Cell, Outcome]]:
-    """Return a poller's mean transfer over all phases."""
-    there = _of_pollers(results)
-    if not there:
-        return []
-    nan = math.nan
-    mean = Outcome(nan, nan, nan, ahead=expected(there), excess=nan, above=PERIOD / 2, rate=nan, other=nan)
-    return [Run(Turn(Cell(MEAN, results.cells[0].cap), "", 1), mean, "first, computed")]
-
-
 def verdicts(results: Results[Cell, Outcome]) -> list[Aim]:
-    """Return the aims that compare transfers.
-
-    On average, repeated transfers must carry at least 0.95 of what first transfers carry in the same time.
-    """
-    found = []
-    for cell in results.cells:
-        if cell.variant in CAPPED_FROM_THE_START:
-            first, again = ([m.early for m in results.of(cell, part=part)] for part in (FIRST, AGAIN))
-            found.append(no_less(f"{cell}: capped path in {EARLY:g} s, repeated / first", again, first, 0.05))
-    pollers = _of_pollers(results)
-    ours = [m for cell in results.cells if cell.variant == "ours" for m in results.of(cell, part=FIRST)]
-    if pollers and ours:
-        least = max(PACKET, *(each.ahead for each in ours))
-        what = f"poller: expected overshoot, × the most of ours, but {PACKET} B at the least"
-        found.append(Aim(what, expected(pollers) / least, least=10))
-    return found
-
-
-def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
-    return [Picture("overshoot", lambda target: draw(target, results))] if results.runs else []
-
-
-def draw(target: Path, results: Results[Cell, Outcome]) -> None:
-    """Draw the bytes that the capped path carried in each first transfer, and what the cap allows."""
-    cap = results.cells[0].cap
-    figure = style.new_figure(11, 4.6)
-    axes = figure.subplots(1, 1)
-    figure.subplots_adjust(left=0.065, right=0.79, top=0.82, bottom=0.13)
-    # Draw the first line widest, so that overlapping lines stay visible.
-    looks = {
-        "none": (style.MUTED, 2.0), "ours": (style.ETHERNET.color, 6.0), "budget": (style.THIRD, 3.5),
-        "static": (style.FOURTH, 1.5), "poller": (style.WIFI.color, 2.0),
-    }  # fmt: skip
-    longest = 0.0
-    named: set[str] = set()
-    for run in (run for run in results.runs if run.part == FIRST):
-        m, variant = run.measured, run.turn.cell.variant
-        total = Octets(m.samples, CAPPED)
-        times = [step / 5 for step in range(int(m.seconds * 5))]
-        longest = max(longest, m.seconds)
-        brought = [(total(m.begin + time) - total(m.begin)) / 1e6 for time in times]
-        colour, width = looks[variant]
-        name = TITLES[variant] if variant not in named else None
-        named.add(variant)
-        axes.plot(times, brought, color=colour, linewidth=width, label=name, zorder=3)
-    axes.plot([0, longest], [0, cap / 8 * longest], color=style.INK, linestyle=style.DASHED, label="cap × time")
-    axes.set_xlim(0, longest)
-    axes.set_ylim(bottom=0)
-    style.dress(axes, "seconds since the first packet", "MB over Ethernet")
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-    heading = f"Ethernet {RATES[0]} Mbit/s, capped at {cap:g}; first transfers of a client"
-    style.heading(figure, "What passes beyond a cap", heading, left=0.065)
-    style.save(figure, target)
+    """Return the aim that compares the poller with ours."""
+    by = {cell.variant: [each.ahead for each in results.of(cell)] for cell in results.cells}
+    pollers, ours = by.get("poller"), by.get("ours")
+    if not pollers or not ours:
+        return []
+    what = f"poller: expected overshoot, × the most of ours, but {PACKET} B at the least"
+    return [Aim(what, fmean(pollers) / max(PACKET, *ours), least=10)]
 
 
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss"),
-    cells=cells,
+    cells=lambda chosen: [Cell(variant, chosen.cap, chosen.seconds) for variant in chosen.variant],
     together=lambda cell: None,
-    runs=lambda chosen, cell, variant: 1 if cell.phase is not None else chosen.runs,
-    bed=Work.built,
-    measure=Work.measure,
-    parts=lambda cell: (FIRST, AGAIN),
-    tables=(
-        Table("What passes beyond a cap", COLUMNS, (("variant", lambda row: row.cell.title), ("transfer", _transfer))),
-    ),
+    bed=built,
+    measure=measure,
+    tables=(Table("What passes beyond a cap", COLUMNS, (("variant", lambda row: TITLES[row.cell.variant]),)),),
     counted=lambda row: "transfers",
-    computed=computed,
     verdicts=verdicts,
-    pictures=pictures,
 )

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Testbeds for batches of downloads, one with a throttler and one without, and how they are changed for a batch.
+"""The testbed for batches of downloads, and how it is changed for a batch.
 
-Both testbeds exist at the same time, so that variants can alternate. In the one with a throttler, only the throttler is
-changed. Once it has seen the client, it knows it until it is restarted.
+A throttler that has seen the client knows it until it is restarted.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
-    SQUID_CONFIG,
     Origin,
     Throttler,
     start_origin,
@@ -36,11 +34,10 @@ from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
-from .devices import DEVICES
-from .pages_browser import Page, chromium
+from .devices import DEVICES, policy
 from .pages_cells import Cell
 from .pages_judging import Batch, Download, judge
-from .two_paths import hop_shaper, one_subflow
+from .two_paths import one_subflow
 
 PAUSE = 1.0
 """Seconds between the end of a batch's last connection and the next batch."""
@@ -52,13 +49,6 @@ _UNTRIED = ("MPTcpExtMPCapableSYNTXDisabled", "MPTcpExtMPCapableSYNTXDrop")
 _FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
 """Reset the client's blackhole detection. It notes that handshakes of MPTCP were lost but not those of plain TCP
 (Linux 6.12); then the client opens only plain TCP for an hour. Older kernels do not have it."""
-TLS_PORT = 8443
-PORTS = {"connect": 443, "tls": TLS_PORT}
-"""The origin's ports other than 80."""
-_SQUID = f"""\
-include {SQUID_CONFIG}
-acl tunnel_ports port {TLS_PORT}
-"""
 
 
 class IpRecorder(Recorder):
@@ -90,48 +80,44 @@ class Bed:
     origin: Origin
     proxy_address: str
     throttler: Throttler | None = None
-    known: bool = False
-    """Whether the throttler has seen the client."""
-    policy_of: Cell | None = None
-    """The cell whose policy the throttler has."""
+    known: str | None = None
+    """The rule of the throttler that has seen the client."""
     _orders: int = 0
 
     @classmethod
-    def built(cls, testbed: Testbed, sizes: Sequence[int], tls: bool = False) -> Bed:
+    def built(cls, testbed: Testbed, sizes: Sequence[int]) -> Bed:
         """Start all services but the throttler on *testbed*. Files are named after their *sizes*."""
-        proxy = testbed["proxy"]
-        files = {str(size): size for size in sizes}
-        origin = start_origin(testbed["origin"], files, tls_port=TLS_PORT if tls else None)
-        start_proxy(proxy, proxy.write("proxy-squid.conf", _SQUID))
-        return cls(testbed, origin, proxy.service_address())
+        origin = start_origin(testbed["origin"], {str(size): size for size in sizes})
+        start_proxy(testbed["proxy"])
+        return cls(testbed, origin, testbed["proxy"].service_address())
+
+    def check_emulation(self) -> None:
+        self.testbed.check_emulation()
 
     @property
     def client(self) -> LiveNode:
         return self.testbed["client"]
 
-    def start_throttler(self, cell: Cell) -> None:
-        """Start a throttler that has never seen the client, with the policy of *cell*."""
+    def stop_throttler(self) -> None:
         if self.throttler is not None:
             self.throttler.process.stop()
+        self.throttler = self.known = None
+
+    def start_throttler(self, rule: str) -> None:
+        """Start a throttler that has never seen the client, with *rule* for Ethernet."""
+        self.stop_throttler()
         proxy = self.testbed["proxy"]
-        policy = proxy.write("policy.yaml", cell.policy_text())
-        self.throttler = start_throttler(proxy, write_throttler_config(proxy, policy))
-        self.known, self.policy_of = False, cell
+        file = proxy.write("policy.yaml", policy(f"[{{name: cap, paths: [ethernet], {rule}}}]"))
+        self.throttler = start_throttler(proxy, write_throttler_config(proxy, file))
 
     @contextmanager
     def set_up(self, cell: Cell, variant: str) -> Iterator[None]:
         """Set the paths and classes that *variant* of *cell* needs, until the context ends."""
         with ExitStack() as stack:
-            if cell.first == "other":
-                route = ["ip", "route", "add", "default", "via", "10.77.2.1", "dev", DEVICES[1], "metric", "50"]
-                stack.enter_context(self.client.changed(route, [*route[:2], "del", *route[3:]]))
             if cell.lone:
                 stack.enter_context(one_subflow(self.testbed))
-            if variant == "link":
-                change, back = (hop_shaper(rate, "lan") for rate in (cell.cap, cell.rates[0]))
-                stack.enter_context(self.testbed["hop1"].changed(change, back))
             if variant == "static":
-                class_, gone = static_class(cell)
+                class_, gone = static_class(cell.cap, cell.at_once)
                 stack.enter_context(self.testbed["proxy"].changed(class_, gone))
             yield
 
@@ -142,8 +128,8 @@ class Bed:
         self.client.run(["sh", "-c", _FORGET], check=False)
         added = Added(self.client, self.testbed["proxy"])
         with IpRecorder(self.client, DEVICES) as recorder:
-            answers = self._by_browser(cell) if cell.kind == "chromium" else self._by_agent(cell)
-        self.known = True
+            answers = self._by_agent(cell)
+        self.known = cell.rule if self.throttler else None
         client, proxy = added.read()
         joins = Protocol.of(client, proxy).joins
         return judge(recorder.samples, cell, timed(answers, recorder.started), joins, plain(client))
@@ -151,7 +137,7 @@ class Bed:
     def _by_agent(self, cell: Cell) -> list[dict[str, Any]]:
         order = {
             "proxy": [self.proxy_address, PROXY_PORT],
-            "target": [self.origin.host.service_address(), PORTS.get(cell.kind, 80)],
+            "target": [self.origin.host.service_address(), 443 if cell.kind == "connect" else 80],
             "kind": cell.kind,
             "at_once": cell.at_once,
             "files": [(str(size), size) for size in cell.sizes],
@@ -166,12 +152,6 @@ class Bed:
             raise TestbedError(f"the client ended with {process.returncode}{process.tail()}")
         answers: list[dict[str, Any]] = json.loads(process.output())
         return answers
-
-    def _by_browser(self, cell: Cell) -> list[dict[str, Any]]:
-        page = Page(self.origin, [str(size) for size in cell.sizes])
-        proxy = f"http://{self.proxy_address}:{PROXY_PORT}"
-        with chromium(self.client, proxy, page.url, self._orders) as process:
-            return page.answers(PATIENCE, process)
 
     def wait_until_quiet(self) -> None:
         """Wait until all connections of the last batch have ended, and then ``PAUSE`` seconds."""
@@ -192,21 +172,19 @@ def plain(added: Mapping[str, int]) -> int:
 
 def timed(answers: Sequence[dict[str, Any]], started: float) -> tuple[Download, ...]:
     """Return the downloads' times since *started*. Raises TestbedError if one has fewer bytes than its name says."""
-    broken = [a for a in answers if not a or a["error"] is not None or str(a["octets"]) != a["name"].partition("-")[0]]
+    broken = [a for a in answers if not a or a["error"] is not None or str(a["octets"]) != a["name"]]
     if broken:
         first = broken[0].get("error", "never begun") or f"{broken[0]['octets']} bytes of {broken[0]['name']}"
         raise TestbedError(f"{len(broken)} of {len(answers)} downloads not complete, the batch is void; one: {first}")
     return tuple(Download(*(a[key] - started for key in ("began", "connected", "end"))) for a in answers)
 
 
-def static_class(cell: Cell) -> tuple[list[str], list[str]]:
-    """Return the commands that make and remove a class by client address, as an administrator would.
+def static_class(cap: float, subflows: int) -> tuple[list[str], list[str]]:
+    """Return the commands that make and remove a class of *cap* Mbit/s by client address, as an administrator would.
 
     Its parameters, including the queue length, are the ones that the throttler computes for as many subflows.
     """
-    rate = round(cell.cap * 1_000_000)
-    room = 1 << (cell.at_once - 1).bit_length()
-    spec = class_spec(1, Throttle(rate=rate), room)
+    spec = class_spec(1, Throttle(rate=round(cap * 1_000_000)), 1 << (subflows - 1).bit_length())
     htb = f"htb rate {spec.rate}bit ceil {spec.ceil}bit burst {spec.burst} cburst {spec.cburst} quantum {spec.quantum}"
     commands = (
         "tc qdisc add dev wan0 root handle 1: htb",

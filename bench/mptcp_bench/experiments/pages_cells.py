@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment ``pages`` can vary: its options, the cells that they choose, and each cell's policy. Pure."""
+"""What the experiment ``pages`` can vary: its options, and the cells that they choose. Pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ from typing import Any
 from mptcp_common.units import parse_rate
 
 from ..statistics import NormalDist
-from .devices import POLICY_PATHS
-from .options import OptionError
 from .parameters import number as positive
-from .parameters import parameter, rtt_pair, settings, several, whole, word, words
+from .parameters import parameter, rtt_pair, several, whole, word, words
 
-VARIANTS = ("none", "ours", "static", "link")
-KINDS = ("get", "close", "keepalive", "connect", "tls", "chromium")
-SHARES = ("path", "client", "connection")
-CLIENTS = ("two", "lone", "lost")
-POLICIES = ("cap", "min1", "budget")
+RATES = (50, 20)
+"""Rates of the capped path and the other one, in Mbit/s."""
+VARIANTS = ("none", "ours", "static")
+KINDS = ("get", "keepalive", "connect")
+CLIENTS = ("two", "lone")
 UNITS = {"k": 1_000, "M": 1_000_000}
 MOST_OCTETS = 1_000_000_000
 """Most bytes of a file, because the origin's directory must have room for it."""
 NUMBERS = {"20k": 200, "100k": 150, "500k": 50, "2M": 16, "mixed": 63}
 """Files per batch, by file size. Each batch takes some seconds."""
-MANY, KEPT, BROWSER = 10, 8, 6
-"""Downloads that go on at once; persistent connections of ``keepalive``; Chromium's connections to one server."""
+MANY, KEPT = 10, 8
+"""Downloads that go on at once; persistent connections of ``keepalive``."""
 MIXED = "mixed"
 
 
@@ -65,15 +63,9 @@ def _cap(text: str) -> float:
     cap = positive()(text)
     # Let the policy's own parser check it, too.
     parse_rate(f"{cap:g} Mbit/s")
+    if cap >= RATES[0]:
+        raise ValueError(f"a cap must be below its path's rate, {RATES[0]} Mbit/s")
     return cap
-
-
-def _rates(text: str) -> tuple[float, float]:
-    try:
-        capped, other = map(whole(), text.split("/"))
-    except ValueError:
-        raise ValueError("allowed are the rates of two paths in whole Mbit/s, such as 50/20") from None
-    return capped, other
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +73,11 @@ class Settings:
     """What ``--set`` chooses. Each combination of the listed values is a cell."""
 
     selection: str = parameter("which cells if no option chooses any", "usual", word("usual", "quick"), quick="quick")
-    rates: tuple[tuple[float, float], ...] | None = parameter(
-        "Mbit/s of capped and other path, default 50/20", None, several(_rates)
-    )
     rtt: tuple[tuple[float, float], ...] | None = parameter(
         "ms of capped and other path, default 20/20", None, several(rtt_pair)
     )
-    client: tuple[str, ...] | None = parameter(
-        "two paths, lone, or lost: two in the batch before", None, words(*CLIENTS)
-    )
-    policy: tuple[str, ...] | None = parameter(
-        "cap, min1 (with one subflow too), budget (used up)", None, words(*POLICIES)
-    )
-    first: tuple[str, ...] | None = parameter("where connections open, default capped", None, words("capped", "other"))
+    client: tuple[str, ...] | None = parameter("with two paths, or a lone one", None, words(*CLIENTS))
     cap: tuple[float, ...] | None = parameter("Mbit/s, default 5", None, several(_cap))
-    share: tuple[str, ...] | None = parameter("who shares a cap, default path", None, words(*SHARES))
     kind: tuple[str, ...] | None = parameter(f"of the downloads: {', '.join(KINDS)}; default get", None, words(*KINDS))
     size: tuple[str, ...] | None = parameter(
         f"bytes of a file, such as 100k or 2M; {MIXED}: a page", None, several(_size)
@@ -107,8 +89,7 @@ class Settings:
 
 
 USUAL: dict[str, tuple[Any, ...]] = {
-    "rates": ((50, 20),), "rtt": ((20.0, 20.0),), "client": ("two",), "policy": ("cap",), "first": ("capped",),
-    "cap": (5.0,), "share": ("path",), "kind": ("get",), "size": ("100k",), "at_once": (None,),
+    "rtt": ((20.0, 20.0),), "client": ("two",), "cap": (5.0,), "kind": ("get",), "size": ("100k",), "at_once": (None,),
 }  # fmt: skip
 """The options that choose cells, with their values if another of them is set."""
 SELECTIONS: Mapping[str, tuple[dict[str, Any], ...]] = {
@@ -118,15 +99,10 @@ SELECTIONS: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"at_once": (1,), "number": 30},
         {"at_once": (50,)},
         {"at_once": (300,), "size": ("20k",)},
-        {"first": ("other",)},
-        {"share": ("client",)},
         {"kind": ("keepalive",)},
-        {"kind": ("connect", "tls", "keepalive", "chromium"), "size": (MIXED,)},
-        {"policy": ("min1", "budget")},
+        {"kind": ("connect", "keepalive"), "size": (MIXED,)},
         {"client": ("lone",), "at_once": (1, 10), "number": 40},
-        {"client": ("lost",), "number": 40},
         {"rtt": ((20.0, 80.0),)},
-        {"rates": ((50, 100),), "cap": (30.0,), "number": 300},
     ),
     "quick": (
         {"size": ("100k",)},
@@ -138,15 +114,11 @@ SELECTIONS: Mapping[str, tuple[dict[str, Any], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of the options. Rates (Mbit/s) and RTTs (ms) are of the capped and the other path."""
+    """One combination of the options. RTTs (ms) are of the capped and the other path, the cap is in Mbit/s."""
 
-    rates: tuple[int, int]
     rtt: tuple[float, float]
     client: str
-    policy: str
-    first: str
     cap: float
-    share: str
     kind: str
     size: str
     at_once: int
@@ -162,41 +134,19 @@ class Cell:
     @property
     def lone(self) -> bool:
         """Whether the client has only the path on which its connections open."""
-        return self.client != "two"
+        return self.client == "lone"
 
     @property
-    def paths(self) -> tuple[tuple[int, int], tuple[float, float]]:
-        """The rates and RTTs. Cells with the same ones are measured in one testbed."""
-        return self.rates, self.rtt
-
-    def policy_text(self) -> str:
-        throttle = f"throttle: {{rate: {self.cap:g} Mbit/s, share: {self.share}}}"
-        rule = {
-            "cap": throttle,
-            "min1": f"when: {{min_subflows: 1}}, lift_last: false, {throttle}",
-            "budget": f"budget: {{period: month, steps: [{{after: 0, {throttle}}}]}}",
-        }[self.policy]
-        return f"{POLICY_PATHS}rules: [{{name: cap, paths: [ethernet], {rule}}}]\n"
+    def rule(self) -> str:
+        return f"throttle: {{rate: {self.cap:g} Mbit/s}}"
 
     def __str__(self) -> str:
         words = [f"{self.number} × {self.size}, {self.kind}, {self.at_once} at once"]
-        words.append(f"cap {self.cap:g} of {self.rates[0]} beside {self.rates[1]}")
-        words.append(f"{self.rtt[0]:g}/{self.rtt[1]:g} ms")
-        unusual = {
-            "first on the other": self.first == "other",
-            f"share {self.share}": self.share != "path",
-            self.policy: self.policy != "cap",
-            {"lone": "one path", "lost": "one path left of two"}.get(self.client, ""): self.lone,
-        }
-        return ", ".join(words + [word for word, is_so in unusual.items() if is_so])
+        words.append(f"cap {self.cap:g} of {RATES[0]} beside {RATES[1]}, {self.rtt[0]:g}/{self.rtt[1]:g} ms")
+        return ", ".join(words + ["one path"] * self.lone)
 
 
-def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
-    """Return the cells that *options* choose, or a selection. Raises OptionError for an invalid option."""
-    return cells_of(settings(Settings, options, quick))
-
-
-def cells_of(chosen: Settings) -> list[Cell]:
+def cells(chosen: Settings) -> list[Cell]:
     """Return the combinations of what is *chosen*, or a selection if nothing is. Raises OptionError."""
     if any(getattr(chosen, name) is not None for name in USUAL):
         return _combined(chosen)
@@ -208,10 +158,7 @@ def _combined(chosen: Settings) -> list[Cell]:
     found = []
     for combination in product(*listed):
         one = dict(zip(USUAL, combination, strict=True))
-        many = one["at_once"] or {"keepalive": KEPT, "chromium": BROWSER}.get(one["kind"], MANY)
+        many = one["at_once"] or (KEPT if one["kind"] == "keepalive" else MANY)
         number = chosen.number or max(many, NUMBERS.get(one["size"], 50))
-        cell = Cell(**one | {"at_once": many, "number": number})
-        if cell.cap >= cell.rates[0]:
-            raise OptionError(f"--set cap={cell.cap:g}: a cap must be below its path's rate, {cell.rates[0]} Mbit/s")
-        found.append(cell)
+        found.append(Cell(**one | {"at_once": many, "number": number}))
     return found

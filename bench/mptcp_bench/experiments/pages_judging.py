@@ -16,12 +16,9 @@ from typing import NamedTuple
 from mptcp_lab.testbed.recorder import Sample
 
 from ..statistics import fmean, median, percentile
-from .columns import for_pictures
 from .devices import DEVICES
 from .pages_cells import Cell
-from .payload import payload_share
 
-CAPPED, OTHER = DEVICES
 WINDOW = 2.0
 """Seconds of a window. In every window the capped path's rate must be near its cap."""
 
@@ -44,10 +41,6 @@ class Batch:
     """Mean rate of the capped path over the batch, as a multiple of the cap."""
     worst: float = nan
     """Greatest mean rate over a ``WINDOW``, as a multiple of the cap. Time outside of the batch counts as silence."""
-    ahead: float = nan
-    """Most bytes by which the capped path was ahead of its cap since the first SYN."""
-    other: float = nan
-    """Mean rate of the other path in bits/s."""
     median: float = nan
     """Median of the seconds that a download took, and their 95th percentile."""
     p95: float = nan
@@ -60,9 +53,6 @@ class Batch:
     """Number of connections with a second subflow."""
     plain: int = 0
     """Number of connections that became plain TCP, mostly because their handshake was lost more than once."""
-    samples: tuple[Sample, ...] = for_pictures()
-    began: float = 0.0
-    """When the batch began, on the samples' clock."""
 
 
 def judge(
@@ -72,7 +62,7 @@ def judge(
     begin, end = min(d.began for d in downloads), max(d.ended for d in downloads)
     if not samples or samples[0].time > begin or samples[-1].time < end:
         raise ValueError("the samples do not span the batch")
-    total, other = Octets(samples, CAPPED), Octets(samples, OTHER)
+    total = Octets(samples, DEVICES[0])
     inside = [begin, *(s.time for s in samples if begin < s.time < end), end]
     taken = [d.ended - d.began for d in sorted(downloads)]
     first, later = taken[: cell.at_once], taken[cell.at_once :] or taken
@@ -81,8 +71,6 @@ def judge(
         seconds=end - begin,
         mean=(total(end) - total(begin)) / (allowed * (end - begin)),
         worst=max(total(min(t + WINDOW, end)) - total(t) for t in inside) / (allowed * WINDOW),
-        ahead=max(0.0, *(total(t) - total(begin) - allowed * (t - begin) for t in inside)),
-        other=8 * (other(end) - other(begin)) / (end - begin),
         median=median(taken),
         p95=percentile(taken, 95),
         first=fmean(first),
@@ -90,8 +78,6 @@ def judge(
         later=fmean(later),
         joins=joins,
         plain=plain,
-        samples=tuple(samples),
-        began=begin,
     )
 
 
@@ -108,9 +94,3 @@ class Octets:
             return self._octets[max(0, after - 1)]
         (t, u), (a, b) = self._times[after - 1 : after + 1], self._octets[after - 1 : after + 1]
         return a + (b - a) * (time - t) / (u - t)
-
-
-def ideal(cell: Cell) -> Batch:
-    """Return the batch of *cell* if both paths were full from the first byte."""
-    rate = cell.cap * 1e6 + cell.rates[1] * 1e6
-    return Batch(seconds=sum(cell.sizes) * 8 / payload_share(4, multipath=True) / rate, mean=1.0)

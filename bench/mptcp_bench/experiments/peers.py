@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The proxies that the experiment ``relay`` compares with ours, and how each is started as the only one on a host.
 
-Each proxy has one worker or thread unless all processors are asked for, no cache, an error log only (unless its default
-differs), and persistent connections to the origin if it has them.
+Each proxy has one worker or thread, no cache, and persistent connections to the origin if it has them.
 """
 
 from __future__ import annotations
@@ -34,18 +33,16 @@ class PeerSetup:
     """The proxy's own empty directory."""
     origin: str
     """Address of the only web server. It has the same family as the clients' addresses."""
-    workers: int
     multipath: bool
     """Whether its clients use MPTCP."""
     more: str = ""
     """Lines to add to our squid.conf."""
 
-    def write(self, name: str, template: str, **values: object) -> Path:
-        """Write *template* with *values* and the setup's own values into the file *name*."""
+    def write(self, name: str, template: str) -> Path:
+        """Write *template* with the setup's values into the file *name*."""
         origin = f"[{self.origin}]" if ":" in self.origin else self.origin
-        text = template.format(port=PROXY_PORT, directory=self.directory, origin=origin, workers=self.workers, **values)
+        text = template.format(port=PROXY_PORT, directory=self.directory, origin=origin)
         target = self.directory / name
-        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
         return target
 
@@ -55,17 +52,9 @@ class PeerSetup:
         address = self.host.service_address()
         # After an error, kill the process to free the port for the next proxy.
         with undone_on_error(process.kill_tree):
-            wait_until(
-                lambda: accepts(self.host, address, PROXY_PORT),
-                f"{name} answers on port {PROXY_PORT}",
-                process=process,
-                timeout=30,
-            )
+            answers = f"{name} answers on port {PROXY_PORT}"
+            wait_until(lambda: accepts(self.host, address, PROXY_PORT), answers, process=process, timeout=30)
         return process
-
-    def wrapped(self, argv: Sequence[str]) -> list[str]:
-        """Return *argv*; for MPTCP clients wrapped by mptcpize(8), for all TCP sockets, even outgoing ones."""
-        return mptcp_command(argv) if self.multipath else list(argv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,37 +63,31 @@ class Peer:
 
     package: str
     """Debian's package that has it. For a proxy that is compiled here, the compiler's package."""
-    needs: tuple[str, ...]
-    """The programs (names) and files (paths) that it needs."""
+    program: str
+    """The program that it needs: a name or a file."""
     start: Callable[[PeerSetup], Program]
     tunnels: bool = True
     """Whether it supports CONNECT."""
     multipath: str = "wrapped"
     """How it accepts MPTCP: by its ``own`` listener, ``wrapped`` by mptcpize(8), or not at all (empty)."""
-    asked: tuple[str, ...] = ()
-    """The command that prints the proxy's version in the first line."""
 
     def lacking(self) -> str | None:
-        """Return what is not installed, or None if everything is."""
-        absent = [each for each in self.needs if not _installed(each)]
-        return f"{' and '.join(absent)} not installed (Debian's package {self.package})" if absent else None
+        """Return what is not installed, or None if it is."""
+        return None if _installed(self.program) else f"{self.program} not installed (Debian's package {self.package})"
 
     def version(self) -> str:
-        """Return the proxy's version; empty if no command prints it, or it is not installed."""
-        said = _said(self.asked) if self.asked and not self.lacking() else ""
-        return next(iter(said.strip().splitlines()), "")
+        """Return the first line that the program prints of itself; empty if it is not installed."""
+        return _said(self.program, "-v").strip().partition("\n")[0]
 
 
-def _installed(name: str) -> bool:
-    """Return whether there is a file *name* or, for a name without directory, such a program."""
-    if name.startswith("/"):
-        return Path(name).exists()
-    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None
+def _installed(program: str) -> bool:
+    return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None
 
 
-def _said(command: Sequence[str]) -> str:
-    said = run(command, check=False)
-    return said.stdout or said.stderr
+def _said(program: str, option: str) -> str:
+    """Return the output of the *program* with one option; empty if it is not installed."""
+    said = run([program, option], check=False) if _installed(program) else None
+    return "" if said is None else said.stdout or said.stderr
 
 
 # Debian's squid.conf, but without a cache, and with other places for its files. It logs each request.
@@ -124,13 +107,12 @@ netdb_filename none
 pinger_enable off
 cache_effective_user proxy
 shutdown_lifetime 0 seconds
-workers {workers}
 """
 
 
 def _start_ours(setup: PeerSetup, program: str = "", control: str | None = None) -> Program:
     """Start our proxy with the shipped squid.conf and the Squid *program*, if not the installed one."""
-    config = setup.write("squid.conf", f"include {SQUID_CONFIG}\nworkers {{workers}}\n{setup.more}")
+    config = setup.write("squid.conf", f"include {SQUID_CONFIG}\nworkers 1\n{setup.more}")
     # mptcp-proxy runs the first Squid in PATH.
     path = {"PATH": f"{Path(program).parent}:{os.environ.get('PATH', os.defpath)}"} if program else None
     proxy = start_proxy(setup.host, config, env=path, control=control)
@@ -143,7 +125,7 @@ def _start_ours(setup: PeerSetup, program: str = "", control: str | None = None)
 def _start_squid(setup: PeerSetup) -> Program:
     config = setup.write("squid.conf", _SQUID)
     setup.host.run(["chown", "-R", "proxy", str(setup.directory)])
-    # Several workers meet in /run. Two Squids on one host would use the same /dev/shm/squid-*.
+    # Two Squids on one host would use the same /dev/shm/squid-*.
     mounts = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
     return setup.started(["squid", "--foreground", "-f", str(config), "-n", "stock"], "squid", mounts)
 
@@ -151,7 +133,7 @@ def _start_squid(setup: PeerSetup) -> Program:
 # HAProxy has a fixed origin and no CONNECT.
 _HAPROXY = """\
 global
-    nbthread {workers}
+    nbthread 1
     maxconn 5000
 defaults
     mode http
@@ -168,8 +150,9 @@ backend origin
 
 
 def _start_haproxy(setup: PeerSetup) -> Program:
-    config = setup.write("haproxy.cfg", _HAPROXY)
-    return setup.started(setup.wrapped(["haproxy", "-db", "-f", str(config)]), "haproxy")
+    argv = ["haproxy", "-db", "-f", str(setup.write("haproxy.cfg", _HAPROXY))]
+    # For MPTCP clients, all its TCP sockets are wrapped, even outgoing ones.
+    return setup.started(mptcp_command(argv) if setup.multipath else argv, "haproxy")
 
 
 # For plain requests nginx has one fixed origin. A tunnel goes where its client asks; its request has the path /.
@@ -177,7 +160,7 @@ def _start_haproxy(setup: PeerSetup) -> Program:
 _NGINX = """\
 daemon off;
 user root;
-worker_processes {workers};
+worker_processes 1;
 worker_rlimit_nofile 20000;
 error_log {directory}/error.log;
 pid {directory}/nginx.pid;
@@ -213,7 +196,7 @@ http {{
 
 
 def nginx_of(build: str) -> Peer:
-    """Return nginx as a peer, with what its *build*, the output of ``nginx -V``, says that it can do.
+    """Return nginx as a peer, with the functions that its *build*, the output of ``nginx -V``, has.
 
     Its listeners accept MPTCP since 1.29.7. It has CONNECT since 1.31.0, unless it was built without that module.
     """
@@ -223,73 +206,13 @@ def nginx_of(build: str) -> Peer:
     tunnels = version >= (1, 31, 0) and "--without-http_tunnel_module" not in build
 
     def start(setup: PeerSetup) -> Program:
-        config = setup.write(
-            "nginx.conf",
-            _NGINX,
-            multipath=" multipath" if own else "",
-            tunnels="location = / { tunnel_pass; }" if tunnels else "",
-        )
+        template = _NGINX.replace("{multipath}", " multipath" if own else "")
+        template = template.replace("{tunnels}", "location = / {{ tunnel_pass; }}" if tunnels else "")
+        config = setup.write("nginx.conf", template)
         argv = ["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", str(config)]
-        return setup.started(argv if own else setup.wrapped(argv), "nginx")
+        return setup.started(mptcp_command(argv) if setup.multipath and not own else argv, "nginx")
 
-    return Peer("nginx", ("nginx",), start, tunnels, "own" if own else "wrapped", ("nginx", "-v"))
-
-
-# By default Traffic Server's listener accepts a connection when data has arrived (TCP_DEFER_ACCEPT). Such a listener
-# never accepts a second subflow, because the third ACK of a join has no data.
-_RECORDS = """\
-CONFIG proxy.config.http.server_ports STRING {port} {port}:ipv6
-CONFIG proxy.config.exec_thread.autoconfig INT 0
-CONFIG proxy.config.exec_thread.limit INT {workers}
-CONFIG proxy.config.accept_threads INT 0
-CONFIG proxy.config.http.cache.http INT 0
-CONFIG proxy.config.reverse_proxy.enabled INT 0
-CONFIG proxy.config.url_remap.remap_required INT 0
-CONFIG proxy.config.url_remap.pristine_host_hdr INT 1
-CONFIG proxy.config.http.connect_ports STRING 443
-CONFIG proxy.config.http.insert_request_via_str INT 0
-CONFIG proxy.config.http.insert_response_via_str INT 0
-CONFIG proxy.config.http.keep_alive_no_activity_timeout_in INT 60
-CONFIG proxy.config.net.defer_accept INT 0
-CONFIG proxy.config.net.connections_throttle INT 15000
-CONFIG proxy.config.log.logging_enabled INT 0
-CONFIG proxy.config.diags.show_location INT 0
-CONFIG proxy.config.body_factory.template_sets_dir STRING {directory}/etc/body_factory
-CONFIG proxy.config.admin.user_id STRING #-1
-"""
-_ALLOWED = """\
-ip_allow:
-  - apply: in
-    ip_addrs: [0/0, ::/0]
-    action: allow
-    methods: ALL
-"""
-_PLACES = {
-    "bindir": "bin", "sbindir": "bin", "sysconfdir": "etc", "datadir": "share",
-    "includedir": "include", "libdir": "lib", "libexecdir": "modules", "localstatedir": "var", "runtimedir": "run",
-    "logdir": "log", "mandir": "man", "infodir": "info", "cachedir": "cache",
-}  # fmt: skip
-"""Where Traffic Server has its files, below its own directory."""
-_EMPTY = ("storage.config", "plugin.config", "remap.config", "logging.yaml", "ssl_multicert.config", "sni.yaml")
-
-
-def _start_traffic_server(setup: PeerSetup) -> Program:
-    """Start Traffic Server in its own directory. Version 9.2 supports MPTCP only of another kernel."""
-    for place in _PLACES.values():
-        (setup.directory / place).mkdir(exist_ok=True)
-    setup.write("etc/records.config", _RECORDS)
-    setup.write("etc/ip_allow.yaml", _ALLOWED)
-    for name in _EMPTY:
-        setup.write(f"etc/{name}", "")
-    # Traffic Server does not start without templates of error pages.
-    setup.write("etc/body_factory/default/.body_factory_info", "Content-Language: en\nContent-Charset: utf-8\n")
-    below = "".join(f"{key}: {{directory}}/{place}\n" for key, place in _PLACES.items())
-    layout = setup.write("runroot.yaml", "prefix: {directory}\nexec_prefix: {directory}\n" + below)
-    # Traffic Server resolves its own address. Without name servers it would wait for ten seconds.
-    own = "".join(f"{setup.host.service_address(family)} proxy.test\n" for family in (4, 6))
-    hosts = setup.write("hosts", f"127.0.0.1 localhost\n{own}")
-    argv = setup.wrapped(["traffic_server", f"--run-root={layout}"])
-    return setup.started(argv, "traffic-server", {"/etc/hosts": str(hosts)})
+    return Peer("nginx", "nginx", start, tunnels, "own" if own else "wrapped")
 
 
 def _start_splice(setup: PeerSetup) -> Program:
@@ -299,25 +222,19 @@ def _start_splice(setup: PeerSetup) -> Program:
 
 @cache
 def peers() -> dict[str, Peer]:
-    """Return all proxies by name. What nginx can do depends on the installed version."""
-    squid = ("squid", "-v")
-    rebuilt = REBUILT_SQUID or "the program that MPTCP_BENCH_SQUID is to name"
+    """Return all proxies by name. The functions of nginx depend on the installed version."""
     return {
-        "ours": Peer("squid", ("squid",), _start_ours, multipath="own", asked=squid),
+        "ours": Peer("squid", "squid", _start_ours, multipath="own"),
         # With the host's congestion control towards clients, instead of BBR.
-        "ours-keep": Peer("squid", ("squid",), partial(_start_ours, control="keep"), multipath="own", asked=squid),
+        "ours-keep": Peer("squid", "squid", partial(_start_ours, control="keep"), multipath="own"),
         "ours-rebuilt": Peer(
             "squid, rebuilt by ./run squid",
-            (rebuilt,),
+            REBUILT_SQUID or "the program that MPTCP_BENCH_SQUID is to name",
             partial(_start_ours, program=REBUILT_SQUID),
             multipath="own",
-            asked=(REBUILT_SQUID, "-v"),
         ),
-        "squid": Peer("squid", ("squid",), _start_squid, multipath="", asked=squid),
-        "haproxy": Peer("haproxy", ("haproxy",), _start_haproxy, tunnels=False, asked=("haproxy", "-v")),
-        "nginx": nginx_of(_said(("nginx", "-V")) if _installed("nginx") else ""),
-        "traffic-server": Peer(
-            "trafficserver", ("traffic_server",), _start_traffic_server, asked=("traffic_server", "--version")
-        ),
-        "splice": Peer("gcc", ("gcc",), _start_splice, multipath="own"),
+        "squid": Peer("squid", "squid", _start_squid, multipath=""),
+        "haproxy": Peer("haproxy", "haproxy", _start_haproxy, tunnels=False),
+        "nginx": nginx_of(_said("nginx", "-V")),
+        "splice": Peer("gcc", "gcc", _start_splice, multipath="own"),
     }

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What it costs a proxy to carry a byte and a request: ours beside every peer, alternating in one run.
+"""What it costs a proxy to carry a byte and a request: ours beside Squid and HAProxy, alternating in one run.
 
 The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
-connections, as fast as the proxy answers and at half that rate; and holding idle and busy connections. The clients use
-TCP, or Multipath TCP with one subflow or two. Each proxy is freshly started, and no other runs while it is measured.
+connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
+TCP with one subflow or two. Each proxy is freshly started, and no other runs while it is measured.
 The order is drawn for each round. The main figure is the processor time of all processes of the proxy: seconds for 10^9
 bytes or µs for a request, as the median of the rounds with its 95 % bootstrap interval. The columns */ direct* have
 rates, as a multiple of the rate without a proxy. If a proxy shares its processors, it also pays for the kernels of
 router and client; with ``processors=apart`` it has its own processor.
 
-The clients are ``native/relay_load.c``. Among Debian's load generators, wrk has neither tunnels nor a fixed rate, ab
-uses HTTP/1.0, and h2load and hey keep no tunnel for further requests. None measures latency from when a request was
-due.
+The clients are ``native/relay_load.c``. Among Debian's load generators, wrk has no tunnels, ab uses HTTP/1.0, and
+h2load and hey keep no tunnel for further requests.
 """
 
 from __future__ import annotations
@@ -29,51 +28,35 @@ from rich.table import Table as RichTable
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Program, Testbed, paths
 
-from ..statistics import fmean
 from . import own_processor
 from . import relay_judging as judging
 from .columns import Column, Row, Table, Turn
-from .options import OptionError
 from .parameters import number, parameter, whole, words
 from .peers import peers
-from .relay_bed import FILES, LARGE, SMALL, WARM, Bed, Memory
+from .relay_bed import FILES, LARGE, SMALL, WARM, Bed
 from .relay_judging import BASE, BULK, CARRIED, CLIENTS, DIRECT, HELD, PROXIES, TASKS, Carried, Cell, Found, Setting
-from .relay_load import latencies
-from .relay_memory import user_memory
 from .scenario import Scenario
 from .tables import new_table
 
-BUSY = 50
-PERCENTS = (50, 90, 99)
 STREAMS, KEPT = 4, 40
 """Number of connections of bulk transfers, and of small requests."""
 DESCRIPTORS = 20_000
 """Open files that each proxy may have. A tunnel takes two, in the splice relay six."""
 MULTIPATH = {"own": "its listener", "wrapped": "all its sockets, by mptcpize", "": "none"}
-SETTINGS = (
-    BASE,
-    Setting(offloads=True),
-    Setting(family=6),
-    Setting(workers="all"),
-    Setting(apart=True),
-    Setting(apart=True, slow=True),
-)
+SETTINGS = (BASE, Setting(offloads=True), Setting(family=6), Setting(apart=True), Setting(apart=True, slow=True))
 """The settings that are measured by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses. Without any of the first five options, a usual choice of settings is measured."""
+    """What ``--set`` chooses. Without any of the first four options, a usual choice of settings is measured."""
 
     offloads: tuple[str, ...] | None = parameter(
         "off, on or both: segmentation and receive offloads of the links", None, words("off", "on"), quick="off"
     )
     family: tuple[str, ...] | None = parameter("4, 6 or both: IPv4, IPv6", None, words("4", "6"))
-    workers: tuple[str, ...] | None = parameter(
-        "one, all or both: workers, or threads, of each proxy; all: one for each processor", None, words("one", "all")
-    )
     processors: tuple[str, ...] | None = parameter(
-        "shared, apart or both; apart: the proxy has one to itself, with one worker, and receives its packets there",
+        "shared, apart or both; apart: the proxy has one to itself, and receives its packets there",
         None, words("shared", "apart"),
     )  # fmt: skip
     links: tuple[str, ...] | None = parameter(
@@ -93,23 +76,17 @@ class Settings:
 
     @property
     def settings(self) -> list[Setting]:
-        chosen = (self.offloads, self.family, self.workers, self.processors, self.links)
+        chosen = (self.offloads, self.family, self.processors, self.links)
         if not any(chosen):
             return list(SETTINGS)
-        usual = (("off",), ("4",), ("one",), ("shared",), ("fast",))
+        usual = (("off",), ("4",), ("shared",), ("fast",))
         combined = product(*(given or first for given, first in zip(chosen, usual, strict=True)))
-        found = [Setting(o == "on", int(f), w, p == "apart", s == "slow") for o, f, w, p, s in combined]
-        # With its own processor, a proxy has one worker, so that a worker per processor is not possible.
-        found = [each for each in found if each.workers == "one" or not each.apart]
-        if not found:
-            raise OptionError("--set processors=apart: the proxy has one processor then; take workers=one")
-        return found
+        return [Setting(o == "on", int(f), p == "apart", s == "slow") for o, f, p, s in combined]
 
     def tasks_of(self, proxy: str, setting: Setting) -> tuple[str, ...]:
         """Return the tasks that *proxy* can do in *setting*."""
         wanted = self.tasks or (TASKS if setting == BASE else CARRIED)
-        # The latency task needs the rate of the requests task, because it runs at half of it.
-        there = [task for task in TASKS if task in wanted or (task == "requests" and "latency" in wanted)]
+        there = [task for task in TASKS if task in wanted]
         if proxy == DIRECT:
             return tuple(task for task in there if task not in HELD and task != "connect")
         return tuple(task for task in there if peers()[proxy].tunnels or "connect" not in task)
@@ -164,8 +141,7 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Carried:
 def transfer(bed: Bed, cell: Cell, task: str, process: Program | None, found: Carried) -> None:
     """Add to *found* a measurement of bulk transfers or small requests, through a proxy that runs or without one."""
     count, file = (STREAMS, LARGE) if task in BULK else (KEPT, SMALL)
-    rate = found.rates["requests"] / 2 if task == "latency" else 0.0
-    with bed.asking(cell, task, count, file, process, rate=rate) as (load, accepted):
+    with bed.asking(cell, task, count, file, process) as (load, accepted):
         time.sleep(WARM)
         bed.check(cell, count, accepted, process)
         began, before, spent = time.monotonic(), load.read(), _processor(process)
@@ -174,10 +150,7 @@ def transfer(bed: Bed, cell: Cell, task: str, process: Program | None, found: Ca
         found.add_failures(after.failures, load.complaint())
     octets, answers = after.octets - before.octets, after.answers - before.answers
     found.rates[task] = (octets if task in BULK else answers) / seconds
-    if task == "latency":
-        late = [b - a for a, b in zip(before.late, after.late, strict=True)]
-        found.offered, found.late = rate, latencies(late, PERCENTS)
-    elif process is not None:
+    if process is not None:
         found.costs[task] = judging.cost(task, spent, octets, answers)
 
 
@@ -188,16 +161,7 @@ def _processor(process: Program | None) -> float:
 def hold(bed: Bed, cell: Cell, task: str, process: Program | None, found: Carried) -> None:
     """Add to *found* the memory of connections that a new proxy holds."""
     assert process is not None, "without a proxy there is no memory of one"
-    if task == "busy":
-        user = user_memory(process.pid)
-        with bed.asking(cell, task, BUSY, LARGE, process) as (load, accepted):
-            time.sleep(WARM)
-            bed.check(cell, BUSY, accepted, process)
-            users, kernels = zip(*bed.held_memory(process), strict=True)
-            held = Memory((fmean(users) - user) / BUSY, fmean(kernels) / BUSY, load.read().failures, load.complaint())
-    else:
-        held = bed.hold(cell, task, process)
-    found.users[task], found.kernels[task] = held.user, held.kernel
+    held = bed.hold(cell, task, process)
     found.costs[task] = judging.positive_or_nan((held.user + held.kernel) / 1e3)
     found.add_failures(held.failures, held.failure)
 
@@ -215,21 +179,12 @@ def _column(heading: str, values: Values, digits: int = 0) -> Column[Cell, Carri
     return Column(heading, values, by="median", text=lambda row: judging.spread(values(row), digits))
 
 
-def _of(field: str, task: str) -> Values:
-    """Return a function that finds the value of *task* in the mapping *field* of each measurement of a row."""
-    return lambda row: [there[task] for there in (getattr(each, field) for each in row.measured) if task in there]
+def _cost(task: str) -> Values:
+    return lambda row: [each.costs[task] for each in row.measured if task in each.costs]
 
 
 def _of_direct(task: str) -> Values:
     return lambda row: judging.of_direct(row.results, row.cell, task)
-
-
-def _latency(number: int) -> Values:
-    return lambda row: [each.late[number] * 1e6 for each in row.measured if each.late]
-
-
-def _kilobytes(field: str, task: str) -> Values:
-    return lambda row: [octets / 1e3 for octets in _of(field, task)(row)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +203,9 @@ TABLES = (
     Table(
         "Cost",
         (
-            _column("GET s/GB", _of("costs", "get"), 2),
-            _column("CONNECT s/GB", _of("costs", "connect"), 2),
-            _column("µs/request", _of("costs", "requests")),
+            _column("GET s/GB", _cost("get"), 2),
+            _column("CONNECT s/GB", _cost("connect"), 2),
+            _column("µs/request", _cost("requests")),
             _column("GET / direct", _of_direct("get"), 2),
             _column("CONNECT / direct", _of_direct("connect"), 2),
             _column("requests / direct", _of_direct("requests"), 2),
@@ -260,22 +215,8 @@ TABLES = (
         of=lambda row: bool({*CARRIED} & {*row.cell.tasks}),
     ),
     Table(
-        "Latency at half load",
-        (
-            _column("requests/s", lambda row: [each.offered for each in row.measured]),
-            *(_column(f"p{percent} µs", _latency(number)) for number, percent in enumerate(PERCENTS)),
-        ),
-        LABELS,
-        wrapped=("setting",),
-        of=lambda row: "latency" in row.cell.tasks,
-    ),
-    Table(
         "Memory of a connection in kB",
-        tuple(
-            _column(f"{what} {whose}", _kilobytes(f"{whose}s", task))
-            for what, task in zip(("idle", "tunnel", "busy"), HELD, strict=True)
-            for whose in ("user", "kernel")
-        ),
+        (_column("idle", _cost("idle-get")), _column("tunnel", _cost("idle-connect"))),
         LABELS,
         wrapped=("setting",),
         of=lambda row: bool({*HELD} & {*row.cell.tasks}),

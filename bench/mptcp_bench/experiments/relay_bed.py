@@ -9,7 +9,6 @@ Memory is measured of a proxy that has not served anything before.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -25,8 +24,7 @@ from . import own_processor
 from .own_processor import Shares
 from .peers import PeerSetup, peers
 from .relay_judging import BASE, CLIENTS, DIRECT, Setting, void
-from .relay_load import Counters, Load, asking, built
-from .relay_memory import buffers, kernel_memory, user_memory
+from .relay_load import Counters, Load, asking, buffers, built, kernel_memory, user_memory
 from .two_paths import one_subflow
 
 SMALL, LARGE = "small", "large"
@@ -134,8 +132,7 @@ class Bed:
         directory = host.directory / f"{way.proxy}-{next(self.numbers)}"
         directory.mkdir(mode=0o755)
         self.logs = directory
-        workers = 1 if self.setting.workers == "one" else os.cpu_count() or 1
-        setup = PeerSetup(host, directory, self.origin, workers, bool(CLIENTS[way.client]), more)
+        setup = PeerSetup(host, directory, self.origin, bool(CLIENTS[way.client]), more)
         process = peers()[way.proxy].start(setup)
         try:
             if self.shares is not None:
@@ -150,7 +147,7 @@ class Bed:
     @contextmanager
     def asking(
         self, way: Way, task: str, count: int, file: str, process: Program | None, *,
-        requests: int = -1, rate: float = 0, close: bool = False,
+        requests: int = -1, close: bool = False,
     ) -> Iterator[tuple[Load, Accepted]]:  # fmt: skip
         """Start *count* clients of *way*'s kind that request *file*, *requests* times each, by the method of *task*.
 
@@ -171,8 +168,7 @@ class Bed:
         with (
             subflows,
             asking(
-                client, "mptcp" if multipath else "tcp", address, port, count, requests, request,
-                rate=rate, preamble=preamble,
+                client, "mptcp" if multipath else "tcp", address, port, count, requests, request, preamble
             ) as load,
         ):  # fmt: skip
             if self.shares is not None:

@@ -20,15 +20,15 @@ from .columns import Results, by_round
 
 DIRECT, OURS, KEEPING, REBUILT, LIMIT = "direct", "ours", "ours-keep", "ours-rebuilt", "splice"
 OWN = (OURS, KEEPING, REBUILT)
-OTHERS = ("squid", "haproxy", "nginx", "traffic-server")
+OTHERS = ("squid", "haproxy", "nginx")
 """Proxies of other projects, with which ours is compared."""
 PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
 """Number of MPTCP subflows per connection, by kind of client."""
 BULK = ("get", "connect")
 CARRIED = (*BULK, "requests")
-HELD = ("idle-get", "idle-connect", "busy")
-TASKS = (*CARRIED, "latency", *HELD)
+HELD = ("idle-get", "idle-connect")
+TASKS = (*CARRIED, *HELD)
 SLOW = (200_000_000, 100_000_000)
 """Rates of both paths in bits/s, for settings in which the paths are the bottleneck, not the machine."""
 WORST = 1.0
@@ -54,7 +54,6 @@ class Setting:
 
     offloads: bool = False
     family: int = 4
-    workers: str = "one"
     apart: bool = False
     """Whether the proxy has its own processor (``own_processor``)."""
     slow: bool = False
@@ -62,9 +61,8 @@ class Setting:
 
     def __str__(self) -> str:
         offloads = "on" if self.offloads else "off"
-        workers = "one worker" if self.workers == "one" else "a worker for each processor"
         more = ", its own processor" * self.apart + ", slow links" * self.slow
-        return f"offloads {offloads}, IPv{self.family}, {workers}{more}"
+        return f"offloads {offloads}, IPv{self.family}{more}"
 
     @property
     def rates(self) -> tuple[int | None, int | None]:
@@ -97,13 +95,6 @@ class Carried:
     """Seconds per GB, µs per request, or kB per held connection: see :func:`cost`."""
     rates: dict[str, float] = field(default_factory=dict)
     """Body bytes per second of bulk transfers, otherwise answers per second."""
-    users: dict[str, float] = field(default_factory=dict)
-    """User memory in bytes per held connection, and its kernel memory below."""
-    kernels: dict[str, float] = field(default_factory=dict)
-    offered: float = 0.0
-    """Requests per second that were due while latencies were measured."""
-    late: tuple[float, ...] = ()
-    """The 50th, 90th and 99th percentile of these requests' seconds until the answer."""
     failures: int = 0
     failure: str = ""
     """Reason of the first failure."""

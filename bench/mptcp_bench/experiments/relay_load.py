@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode, Process, TestbedError
 from mptcp_lab.testbed.commands import run
 
@@ -20,7 +22,7 @@ NATIVE = Path(__file__).parent / "native"
 STEPS = 32
 """Buckets of the histogram of latencies for each power of two."""
 BUCKETS = 60 * STEPS
-_COUNTERS = struct.Struct(f"={7 + BUCKETS}Q")
+_COUNTERS = struct.Struct(f"={6 + BUCKETS}Q")
 
 
 def built(name: str, host: LiveNode) -> Path:
@@ -57,14 +59,13 @@ class Counters(NamedTuple):
     opened: int
     resting: int
     standing: int
-    dealt: int
     late: tuple[int, ...]
 
     @classmethod
     def of(cls, data: mmap.mmap | bytes) -> Self:
         """Read the counters from the memory that the program maps."""
-        octets, answers, failures, opened, resting, standing, dealt, *late = _COUNTERS.unpack_from(data)
-        return cls(octets, answers, failures, opened, resting, standing, dealt, tuple(late))
+        octets, answers, failures, opened, resting, standing, *late = _COUNTERS.unpack_from(data)
+        return cls(octets, answers, failures, opened, resting, standing, tuple(late))
 
 
 class Load:
@@ -100,21 +101,18 @@ def asking(
     count: int,
     requests: int,
     request: str,
-    *,
-    rate: float = 0,
     preamble: str = "",
 ) -> Iterator[Load]:
     """Start *count* connections from *client* that send *request*, *requests* times each (-1: without end).
 
-    *protocol* is ``tcp`` or ``mptcp``. *rate* is the number of requests per second of all connections, which then are
-    due at equal intervals. Each connection first sends *preamble*.
+    *protocol* is ``tcp`` or ``mptcp``. Each connection first sends *preamble*.
     """
     descriptor, name = tempfile.mkstemp(dir=client.directory, prefix="load-")
     path = Path(name)
     path.write_bytes(bytes(_COUNTERS.size))
     argv = [
         str(built("relay_load", client)), str(path), protocol, address, str(port),
-        str(count), str(requests), f"{rate:g}", preamble, request,
+        str(count), str(requests), preamble, request,
     ]  # fmt: skip
     with open(descriptor, "r+b") as file, mmap.mmap(file.fileno(), _COUNTERS.size) as data:
         process = client.popen(argv, name="load")
@@ -123,3 +121,40 @@ def asking(
         finally:
             process.kill()
             path.unlink()
+
+
+_BUFFERS = re.compile(r"skmem:\(r(\d+),rb\d+,t\d+,tb\d+,f(\d+),w(\d+),")
+
+_SIGN = 1 << 31
+
+
+def octets(text: str, name: str) -> int:
+    """Return the bytes of *name* in the text of meminfo or smaps_rollup, proc(5). Raises ValueError if it is absent."""
+    found = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
+    if not found:
+        raise ValueError(f"no {name} among memory")
+    return int(found[1]) * 1024
+
+
+def buffers(text: str) -> int:
+    """Return the bytes of all socket buffers in the output of ``ss -m``: received, to be sent, forward-allocated."""
+    return sum(sum(map(_signed, each)) for each in _BUFFERS.findall(text))
+
+
+def _signed(text: str) -> int:
+    """Return a number of skmem. Forward-allocated memory may briefly be negative, which the kernel prints as a u32."""
+    return (int(text) + _SIGN) % (2 * _SIGN) - _SIGN
+
+
+def user_memory(pid: int, kind: str = "Pss") -> int:
+    """Return the bytes of process *pid* and its descendants. ``Pss`` counts shared memory once, ``Rss`` repeatedly."""
+    total = 0
+    for each in (pid, *descendants(pid)):
+        with suppress(OSError, ValueError):
+            total += octets(Path(f"/proc/{each}/smaps_rollup").read_text(), kind)
+    return total
+
+
+def kernel_memory() -> int:
+    """Return the bytes of all slabs of this host's kernel."""
+    return octets(Path("/proc/meminfo").read_text(), "Slab")

@@ -42,7 +42,7 @@ from .load_crowd import (
     with_crowd,
 )
 from .parameters import number, parameter, whole
-from .relay_memory import user_memory
+from .relay_load import user_memory
 from .scenario import Scenario
 
 SAMPLES = 120

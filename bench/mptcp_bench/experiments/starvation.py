@@ -2,22 +2,20 @@
 """Whether a path or client starves beside a low cap: what each path carries, also beside clients that vanished.
 
 A download runs under a policy that gives some of its paths low caps. Shown is the rate of each path in the steady
-state, as a share of its link or cap; rates are on the wire, as links and caps count. For comparison, the same download
-runs without a policy over links that really are as slow as the caps. In the layouts ``vanished-N``, N other downloads
-share the cap, and then their client is cut off on both paths.
+state, as a share of its link or cap; rates are on the wire, as links and caps count. In the layouts ``vanished-N``, N
+other downloads share the cap, and then their client is cut off on both paths.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from math import inf, nan
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
-from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
-from mptcp_lab.testbed.plan import ETHERNET_HEADER
+from mptcp_lab.emulation.model import Direction, EmulatedPath
+from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed.model import Endpoint, Topology
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
@@ -28,18 +26,17 @@ from mptcp_lab.testbed.services import (
     wait_until,
     write_throttler_config,
 )
+from mptcp_lab.testbed.topologies import PATH_NETWORKS, SECOND_CLIENT_NETWORKS, with_second_client
 
 from .columns import RUNS, Column, Row, Table, Turn
-from .load_crowd import Crowd
-from .parameters import parameter, whole, words
+from .parameters import choices, parameter, whole
 from .scenario import Scenario
 from .setup import FILE_SIZE
-from .starvation_layouts import LAYOUTS, OTHERS, Layout, PathLoad
-from .subflow_ends import client_ends
-from .two_paths import dropping
+from .two_paths import client_ends, dropping
 
-VARIANTS = ("cap", "link")
-"""The download under the policy; and without a policy, over links as slow as the caps."""
+MBIT = 1_000_000
+OTHERS = "others"
+NAMES = "abcdefgh"
 FREE, CAPPED = 0.95, 0.97
 """Least rate of an uncapped path, as a share of its link, and of a capped path, as a share of its cap."""
 RESTS = 16
@@ -47,49 +44,142 @@ RESTS = 16
 MOST = 1.05
 """Most rate of any path, as a share of its link or cap. A link that carries more was not emulated."""
 INTERVAL = 0.25
-"""Seconds between two readings of the counters."""
-TABLE, PREFIX = "bench_counters", "from_"
-"""The counters' table, and the prefix of their names, because some short names are keywords of nft(8)."""
-RECOVERY = 1.0
-"""Seconds over which the rate of the capped path is measured to tell whether it has recovered."""
 SILENT = f'iifname "to-{OTHERS}*" drop; oifname "to-{OTHERS}*" drop'
 """Rules for nft(8) that drop all packets from and to the other clients."""
-CROWDED = 50
-"""If at least this many clients vanish, they are one program (a crowd)."""
 WARM, MEASURED = 4.0, 8.0
 """Seconds that a download runs before the measurement, and seconds of the measurement."""
 GIVEN_UP = 2.0
 """Seconds from the vanishing of the other clients to the measurement."""
-CROWD_GIVEN_UP = 30.0
-"""The same seconds for a thousand clients. Each had a packet in 2.4 seconds, and TCP waits that long for a retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathLoad:
+    """One path of a layout, with its rates in bits/s."""
+
+    name: str
+    address: str
+    """The client's address on this path."""
+    networks: tuple[str, ...]
+    """The clients' networks of the path in the policy."""
+    link: int
+    cap: int | None
+
+    @property
+    def due(self) -> int:
+        """The rate that the path must carry."""
+        return self.link if self.cap is None else min(self.link, self.cap)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A topology, what each of its paths must carry, and how many other clients vanish."""
+
+    name: str
+    loads: tuple[PathLoad, ...]
+    topology: Topology
+    vanishing: int = 0
+    """Number of other clients that share the paths and their caps, and then are cut off."""
+    mapped: bool = False
+    """Whether the client connects to the proxy's IPv4 address from an IPv6 socket."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def load(self, path: str) -> PathLoad:
+        return next(load for load in self.loads if load.name == path)
+
+    def policy(self) -> str:
+        """Return the text of the policy with the caps."""
+        lines = ["version: 1", "paths:"]
+        lines += [f"  {load.name}: {{clients: [{', '.join(load.networks)}]}}" for load in self.loads]
+        if self.vanishing:
+            # Without this, the guard would lift the caps two seconds after the clients vanish.
+            lines.append("guard: {enabled: false}")
+        lines.append("rules:")
+        for load in self.loads:
+            if load.cap is not None:
+                lines.append(f"- {{name: {load.name}, paths: [{load.name}], throttle: {{rate: {load.cap} bit/s}}}}")
+        return "\n".join(lines) + "\n"
+
+
+def _loads(rates: Sequence[float], caps: Sequence[float | None]) -> tuple[PathLoad, ...]:
+    return tuple(
+        PathLoad(
+            name, f"10.77.{network}.2", (f"10.77.{network}.0/24",), round(rate * MBIT),
+            None if cap is None else round(cap * MBIT),
+        )
+        for name, network, rate, cap in zip(NAMES, PATH_NETWORKS, rates, caps, strict=False)
+    )  # fmt: skip
+
+
+def _emulated(loads: Sequence[PathLoad], rtts: Sequence[int]) -> Topology:
+    """Return a topology with the links of *loads* and *rtts* in milliseconds."""
+    return paths([
+        EmulatedPath(load.name, *[Direction(load.link, rtt * 500)] * 2) for load, rtt in zip(loads, rtts, strict=True)
+    ])  # fmt: skip
+
+
+def _with_endpoints(topology: Topology, node: str, *endpoints: Endpoint) -> Topology:
+    nodes = tuple(replace(each, endpoints=endpoints) if each.name == node else each for each in topology.nodes)
+    return replace(topology, nodes=nodes)
+
+
+def eight() -> Layout:
+    """Return the layout of a tester: eight paths, three with low caps."""
+    loads = _loads((10, 10, 10, 10, 6, 6, 6, 6), (7.3, 1, None, None, 0.7, None, None, None))
+    topology = paths([load.link for load in loads], name="eight-paths")
+    joins = list(zip(loads, topology.devices("client"), strict=True))[1:]
+    # The kernel allows eight endpoints. The first path needs none, because connections open on it.
+    ends = [Endpoint(load.address, device, number) for number, (load, device) in enumerate(joins, 2)]
+    return Layout("eight", loads, _with_endpoints(topology, "client", *ends))
+
+
+def three() -> Layout:
+    """Return three paths of different delay, with a cap on the one with the middle delay."""
+    loads = _loads((20, 20, 20), (None, 1, None))
+    return Layout("three", loads, _emulated(loads, (10, 40, 60)))
+
+
+def low(cap: float) -> Layout:
+    """Return DSL beside LTE, which has a cap in Mbit/s, as when a data volume is used up."""
+    loads = _loads((50, 20), (None, cap))
+    return Layout(f"low-{cap * 1000:g}k", loads, _emulated(loads, (20, 60)))
+
+
+def families() -> Layout:
+    """Return a capped IPv6 subflow that joins beside IPv4. The proxy announces its IPv6 address."""
+    first, join = _loads((30, 20), (None, 3))
+    join = replace(join, address="fd77:2::2", networks=('"fd77:2::/64"',))
+    topology = _emulated((first, join), (20, 20))
+    topology = _with_endpoints(topology, "client", Endpoint("fd77:2::2", "wlan0", 4, ("subflow", "fullmesh")))
+    topology = _with_endpoints(topology, "proxy", Endpoint("fd77:8::2", "wan0", 2, ("signal",)))
+    return Layout("families", (first, join), topology, mapped=True)
+
+
+def vanished(count: int) -> Layout:
+    """Return a layout in which *count* other downloads share the cap, and then are cut off."""
+    loads = tuple(
+        replace(load, networks=(*load.networks, f"10.77.{other}.0/24"))
+        for load, other in zip(_loads((50, 20), (5, None)), SECOND_CLIENT_NETWORKS, strict=False)
+    )
+    topology = with_second_client(_emulated(loads, (20, 20)), OTHERS, [load.link for load in loads])
+    return Layout(f"vanished-{count}", loads, topology, vanishing=count)
+
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        eight(), three(), *(low(cap) for cap in (2, 0.512, 0.128, 0.064)), families(), *map(vanished, (4, 9))
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What ``--set`` chooses."""
 
-    layout: tuple[str, ...] = parameter(
-        f"which of {', '.join(LAYOUTS)}", ",".join(name for name in LAYOUTS if name != "vanished-1000"), words(*LAYOUTS)
-    )
-    variant: tuple[str, ...] = parameter(f"which of {', '.join(VARIANTS)}", ",".join(VARIANTS), words(*VARIANTS))
+    layout: tuple[str, ...] = choices("which", LAYOUTS)
     runs: int = parameter("of each", "3", whole(), quick="1")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A layout, whose caps are those of a policy, or links."""
-
-    layout: Layout
-    variant: str
-
-    def __str__(self) -> str:
-        return f"{self.layout.name}, {self.variant}"
-
-
-def cases(chosen: Settings) -> list[Case]:
-    layouts = [LAYOUTS[name] for name in chosen.layout]
-    both = [Case(layout, variant) for layout in layouts for variant in chosen.variant]
-    return [one for one in both if one.variant == "cap" or not (one.layout.one_link or one.layout.vanishing)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +188,15 @@ class Carried:
 
     share: float
     """Rate of the path as a share of its link or cap."""
-    again: float = nan
-    """Seconds from the vanishing of the others until the path carries its cap; infinite if it never does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The testbed of one case, with its programs."""
+    """The testbed of one layout, with its programs."""
 
     testbed: Testbed
     layout: Layout
     download: Sequence[str]
-    crowd: Crowd | None
 
     def check_emulation(self) -> None:
         self.testbed.check_emulation()
@@ -117,11 +204,6 @@ class Site:
     @contextmanager
     def others(self) -> Iterator[None]:
         """Let the other clients download."""
-        if self.crowd is not None:
-            self.crowd.hold(self.layout.vanishing)
-            self.crowd.joined(self.layout.vanishing)
-            yield
-            return
         with ExitStack() as stack:
             for _ in range(self.layout.vanishing):
                 stack.enter_context(self.testbed[OTHERS].running(self.download, name="other"))
@@ -133,134 +215,70 @@ class Site:
 
 
 @contextmanager
-def built(chosen: Settings, cells: Sequence[Case], seed: int) -> Iterator[Site]:
-    [case] = cells
-    layout = case.layout
-    with Testbed(layout.topology(case.variant == "link"), seed=seed) as testbed:
+def built(chosen: Settings, cells: Sequence[Layout], seed: int) -> Iterator[Site]:
+    [layout] = cells
+    with Testbed(layout.topology, seed=seed) as testbed:
         host = testbed["proxy"]
-        if case.variant == "cap":
-            start_throttler(host, write_throttler_config(host, host.write("policy.yaml", layout.policy())))
-        crowd = Crowd.built(testbed, layout.vanishing, OTHERS) if layout.vanishing >= CROWDED else None
-        proxy = crowd.proxy if crowd else start_proxy(host, control="bbr")
-        origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
+        start_throttler(host, write_throttler_config(host, host.write("policy.yaml", layout.policy())))
+        proxy, origin = start_proxy(host, control="bbr"), start_origin(testbed["origin"], {"big": FILE_SIZE})
         # Use the proxy's IPv4 address in IPv6 form: Linux joins by IPv6 only if the connection was opened on an IPv6
         # socket.
         through = f"http://[::ffff:{host.service_address()}]:{PROXY_PORT}" if layout.mapped else proxy.url()
         download = ["curl", "-s", "-m", "90", "-o", "/dev/null", "-x", through, origin.url("big")]
-        yield Site(testbed, layout, mptcp_command(download), crowd)
+        yield Site(testbed, layout, mptcp_command(download))
 
 
-def measure(site: Site, turn: Turn[Case]) -> Mapping[str, Carried]:
+def measure(site: Site, turn: Turn[Layout]) -> Mapping[str, Carried]:
     """Run one download. Return what each path carried, by its name. Raises TestbedError if a subflow is missing."""
     client, layout = site.testbed["client"], site.layout
     wait_until(lambda: not site.subflows(), "the last download's subflows are gone", timeout=30)
-    addresses = {load.name: load.address for load in layout.loads}
-    with site.others(), counting(client, addresses) as recorder, client.running(site.download) as process:
+    devices = layout.topology.devices("client")
+    with site.others(), Recorder(client, devices, interval=INTERVAL) as recorder, client.running(site.download):
         recorder.wait(WARM)
         subflows = site.subflows()
-        if any(address not in subflows for address in addresses.values()):
+        if any(load.address not in subflows for load in layout.loads):
             raise TestbedError(f"{layout.name}: there are subflows from {', '.join(subflows)} alone")
-        vanished = begin = recorder.now
-        if layout.vanishing:
-            with dropping(site.testbed["core"], SILENT):
-                begin += CROWD_GIVEN_UP if site.crowd else GIVEN_UP
-                recorder.wait(begin + MEASURED + 0.5)
-                process.kill()
-        else:
+        with dropping(site.testbed["core"], SILENT) if layout.vanishing else nullcontext():
+            begin = recorder.now + (GIVEN_UP if layout.vanishing else 0)
             recorder.wait(begin + MEASURED + 0.5)
-    return judge(recorder.samples, layout, begin, vanished)
+    return judge(recorder.samples, layout, begin)
 
 
-@contextmanager
-def counting(node: LiveNode, addresses: Mapping[str, str]) -> Iterator[Recorder]:
-    """Record the bytes that arrive at *node* for each of *addresses*, by name, even for subflows on one device.
-
-    nftables counts them. Packet merging is off in the testbed, so that each counted packet is one on the wire.
-    """
-
-    def read() -> dict[str, int]:
-        return octets(node.run(["nft", "-j", "list", "counters", "table", "inet", TABLE]).stdout)
-
-    with (
-        node.changed(["nft", table(addresses)], ["nft", "delete", "table", "inet", TABLE]),
-        Recorder(node, tuple(addresses), interval=INTERVAL, read=read) as recorder,
-    ):
-        yield recorder
-
-
-def table(addresses: Mapping[str, str]) -> str:
-    """Return the table with a counter for each address, in nft(8) syntax."""
-    counters = "".join(f"counter {PREFIX}{name} {{ }}\n" for name in addresses)
-    rules = "".join(
-        f"{'ip6' if ':' in address else 'ip'} daddr {address} counter name {PREFIX}{name}\n"
-        for name, address in addresses.items()
-    )
-    return f"table inet {TABLE} {{\n{counters}chain input {{\ntype filter hook input priority 0\n{rules}}}\n}}\n"
-
-
-def octets(text: str) -> dict[str, int]:
-    """Return each counter's bytes, including Ethernet headers, from the output of ``nft -j list counters``."""
-    found = (each["counter"] for each in json.loads(text)["nftables"] if "counter" in each)
-    return {each["name"].removeprefix(PREFIX): each["bytes"] + ETHERNET_HEADER * each["packets"] for each in found}
-
-
-def judge(samples: Sequence[Sample], layout: Layout, begin: float, vanished: float) -> dict[str, Carried]:
+def judge(samples: Sequence[Sample], layout: Layout, begin: float) -> dict[str, Carried]:
     """Return what each path carried from *begin* on. Raises ValueError if there are too few samples."""
-    found = {}
-    for load in layout.loads:
-        share = mean_rate(samples, load.name, begin, begin + MEASURED) / load.due
-        again = recovered(samples, load, vanished) if layout.vanishing and load.cap is not None else nan
-        found[load.name] = Carried(share, again)
-    return found
+    return {
+        load.name: Carried(mean_rate(samples, device, begin, begin + MEASURED) / load.due)
+        for load, device in zip(layout.loads, layout.topology.devices("client"), strict=True)
+    }
 
 
-def recovered(samples: Sequence[Sample], path: PathLoad, since: float) -> float:
-    """Return the seconds from *since* until the path begins to carry what it must; infinite if it never does."""
-    for sample in samples:
-        if sample.time < since:
-            continue
-        later = [each for each in samples if each.time >= sample.time + RECOVERY - 1e-6]
-        if not later:
-            break
-        octets = later[0].octets[path.name] - sample.octets[path.name]
-        if 8 * octets / (later[0].time - sample.time) >= FREE * path.due:
-            return sample.time - since
-    return inf
-
-
-def least(row: Row[Case, Carried]) -> float:
+def least(row: Row[Layout, Carried]) -> float:
     """Return the least share of its link or cap that the row's path must carry."""
-    load = row.cell.layout.load(row.part)
+    load = row.cell.load(row.part)
     if load.cap is None:
         return FREE
-    others = sum(each.due for each in row.cell.layout.loads if each.cap is None)
+    others = sum(each.due for each in row.cell.loads if each.cap is None)
     return 0.0 if others >= RESTS * load.cap else CAPPED
 
 
-def what(row: Row[Case, Carried]) -> str:
+def what(row: Row[Layout, Carried]) -> str:
     """Return the row's path and what its rate is compared with."""
-    return f"{row.part}, of its {'link' if row.cell.layout.load(row.part).cap is None else 'cap'}"
+    return f"{row.part}, of its {'link' if row.cell.load(row.part).cap is None else 'cap'}"
 
 
+CARRIED: Column[Layout, Carried] = Column("carried", "share", aim=what, digits=3, least=least, most=MOST)
+LABELS: Sequence[tuple[str, Callable[[Row[Layout, Carried]], str]]] = (
+    ("layout", lambda row: str(row.cell)),
+    ("path", what),
+)
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize"),
-    cells=cases,
-    parts=lambda case: [load.name for load in case.layout.loads],
+    cells=lambda chosen: [LAYOUTS[name] for name in chosen.layout],
+    parts=lambda layout: [load.name for load in layout.loads],
     bed=built,
     measure=measure,
-    tables=(
-        Table(
-            "Who starves beside a low cap",
-            (
-                RUNS,
-                Column("carried", "share", aim=what, digits=3, least=least, most=MOST,
-                       judged=lambda row: row.cell.variant == "cap"),
-                Column("again s", "again", by="median", digits=1),
-            ),
-            (("layout", lambda row: str(row.cell)), ("path", what)),
-        ),
-    ),
+    tables=(Table("Who starves beside a low cap", (RUNS, CARRIED), LABELS),),
     name=lambda row: str(row.cell),
-    counted=lambda row: "runs" if row.part in ("", row.cell.layout.loads[0].name) else "",
-)  # fmt: skip
+    counted=lambda row: "runs",
+)

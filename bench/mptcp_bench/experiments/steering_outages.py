@@ -2,17 +2,15 @@
 """Outages in the steering modes: one path fails in mid-transfer, in one of three ways, and comes back.
 
 The failing path has 30 Mbit/s, and is the first one for the modes with an order. The other path has 20 Mbit/s. The RTT
-is 20 ms. Every 0.1 s the experiment records how much the application has got, what each path carries, and which
-subflows the proxy has made a backup. A mode is compared with the same outage without a mode: it must neither be slower
-nor make the application wait longer.
+is 20 ms. Every 0.1 s the experiment records how much the application has got and what each path carries. A mode is
+compared with the same outage without a mode: it must neither be slower nor make the application wait longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -20,32 +18,26 @@ from typing import Any
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample, longest_gap, mean_rate, rates
-from mptcp_lab.testbed.services import PROXY_PORT
-from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
 from ..statistics import fmean
 from .aims import no_less
 from .columns import Column, Row, Table
-from .devices import DEVICE, DEVICES, policy
+from .devices import DEVICES, policy
 from .setup import Setup
-from .two_paths import dropping, slow_origin
+from .two_paths import client_ends, dropping, slow_origin
 
 NONE = "none"
 """The mode of a policy without rules."""
 MODES: dict[str, str | None] = {
     NONE: None,
-    "active-standby": "{mode: active-standby, active: LOST, standby: OTHER}",
-    "priority-based": "{mode: priority-based, order: [LOST, OTHER]}",
-    "load-balancing": "{mode: load-balancing, weights: {LOST: 60, OTHER: 40}}",
+    "active-standby": "{mode: active-standby, active: ethernet, standby: wifi}",
+    "priority-based": "{mode: priority-based, order: [ethernet, wifi]}",
+    "load-balancing": "{mode: load-balancing, weights: {ethernet: 60, wifi: 40}}",
     "smallest-delay": "{mode: smallest-delay}",
 }
-"""The steering rule of each mode, with LOST and OTHER in place of the failing path and the other one."""
-PATHS = {"initial": ("ethernet", "wifi"), "joined": ("wifi", "ethernet")}
-"""The failing path and the other one, by the subflow that fails. Connections open over Ethernet."""
-LOST_RATE, OTHER_RATE = 30, 20
-"""Rates of the failing path and the other one in Mbit/s."""
-Flags = tuple[float, Mapping[str, bool]]
-"""A moment and, by path, whether the proxy had made the path's subflow a backup."""
+"""The steering rule of each mode. Ethernet fails, over which connections open."""
+LOST, LOST_RATE, OTHER_RATE = DEVICES[0], 30, 20
+"""The client's device on the failing path, and rates of it and of the other path in Mbit/s."""
 BY_ORDER = ("active-standby", "priority-based")
 FAULTS = ("link", "router", "silent")
 """The client's own link goes down; the path's router is gone, which the core network says (ICMP), while the client's
@@ -59,7 +51,6 @@ FAST, WARM = 4.0, 8.0
 """Seconds at full speed before a paced load, and seconds before the failure."""
 BACK_AT_LEAST, BACK_AT_MOST = 8.0, 20.0
 """Least and most seconds that are recorded after the outage; between them, 1.5 times the outage."""
-NETWORKS = {bytes((10, 77, 1)): "ethernet", bytes((10, 77, 2)): "wifi"}
 APPLICATION = "application"
 """Name of the counter of the bytes that the application has got."""
 MIN_PROGRESS = 1_000_000
@@ -77,8 +68,6 @@ SLOWER = 0.15
 mode differ by as much."""
 FIRST_ALONE = 1.05 * LOST_RATE
 """Most Mbit/s before the failure, in any run, if a mode with an order must use only its first path."""
-FLIPS = 2
-"""Most changes of one subflow's backup flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +78,17 @@ class Cell:
     fault: str
     outage: int
     load: str
-    lost: str = "initial"
 
     def __str__(self) -> str:
-        lost = "" if self.lost == "initial" else f", {self.lost}"
-        return f"{self.mode}, {self.fault}{lost}, {self.outage} s, {self.load}"
+        return f"{self.mode}, {self.fault}, {self.outage} s, {self.load}"
 
     @property
     def bed(self) -> str:
-        return f"{self.lost} path lost"
+        return "outages"
 
     @property
     def rates(self) -> tuple[int, int]:
-        return (LOST_RATE, OTHER_RATE) if self.lost == "initial" else (OTHER_RATE, LOST_RATE)
+        return LOST_RATE, OTHER_RATE
 
     @property
     def rtts(self) -> tuple[float, float]:
@@ -111,10 +98,7 @@ class Cell:
     def rule(self) -> str:
         """The text of the policy's list of rules."""
         steer = MODES[self.mode]
-        if steer is None:
-            return "[]"
-        lost, other = PATHS[self.lost]
-        return f"[{{name: steered, steer: {steer.replace('LOST', lost).replace('OTHER', other)}}}]"
+        return "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
 
     @property
     def unsteered(self) -> Cell:
@@ -128,13 +112,18 @@ class Cell:
         with ExitStack() as stack:
             process = stack.enter_context(setup.client.running(setup.upload if uploading else setup.download))
             done = _received_by(setup.testbed["origin"]) if uploading else _written_by(process)
-            recorder, flags = outage_recorder(setup, done, uploading)
-            with recorder:
+
+            def read() -> dict[str, int]:
+                seen = setup.client.counters()
+                octets = {name: seen[name].sent if uploading else seen[name].received for name in DEVICES}
+                return {**octets, APPLICATION: done()}
+
+            with Recorder(setup.client, DEVICES, read=read) as recorder:
                 if self.load == "paced":
                     recorder.wait(FAST)
                     stack.enter_context(slow_origin(setup.testbed, PACE))
                 recorder.wait(WARM)
-                if len(flags[-1][1]) != 2:
+                if len(client_ends(setup.proxy, [setup.client.address(name) for name in DEVICES])) != 2:
                     raise TestbedError("the transfer has not two subflows")
                 failed = recorder.now
                 with failing(setup.testbed, self):
@@ -143,35 +132,15 @@ class Cell:
                 recorder.wait(restored + min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * self.outage)))
                 if not process.running:
                     raise TestbedError(f"the transfer ended with {process.returncode}")
-        watched = Watched(recorder.samples, tuple(flags), failed, restored, DEVICE[PATHS[self.lost][0]])
-        return outage(watched)
+        return outage(Watched(recorder.samples, failed, restored))
 
 
 def failing(testbed: Testbed, cell: Cell) -> AbstractContextManager[None]:
     """Let the path of *cell* fail, in the cell's way, until the context ends."""
-    lost = PATHS[cell.lost][0]
-    router = testbed["hop1" if lost == "ethernet" else "hop2"]
+    router = testbed["hop1"]
     if cell.fault == "link":
-        return testbed["client"].link_down(DEVICE[lost])
+        return testbed["client"].link_down(LOST)
     return router.link_down("wan") if cell.fault == "router" else dropping(router)
-
-
-def outage_recorder(setup: Setup, done: Callable[[], int], sent: bool) -> tuple[Recorder, list[Flags]]:
-    """Return a recorder of what each path carries and what the application has got, and the flags of each sample."""
-    flags: list[Flags] = []
-    with setup.proxy.entered():
-        diagnostics = SocketDiagnostics((PROXY_PORT,))
-
-    def read() -> dict[str, int]:
-        counters = setup.client.counters()
-        with setup.proxy.entered():
-            subflows = [(each.four_tuple.remote[:3], each.made_backup) for each in diagnostics.subflows()]
-        flags.append((recorder.now, {NETWORKS[net]: flag for net, flag in subflows if net in NETWORKS}))
-        octets = {device: counters[device].sent if sent else counters[device].received for device in DEVICES}
-        return {**octets, APPLICATION: done()}
-
-    recorder = Recorder(setup.client, DEVICES, read=read)
-    return recorder, flags
 
 
 def _received_by(origin: LiveNode) -> Callable[[], int]:
@@ -189,11 +158,8 @@ class Watched:
     """The recorded transfer. Times are in seconds on the samples' clock."""
 
     samples: tuple[Sample, ...]
-    flags: tuple[Flags, ...]
     failed: float
     restored: float
-    lost: str
-    """The client's device on the path that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +176,6 @@ class Outage:
     """Seconds from the end of the outage until the failed path carries data again; infinite if never."""
     after: float
     """Rate of the application after the outage, Mbit/s."""
-    flips: int
-    """Number of changes since the failure of the backup flag that changed most often."""
 
 
 def outage(watched: Watched) -> Outage:
@@ -232,27 +196,18 @@ def outage(watched: Watched) -> Outage:
         longest_gap(samples, [APPLICATION], MIN_PROGRESS, failed, restored + SWITCHED),
         _back(watched),
         mean_rate(samples, APPLICATION, restored, end) / 1e6,
-        _flips(watched),
     )
 
 
 def _back(watched: Watched) -> float:
     samples, restored = watched.samples, watched.restored
-    before = mean_rate(samples, watched.lost, max(0.5, watched.failed - 3), watched.failed)
+    before = mean_rate(samples, LOST, max(0.5, watched.failed - 3), watched.failed)
     there = [each for each in rates(samples) if each.time > restored]
     for number, each in enumerate(there):
-        window = [later.bits[watched.lost] for later in there[number:] if later.time <= each.time + BACK_WINDOW]
-        if each.bits[watched.lost] >= BACK * before and fmean(window) >= BACK * before:
+        window = [later.bits[LOST] for later in there[number:] if later.time <= each.time + BACK_WINDOW]
+        if each.bits[LOST] >= BACK * before and fmean(window) >= BACK * before:
             return each.time - restored
     return inf
-
-
-def _flips(watched: Watched) -> int:
-    def changes(path: str) -> int:
-        flags = [(time, there[path]) for time, there in watched.flags if path in there]
-        return sum(before != flag for (_, before), (time, flag) in pairwise(flags) if time > watched.failed)
-
-    return max(map(changes, ("ethernet", "wifi")))
 
 
 OutageRow = Row[Cell, Outage]
@@ -317,11 +272,10 @@ TABLE: Table[Any, Outage] = Table(
             judged=lambda row: _steered(row) and row.cell.load != "upload",
         ),
         Column("back s", "back", digits=1),
-        Column("flips", "flips", "most", digits=0, most=FLIPS, judged=_steered, filled=_steered),
     ),
     (
         ("load", lambda row: row.cell.load),
-        ("fault", lambda row: row.cell.fault if row.cell.lost == "initial" else f"{row.cell.fault}, {row.cell.lost}"),
+        ("fault", lambda row: row.cell.fault),
         ("outage s", lambda row: str(row.cell.outage)),
         ("mode", lambda row: row.cell.mode),
     ),

@@ -18,11 +18,17 @@ from mptcp_lab.testbed.recorder import Sample, mean_rate
 from mptcp_lab.testbed.services import wait_until
 
 from ..statistics import median, percentile
-from .tunnel_cells import CHANGES, IDLE, OURS, PAYLOAD
 from .two_paths import dropping, hop_shaper
 from .vpn_bed import NAME, Bed, carried
 from .vpn_cells import Vpn
 
+IDLE, BESIDE, OURS = "one path, idle", "one path, beside a download", "ours, beside a download"
+CHANGES = ("rate falls to a third", "jitter ± 10 ms", "rate changes each 0.1 s")
+CALLS = (IDLE, BESIDE, OURS)
+INNER_MTU = 1400
+PAYLOAD = (INNER_MTU - 20 - 32) / (INNER_MTU + 8 + 28 + 14)
+"""TCP payload (with timestamps) as a share of the bytes that a link counts, which include OpenVPN's 8 bytes, IPv4, UDP
+and Ethernet."""
 STREAM_PORT = 5004
 STREAM_RATE, STREAM_BYTES = 125, 1000
 """Packets per second of the stream, and bytes per packet; together 1 Mbit/s."""

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Emulated Ethernet and Wi-Fi, and faults of them, as most experiments use them."""
+"""Emulated Ethernet and Wi-Fi, and faults of them, as most experiments use them; and a client's subflows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.plan import tbf
+from mptcp_lab.testbed.services import PROXY_PORT
 
 QUEUE_MS = 50
 
@@ -51,3 +52,17 @@ def slow_origin(testbed: Testbed, rate: int) -> AbstractContextManager[None]:
     """Limit the origin's sending rate to *rate* Mbit/s, during the scope."""
     slow = ["tc", "qdisc", "replace", "dev", "eth0", "root", *tbf(rate * 1_000_000, QUEUE_MS)]
     return testbed["origin"].changed(slow, ["tc", "qdisc", "del", "dev", "eth0", "root"])
+
+
+def client_ends(proxy: LiveNode, addresses: Collection[str]) -> list[str]:
+    """Return the client's address of each established subflow from one of *addresses* to *proxy*."""
+    # Let the kernel filter, because the proxy may have thousands of other subflows.
+    ends = " or ".join(f"dst {f'[{each}]' if ':' in each else each}" for each in addresses)
+    wanted = f"( sport = :{PROXY_PORT} and ( {ends} ) )"
+    return peers(proxy.run(["ss", "-tnH", "state", "established", wanted]).stdout)
+
+
+def peers(listing: str) -> list[str]:
+    """Return the peers' addresses in the output of ``ss -tnH state established``; IPv4-mapped ones as IPv4."""
+    ends = [line.split()[3].rpartition(":")[0] for line in listing.splitlines()]
+    return [end.partition("%")[0].strip("[]").removeprefix("::ffff:") for end in ends]

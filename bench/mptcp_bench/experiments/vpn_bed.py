@@ -24,6 +24,7 @@ from mptcp_lab.testbed.tunnel import Tunnel, tunnel
 from .columns import Turn
 from .devices import DEVICES
 from .vpn_cells import FILE, OVER_TCP, RATE, VPNS, WAYS, Condition, Point, Vpn
+from .vpn_judging import unlike
 
 NEEDS = ("root", "namespaces", "mptcp", "mptcp-pm", "tbf", "nftables", "apache2", "openvpn", "mptcpize", "wget", "curl")
 SYSCTLS = {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304"}
@@ -165,13 +166,18 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
 
 
 def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Point]:
-    """Run the VPN of the turn's variant, and download through it with each congestion control in turn."""
-    at, found = turn.cell, {}
+    """Run the VPN of the turn's variant, and download through it with each congestion control in turn.
+
+    Raises TestbedError if it was not carried as intended.
+    """
+    at, found, vpn = turn.cell, {}, VPNS[turn.variant]
     added = Added(bed.client, bed.server)
-    with carried(bed, VPNS[turn.variant]):
+    with carried(bed, vpn):
         for control in at.inner if turn.number % 2 else reversed(at.inner):
             controlled(bed.testbed["origin"], control)
-            found[control] = downloaded(bed, added)
+            found[control] = point = downloaded(bed, added)
+            if (why := unlike(vpn, point)) is not None:
+                raise TestbedError(why)
     return found
 
 
@@ -181,8 +187,7 @@ def downloaded(bed: Bed, added: Added, warm: float = WARM) -> Point:
     Raises TestbedError if nothing arrived, or other bytes than the server's.
     """
     url = bed.origin.url(NAME)
-    argv = ["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(PATIENCE), "-w", "%{time_connect}", url]
-    trip = float(bed.client.run(argv, timeout=2 * PATIENCE).stdout)
+    bed.client.run(["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(PATIENCE), url], timeout=2 * PATIENCE)
     if warm:
         observe(bed.lab, wget(url), timeout=warm)
     seen = observe(bed.lab, wget(url), timeout=bed.seconds)
@@ -198,5 +203,4 @@ def downloaded(bed: Bed, added: Added, warm: float = WARM) -> Point:
         carried=max(came.values()) * 8 / seen.ended / RATE,
         joined=theirs.get("MPTcpExtMPJoinAckRx", 0),
         fallbacks=fallbacks(ours) + fallbacks(theirs),
-        round_trip=trip,
     )

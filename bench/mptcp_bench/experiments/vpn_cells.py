@@ -138,5 +138,3 @@ class Point:
     """Number of subflows of the VPN's connection besides the first."""
     fallbacks: int
     """Number of connections that should have been MPTCP, but became plain TCP."""
-    round_trip: float
-    """Seconds that a connection through the VPN took to open, before the download."""

@@ -2,17 +2,17 @@
 """The claims of "Multipath Transport for Virtual Private Networks" about its figures, and whether they hold here. Pure.
 
 Most claims can fail here: kernel, OpenVPN and congestion controls are today's, and today's kernel does not have BALIA,
-the paper's congestion control for MPTCP. A claim that fails is a result. Further aims check the measurement itself.
+the paper's congestion control for MPTCP. A claim that fails is a result.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from ..statistics import fmean, geometric_mean, median
+from ..statistics import geometric_mean
 from .aims import Aim
 from .claims import Claim
 from .columns import Results
@@ -22,6 +22,8 @@ NOTICEABLE = 1.1
 """Least ratio that counts as "noticeable" or "much"."""
 NOT_WORSE = 0.9
 """Least share of goodput that must remain if a degradation "did not worsen"."""
+OFF, UNUSED = 0.08, 0.01
+"""Most that the second path's share of a download may differ from a fixed one, and have where one path is used."""
 Rounds = Mapping[int, float]
 """A value of each round."""
 
@@ -264,67 +266,28 @@ def claims_of(figure: str, results: Found) -> list[Claim]:
 
 
 def verdicts(results: Found) -> Iterator[Aim]:
-    """Yield the aims that everything was measured as intended, and how our tunnel compares with the others."""
-    yield from sound(results)
-    yield from ours(results)
-
-
-def sound(results: Found) -> Iterator[Aim]:
-    """Yield the aims that all planned rounds were measured as intended."""
-    by_way: dict[str, list[Point]] = {}
-    for run in results.runs:
-        by_way.setdefault(VPNS[run.turn.variant].way, []).append(run.measured)
-    there = [point for points in by_way.values() for point in points]
-    both = {way: points for way, points in by_way.items() if WAYS[way].both}
-    # Use the mean over all downloads, because one download over lossy paths has few packets.
-    off = [
-        abs(fmean([point.second for point in points]) - share)
-        for way, points in both.items()
-        if (share := WAYS[way].share) is not None
-    ]
-    alone = [point.second for way, points in by_way.items() if not WAYS[way].both for point in points]
-    multipath = [point for way, points in by_way.items() if WAYS[way].joined for point in points]
-    plain = [point.joined for way, points in by_way.items() if not WAYS[way].joined for point in points]
-    trips = [1e3 * run.measured.round_trip / run.turn.cell.first for run in results.runs]
+    """Yield the aims that all rounds were measured, over both paths, with the rates that were asked for."""
     rows = results.rows()
     yield Aim("rounds of everything", min(len(row.measured) for row in rows), least=max(row.planned for row in rows))
-    yield Aim("carried by a path, × its rate, most", _most(p.carried for p in there), most=1.1)
-    yield Aim("round trip inside, × that of the first path, least", min(trips, default=math.nan), least=0.9)
+    most = max((run.measured.carried for run in results.runs), default=math.nan)
+    yield Aim("carried by a path, × its rate, most", most, most=1.1)
+    both = {way: [0.0] for name in dict.fromkeys(row.variant for row in rows) if WAYS[way := VPNS[name].way].both}
+    for run in results.runs:
+        both.get(VPNS[run.turn.variant].way, []).append(run.measured.second)
     if both:
-        greatest = [max(point.second for point in points) for points in both.values()]
-        yield Aim("share of the second path, greatest of each way over both, least", min(greatest), least=0.01)
-    if alone:
-        yield Aim("share of the second path where one is used, most", max(alone), most=0.01)
-    if off:
-        yield Aim("share of the second path, off what was fixed by, most", max(off), most=0.05)
-    if multipath:
-        joined, fallbacks = min(p.joined for p in multipath), sum(p.fallbacks for p in multipath)
-        yield Aim("subflows joined to each connection of Multipath TCP, least", joined, least=1)
-        yield Aim("connections that fell back to plain TCP", fallbacks, most=0)
-    if plain:
-        yield Aim("subflows joined where none is meant, most", max(plain), most=0)
+        least = min(map(max, both.values()))
+        yield Aim("share of the second path, greatest of each way over both, least", least, least=UNUSED)
 
 
-def _most(values: Iterable[float]) -> float:
-    return max(values, default=math.nan)
-
-
-def ours(results: Found) -> Iterator[Aim]:
-    """Yield figures, without an aim, that compare our tunnel with the best of all other ways."""
-    others = {vpn for run in results.runs if not WAYS[(vpn := VPNS[run.turn.variant]).way].ours}
-    for inner in sorted({run.part for run in results.runs}):
-
-        def rate(vpn: Vpn, at: Condition, inner: str = inner) -> float:
-            return median([*values(results, vpn, inner, at).values()], default=math.nan)
-
-        ratios = [
-            rate(Vpn("tunnel"), at) / max((rate(vpn, at) for vpn in others), default=math.nan)
-            for at in conditions(results)
-        ]
-        if ratios and all(ratio > 0 for ratio in ratios):
-            what = f"goodput, ours × the best of the others, {inner} inside"
-            yield Aim(f"{what}, mean over the conditions", geometric_mean(ratios))
-            yield Aim(f"{what}, least", min(ratios))
+def unlike(vpn: Vpn, point: Point) -> str | None:
+    """Return how a download's VPN was carried in another way than *vpn* says; None if it was not."""
+    way = WAYS[vpn.way]
+    if (point.joined, point.fallbacks) != (way.joined, 0):
+        return f"{vpn}: {point.joined} subflows joined, {point.fallbacks} connections fell back to plain TCP"
+    share = way.share if way.both else 0.0
+    if share is not None and abs(point.second - share) > (OFF if share else UNUSED):
+        return f"{vpn}: the second path has {point.second:.0%} of the bytes"
+    return None
 
 
 TRACE = Statement(

@@ -26,7 +26,7 @@ from .scenario import Scenario
 from .vpn_bed import NEEDS, Bed, built, carried, controlled, downloaded
 from .vpn_cells import CONTROLS, VPNS, Condition, Point, vpns
 from .vpn_figures import LOOKS
-from .vpn_judging import TRACE, Found, verdicts
+from .vpn_judging import TRACE, Found, unlike, verdicts
 
 TITLE = "Figure 8: the begin of a download, RTT 40 ms"
 AT = Condition(40, 40)
@@ -91,6 +91,8 @@ def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Begin]:
         captured(bed.testbed["origin"], ["eth0"], f"tcp port {PORT}") as packets,
     ):
         point = downloaded(bed, added, warm=0)
+    if (why := unlike(VPNS[turn.variant], point)) is not None:
+        raise TestbedError(why)
     sent, acknowledged = begin(packets)
     # At least a byte, because the claim is about a ratio.
     return {control: Begin(**asdict(point), sent=sent[-1], acknowledged=max(1, acknowledged[-1]), sent_by_step=sent,

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from mptcp_common.units import parse_rate
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, PathError, UniformLoss
 
-from ..experiments.options import OptionError
-from ..experiments.parameters import meanings, parameter, parameters, settings, whole, word
+from ..experiments.parameters import OptionError, meanings, parameter, parameters, settings, whole, word
 from .results import ETHERNET, WIFI
 
 _TIME = re.compile(r"(\d{1,7}(?:\.\d{1,3})?) *(us|µs|ms|s)")

@@ -3,12 +3,8 @@
 
 ``agent.fetch FILE`` reads a JSON object from FILE: ``proxy`` and ``target``, each ``[address, port]``; ``kind``;
 ``at_once``, the number of parallel downloads; ``files``, a list of ``[name, bytes]``; ``timeout``, the seconds for
-each. The kinds are: ``get``, a connection for each file, which this client closes when the file is complete; ``close``,
-the same, but the proxy closes it; ``keepalive``, *at_once* persistent connections; ``connect``, a tunnel for each file
-with plain HTTP in it; ``tls``, a tunnel with TLS in it, whose certificate is not checked.
-
-``close`` has another effect than ``get``: the proxy closes a connection as soon as the rest of a small file is in its
-send buffer, and Linux refuses joins of a connection that its user has closed.
+each. The kinds are: ``get``, a connection for each file; ``keepalive``, *at_once* persistent connections; ``connect``,
+a tunnel for each file with plain HTTP in it.
 
 The program prints a JSON list with one object per file: when it ``began`` (before the first SYN; on a persistent
 connection, before the request), when it ``connected``, its ``first`` byte and its ``end``, as time.monotonic() of this
@@ -22,7 +18,6 @@ import errno
 import json
 import os
 import socket
-import ssl
 import sys
 import time
 from pathlib import Path
@@ -47,9 +42,6 @@ class Fetcher:
         self._files = list(enumerate(order["files"]))
         self._files.reverse()
         self.done: list[dict[str, Any]] = [{} for _ in self._files]
-        self._tls = ssl.create_default_context()
-        self._tls.check_hostname = False
-        self._tls.verify_mode = ssl.CERT_NONE
 
     async def run(self) -> None:
         await asyncio.gather(*(self._work() for _ in range(min(self._order["at_once"], len(self._files)))))
@@ -72,13 +64,12 @@ class Fetcher:
     async def _fetch(self, streams: Streams | None, name: str, size: int, entry: dict[str, Any]) -> Streams | None:
         address, port = self._order["target"]
         host = address if port == 80 else f"{address}:{port}"
-        tunnelled = self._order["kind"] in ("connect", "tls")
-        reader, writer = streams or await self._connect(host)
+        tunnelled = self._order["kind"] == "connect"
+        reader, writer = streams or await self._connect()
         try:
             entry["connected"] = time.monotonic()
             request_target = f"/{name}" if tunnelled else f"http://{host}/{name}"
-            kept = "close" if self._order["kind"] == "close" else "keep-alive"
-            writer.write(f"GET {request_target} HTTP/1.1\r\nHost: {host}\r\nConnection: {kept}\r\n\r\n".encode())
+            writer.write(f"GET {request_target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
             length = await _answer(reader, 200)
             entry["first"] = time.monotonic()
             if length != size:
@@ -96,7 +87,7 @@ class Fetcher:
         writer.close()
         return None
 
-    async def _connect(self, host: str) -> Streams:
+    async def _connect(self) -> Streams:
         address, port = self._order["proxy"]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         connection = socket.socket(family, socket.SOCK_STREAM, MPTCP)
@@ -107,12 +98,10 @@ class Fetcher:
             connection.close()
             raise
         reader, writer = await asyncio.open_connection(sock=connection)
-        if self._order["kind"] in ("connect", "tls"):
+        if self._order["kind"] == "connect":
             goal = ":".join(map(str, self._order["target"]))
             writer.write(f"CONNECT {goal} HTTP/1.1\r\nHost: {goal}\r\n\r\n".encode())
             await _answer(reader, 200)
-            if self._order["kind"] == "tls":
-                await writer.start_tls(self._tls, server_hostname=host)
         return reader, writer
 
 

@@ -55,7 +55,7 @@ _TRIALS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 _PROGRAMS = (
     "squid", "apache2", "wget", "curl", "mptcpize", "ethtool", "tcpdump", "ss", "gcc", "ssh", "sshd", "sudo", "openssl",
-    "chromium", "chromedriver", "node", "prometheus", "promtool", "haproxy", "nginx", "traffic_server",
+    "chromium", "chromedriver", "node", "prometheus", "promtool", "haproxy", "nginx",
     "aarch64-linux-gnu-gcc", "openvpn", "git",
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mptcp_bench.experiments.subflow_ends import client_ends
+from mptcp_bench.experiments.two_paths import client_ends
 from mptcp_lab.testbed import Testbed, lab_of
 from mptcp_lab.testbed.services import start_origin, start_proxy
 from mptcp_lab.testbed.transfer import download, wget

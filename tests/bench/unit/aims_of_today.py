@@ -40,7 +40,7 @@ _BY_MODE = {
     "Mbit/s while Wi-Fi is not enough", "back after s", "second's share while it is",
 }  # fmt: skip
 _IN_OUTAGES = {
-    "Mbit/s before the failure, by the first path alone", "stands still for s", "flips",
+    "Mbit/s before the failure, by the first path alone", "stands still for s",
     "Mbit/s, × without a mode, lower bound",
 }  # fmt: skip
 _OF_ONE_SUBFLOW = {f"{what}, # subflow, × TCP, upper bound" for what in ("GET, s/GB", "CONNECT, s/GB", "µs/request")}

@@ -15,8 +15,8 @@ from mptcp_bench.experiments.pages import NEW, OURS, SCENARIO
 from mptcp_bench.experiments.pages_cells import Cell
 from mptcp_bench.experiments.pages_judging import Batch, Download, judge
 
-OPTIONS = {"size": "100k", "client": "two,lone,lost", "at_once": "1", "runs": "2"}
-"""A client with two paths, one with one path, and one that lost a path."""
+OPTIONS = {"size": "100k", "client": "two,lone", "at_once": "1", "runs": "2"}
+"""A client with two paths, and one with one path."""
 
 
 @cache
@@ -33,7 +33,7 @@ FREE: Rates = (constant(45), constant(15), 1.5)
 STATIC: Rates = (constant(5), constant(10), 8.0)
 FAST = (0.1, 0.12, 0.1)
 """Mean of the first downloads of a client with one path, the longest of these, and the mean of its later ones."""
-SOUND: dict[str, Rates] = {"none": FREE, NEW: KEPT, OURS: KEPT, "static": STATIC, "link": STATIC}
+SOUND: dict[str, Rates] = {"none": FREE, NEW: KEPT, OURS: KEPT, "static": STATIC}
 
 
 def pages(

@@ -11,29 +11,17 @@ from mutants import Judge, rehearsed
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.relay import SCENARIO
-from mptcp_bench.experiments.relay_judging import (
-    CARRIED,
-    CLIENTS,
-    DIRECT,
-    HELD,
-    KEEPING,
-    OURS,
-    REBUILT,
-    Carried,
-    Cell,
-    Found,
-    void,
-)
+from mptcp_bench.experiments.relay_judging import CARRIED, CLIENTS, DIRECT, HELD, OURS, OWN, Carried, Cell, void
 from mptcp_lab.testbed import TestbedError
 
-RUNS = 3
-PEER, WORSE_PEER = "haproxy", "squid"
+PEER = "haproxy"
 # Our rebuilt proxy and the one with the host's congestion control cost least. They are no peers to compare with.
-OPTIONS = {"offloads": "off", "proxies": f"{OURS},{KEEPING},{REBUILT},{PEER},{WORSE_PEER}", "runs": str(RUNS)}
-COST = {OURS: 0.95, KEEPING: 0.5, REBUILT: 0.5, PEER: 1.0, WORSE_PEER: 2.0}
+OPTIONS = {"offloads": "off", "proxies": ",".join((*OWN, "squid", PEER)), "runs": "3"}
+COST = {**dict.fromkeys(OWN, 0.5), OURS: 0.95, PEER: 1.0, "squid": 2.0}
 RATE = {"get": 0.85, "connect": 0.97, "requests": 0.9}
 APART = (0.3, 0.95, 1.6)
 """Factors for the cost of sound rounds: lower on average, but with too much spread to judge."""
+NAN = float("nan")
 Change = Callable[[Turn[Cell], Carried], Carried | None]
 
 
@@ -43,39 +31,34 @@ def carried(turn: Turn[Cell]) -> Carried:
     if cell.proxy == DIRECT:
         return Carried(rates=dict.fromkeys(cell.tasks, 1.0))
     dearer = 1.1 if CLIENTS[cell.client] else 1.0
-    costs = {task: 50.0 if task in HELD else COST[cell.proxy] * dearer for task in cell.tasks if task != "latency"}
-    if cell.proxy == WORSE_PEER:
+    costs = {task: 50.0 if task in HELD else COST[cell.proxy] * dearer for task in cell.tasks}
+    if cell.proxy == "squid":
         # HAProxy has no tunnels, so that Squid is the best peer for them.
         costs["connect"] = COST[PEER]
     return Carried(costs, rates={task: RATE.get(task, 0.9) for task in cell.tasks})
 
 
-def found(change: Change = lambda turn, one: one) -> Found:
-    return rehearsed(SCENARIO, OPTIONS, lambda turn: change(turn, carried(turn)))
-
-
 def judged(change: Change = lambda turn, one: one) -> Callable[[], Sequence[Aim]]:
-    return lambda: SCENARIO.aims(found(change))
+    return lambda: SCENARIO.aims(rehearsed(SCENARIO, OPTIONS, lambda turn: change(turn, carried(turn))))
 
 
 def of_ours(
-    client: str, *, costs: Mapping[str, float] | None = None, rates: Mapping[str, float] | None = None, apart: float = 0
+    client: str, task: str, *, cost: float = 1, rate: float = 1, apart: float = 0
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge a result in which one kind of our clients has other *costs* and *rates*, given as multiples, by task.
+    """Judge a result in which one kind of our clients has a multiple of *cost* and *rate* in a task.
 
     With *apart*, the multiples of the rounds differ, to this power.
     """
 
-    def changed(values: Mapping[str, float], by: Mapping[str, float] | None, number: int) -> dict[str, float]:
-        return {
-            task: value * ((by or {}).get(task, 1.0) * (APART[number - 1] ** apart if task in (by or {}) else 1.0))
-            for task, value in values.items()
-        }
-
     def change(turn: Turn[Cell], one: Carried) -> Carried:
         if (turn.cell.proxy, turn.cell.client) != (OURS, client):
             return one
-        return replace(one, costs=changed(one.costs, costs, turn.number), rates=changed(one.rates, rates, turn.number))
+        times = APART[turn.number - 1] ** apart
+
+        def changed(values: Mapping[str, float], by: float) -> dict[str, float]:
+            return {each: value * (by * times if each == task else 1) for each, value in values.items()}
+
+        return replace(one, costs=changed(one.costs, cost), rates=changed(one.rates, rate))
 
     return judged(change)
 
@@ -95,7 +78,6 @@ def clients(client: str, capable: int, joins: int) -> Callable[[], Sequence[Aim]
     return aims
 
 
-NAN, MULTIPATH = float("nan"), ("mptcp1", "mptcp2")
 RELAY = Judge(
     judged(),
     {
@@ -104,32 +86,29 @@ RELAY = Judge(
         "the TCP client speaks Multipath TCP": clients("tcp", 1, 0),
         "the second path is used where one is meant": clients("mptcp1", 10, 1),
         "nothing measured": judged(lambda turn, one: None),
-        "one round of one of them is missing": judged(
+        "one round of a peer is missing": judged(
             lambda turn, one: None if (turn.cell.proxy, turn.number) == (PEER, 1) else one
         ),
-        **{f"an answer was broken off by {proxy}": failing(proxy) for proxy in (OURS, REBUILT, KEEPING)},
-        "dead proxy: no byte comes": of_ours("tcp", costs={"get": float("inf")}, rates={"get": 0}),
-        **{f"{task} costs more than with the best peer": of_ours("tcp", costs={task: 1.1}) for task in CARRIED},
-        "its download is slow": of_ours("tcp", rates={"get": 0.9}),
-        "its tunnel is slow": of_ours("tcp", rates={"connect": 0.95}),
+        **{f"an answer was broken off by {proxy}": failing(proxy) for proxy in OWN},
+        "dead proxy: no byte comes": of_ours("tcp", "get", cost=float("inf"), rate=0),
+        **{f"{task} costs more than with the best peer": of_ours("tcp", task, cost=1.1) for task in CARRIED},
+        "its download is slow": of_ours("tcp", "get", rate=0.9),
+        "its tunnel is slow": of_ours("tcp", "connect", rate=0.95),
         "one round of all": judged(lambda turn, one: one if turn.number == 1 else None),
+        "may cost more than TCP: rounds lie far apart": of_ours("mptcp1", "get", apart=1),
+        "may cost more than the best peer: rounds lie far apart": of_ours("tcp", "requests", apart=1),
+        "may be slow: rounds lie far apart": of_ours("tcp", "connect", apart=0.1),
         **{
-            f"{client} may cost more than TCP: rounds lie far apart": of_ours(client, costs={"get": 1}, apart=1)
-            for client in MULTIPATH
-        },
-        "may cost more than the best peer: rounds lie far apart": of_ours("tcp", costs={"requests": 1}, apart=1),
-        "may be slow: rounds lie far apart": of_ours("tcp", rates={"connect": 1}, apart=0.1),
-        **{
-            f"{client} costs more than TCP: {task}": of_ours(client, costs={task: 1.1})
-            for client in MULTIPATH
+            f"{client} costs more than TCP: {task}": of_ours(client, task, cost=1.1)
+            for client in ("mptcp1", "mptcp2")
             for task in CARRIED
         },
-        **{f"processor time is not seen: {task}": of_ours("tcp", costs={task: NAN}) for task in CARRIED},
+        **{f"processor time is not seen: {task}": of_ours("tcp", task, cost=NAN) for task in CARRIED},
         **{
-            f"idle connections are {what}: {task}, {client}": of_ours(client, costs={task: times})
+            f"idle connections are {what}: {task}, {client}": of_ours(client, task, cost=times)
             for what, times in (("large", 2.1), ("not seen", NAN))
             for client in CLIENTS
-            for task in ("idle-get", "idle-connect")
+            for task in HELD
         },
     },
     refused={

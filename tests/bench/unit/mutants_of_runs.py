@@ -13,9 +13,9 @@ from mutants import MBIT, Judge, Load, constant, rehearsed, series
 from mptcp_bench.experiments import goodput, recovery, soak
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.devices import payload_share
 from mptcp_bench.experiments.goodput import Cell
 from mptcp_bench.experiments.load_crowd import CAP as CROWD_CAP
-from mptcp_bench.experiments.payload import payload_share
 from mptcp_bench.experiments.soak import SIZES, Reading, Soak
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.protocol import Protocol

@@ -5,20 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from mutants import Judge, Load, constant, rehearsed, series
 
-from mptcp_bench.experiments import steering_modes as modes
+from mptcp_bench.experiments import steering as modes
 from mptcp_bench.experiments import steering_outages as outages
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.steering import SCENARIO
-from mptcp_bench.experiments.steering_modes import AFTER, EVENT, WARM, Download, Finding
+from mptcp_bench.experiments.steering import AFTER, EVENT, SCENARIO, WARM, Download, Finding
 from mptcp_bench.experiments.steering_outages import Outage
-from mptcp_bench.experiments.steering_overflow import Overflow, overflow
-from mptcp_lab.testbed.recorder import Sample
 
 Loads = tuple[Load, Load]
 """Rates in Mbit/s over Ethernet and Wi-Fi."""
@@ -84,7 +81,7 @@ def steered(
     def found(kind: str) -> dict[str, Finding]:
         ethernet, wifi = loads[kind]
         download = Download(tuple(series({"eth0": ethernet, "wlan0": wifi}, END)), WARM)
-        return {what: Finding(value, WARM) for what, value in download.findings(kind).items()}
+        return {what: Finding(value) for what, value in download.findings(kind).items()}
 
     def judged() -> Sequence[Aim]:
         options = {"part": "modes", "rtt": "20/20", "runs": str(RUNS)}
@@ -101,7 +98,7 @@ def everywhere(ethernet: float, wifi: float) -> Callable[[], Sequence[Aim]]:
     return steered({kind: scaled(loads, ethernet, wifi) for kind, loads in SOUND.items()})
 
 
-GOOD = Outage(before=28, during=19, still=0.6, back=3, after=28, flips=2)
+GOOD = Outage(before=28, during=19, still=0.6, back=3, after=28)
 
 
 def in_outages(
@@ -121,7 +118,7 @@ def in_outages(
 
     def measure(turn: Turn[outages.Cell]) -> Outage | None:
         if turn.cell.mode == outages.NONE:
-            return replace(GOOD, flips=0) if turn.number <= unsteered else None
+            return GOOD if turn.number <= unsteered else None
         last = once if once and turn.number == runs else {}
         return replace(GOOD, **change, **last) if turn.number <= runs else None
 
@@ -133,31 +130,9 @@ def outage(runs: int = RUNS, **change: Any) -> Callable[[], Sequence[Aim]]:
     return lambda: in_outages(runs, **change)
 
 
-def overflowing(first: float, later: float, opened: float, closed: float) -> Overflow:
-    """Return the outcome of a download of 30 Mbit/s over paths of 15 and 60, which needs 7 Mbit/s after 14 s."""
-    octets = {"eth0": 0.0, "wlan0": 0.0}
-    samples = []
-    for tick in range(220):
-        time = tick / 10
-        samples.append(Sample(time, {device: int(carried) for device, carried in octets.items()}))
-        octets["eth0"] += (first if time < 14 else 7) * 1e5 / 8
-        octets["wlan0"] += later * 1e5 / 8 if opened <= time < 14 + closed else 0
-    return overflow(samples, (15, 60), 30, 14.0)
-
-
-def overflowed(*outcome_of: float) -> Sequence[Aim]:
-    """Return the aims of one such download, or of none without arguments."""
-    options = {"part": "overflow", "links": "15/60", "delays": "35/19", "demand": "200", "runs": "1"}
-    return SCENARIO.aims(rehearsed(SCENARIO, options, lambda turn: overflowing(*outcome_of) if outcome_of else None))
-
-
 STEERING = Judge(
-    lambda: [*steered()(), *in_outages(), *in_outages(load="upload"), *overflowed(14.6, 15, 1, 2)],
+    lambda: [*steered()(), *in_outages(), *in_outages(load="upload")],
     {
-        "overflow: the later path carries nearly all": partial(overflowed, 2.5, 27, 1, 2),
-        "overflow: the later path is opened late": partial(overflowed, 14.6, 15, 4, 2),
-        "overflow: it is closed late": partial(overflowed, 14.6, 15, 1, 9),
-        "overflow: nothing measured": overflowed,
         "modes: dead throttler": steered(UNSTEERED),
         "modes: the other path is preferred": steered(
             {
@@ -194,8 +169,7 @@ STEERING = Judge(
         "outages: the application stands still": outage(still=1.4),
         "outages: the standby carries as well": outage(before=47),
         "outages: an upload has both paths": outage(load="upload", before=47),
-        "outages: flags change all the time": outage(flips=3),
-        "outages: those of an upload do": outage(load="upload", flips=3),
+        "outages: one in an order does": outage(load="upload", before=47, mode="priority-based"),
         "outages: a run is missing": outage(RUNS - 1),
         "outages: one without a mode is": outage(unsteered=RUNS - 1),
         "outages: nothing measured": outage(0, unsteered=0),

@@ -12,10 +12,9 @@ from mutants import MBIT, Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Results, Turn
-from mptcp_bench.experiments.tunnel import SCENARIO
-from mptcp_bench.experiments.tunnel_cells import BESIDE, CALLS, DOWNLOADS, OURS, PAYLOAD, Cell
+from mptcp_bench.experiments.tunnel import DOWNLOADS, SCENARIO, Cell
 from mptcp_bench.experiments.tunnel_cost import Cost
-from mptcp_bench.experiments.tunnel_parts import AfterChange, Call, Poll, Silence, silence
+from mptcp_bench.experiments.tunnel_parts import BESIDE, CALLS, OURS, PAYLOAD, AfterChange, Call, Poll, Silence, silence
 from mptcp_bench.experiments.vpn_cells import Point
 
 LOSSY = 0.6
@@ -68,7 +67,7 @@ def measured(
         if cell.part in DOWNLOADS:
             each = alone(cell, machine)
             rate = {"a alone": each[0], "b alone": each[1]}.get(turn.variant, ours(each))
-            found: Any = Point(rate, second=0.5, carried=0.95, joined=0, fallbacks=0, round_trip=0.02)
+            found: Any = Point(rate, second=0.5, carried=0.95, joined=0, fallbacks=0)
         elif cell.part == "silence":
             found = silent or left()
         elif cell.part == "change":

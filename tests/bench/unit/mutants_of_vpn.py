@@ -7,7 +7,7 @@ A claim is not an aim: a claim that fails is also a result. A mutant must miss a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mutants import Judge, rehearsed
@@ -18,7 +18,7 @@ from mptcp_bench.experiments.claims import Claim
 from mptcp_bench.experiments.columns import Results, Turn
 from mptcp_bench.experiments.scenario import Scenario
 from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, VPNS, WAYS, Condition, Point, Vpn, loss_of
-from mptcp_bench.experiments.vpn_judging import TRACE, claims_of
+from mptcp_bench.experiments.vpn_judging import TRACE, claims_of, unlike
 
 Rate = Callable[[Vpn, Condition], float]
 """Rate in Mbit/s by VPN and condition."""
@@ -29,11 +29,10 @@ SHARES = {
 }  # fmt: skip
 
 
-def point(vpn: Vpn, at: Condition, rate: float) -> Point:
+def point(vpn: Vpn, rate: float) -> Point:
     """Return a sound point with this *rate*."""
     return Point(
-        goodput=rate * 1e6, second=SHARES[vpn.way], carried=0.95, joined=WAYS[vpn.way].joined, fallbacks=0,
-        round_trip=1.02e-3 * at.first,
+        goodput=rate * 1e6, second=SHARES[vpn.way], carried=0.95, joined=WAYS[vpn.way].joined, fallbacks=0
     )  # fmt: skip
 
 
@@ -45,20 +44,14 @@ def multipath(vpn: Vpn) -> bool:
     return bool(WAYS[vpn.way].joined)
 
 
-COMMON: dict[str, Change] = {
-    "emulator off": lambda vpn: {"carried": 5.0, "round_trip": 1e-4},
-    "second path unused": lambda vpn: {"second": 0.0, "joined": 0},
-}
-FALLBACK: dict[str, Change] = {
+MUTANTS: dict[str, Change] = {
+    "emulator off": lambda vpn: {"carried": 5.0},
+    "second path unused": lambda vpn: {"second": 0.0},
     "fallback to TCP": lambda vpn: {"joined": 0, "fallbacks": 1} if multipath(vpn) else {},
-}
-ALONE: dict[str, Change] = {
     "what should use one path uses both": lambda vpn: {} if WAYS[vpn.way].both else {"second": 0.5},
-}
-FIXED: dict[str, Change] = {
     "the split is another one": lambda vpn: {"second": 0.9} if WAYS[vpn.way].share is not None else {},
+    "TCP is Multipath TCP": lambda vpn: {} if multipath(vpn) else {"joined": 1},
 }
-PLAIN: dict[str, Change] = {"TCP is Multipath TCP": lambda vpn: {} if multipath(vpn) else {"joined": 1}}
 
 
 @dataclass(frozen=True)
@@ -86,9 +79,14 @@ def judged(
     )
 
 
-def of_figure(
-    number: int, rate: Rate, changes: Mapping[str, Change], worlds: Mapping[str, Rate] | None = None
-) -> Judged:
+def changed(scenario: Scenario[Any, Any, Any, Any]) -> dict[str, Change]:
+    """Return the changes that affect a VPN of *scenario*."""
+    chosen = scenario.chosen({})
+    there = {VPNS[name] for cell in scenario.cells(chosen) for name in scenario.variants(chosen, cell)}
+    return {name: change for name, change in MUTANTS.items() if any(map(change, there))}
+
+
+def of_figure(number: int, rate: Rate, worlds: Mapping[str, Rate] | None = None) -> Judged:
     """Return the judge of a figure. *worlds*: rates with which claims fail."""
     scenario: Scenario[Any, Condition, Any, Point] = getattr(vpn_figures, f"FIG{number}")
 
@@ -97,12 +95,13 @@ def of_figure(
     ) -> Callable[[], Results[Condition, Point]]:
         def measure(turn: Turn[Condition]) -> dict[str, Point] | None:
             vpn = VPNS[turn.variant]
-            found = replace(point(vpn, turn.cell, rate(vpn, turn.cell)), **change(vpn))
-            return dict.fromkeys(turn.cell.inner, found) if keep(vpn, turn.number) else None
+            found = replace(point(vpn, rate(vpn, turn.cell)), **change(vpn))
+            is_void = unlike(vpn, found) is not None or not keep(vpn, turn.number)
+            return None if is_void else dict.fromkeys(turn.cell.inner, found)
 
         return lambda: rehearsed(scenario, {}, measure)
 
-    mutants = {name: results(change) for name, change in (COMMON | dict(changes)).items()}
+    mutants = {name: results(change) for name, change in changed(scenario).items()}
     mutants |= {name: results(rate=other) for name, other in (worlds or {}).items()}
     mutants["nothing measured"] = results(keep=lambda vpn, number: False)
     mutants["a round of one way is missing"] = results(keep=lambda vpn, number: (vpn.way, number) != ("tunnel", 2))
@@ -158,10 +157,9 @@ def traced(
 ) -> Callable[[], Results[Condition, vpn_trace.Begin]]:
     def measure(turn: Turn[Condition]) -> dict[str, vpn_trace.Begin] | None:
         vpn = VPNS[turn.variant]
-        sound = point(vpn, turn.cell, 15.0)
-        values = {name: getattr(sound, name) for name in sound.__dataclass_fields__} | dict(change(vpn))
+        values = asdict(point(vpn, 15.0)) | dict(change(vpn))
         found = vpn_trace.Begin(**values, sent=300_000, acknowledged=acknowledged[vpn.way])
-        return {"cubic": found} if turn.number <= rounds else None
+        return {"cubic": found} if turn.number <= rounds and unlike(vpn, found) is None else None
 
     return lambda: rehearsed(vpn_trace.SCENARIO, {"runs": str(RUNS)}, measure)
 
@@ -182,29 +180,25 @@ def lost(factor: float = 1.0, short: float = 0.97, rounds: int = RUNS) -> Callab
 
 
 VPN = {
-    "vpn-fig3": of_figure(3, figure3, ALONE | PLAIN | FALLBACK),
-    "vpn-fig4": of_figure(
-        4, figure4, ALONE | PLAIN | FALLBACK, {"the gain grows": lambda vpn, at: figure4(vpn, at, 1 / 25)}
-    ),
-    "vpn-fig5": of_figure(
-        5, figure5, PLAIN | FALLBACK, {"worse with the asymmetry": lambda vpn, at: figure5(vpn, at) - at.second / 50}
-    ),
-    "vpn-fig6": of_figure(6, figure6, ALONE | PLAIN),
-    "vpn-fig7": of_figure(7, figure7, ALONE | PLAIN | FIXED | FALLBACK),
+    "vpn-fig3": of_figure(3, figure3),
+    "vpn-fig4": of_figure(4, figure4, {"the gain grows": lambda vpn, at: figure4(vpn, at, 1 / 25)}),
+    "vpn-fig5": of_figure(5, figure5, {"worse with the asymmetry": lambda vpn, at: figure5(vpn, at) - at.second / 50}),
+    "vpn-fig6": of_figure(6, figure6),
+    "vpn-fig7": of_figure(7, figure7),
     "vpn-fig8": judged(
         vpn_trace.SCENARIO,
         lambda results: list(TRACE.claims(results)),
         traced(),
-        {name: traced(change=change) for name, change in (COMMON | PLAIN | FIXED | FALLBACK).items()}
+        {name: traced(change=change) for name, change in changed(vpn_trace.SCENARIO).items()}
         | {
             "nothing measured": traced(rounds=0),
             "a round is missing": traced(rounds=RUNS - 1),
             "Multipath TCP begins as fast": traced(FASTER | {"mptcp": 250_000}),
         },
     ),
-    "vpn-fig9": of_figure(9, figure9, ALONE | PLAIN | FIXED | FALLBACK),
-    "vpn-fig10": of_figure(10, figure10, PLAIN | FIXED | FALLBACK),
-    "vpn-fig11": of_figure(11, figure11, PLAIN | FIXED | FALLBACK),
+    "vpn-fig9": of_figure(9, figure9),
+    "vpn-fig10": of_figure(10, figure10),
+    "vpn-fig11": of_figure(11, figure11),
     "vpn-table1": judged(
         vpn_losses.SCENARIO,
         vpn_losses.claims,

@@ -1,64 +1,34 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the experiment relay: its cells, the computed figures, what nginx can do, and what makes a run void."""
+"""Tests for the experiment relay: its cells, the computed figures, and the memory that the kernel says."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mutants_of_relay import judged
 
 from mptcp_bench.experiments import relay_load
-from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.peers import Peer, nginx_of
+from mptcp_bench.experiments.peers import nginx_of
 from mptcp_bench.experiments.relay import SCENARIO, SETTINGS, lacking, ready
-from mptcp_bench.experiments.relay_judging import (
-    BASE,
-    CARRIED,
-    DIRECT,
-    LIMIT,
-    OURS,
-    TASKS,
-    Cell,
-    Setting,
-    cost,
-    ratios,
-)
-from mptcp_bench.experiments.relay_load import latencies
-from mptcp_bench.experiments.relay_memory import buffers, octets
+from mptcp_bench.experiments.relay_judging import BASE, CARRIED, DIRECT, LIMIT, TASKS, Cell, Setting, cost, ratios
+from mptcp_bench.experiments.relay_load import buffers, latencies, octets
 from mptcp_lab.testbed import TestbedError
 
 
-def cells(**options: str) -> list[Cell]:
-    return list(SCENARIO.cells(SCENARIO.chosen(options)))
-
-
-def test_first_setting_is_measured_thoroughly_by_default() -> None:
-    there = cells(proxies=LIMIT)
+def test_cells_are_what_each_proxy_can_do_and_the_first_setting_is_measured_thoroughly() -> None:
+    there = SCENARIO.cells(SCENARIO.chosen({}))
     assert list(dict.fromkeys(cell.setting for cell in there)) == list(SETTINGS)
     assert {(cell.setting == BASE, cell.tasks) for cell in there if cell.proxy == LIMIT} == {
-        (True, TASKS),
-        (False, CARRIED),
-    }
+        (True, TASKS), (False, CARRIED)
+    }  # fmt: skip
+    base = {(cell.proxy, cell.client): cell.tasks for cell in there if cell.setting == BASE}
+    assert [client for proxy, client in base if proxy == "squid"] == ["tcp"]
+    assert [client for proxy, client in base if proxy == LIMIT] == ["tcp", "mptcp1", "mptcp2"]
+    assert base["haproxy", "tcp"] == ("get", "requests", "idle-get")
+    assert base[DIRECT, "tcp"] == ("get", "requests")
     assert {cell.setting for cell in SCENARIO.cells(SCENARIO.chosen({}, quick=True))} == {BASE}
-
-
-def test_settings_are_combined_without_several_workers_on_one_processor() -> None:
-    there = cells(processors="shared,apart", workers="one,all", proxies=LIMIT)
-    assert {cell.setting for cell in there} == {BASE, Setting(apart=True), Setting(workers="all")}
-    with pytest.raises(OptionError, match=r"processors=apart: .*workers=one"):
-        cells(processors="apart", workers="all")
-
-
-def test_cells_leave_out_what_a_proxy_cannot_do() -> None:
-    there = {(cell.proxy, cell.client): cell.tasks for cell in cells(offloads="off")}
-    assert [client for proxy, client in there if proxy == "squid"] == ["tcp"]
-    assert [client for proxy, client in there if proxy == LIMIT] == ["tcp", "mptcp1", "mptcp2"]
-    assert there["haproxy", "tcp"] == ("get", "requests", "latency", "idle-get", "busy")
-    assert there[DIRECT, "tcp"] == ("get", "requests", "latency")
 
 
 def test_own_processor_is_refused_when_asked_for_and_left_out_when_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,11 +40,39 @@ def test_own_processor_is_refused_when_asked_for_and_left_out_when_not(monkeypat
         ready(SCENARIO.chosen({"processors": "apart"}))
 
 
-def test_peer_names_the_package_of_what_is_not_installed(tmp_path: Path) -> None:
-    there = str(tmp_path)
-    assert Peer("x-server", ("sh", there), lambda setup: pytest.fail("started")).lacking() is None
-    lacking = Peer("x-server", ("sh", "x-not-there", f"{there}/y"), lambda setup: pytest.fail("started")).lacking()
-    assert lacking == f"x-not-there and {there}/y not installed (Debian's package x-server)"
+def bucket(nanoseconds: int) -> int:
+    """Return the bucket as native/relay_load.c computes it."""
+    shift = max(0, nanoseconds.bit_length() - 6)
+    return shift * 32 + (nanoseconds >> shift)
+
+
+@given(st.lists(st.integers(0, 10**11), min_size=1), st.sampled_from((0.1, 50, 90, 99, 100)))
+def test_percentiles_of_the_histogram_are_those_of_its_values(values: list[int], percent: float) -> None:
+    late = [0] * relay_load.BUCKETS
+    for value in values:
+        late[bucket(value)] += 1
+    exact = sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
+    [seconds] = latencies(late, (percent,))
+    assert seconds * 1e9 == pytest.approx(exact, rel=1 / 32, abs=1)
+    assert latencies([0, 0], (percent,)) == (math.inf,)
+
+
+def test_nothing_unseen_is_free_and_a_round_without_a_finite_value_of_the_peer_does_not_count() -> None:
+    assert (cost("get", 1.0, 500_000_000, 0), cost("requests", 1.0, 1, 10_000)) == (2.0, 100.0)
+    assert cost("get", 1.0, 0, 0) == math.inf
+    assert math.isnan(cost("get", 0.0, 500_000_000, 0))
+    assert ratios({0: 1.0, 2: 3.0, 3: 1.0}, {0: 2.0, 1: 5.0, 2: 3.0, 3: 0.0}) == (0.5, 1.0)
+    assert ratios({0: 1.2, 1: 1.2, 2: math.inf}, {0: 1.0, 1: math.inf, 2: 1.0}) == (1.2, math.inf)
+
+
+def test_memory_is_read_as_the_kernel_writes_it() -> None:
+    assert octets("Rss:  9 kB\nPss:      12 kB\nPss_Dirty:  3 kB\n", "Pss") == 12 * 1024
+    with pytest.raises(ValueError, match="Slab"):
+        octets("MemTotal: 1 kB\n", "Slab")
+    line = "ESTAB 0 0 10.77.8.2:3128 10.77.1.2:4\n\t skmem:(r1000,rb131072,t7,tb87040,f20,w3,o0,bl0,d0)\n"
+    assert buffers(2 * line) == 2 * 1023
+    # Defect: a socket whose forward allocation was 20 bytes below zero counted as 4 GB.
+    assert buffers(line.replace("f20", f"f{2**32 - 20}")) == 983
 
 
 @pytest.mark.parametrize(
@@ -94,57 +92,3 @@ def test_nginx_has_multipath_listeners_and_tunnels_when_its_version_and_build_sa
 ) -> None:
     nginx = nginx_of(build)
     assert (nginx.multipath, nginx.tunnels) == (multipath, tunnels)
-
-
-def bucket(nanoseconds: int) -> int:
-    """Return the bucket as native/relay_load.c computes it."""
-    shift = 0
-    while nanoseconds >> shift >= 64:
-        shift += 1
-    return shift * 32 + (nanoseconds >> shift)
-
-
-@given(st.lists(st.integers(0, 10**11), min_size=1), st.sampled_from((0.1, 50, 90, 99, 100)))
-def test_percentiles_of_the_histogram_are_those_of_its_values(values: list[int], percent: float) -> None:
-    late = [0] * relay_load.BUCKETS
-    for value in values:
-        late[bucket(value)] += 1
-    ordered = sorted(values)
-    exact = ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
-    [seconds] = latencies(late, (percent,))
-    assert seconds * 1e9 == pytest.approx(exact, rel=1 / 32, abs=1)
-    assert latencies([0, 0], (percent,)) == (math.inf,)
-
-
-def test_cost_is_for_a_gigabyte_or_a_request_and_nothing_unseen_is_free() -> None:
-    assert cost("get", 1.0, 500_000_000, 0) == 2.0
-    assert cost("requests", 1.0, 1, 10_000) == 100.0
-    assert cost("get", 1.0, 0, 0) == math.inf
-    assert math.isnan(cost("get", 0.0, 500_000_000, 0))
-
-
-def test_round_without_a_finite_value_of_the_peer_does_not_count() -> None:
-    assert ratios({0: 1.0, 2: 3.0, 3: 1.0}, {0: 2.0, 1: 5.0, 2: 3.0, 3: 0.0}) == (0.5, 1.0)
-    assert ratios({0: 1.2, 1: 1.2, 2: math.inf}, {0: 1.0, 1: math.inf, 2: 1.0}) == (1.2, math.inf)
-
-
-def test_only_the_first_setting_is_judged() -> None:
-    apart = SCENARIO.aims(
-        SCENARIO.results(SCENARIO.plan(SCENARIO.chosen({"processors": "apart", "proxies": OURS})), ())
-    )
-    assert [aim.what for aim in apart if aim.wanted] == [
-        "rounds of everything",
-        "our answers that were wrong or broken off",
-    ]
-    assert len(judged()()) > 15
-
-
-def test_memory_is_read_as_the_kernel_writes_it() -> None:
-    assert octets("Rss:  9 kB\nPss:      12 kB\nPss_Dirty:  3 kB\n", "Pss") == 12 * 1024
-    for text in ("", "MemTotal: 1 kB\n"):
-        with pytest.raises(ValueError, match="Slab"):
-            octets(text, "Slab")
-    line = "ESTAB 0 0 10.77.8.2:3128 10.77.1.2:4\n\t skmem:(r1000,rb131072,t7,tb87040,f20,w3,o0,bl0,d0)\n"
-    assert buffers(2 * line) == 2 * 1023
-    # Defect: a socket whose forward allocation was 20 bytes below zero counted as 4 GB.
-    assert buffers(line.replace("f20", f"f{2**32 - 20}")) == 983

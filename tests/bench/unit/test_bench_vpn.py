@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from mutants import bounds, broken, judged_by, rehearsed
 from mutants_of_vpn import VPN, point
 
-from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, VPNS, Condition, Vpn, loss_of
-from mptcp_bench.experiments.vpn_figures import FIG7, FIG10
+from mptcp_bench.experiments.vpn_cells import VPNS, Condition, Vpn
+from mptcp_bench.experiments.vpn_figures import FIG7
 from mptcp_bench.experiments.vpn_judging import Group, claims_of, conditions, ratio
 from mptcp_bench.experiments.vpn_losses import bursts
 from mptcp_bench.experiments.vpn_trace import begin
@@ -40,36 +39,15 @@ def test_ratios_are_of_rounds_in_which_both_were_measured_everywhere_and_one_rou
         lambda turn: (
             None
             if (turn.number, turn.cell.first) == (2, 100) and VPNS[turn.variant].way == "50/50"
-            else {"cubic": point(VPNS[turn.variant], turn.cell, rate(VPNS[turn.variant], turn.cell))}
+            else {"cubic": point(VPNS[turn.variant], rate(VPNS[turn.variant], turn.cell))}
         ),
     )
     group = Group(results, "cubic", "bbr", conditions(results))
     assert ratio("50/50", "mptcp")(group) == pytest.approx({1: 4.0, 3: 4.0})
     assert ratio("50/50", "mptcp")(group.shortest) == pytest.approx({1: 2.0, 2: 2.0, 3: 2.0})
     assert ratio("50/50", "tcp")(group) == {}
-    quick = rehearsed(FIG7, {"runs": "1"}, lambda turn: {"cubic": point(VPNS[turn.variant], turn.cell, 9.0)})
+    quick = rehearsed(FIG7, {"runs": "1"}, lambda turn: {"cubic": point(VPNS[turn.variant], 9.0)})
     assert {claim.verdict for claim in claims_of("vpn-fig7", quick)} == {"not judged"}
-
-
-def test_options_choose_conditions_and_vpns() -> None:
-    options = {"ratio": "1,2.5", "loss": "0,ge3", "inner": "bbr", "outer": "cubic,bbr", "ways": "mptcp,tunnel"}
-    planned = FIG10.plan(FIG10.chosen(options | {"runs": "4"}))
-    assert len(planned) == 4 * 4 * 3
-    assert {turn.cell for turn in planned} == {
-        Condition(20, second, loss, ("bbr",)) for loss in ("0", "ge3") for second in (20, 50)
-    }
-    assert {VPNS[turn.variant] for turn in planned} == {Vpn("mptcp", "cubic"), Vpn("mptcp", "bbr"), Vpn("tunnel")}
-    for wrong in ("rtt=0", "rtt=9999", "rtt=20,20", "loss=2", "inner=reno", "ways=tcp"):
-        name, value = wrong.split("=")
-        with pytest.raises(OptionError, match=name):
-            FIG7.chosen({name: value})
-
-
-def test_losses_of_the_papers_table_are_seen_by_what_crosses_twice() -> None:
-    for name in GOOD_LOSS:
-        model = loss_of(name)
-        assert model is not None
-        assert 100 * (1 - (1 - model.mean) ** 2) == pytest.approx(float(name.removeprefix("ge")), abs=0.5)
 
 
 @given(st.sets(st.integers(0, 60)))
@@ -116,7 +94,7 @@ def test_a_figure_is_drawn_and_its_table_has_a_row_for_each_vpn(tmp_path: Path) 
     results = rehearsed(
         FIG7,
         {"rtt": "20"},
-        lambda turn: dict.fromkeys(turn.cell.inner, point(VPNS[turn.variant], turn.cell, 9.0)),
+        lambda turn: dict.fromkeys(turn.cell.inner, point(VPNS[turn.variant], 9.0)),
     )
     findings = FIG7.findings(results.turns, results.runs)
     assert [table.row_count for table in findings.tables[:2]] == [4, 10]

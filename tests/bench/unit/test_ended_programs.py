@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from mptcp_bench.experiments.pages import SCENARIO
 from mptcp_bench.experiments.pages_bed import Bed
-from mptcp_bench.experiments.pages_cells import cells
 from mptcp_bench.wire.capture import captured
 from mptcp_lab.testbed import TestbedError
 
@@ -48,7 +48,7 @@ def capture(host: Any) -> None:
 
 
 def fetch(host: Any) -> None:
-    [cell, *_] = cells({}, quick=True)
+    [cell, *_] = SCENARIO.cells(SCENARIO.chosen({}, quick=True))
     origin: Any = SimpleNamespace(host=SimpleNamespace(service_address=lambda: "192.0.2.2"))
     lab: Any = type("Lab", (dict,), {"directory": host.directory})(client=host)
     Bed(lab, origin, "192.0.2.1")._by_agent(cell)

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from mutants import MBIT, constant, series
+from mutants import MBIT, series
 from mutants_of_caps import COMES, ONSET, WIFI, transfer
 
-from mptcp_bench.experiments import guard, onset, steering_modes
+from mptcp_bench.experiments import guard, onset
 from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.experiments.findings import Picture
-from mptcp_bench.experiments.steering_modes import WARM, Finding
 
-SAMPLES = tuple(series({"eth0": constant(5), "wlan0": constant(20)}, 22))
 FIRST, SECOND = onset.cells(onset.SCENARIO.chosen({"rtt": "20/20", "cap": "100-5"}))
 OUTCOME = onset.judge(series({"eth0": COMES, "wlan0": WIFI}, 9.5), "eth0", "wlan0", ONSET, 5 * MBIT, 30 * MBIT, 0.02)
 
@@ -28,21 +26,6 @@ def drawn(pictures: Sequence[Picture], directory: Path) -> list[str]:
         picture.draw(target)
         found.append(target.read_text())
     return found
-
-
-def steered(*kinds: str) -> Sequence[Picture]:
-    """Return the pictures of one run of each of *kinds*."""
-    turns = [Turn(steering_modes.Cell((20, 20), kind), "", 1) for kind in kinds]
-    runs = [Run(turn, Finding(1.0, WARM, SAMPLES), turn.cell.parts[0]) for turn in turns]
-    return steering_modes.pictures(Results(turns, runs))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kinds", [(), ("no rule",)])
-def test_without_a_mode_there_is_no_picture_of_modes(kinds: Sequence[str], tmp_path: Path) -> None:
-    assert steered(*kinds) == []
-    [text] = drawn(steered(*kinds, "smallest-delay"), tmp_path)
-    assert "smallest-delay" in text
 
 
 def guarded(*arms: str) -> Sequence[Picture]:

@@ -20,7 +20,7 @@ import pytest
 from mptcp_bench.cli import INTERRUPTED, main
 from mptcp_bench.experiments.columns import Run as Turned
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.options import OptionError
+from mptcp_bench.experiments.parameters import OptionError
 from mptcp_bench.paper import conversion, engine, measures, session
 from mptcp_bench.paper.conversion import Requests
 from mptcp_bench.paper.parameters import Chosen, parse_loss, parse_time

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from process_tree import running
 
-from mptcp_bench.experiments.relay_memory import octets, user_memory
+from mptcp_bench.experiments.relay_load import octets, user_memory
 from mptcp_bench.experiments.soak import descriptors
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.agent.processors import process_seconds, read, tree_seconds

@@ -16,8 +16,8 @@ from rich.table import Table as RichTable
 
 from mptcp_bench.experiments.columns import CELL, RUNS, VARIANT, Column, Row, Table, Turn, for_pictures
 from mptcp_bench.experiments.findings import Findings
-from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.parameters import (
+    OptionError,
     choices,
     number,
     parameter,

@@ -2,17 +2,15 @@
  *
  * relay_load: connections to a proxy, or to a web server itself, that ask for something again and again.
  *
- *     relay_load COUNTERS tcp|mptcp ADDRESS PORT CONNECTIONS REQUESTS RATE PREAMBLE REQUEST
+ *     relay_load COUNTERS tcp|mptcp ADDRESS PORT CONNECTIONS REQUESTS PREAMBLE REQUEST
  *
  * Opens CONNECTIONS to ADDRESS and PORT, sends PREAMBLE on each (a CONNECT, or nothing) and awaits an answer without a
  * body, then sends REQUEST and reads the answer, at most REQUESTS times on each connection (-1: without end), which is
  * then held as it is; one that is closed meanwhile is opened again, and asks as many again.
  *
  * Each connection asks once as soon as it can, and waits until all have been answered; one that is closed meanwhile is
- * opened again then. So a new connection never waits for those that are there already, and all are used, whatever the
- * rate. Then, RATE 0: the next request follows the answer at once, and what the first one of a connection took is counted
- * from connect(2). Else RATE requests a second are due, evenly, each on any connection that has nothing to do; what an
- * answer took is counted from when it was due, so that a proxy that stands still is not spared the requests of that time.
+ * opened again then. So a new connection never waits for those that are there already, and all are used. Then the next
+ * request follows the answer at once, and what the first one of a connection took is counted from connect(2).
  *
  * An answer is 200, with Content-Length (RFC 9112, 6.3). A connection that was closed between two answers is opened
  * again; everything else is a failure. A body is read and thrown away.
@@ -54,7 +52,6 @@ struct counters {
 	uint64_t opened;   /* connections, those that were opened again among them */
 	uint64_t resting;  /* connections that have had all their answers */
 	uint64_t standing; /* connections on which an answer to REQUEST has begun, or that rest; opened again: not twice */
-	uint64_t dealt;    /* requests of a RATE that were due, and are under way or answered: not the first of each */
 	uint64_t late[BUCKETS]; /* answers by the nanoseconds that they took: see bucket() */
 };
 
@@ -65,7 +62,7 @@ struct connection {
 	enum state state;
 	bool first; /* nothing was answered yet */
 	bool stood;
-	bool owing; /* a request that was due was lost with a connection: it goes first */
+	bool owing; /* a request was lost with a connection: it goes first */
 	long asked;
 	int64_t due;
 	int64_t since; /* connect(2): the first answer of a connection has its handshake in it */
@@ -83,8 +80,6 @@ static const char *preamble, *request;
 static struct addrinfo *goal;
 static int protocol, events;
 static long requests;
-static double rate;
-static int64_t began;
 static char piece[PIECE];
 
 /* The first 2 * STEPS buckets are one nanosecond wide, and each STEPS after them twice as wide as those before. */
@@ -214,7 +209,7 @@ static void rest(int number)
 	} else if (one->owing) {
 		one->owing = false;
 		ask(number, one->due);
-	} else if (one->stood && (rate > 0 || !started)) {
+	} else if (one->stood && !started) {
 		one->state = IDLE;
 		idle[idle_count++] = number;
 	} else {
@@ -320,21 +315,15 @@ static void readable(int number)
 		failed(number, "a head too long");
 }
 
-/* All have stood: the clock of what is due begins, or the first requests that follow an answer. */
+/* All have stood: the first requests that follow an answer. */
 static void start(void)
 {
 	started = true;
-	began = now();
 	for (int i = 0; i < count; i++)
 		if (connections[i].state == CLOSED)
 			open_one(i);
-	while (rate <= 0 && idle_count > 0)
+	while (idle_count > 0)
 		ask(idle[--idle_count], now());
-}
-
-static int64_t due_at(uint64_t number)
-{
-	return began + (int64_t)((double)number / rate * NANOSECONDS);
 }
 
 int main(int argc, char **argv)
@@ -342,9 +331,9 @@ int main(int argc, char **argv)
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
 	struct epoll_event happened[EVENTS];
 
-	if (argc != 10 || (strcmp(argv[2], "tcp") != 0 && strcmp(argv[2], "mptcp") != 0) || atoi(argv[5]) < 1 ||
+	if (argc != 9 || (strcmp(argv[2], "tcp") != 0 && strcmp(argv[2], "mptcp") != 0) || atoi(argv[5]) < 1 ||
 	    atoi(argv[5]) > MAX_CONNECTIONS || getaddrinfo(argv[3], argv[4], &hints, &goal) != 0) {
-		fprintf(stderr, "usage: relay_load COUNTERS tcp|mptcp ADDRESS PORT CONNECTIONS REQUESTS RATE PREAMBLE REQUEST\n");
+		fprintf(stderr, "usage: relay_load COUNTERS tcp|mptcp ADDRESS PORT CONNECTIONS REQUESTS PREAMBLE REQUEST\n");
 		return 2;
 	}
 	events = begin_process();
@@ -352,28 +341,17 @@ int main(int argc, char **argv)
 	protocol = strcmp(argv[2], "mptcp") == 0 ? IPPROTO_MPTCP : IPPROTO_TCP;
 	unopened = count = atoi(argv[5]);
 	requests = atol(argv[6]);
-	rate = atof(argv[7]);
-	preamble = argv[8];
-	request = argv[9];
+	preamble = argv[7];
+	request = argv[8];
 	say_ready();
 	for (;;) {
-		struct timespec wait = {0};
-		int64_t until;
 		int what;
 
 		while (unopened > 0 && opening < MAX_OPENING)
 			open_one(--unopened);
 		if (!started && counters->standing == (uint64_t)count)
 			start();
-		while (rate > 0 && started && idle_count > 0 && due_at(counters->dealt) <= now()) {
-			int number = idle[--idle_count];
-
-			ask(number, due_at(counters->dealt++));
-		}
-		until = rate > 0 && started && idle_count > 0 ? due_at(counters->dealt) - now() : NANOSECONDS;
-		if (until > 0)
-			wait = (struct timespec){.tv_sec = until / NANOSECONDS, .tv_nsec = until % NANOSECONDS};
-		what = epoll_pwait2(events, happened, EVENTS, &wait, NULL);
+		what = epoll_wait(events, happened, EVENTS, 1000);
 		for (int i = 0; i < what; i++) {
 			int number = (int)happened[i].data.u32;
 
