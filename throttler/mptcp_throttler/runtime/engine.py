@@ -80,7 +80,7 @@ class Engine:
         self.events = EventRecorder(self.traffic, lambda: self.ahead)
         self.cap_latency, self.join_latency = CapLatency(time.monotonic, self._planners), JoinLatency()
         for planner in self._planners:
-            planner.told = partial(self._entries_told, planner.direction)
+            planner.kernel_changed = partial(self._entries_told, planner.direction)
         self.rest = RestStage()
         # The stages in their order: each gets the verdicts as the previous stage left them.
         self.grants = GrantStage()
