@@ -54,7 +54,10 @@ class Ledger:
             if not create and not path.exists():
                 raise KernelError(f"{path}: there is no ledger yet; a throttler whose policy has budgets creates it")
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(open_lock(path))
+            try:
+                os.close(open_lock(path))
+            except KernelError as error:
+                raise KernelError(f"ledger {error}") from error
             # SQLite creates -wal and -shm with the mode of the database, but does not change existing ones.
             for suffix in ("", "-wal", "-shm"):
                 with suppress(FileNotFoundError):

@@ -98,7 +98,7 @@ def test_ledger_reports_a_full_and_a_read_only_disk(
         f"{ledger}: database or disk is full",
         "1000",
         "2000",
-        f"{ledger}: Read-only file system",
+        f"{ledger} cannot be opened: Read-only file system",
     ]
 
 
@@ -173,7 +173,9 @@ def test_budget_on_a_read_only_disk_is_refused_and_caps_stay(site: Site, ledger_
         site.policy.write_text(COUNTED)
         throttler.process.signal(signal.SIGHUP)
         until(lambda: "policy not reloaded" in throttler.process.output(), timeout=GENEROUS)
-        assert f"ledger {ledger_disk}/ledger.sqlite: Read-only file system" in throttler.process.output()
+        assert (
+            f"ledger {ledger_disk}/ledger.sqlite cannot be opened: Read-only file system" in throttler.process.output()
+        )
         assert clients(site.entries()) == ["10.77.1.2"]
         subprocess.run([*remount, "remount,rw", ledger_disk], check=True)
         throttler.process.signal(signal.SIGHUP)

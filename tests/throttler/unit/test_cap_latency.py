@@ -64,7 +64,7 @@ def test_immediate_cap_counts_when_its_entry_is_made() -> None:
     assert scene.counted == (1, 0.003)
     assert scene.effect.as_json()["count"][:3] == [0, 0, 1]
     scene.decide(verdict(1, CAP))
-    scene.planner.entries.told({subflow(1)}, True)
+    scene.planner.entries.kernel_changed({subflow(1)}, True)
     assert scene.counted == (1, 0.003), "the same decision again, and a repaired entry"
 
 
@@ -98,7 +98,7 @@ def test_cap_whose_class_descends_counts_when_the_class_has_its_rate() -> None:
     assert scene.counted == (0, 0)
     scene.planner.set_interim({subflow(1): None})
     scene.now += 0.5
-    scene.planner.entries.told({subflow(1)}, True)
+    scene.planner.entries.kernel_changed({subflow(1)}, True)
     assert scene.counted == (0, 0), "the class has not been changed yet"
     scene.apply()
     assert scene.counted == (1, 1.6)
@@ -142,7 +142,7 @@ def test_class_that_waits_for_other_subflows_does_not_have_its_rate_yet() -> Non
         scene.decide(verdict(number, SLOWER), token=number)
     scene.planner.complete(subflow(1))
     scene.now += 1
-    scene.planner.classes.told({99}, True)
+    scene.planner.classes.kernel_changed({99}, True)
     assert scene.counted == before
     scene.planner.complete(subflow(2))
     scene.apply(1)
@@ -154,7 +154,7 @@ def test_entry_of_the_previous_cap_does_not_count() -> None:
     scene.decide(verdict(1, CAP), young=True)
     scene.apply()
     scene.decide(verdict(1, OTHER))
-    scene.planner.entries.told({subflow(1)}, True)
+    scene.planner.entries.kernel_changed({subflow(1)}, True)
     assert scene.counted == (1, 0), "the old entry was removed by another program, and repaired"
     scene.planner.complete(subflow(1))
     scene.apply(1)
@@ -179,7 +179,7 @@ def test_subflow_that_ends_or_loses_its_cap_does_not_count() -> None:
     scene.decide(uncapped(1, CAP))
     scene.apply()
     for number in (1, 2):
-        scene.planner.entries.told({subflow(number)}, True)
+        scene.planner.entries.kernel_changed({subflow(number)}, True)
     assert scene.counted == (0, 0)
     assert not any(cap.unsettled for cap in scene.planner.caps.values())
 

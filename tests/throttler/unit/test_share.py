@@ -12,7 +12,7 @@ from test_transitions import Scene
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
 from mptcp_throttler.shaping.model import MTU
-from mptcp_throttler.shaping.onset.share import SHARE_SECONDS, SILENT_SECONDS, Demand, turn_seconds
+from mptcp_throttler.shaping.onset.share import SHARE_SECONDS, SILENT_SECONDS, Demand
 
 CAP = 5_000_000
 BACKLOGGED = FULL_FLIGHT._replace(not_sent=50_000)
@@ -63,7 +63,7 @@ def test_long_round_trip_is_no_silence() -> None:
 
 
 def test_subflow_with_a_very_small_part_keeps_it_between_packets() -> None:
-    turn = turn_seconds(10_000_000, 1000, MTU)
+    turn = 8 * MTU * 1000 / 10_000_000
     assert turn == pytest.approx(1.2, abs=0.02)
     demand = Demand()
     for step in range(60):

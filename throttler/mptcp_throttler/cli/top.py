@@ -31,7 +31,7 @@ from mptcp_common.units import counted
 from mptcp_throttler.cli.shared import Unanswered, ask_daemon, complain, say_unknown_names, status_socket
 
 ASK_SECONDS: Final = 1.0  # interval of requests; longer if the answers take longer than half of it
-MOST_CONNECTIONS: Final = 200  # limit of one request
+MAX_CONNECTIONS: Final = 200  # limit of one request
 _CONDITIONS: Final = ("client", "path", "rule")
 _CAPPED, _COMING, _HEADING, _TITLES = "yellow", "bold yellow", "bold", "reverse"
 _UNITS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -112,7 +112,7 @@ def _follow(path: Path, request: dict[str, Any], console: Console, screen: Live)
     draw("asking")
     while True:
         began = time.monotonic()
-        limit = min(console.height, MOST_CONNECTIONS)
+        limit = min(console.height, MAX_CONNECTIONS)
         try:
             before, answer = answer, ask_daemon(path, request | {"limit": limit}, "total")
             if before is not None:

@@ -39,7 +39,7 @@ class Captured(NamedTuple):
 
 
 class CaptureFile:
-    """The segments of one file, readable once. Its counters count the packets skipped meanwhile."""
+    """The segments of one file, readable once. Its counters count the packets that it skips."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file

@@ -38,7 +38,7 @@ from mptcp_throttler.views.words import steered_reason
 
 TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
-MOST_ACCOUNTS: Final = 20  # budget accounts in the summary; if the policy has more budgets, one of each
+MAX_ACCOUNTS: Final = 20  # budget accounts in the summary; if the policy has more budgets, one of each
 _SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
 _Key = tuple[FourTuple, Direction]
@@ -166,7 +166,7 @@ class Replay:
         """Return the budget accounts for the summary, the fullest first."""
         if not self.policy.budgets:
             return []
-        return budget_rows(self.policy, self._budgets.accounts.used, self.now, MOST_ACCOUNTS)[1]
+        return budget_rows(self.policy, self._budgets.accounts.used, self.now, MAX_ACCOUNTS)[1]
 
     def _advance(self, to: float) -> Iterator[Entry]:
         if self.first is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Captured segments and their MPTCP options in words. Pure."""
+"""Describes captured segments and their MPTCP options. Pure."""
 
 from __future__ import annotations
 

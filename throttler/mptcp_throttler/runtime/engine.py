@@ -81,7 +81,7 @@ class Engine:
         self.cap_latency = {each.direction: LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS) for each in self._planners}
         for planner in self._planners:
             planner.clock, planner.in_force = time.monotonic, self.cap_latency[planner.direction].count
-            planner.told = partial(self._entries_changed, planner.direction)
+            planner.kernel_changed = partial(self._entries_changed, planner.direction)
         self.rest = RestStage()
         # The stages in their order: each gets the verdicts as the previous stage left them.
         self.grants = GrantStage()

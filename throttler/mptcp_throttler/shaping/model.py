@@ -44,7 +44,7 @@ class ClassSpec:
     queue_packets: int
 
     def same_as(self, other: ClassSpec) -> bool:
-        """Tell whether two classes shape alike, apart from the kernel's rounding of bursts."""
+        """Return whether two classes shape alike, apart from the kernel's rounding of bursts."""
         bursts = (self.burst, other.burst), (self.cburst, other.cburst)
         return self == replace(other, burst=self.burst, cburst=self.cburst) and all(
             abs(mine - theirs) <= max(2, BURST_TOLERANCE * theirs) for mine, theirs in bursts
@@ -169,7 +169,7 @@ class DeltaTracker(Generic[K, V]):
         self.actual: dict[K, V] = {}
         self.upserts: dict[K, V] = {}  # desired objects that are missing or differ
         self.deletes: set[K] = set()  # actual objects that are not desired
-        self.told: Callable[[Collection[K], bool], None] = lambda keys, there: None
+        self.kernel_changed: Callable[[Collection[K], bool], None] = lambda keys, there: None
         """Function that is called with the objects that the kernel added or changed (True) or removed (False)."""
         self._same = same
 
@@ -210,7 +210,7 @@ class DeltaTracker(Generic[K, V]):
                 self.want(key, self.desired[key])
             else:
                 self.deletes.add(key)
-        self.told(done.keys(), True)
+        self.kernel_changed(done.keys(), True)
 
     def deleted(self, done: Collection[K]) -> None:
         for key in done:
@@ -218,4 +218,4 @@ class DeltaTracker(Generic[K, V]):
             self.deletes.discard(key)
             if key in self.desired:
                 self.upserts[key] = self.desired[key]
-        self.told(done, False)
+        self.kernel_changed(done, False)

@@ -44,7 +44,7 @@ class Planner:
         self.direction = direction
         self.classes: DeltaTracker[int, ClassSpec] = DeltaTracker(ClassSpec.same_as)
         self.entries: DeltaTracker[FourTuple, Target] = DeltaTracker()
-        self.classes.told, self.entries.told = self._classes_told, self._entries_told
+        self.classes.kernel_changed, self.entries.kernel_changed = self._classes_changed, self._entries_changed
         self.caps: dict[ScopeKey, LiveCap] = {}
         self._by_minor: dict[int, LiveCap] = {}
         self._shared: dict[int, LiveCap] = {}  # caps with more than one user, by minor number
@@ -61,7 +61,7 @@ class Planner:
         self.joins_rest = False
         """Whether some joins rest, or did since the start, from their acceptance on: those without a cap must be
         woken."""
-        self.told: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, there: None
+        self.kernel_changed: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, there: None
         """Function that is called with the entries that the kernel added or changed (True) or removed (False)."""
         self.clock: Callable[[], float] = lambda: 0.0
         self.in_force: Callable[[float], None] = lambda seconds: None
@@ -157,7 +157,7 @@ class Planner:
         return None if cap is None else self.ownership.htb_major << 16 | cap.minor
 
     def is_pending(self, four_tuple: FourTuple) -> bool:
-        """Tell whether the cap of a subflow waits for the end of its onset."""
+        """Return whether the cap of a subflow waits for the end of its onset."""
         cap = self._cap_on(four_tuple)
         return cap is not None and four_tuple in cap.pending
 
@@ -165,7 +165,7 @@ class Planner:
         return [four_tuple for cap in self.caps.values() for four_tuple in cap.pending]
 
     def in_onset(self, four_tuple: FourTuple) -> bool:
-        """Tell whether a subflow is pending or its class still falls to its cap."""
+        """Return whether a subflow is pending or its class still falls to its cap."""
         cap = self._cap_on(four_tuple)
         return cap is not None and (four_tuple in cap.pending or four_tuple in cap.interim)
 
@@ -176,7 +176,7 @@ class Planner:
                 yield from cap.pending | cap.interim.keys()
 
     def drains(self, four_tuple: FourTuple) -> bool:
-        """Tell whether a subflow has ended and still has its entry."""
+        """Return whether a subflow has ended and still has its entry."""
         return four_tuple in self._draining
 
     def take_moved(self, limit: int = MAX_MOVED) -> list[FourTuple]:
@@ -200,7 +200,7 @@ class Planner:
                 yield cap
 
     def rests(self, four_tuple: FourTuple) -> bool:
-        """Tell whether the scheduler must assign nothing to a subflow."""
+        """Return whether the scheduler must assign nothing to a subflow."""
         member = self.members.get(four_tuple)
         return member is not None and member.rests
 
@@ -462,13 +462,13 @@ class Planner:
             member.decided = None
             cap.unsettled.discard(member)
 
-    def _entries_told(self, four_tuples: Collection[FourTuple], there: bool) -> None:
+    def _entries_changed(self, four_tuples: Collection[FourTuple], there: bool) -> None:
         for four_tuple in four_tuples if there else ():
             if member := self.members.get(four_tuple):
                 self._check(member)
-        self.told(four_tuples, there)
+        self.kernel_changed(four_tuples, there)
 
-    def _classes_told(self, minors: Collection[int], there: bool) -> None:
+    def _classes_changed(self, minors: Collection[int], there: bool) -> None:
         for minor in minors if there else ():
             if cap := self._by_minor.get(minor):
                 for member in list(cap.unsettled):

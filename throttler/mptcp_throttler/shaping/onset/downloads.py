@@ -34,7 +34,7 @@ from mptcp_throttler.shaping.onset.rate_transition import (
     needs_transition,
     spend_allowance,
 )
-from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_due, max_min_level, turn_seconds
+from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_due, max_min_level
 from mptcp_throttler.shaping.plan import MAX_MOVED, Planner
 
 STEP_SECONDS = 0.02  # seconds between two samples of a subflow in transition
@@ -152,7 +152,7 @@ class DownloadOnsets:
         return [four_tuple for cap in self._planner.shared_soft_caps() for four_tuple in cap.users]
 
     def watches_any(self) -> bool:
-        """Tell whether :meth:`watched` is not empty, without making the list."""
+        """Return whether :meth:`watched` is not empty, without making the list."""
         return next(self._planner.shared_soft_caps(), None) is not None
 
     def urgent(self) -> Collection[FourTuple]:
@@ -205,7 +205,7 @@ class DownloadOnsets:
                 waiting += known is not None and known.demand.waits
                 yield
             rate = max_min_level(cap.ceil, demands) if len(demands) > 1 else cap.ceil
-            cap.level = Level(now, len(demands), rate, turn_seconds(cap.ceil, waiting, MTU))
+            cap.level = Level(now, len(demands), rate, turn=8 * MTU * waiting / cap.ceil)
         for four_tuple in pending:
             self._begin(four_tuple, sockets[four_tuple], now)
             yield

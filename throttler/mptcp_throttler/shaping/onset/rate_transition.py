@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The rate transition of one subflow from full rate to its cap, and the bytes that bypass the cap meanwhile. Pure.
+"""The rate transition of one subflow from full rate to its cap, and the bytes that bypass the cap until then. Pure.
 
 docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and *done*. In the ramp the bound on unsent
 data falls in bytes, because they weight the scheduler's average rate. In time it grows: the scheduler ignores other
@@ -58,7 +58,7 @@ class Phase(enum.Enum):
 
 
 def needs_transition(tcp: TcpInfo, rate: int) -> bool:
-    """Tell whether a subflow sends so much more than *rate* bits/s that a cap needs a transition."""
+    """Return whether a subflow sends so much more than *rate* bits/s that a cap needs a transition."""
     return max(tcp.delivery_rate, tcp.pacing_rate) * GENTLE_FALL > rate and (
         tcp.not_sent > 0 or tcp.unacked * tcp.mss > MIN_UNSENT_BYTES
     )

@@ -24,7 +24,7 @@ SHARE_SECONDS = 0.5  # seconds between two samples of the subflows under a share
 COUNT_SECONDS = 0.25  # minimum interval over which the rate of a subflow is counted
 SILENT_SECONDS = 0.5  # a subflow loses its part if no byte is delivered for so long: by its samples, within 1 s
 SILENT_ROUND_TRIPS = 2
-SILENT_TURNS = 2  # the same time in round trips and in turns of the cap (``turn_seconds``), if these are longer
+SILENT_TURNS = 2  # the same time in round trips and in turns of the cap (``Level``), if these are longer
 HEADROOM = 1.1  # factor on the level: a subflow below it may want more at any moment, and HTB enforces the cap
 
 LOW_RATE = 5_000_000  # Bits/s. From this rate on, an assignment leaves in 0.1 s, and the kernel's own buffer is enough.
@@ -58,7 +58,7 @@ def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
 
 
 def is_due(last: Level | None, users: int, now: float) -> bool:
-    """Tell whether the level of a cap must be recomputed. If the cap has many *users*, one more is no reason."""
+    """Return whether the level of a cap must be recomputed. If the cap has many *users*, one more is no reason."""
     return last is None or now - last.computed >= SHARE_SECONDS / 2 or abs(users - last.users) * 10 > last.users
 
 
@@ -74,7 +74,7 @@ class Demand:
     progressed: float = 0.0
 
     def count(self, sample: KernelSubflow, now: float, turn: float) -> None:
-        """Process a sample; *turn* is from :func:`turn_seconds`."""
+        """Process a sample; *turn* is that of the cap's :class:`Level`."""
         tcp = sample.tcp
         if self.counted is None or sample.delivered != self.delivered:
             self.delivered, self.progressed = sample.delivered, now
@@ -88,11 +88,6 @@ class Demand:
             self.rate = None
         elif self.rate is None:
             self.rate = 0
-
-
-def turn_seconds(ceil: int, waiting: int, segment: int) -> float:
-    """Return how long a cap of *ceil* bits/s takes to send one segment, in bytes, of each of the *waiting* subflows."""
-    return 8 * segment * waiting / ceil
 
 
 class SendBuffers(dict[int, int]):
