@@ -12,7 +12,7 @@ from mptcp_common import __version__, journal
 from mptcp_common.certificates import certificate_problem
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE
-from mptcp_common.listeners import not_there
+from mptcp_common.listeners import missing_addresses
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.unit_user import unreadable_by_unit
 from mptcp_console.first_token import make_first_token
@@ -83,7 +83,7 @@ def _settings(file: Path | None) -> Settings:
 
 def _warn(file: Path | None, settings: Settings) -> None:
     """Warn if this host does not have the address at present."""
-    for warning in not_there(str(file or DEFAULT_SETTINGS), {"listen": settings.address}):
+    for warning in missing_addresses(str(file or DEFAULT_SETTINGS), {"listen": settings.address}):
         journal.say(warning, journal.WARNING)
 
 

@@ -31,7 +31,7 @@ FORGETTING: Final = 2.0
 """After a slow answer, the limit ``LONGEST`` does not apply again for this many times its interval."""
 FRESH: Final = 1.0
 """Seconds for which an answer serves the same question."""
-MOST_WAITING: Final = 32
+MAX_WAITING: Final = 32
 MOST_ANSWERS: Final = 16
 
 
@@ -75,7 +75,7 @@ class Lane:
         key, requested = json.dumps(request, sort_keys=True), self._clock()
         if (answer := self._fresh(key, requested)) is not None:
             return answer
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= MAX_WAITING:
             raise Busy
         self._waiting += 1
         try:

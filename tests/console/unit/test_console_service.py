@@ -14,7 +14,7 @@ from console_site import console
 from reserved_port import reserved_port
 
 from mptcp_common.exit_status import DONE
-from mptcp_common.http_bounds import MOST_WAITING
+from mptcp_common.http_bounds import MAX_WAITING
 from mptcp_console import cli
 from mptcp_lab.testbed.services import wait_until
 
@@ -46,7 +46,7 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
 def test_number_of_idle_connections_is_bounded(tmp_path: Path) -> None:
     with console(tmp_path, tmp_path / "s", port := reserved_port()), ExitStack() as stack:
         silent = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(MOST_WAITING + 1)
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(MAX_WAITING + 1)
         ]
         # The console closes the oldest connection without sending anything.
         assert silent[0].recv(1) == b""

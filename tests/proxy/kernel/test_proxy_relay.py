@@ -221,7 +221,7 @@ def test_dead_parent_is_skipped_and_used_again_when_it_returns(
     before = origin.mib()["TcpPassiveOpens"]
     for https in (False, True) * 3:
         assert get(relayed, https=https)[0] in ({503, DEAD} if https else {503})
-    assert origin.mib()["TcpPassiveOpens"] == before, "no request went past the parents"
+    assert origin.mib()["TcpPassiveOpens"] == before, "no request bypassed the parents"
 
     wait_until(lambda: not tcp_listeners(testbed["proxy"]), "its port is free", timeout=60)
     wait_until(

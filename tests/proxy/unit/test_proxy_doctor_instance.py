@@ -103,10 +103,12 @@ def test_doctor_reports_the_status_of_the_running_service() -> None:
 
 
 def test_doctor_judges_free_space() -> None:
-    there, not_there = (host.room(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True))
-    assert (there.status, not_there.status) == (OK, WARN)
-    assert not_there.check == "room in /run/n"
-    assert is_complete(not_there)
+    there, missing_addresses = (
+        host.room(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True)
+    )
+    assert (there.status, missing_addresses.status) == (OK, WARN)
+    assert missing_addresses.check == "room in /run/n"
+    assert is_complete(missing_addresses)
 
 
 def test_doctor_judges_the_configuration() -> None:
