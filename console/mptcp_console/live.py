@@ -27,7 +27,7 @@ class Live:
         self._login = login
         self._cached: dict[int, tuple[str, int]] = {}
         """Messages of the latest tick, each with the number of its last event, by the number of the last event that
-        the browser has. They are kept because most browsers get the same message."""
+        the browser has. They are cached because most browsers get the same message."""
         self._tick = -1
 
     async def stream(self) -> AsyncIterator[str]:

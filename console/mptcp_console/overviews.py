@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pages' excerpts of a summary: their size does not grow with the connections. Rates in b/s."""
+"""The pages' excerpts of a summary, whose size does not grow with the connections. Rates in b/s."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mptcp_common.accounts import fullest
 from mptcp_console.rates import PathKey, capping, present
 
 MOST_RULES: Final = 100
-"""Maximum number of capping rules; if there are more, those that cap most are shown."""
+"""Maximum number of capping rules; if there are more, those with the most capped subflows are shown."""
 MOST_BUDGETS: Final = 20
 """Maximum number of accounts of budgets. If the policy has more budgets, one account of each is shown."""
 

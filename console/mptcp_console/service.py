@@ -100,7 +100,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
         ws="none",
         lifespan="on",
         log_config=None,
-        access_log=False,  # addresses do not belong in the journal
+        access_log=False,  # clients' addresses do not belong in the journal
         server_header=False,
         proxy_headers=False,
         limit_concurrency=MOST_CONNECTIONS,

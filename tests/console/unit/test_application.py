@@ -245,9 +245,9 @@ WRONG = [
     ("connections?client=10.0.0.300", "is not an IP address"),
     ("connections?path=a/b", "path"),
     ("connections?order=1", "is not a parameter here"),
-    ("connections?token=xyz", "eight digits"),
+    ("connections?token=xyz", "eight hexadecimal digits"),
     ("explain", "write token=TOKEN or client=ADDRESS"),
-    ("explain?token=1", "eight digits"),
+    ("explain?token=1", "eight hexadecimal digits"),
     ("events?from=yesterday", "seconds since the epoch"),
     ("events?limit=501", "1 to 500"),
     ("history?step=7", "write 1 or 10"),
@@ -342,7 +342,7 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
         assert policy["policy"]["rules"] == ["spare-ethernet"]
         assert [each["name"] for each in policy["budgets"]] == ["month"]
         assert [each["name"] for each in policy["budget_totals"]] == ["month"]
-        # The watch itself also asks meanwhile.
+        # The watch itself also queries in that time.
         assert all(
             each["query"] in ("summary", "events") and "token" not in each for each in site.world.queries[before:]
         )

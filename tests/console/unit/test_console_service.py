@@ -77,7 +77,7 @@ def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path, written: str) -> Non
 def test_check_warns_of_an_address_that_the_host_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
 ) -> None:
-    """The address may come later. Without the warning a typo would go unnoticed."""
+    """The address may appear later. Without the warning, a typo would go unnoticed."""
     monkeypatch.setattr(cli, "unreadable_by_unit", lambda *_: [])
     file, token = tmp_path / "console.yaml", tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef")
