@@ -3,12 +3,12 @@
 "use strict";
 const SECONDS = 3;
 /**
- * The used parts of check.json (docs/portal.md); sizes in bytes. @typedef {{path: string|null, address: string|null,
- * share: number, details: string}} Subflow @typedef {{title: string, left: number, volume: number, low: number,
- * getting_low: number, figure: string}} Budget @typedef {{transport: string, throttler: string, headline: string,
- * lines: string[], advice: string[], subflows: Subflow[], budgets: Budget[]}} CheckReport A bar and its texts. @typedef
- * {{name: string, address: string, value: number, max: number, low?: number, high?: number, figure: string, details:
- * string}} Bar
+ * The used parts of check.json (docs/portal.md); sizes in bytes.
+ * @typedef {{path: string|null, address: string|null, share: number, details: string}} Subflow
+ * @typedef {{title: string, left: number, volume: number, low: number, getting_low: number, figure: string}} Budget
+ * @typedef {{transport: string, throttler: string, headline: string, lines: string[], advice: string[], subflows: Subflow[], budgets: Budget[]}} CheckReport
+ * A bar and its texts.
+ * @typedef {{name: string, address: string, value: number, max: number, low?: number, high?: number, figure: string, details: string}} Bar
  */
 
 /** @param {string} id of an element of the page @returns {HTMLElement} */
