@@ -142,7 +142,7 @@ class Follower:
                 self._say(str(parent), text, WARNING)
                 continue
             self._addresses.answered(str(parent), found)
-            # Log this also if the addresses are unchanged after an error, so that the next error is logged again.
+            # Also log this if the addresses are unchanged after an error, so that the next error is logged again.
             self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
             self._write(self._addresses.list(time.monotonic()))
         self._write(self._addresses.list(time.monotonic()))

@@ -11,7 +11,7 @@ CONFIG: Final = "/etc/mptcp-proxy/squid.conf"
 KEPT: Final = f"{CONFIG}.kept"
 DROP_INS: Final = "/run/systemd/system/mptcp-proxy.service.d"
 CASES: Final = (
-    ('acl more src "/root/clients.txt"', 78, "does not see what is in /root", "ProtectHome=read-only"),
+    ('acl more src "/root/clients.txt"', 78, "does not see the content of /root", "ProtectHome=read-only"),
     ('acl more src "/tmp/clients.txt"', 78, "has a /tmp of its own", "BindReadOnlyPaths=/tmp/clients.txt"),
     # Squid's own check of its configuration does not open logs.
     ("access_log stdio:/srv/logs/access.log", 1, "may not write there", "ReadWritePaths=/srv/logs"),

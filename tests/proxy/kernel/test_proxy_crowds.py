@@ -33,7 +33,7 @@ PAUSE = 3.0
 """Seconds without a further closed connection: on a busy machine Squid may pause."""
 REQUESTS = 40
 PATIENT = [f"{name} 20 minutes" for name in ("request_start_timeout", "request_timeout", "client_idle_pconn_timeout")]
-"""Long timeouts, so that Squid does not give up incomplete headers and idle connections meanwhile.
+"""Long timeouts, so that Squid does not give up incomplete headers and idle connections during the test.
 
 A busy machine may need long to open all connections.
 """

@@ -134,6 +134,6 @@ def uploading(
             yield uploads
         finally:
             uploads.stop(60)
-            # Squid no longer reads and would not notice that the clients are gone.
+            # Squid no longer reads and would not notice that the clients have left.
             serving.process.stop(60)
         wait_until(lambda: held(proxy) == 0, "the kernel has given up all data", timeout=GIVEN_UP)
