@@ -12,7 +12,7 @@ from typing import Final
 
 from mptcp_console.history import COARSE_SLOTS, COARSE_STEP
 
-MOST_KINDS: Final = 20
+MAX_KINDS: Final = 20
 """Maximum number of kinds, each of which takes 1.4 KB. The throttler has eleven, the console one."""
 OTHERS: Final = "other"
 """The kind that counts all other kinds."""
@@ -46,7 +46,7 @@ class EventCounts:
         if slot > self._held[place]:
             self._empty(place, slot)
         self._newest = max(self._newest, slot)
-        if kind not in self._kinds and len(self._kinds) >= MOST_KINDS - 1:
+        if kind not in self._kinds and len(self._kinds) >= MAX_KINDS - 1:
             kind = OTHERS
         if kind not in self._kinds:
             self._kinds[kind] = array("Q", [0]) * COARSE_SLOTS

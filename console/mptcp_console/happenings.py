@@ -21,8 +21,8 @@ from mptcp_console.event_counts import EventCounts
 
 LONGEST_TEXT: Final = 400
 """Maximum length of an event's text, characters."""
-MOST_EVENTS: Final = 40_000
-MOST_BYTES: Final = 8 * 1024 * 1024
+MAX_EVENTS: Final = 40_000
+MAX_BYTES: Final = 8 * 1024 * 1024
 SPAN: Final = 3600.0
 _END_OF_TIME: Final = 1e11
 """Seconds since the epoch; larger times are invalid, and so is NaN."""
@@ -83,7 +83,7 @@ class Wanted:
 class Happenings:
     """The newest events; the oldest are dropped."""
 
-    def __init__(self, most: int = MOST_EVENTS, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MAX_EVENTS, most_bytes: int = MAX_BYTES) -> None:
         self._events: deque[Happening] = deque()
         """In order of arrival."""
         self._by_time: list[Happening] = []

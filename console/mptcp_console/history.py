@@ -20,7 +20,7 @@ COARSE_STEP: Final = 10
 COARSE_SLOTS: Final = 360
 """An hour, ten seconds apart."""
 SPAN: Final = COARSE_STEP * COARSE_SLOTS
-MOST_TRACKS: Final = 400
+MAX_TRACKS: Final = 400
 """Maximum number of tracks, each of which takes some 8 KB. Values of more tracks are only counted."""
 _UNKNOWN: Final = math.nan
 
@@ -76,7 +76,7 @@ class _Track:
 class Tracks:
     """All tracks, by the caller's keys."""
 
-    def __init__(self, most: int = MOST_TRACKS) -> None:
+    def __init__(self, most: int = MAX_TRACKS) -> None:
         self._most = most
         self._tracks: dict[Hashable, _Track] = {}
         self._first = 0

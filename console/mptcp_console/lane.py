@@ -32,7 +32,7 @@ FORGETTING: Final = 2.0
 FRESH: Final = 1.0
 """Seconds for which an answer is reused for the same query."""
 MAX_WAITING: Final = 32
-MOST_ANSWERS: Final = 16
+MAX_ANSWERS: Final = 16
 
 
 class Busy(Exception):
@@ -115,7 +115,7 @@ class Lane:
             now = self._clock()
             self._interval = self._interval_after(now - begun, now)
         self._answers = {each: held for each, held in self._answers.items() if now - held.ended < FRESH}
-        while len(self._answers) >= MOST_ANSWERS:
+        while len(self._answers) >= MAX_ANSWERS:
             del self._answers[next(iter(self._answers))]
         self._answers[key] = _Answered(begun, now, answer)
         return answer

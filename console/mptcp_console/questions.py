@@ -14,8 +14,8 @@ from mptcp_console.history import COARSE_STEP, FINE_STEP, SPAN
 
 CLIENT_SORTS: Final = ("rate", "bytes", "connections", "client", "budget")
 SORTS: Final = ("rate", "bytes", "age", "client")
-MOST_ROWS: Final = 200
-MOST_EVENTS: Final = 500
+MAX_ROWS: Final = 200
+MAX_EVENTS: Final = 500
 LONGEST_SPAN: Final = 2 * SPAN
 """Maximum seconds: the kept span, and the time that a page requests beyond it."""
 LONGEST_POLICY: Final = 48 * 1024
@@ -44,7 +44,7 @@ def connections(given: Mapping[str, str]) -> dict[str, object]:
     return {
         **request,
         "sort": _sort(given, SORTS),
-        "limit": _number(given, "limit", 50, 1, MOST_ROWS),
+        "limit": _number(given, "limit", 50, 1, MAX_ROWS),
         "offset": _number(given, "offset", 0, 0, 1_000_000),
     }
 
@@ -55,7 +55,7 @@ def clients(given: Mapping[str, str]) -> dict[str, object]:
     return {
         "query": "clients",
         "sort": _sort(given, CLIENT_SORTS),
-        "limit": _number(given, "limit", 50, 1, MOST_ROWS),
+        "limit": _number(given, "limit", 50, 1, MAX_ROWS),
     }
 
 
@@ -91,7 +91,7 @@ def events(given: Mapping[str, str]) -> tuple[Wanted, float | None, int]:
         client=_address(given["client"]) if given.get("client") else None,
         rule=_word("rule", given["rule"]) if given.get("rule") else None,
     )
-    return wanted, _time(given, "near"), _number(given, "limit", 200, 1, MOST_EVENTS)
+    return wanted, _time(given, "near"), _number(given, "limit", 200, 1, MAX_EVENTS)
 
 
 def window(given: Mapping[str, str], now: float) -> tuple[int, int, int]:

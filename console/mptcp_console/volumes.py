@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from mptcp_console.rates import PathKey, path_bytes
 
-MOST_PATHS: Final = 50
+MAX_PATHS: Final = 50
 """Maximum number of reported paths; these are the paths with the most bytes."""
 CONTINUOUS: Final = 90.0
 """If two summaries, or the runs of two throttlers, are at most this many seconds apart, the count is considered
@@ -108,7 +108,7 @@ def _answer(period: _Period) -> dict[str, Any]:
     paths: dict[str | None, dict[str, Any]] = {}
     for key, count in period.octets.items():
         paths.setdefault(key.path, {"path": key.path, "down": 0, "up": 0})[key.direction] = count
-    most = sorted(paths.values(), key=lambda each: -each["down"] - each["up"])[:MOST_PATHS]
+    most = sorted(paths.values(), key=lambda each: -each["down"] - each["up"])[:MAX_PATHS]
     return {"begin": period.begin, "since": period.since, "paths": most}
 
 

@@ -33,12 +33,12 @@ connections, the answer itself takes 0.2 s or more."""
 UNWATCHED_SECONDS: Final = 5.0
 PATIENCE: Final = 3.0
 """Maximum seconds for an answer. A throttler with ten thousand connections needs only a fraction of a second."""
-MOST_WATCHERS: Final = 64
+MAX_WATCHERS: Final = 64
 EVENTS_SECONDS: Final = 1.3
 """Seconds between two queries for events after an answer with many events. Otherwise events are queried together with
 the summary."""
 MANY_EVENTS: Final = 200
-MOST_EVENTS_ASKED: Final = 10_000
+MAX_EVENTS_PER_REQUEST: Final = 10_000
 FIRST_EVENTS: Final = 10_000
 """Maximum number of events from before the console's start that are fetched."""
 
@@ -200,7 +200,7 @@ class Watch:
         after = self._seen_event or max(0, last - FIRST_EVENTS)
         if last - after > MANY_EVENTS:
             self._busy_until = self._monotonic() + EVENTS_SECONDS
-        answer = await self._ask({"query": "events", "after": after, "limit": MOST_EVENTS_ASKED})
+        answer = await self._ask({"query": "events", "after": after, "limit": MAX_EVENTS_PER_REQUEST})
         self._note_missing_events()
         for number, event in _numbered(answer):
             if number > self._seen_event + 1:
@@ -235,7 +235,7 @@ class Watch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Query the throttler once a second while the context is active. Raises TooMany."""
-        if self.watchers >= MOST_WATCHERS:
+        if self.watchers >= MAX_WATCHERS:
             raise TooMany
         self.watchers += 1
         if self.watchers == 1:

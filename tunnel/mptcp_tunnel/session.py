@@ -119,7 +119,7 @@ class Session:
             # The source may be forged: answer it, but ignore the rest of the message.
             answers = answers and self._may_answer(now)
             return (self._message(message.path, source, now, message, came) if answers else None), False
-        # A message that repeats a later token of ours is newer. ``sent`` is not enough: a restarted host's clock may be
+        # A message that repeats a later token from us is newer. ``sent`` is not enough: a restarted host's clock may be
         # behind.
         if (message.heard, message.sent) <= (path.repeated, path.heard):
             return None, False  # out of order, or a duplicate

@@ -23,7 +23,7 @@ from .source import PhysicalLine, Statement, written
 Parse = Callable[[Sequence[PhysicalLine]], str]
 """Function that lets Squid parse the lines and returns Squid's output."""
 
-MOST_ROUNDS = 50
+MAX_ROUNDS = 50
 """Maximum number of runs of Squid. A file with more fatal mistakes than this is not a squid.conf."""
 NO_TIME = (
     "the search for more mistakes is stopped: Squid takes long to read this, for example if it has names of hosts for"
@@ -103,7 +103,7 @@ def complaints(
     left = list(lines)
     known: set[Problem] = set()
     removed_acls: set[str] = set()
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         following = list(written(left, service_name))
         output = parse(left)
         problems, fatal = interpret(output, following, removed_acls)

@@ -21,7 +21,7 @@ _QUEUES = "worker-queues"
 _REVIVAL = "hopeless_kid_revival_delay 10 seconds"
 """How long Squid does not restart a worker that ended five times, each time within ten seconds. Squid's default is an
 hour."""
-MOST = 128
+MAX_WORKERS = 128
 """Maximum number of workers. Each takes at least 20 MB, so a larger number is a mistake."""
 MIN_SHARED = 8_000_000
 """Minimum bytes of shared memory for several workers; two took 2 MB, as measured. Squid exits if it gets none."""
@@ -93,7 +93,7 @@ def wanted(directives: Sequence[Statement], role: Role, processors: int, shared_
         return Workers(1, "/dev/shm has no room for the shared memory of several")
     if shared_memory < MIN_SHARED + shared_cache(directives):
         return Workers(1, "/dev/shm has no room for cache_mem, which several share")
-    return Workers(min(max(processors, 1), MOST), "one for each processor")
+    return Workers(min(max(processors, 1), MAX_WORKERS), "one for each processor")
 
 
 def shared_cache(directives: Sequence[Statement]) -> int:
@@ -183,8 +183,8 @@ def worker_problems(directives: Sequence[Statement], processors: int) -> Iterato
             continue
         text, number = f"{DIRECTIVE} {statement.words[1]}", _number(statement)
         most = max(processors, 1)
-        good = f"1 to {MOST}; no such line: one for each processor, here {most}"
-        if number is not None and not 1 <= number <= MOST:
+        good = f"1 to {MAX_WORKERS}; no such line: one for each processor, here {most}"
+        if number is not None and not 1 <= number <= MAX_WORKERS:
             yield Problem(f"{text}: not a number of workers", statement.file, statement.number, good)
         elif number is not None and number > most:
             yield Problem(

@@ -148,7 +148,7 @@ def test_truncated_answer_is_an_error(server: Server, ask: Ask, text: bytes) -> 
 
 
 def test_length_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_client, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(status_client, "MAX_BYTES", 1 << 20)
 
     def behave(client: socket.socket) -> None:
         line_of(client)

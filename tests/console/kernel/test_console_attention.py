@@ -15,7 +15,7 @@ from console_site import Console
 from fake_throttler import FakeThrottler, World
 from selenium.webdriver.common.keys import Keys
 
-from mptcp_console.watch import MOST_WATCHERS
+from mptcp_console.watch import MAX_WATCHERS
 
 pytestmark = pytest.mark.kernel
 TOKEN = "4f037d87"
@@ -235,9 +235,9 @@ def viewers(site: Site, count: int) -> Iterator[None]:
 def test_page_beyond_the_viewer_limit_says_so_and_retries(site: Site) -> None:
     """Defect: one page too many alternated between "the console does not answer" and no message."""
     site.browser.open("about:blank")
-    free = {"watching": 0, "most": MOST_WATCHERS}
+    free = {"watching": 0, "most": MAX_WATCHERS}
     site.browser.until(lambda: site.console.get("/api/viewers") == free, "no browser watches")
-    with viewers(site, MOST_WATCHERS):
+    with viewers(site, MAX_WATCHERS):
         site.browser.open(f"{site.console.url}/#live")
         site.browser.until_text("#state-text", "console full")
         site.browser.run(RECORD_TEXTS, "#trouble")

@@ -276,7 +276,7 @@ def test_pages_without_traffic_do_not_blame_a_filter(site: Site) -> None:
         for page in ("live", "connections", "clients"):
             site.browser.open(f"{site.console.url}/#{page}")
             if page == "connections":
-                site.browser.until_text("#connections-none", "There is no connection")
+                site.browser.until_text("#connections-none", "There is no Multipath TCP connection")
                 assert not site.browser.find("#connections-clear").is_displayed()
             elif page == "clients":
                 site.browser.until_text("#clients tbody", "No client")

@@ -21,7 +21,7 @@ from mptcp_console.access import COOKIE, COOKIE_SECONDS
 from mptcp_console.application import LARGEST_BODY, Console
 from mptcp_console.happenings import Wanted
 from mptcp_console.lane import Lane
-from mptcp_console.overviews import MOST_BUDGETS, whole
+from mptcp_console.overviews import MAX_BUDGETS, whole
 from mptcp_console.questions import LONGEST_POLICY
 from mptcp_console.settings import Settings
 from mptcp_console.watch import Watch, asker
@@ -349,10 +349,10 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
 
 
 def test_summary_keeps_an_account_of_each_budget() -> None:
-    accounts = [{"name": "crowded", "client": f"10.1.0.{number}"} for number in range(MOST_BUDGETS + 5)]
+    accounts = [{"name": "crowded", "client": f"10.1.0.{number}"} for number in range(MAX_BUDGETS + 5)]
     calm = {"name": "calm", "client": "10.2.0.1"}
     found = whole({"rules": [], "budgets": [*accounts, calm]})["budgets"]
-    assert found == [*accounts[: MOST_BUDGETS - 1], calm]
+    assert found == [*accounts[: MAX_BUDGETS - 1], calm]
 
 
 def test_stream_sends_events_and_ends_when_the_browser_disconnects(site: Site) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mptcp_console.lane import BURST, FRESH, INTERVAL, LONGEST, MAX_WAITING, MOST_ANSWERS, Busy, Lane
+from mptcp_console.lane import BURST, FRESH, INTERVAL, LONGEST, MAX_ANSWERS, MAX_WAITING, Busy, Lane
 
 
 class Throttler:
@@ -225,4 +225,4 @@ def test_number_of_kept_answers_is_bounded() -> None:
             await lane.ask({"query": number})
 
     asyncio.run(ask())
-    assert len(lane._answers) <= MOST_ANSWERS
+    assert len(lane._answers) <= MAX_ANSWERS

@@ -15,7 +15,7 @@ from mptcp_console.live import moment
 from mptcp_console.watch import (
     EVENTS_SECONDS,
     MANY_EVENTS,
-    MOST_WATCHERS,
+    MAX_WATCHERS,
     UNWATCHED_SECONDS,
     WATCHED_SECONDS,
     TooMany,
@@ -118,7 +118,7 @@ def test_new_viewer_ends_the_pause(site: Site) -> None:
 
 def test_number_of_viewers_is_bounded(site: Site) -> None:
     async def crowd() -> None:
-        held = [site.watch.watching() for _ in range(MOST_WATCHERS)]
+        held = [site.watch.watching() for _ in range(MAX_WATCHERS)]
         for each in held:
             each.__enter__()
         with pytest.raises(TooMany), site.watch.watching():

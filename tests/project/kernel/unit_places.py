@@ -32,10 +32,10 @@ def check_warns_of_files_the_unit_cannot_open(container: Container) -> None:
         container.sh(f"mkdir -p {DROP_INS} && printf '[Service]\\n{setting}\\n' >{DROP_INS}/places.conf")
         container.sh("systemctl daemon-reload")
         assert warning not in container.sh("mptcp-proxy check"), line
-        container.start_anew("mptcp-proxy")
+        container.restart_after_failure("mptcp-proxy")
 
         container.sh(f"mv {KEPT} {CONFIG} && rm -r {DROP_INS} && systemctl daemon-reload")
-        container.start_anew("mptcp-proxy")
+        container.restart_after_failure("mptcp-proxy")
     assert "mptcp-proxy.service" not in container.sh("mptcp-proxy check")
     container.sh("rm -r /root/clients.txt /tmp/clients.txt /srv/logs")
     assert container.failed() == ""

@@ -207,7 +207,7 @@ def test_list_begins_with_current_addresses_and_fits_the_buffer(present: set[int
     text = render(now, before)
     listed = text.split()
     assert set(listed) <= now | before
-    assert len(listed) == min(followed.MOST, len(now | before))
+    assert len(listed) == min(followed.MAX_PARENTS, len(now | before))
     assert set(listed[: len(now)]) <= now
     size = re.search(r"#define LIST_SIZE (\d+)", (Path(shim.__file__).parent / "listen/listen.h").read_text())
     assert size

@@ -189,7 +189,7 @@ def test_hopeless_workers_are_revived_before_squid_is_deserted() -> None:
 
 def test_processes_without_any_cpu_time_are_found() -> None:
     standstill = Standstill()
-    for look in range(Standstill.LOOKS):
+    for look in range(Standstill.CHECKS):
         assert standstill.process({5: 100, 6: look}) == frozenset()
     assert standstill.process({5: 100, 6: 10}) == {5}
     assert standstill.process({5: 100, 6: 11, 7: 0}) == {5}

@@ -12,8 +12,8 @@ import pytest
 from mptcp_proxy.configuration.check import check, processors, shared_directory, shared_memory
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import (
+    MAX_WORKERS,
     MIN_SHARED,
-    MOST,
     Workers,
     not_by_reload,
     room_problems,
@@ -45,7 +45,7 @@ def test_default_is_one_worker_for_each_processor(count: int) -> None:
 
 
 def test_default_is_limited_to_the_maximum() -> None:
-    assert wanted([], Role.PROXY, 1000, ROOM).count == MOST
+    assert wanted([], Role.PROXY, 1000, ROOM).count == MAX_WORKERS
 
 
 def test_last_stated_number_that_applies_is_used() -> None:
@@ -80,7 +80,7 @@ def test_default_is_one_worker_if_a_setting_needs_it(text: str, count: int) -> N
 
 def test_invalid_number_is_reported_with_its_line() -> None:
     configuration = list(
-        statements(lines("workers 0", "workers -1", f"workers {MOST + 1}", "workers 2", "workers two"), "n")
+        statements(lines("workers 0", "workers -1", f"workers {MAX_WORKERS + 1}", "workers 2", "workers two"), "n")
     )
     found = list(worker_problems(configuration, 2))
     assert [(p.line, p.warning) for p in found] == [(1, False), (2, False), (3, False)]

@@ -41,7 +41,7 @@ async function answer(url, how) {
 }
 
 /** Minimum milliseconds between two starts while events keep coming. */
-const LEAST = 1_000;
+const MIN_INTERVAL = 1_000;
 
 /**
  * Repeats *work* while *wanted* returns true, never twice at once, *seconds* after the last run ended, or earlier after
@@ -98,7 +98,7 @@ export class Repeated {
     this.#soon = setTimeout(() => {
       this.#soon = 0;
       this.#go();
-    }, Math.max(0, this.#begun + LEAST - Date.now()));
+    }, Math.max(0, this.#begun + MIN_INTERVAL - Date.now()));
   }
 
   #go() {

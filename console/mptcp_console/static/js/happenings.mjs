@@ -11,7 +11,7 @@ import {now} from "./server_time.mjs";
 
 /** @typedef {import("./types.mjs").Happening} Happening */
 
-const MOST = 300;
+const MAX_SHOWN = 300;
 
 /**
  * @param {Element} list @param {Happening[]} events the newest first @param {number} today seconds since the epoch
@@ -94,12 +94,12 @@ export class EventsPage {
     const message = byId("events-message");
     const before = this.#events;
     try {
-      const answer = await get("events", {...this.#wanted(), limit: MOST});
-      this.#events = answered(answer.events, this.#events, before, MOST);
+      const answer = await get("events", {...this.#wanted(), limit: MAX_SHOWN});
+      this.#events = answered(answer.events, this.#events, before, MAX_SHOWN);
       this.#none = this.#isFiltered() ? "No event matches the filter." : "No events yet.";
       setText(message, "");
       const since = answer.since === null ? "" : `; complete since ${clock(answer.since)}`;
-      setText(byId("events-count"), answer.more ? `the newest ${MOST}${since}` : `${this.#events.length} within an hour${since}`);
+      setText(byId("events-count"), answer.more ? `the newest ${MAX_SHOWN}${since}` : `${this.#events.length} within an hour${since}`);
     } catch (error) {
       this.#none = "The events are unknown.";
       setText(message, `Not available: ${/** @type {Error} */ (error).message}.`);
@@ -115,8 +115,8 @@ export class EventsPage {
       && (rule === "" || each.rule === rule) && (from === "" || each.time >= Number(from))
       && each.serial > (this.#events[0]?.serial ?? 0));
     if (taken.length === 0) return;
-    this.#events = [...taken.reverse(), ...this.#events].slice(0, MOST);
-    setText(byId("events-count"), this.#events.length === MOST ? `the newest ${MOST}` : `${this.#events.length} within an hour`);
+    this.#events = [...taken.reverse(), ...this.#events].slice(0, MAX_SHOWN);
+    setText(byId("events-count"), this.#events.length === MAX_SHOWN ? `the newest ${MAX_SHOWN}` : `${this.#events.length} within an hour`);
     this.#draw();
   }
 

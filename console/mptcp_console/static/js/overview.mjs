@@ -22,7 +22,7 @@ import {capText, momentText, notDrawn} from "./words.mjs";
 /** Seconds for which the console keeps one value per second. */
 const FINE = 600;
 const NEARBY = 7;
-const MOST_AROUND = 100;
+const MAX_NEARBY = 100;
 const TABLE_ROWS = 20;
 /** Milliseconds: an arrow key that is held down causes a request only when it is released. */
 const SETTLING = 80;
@@ -202,7 +202,7 @@ export class OverviewPage {
   /** @param {number} time the selected one */
   async #askAround(time) {
     try {
-      const answer = await get("events", {from: Math.max(0, time - AROUND), to: time + AROUND, near: time, limit: MOST_AROUND});
+      const answer = await get("events", {from: Math.max(0, time - AROUND), to: time + AROUND, near: time, limit: MAX_NEARBY});
       if (this.#held !== time) return;
       this.#around = {state: "known", answer};
       if (this.#cameDuringRequest) {

@@ -196,8 +196,8 @@ function ruleKey(each) {
   return JSON.stringify([each.direction, each.path, each.policy, each.rule, each.share]);
 }
 
-const MOST_CAPS = 12;
-const MOST_PATHS = 16;
+const MAX_CAPS = 12;
+const MAX_PATHS = 16;
 
 /**
  * Returns the lines of *series* to draw, current caps first, and how many more paths and caps there are.
@@ -206,11 +206,11 @@ const MOST_PATHS = 16;
 export function drawn(series, direction) {
   const lines = series.lines(direction), caps = series.caps(direction);
   const byPresence = [...caps.filter(each => each.latest !== null), ...caps.filter(each => each.latest === null)];
-  const shown = {lines: lines.slice(0, MOST_PATHS), caps: byPresence.slice(0, MOST_CAPS)};
+  const shown = {lines: lines.slice(0, MAX_PATHS), caps: byPresence.slice(0, MAX_CAPS)};
   const top = ceiling(shown.lines, shown.caps);
   return {
     ...shown, top, highCaps: shown.caps.filter(each => highest([each]) > top).length,
-    morePaths: Math.max(0, lines.length - MOST_PATHS), moreCaps: Math.max(0, caps.length - MOST_CAPS),
+    morePaths: Math.max(0, lines.length - MAX_PATHS), moreCaps: Math.max(0, caps.length - MAX_CAPS),
   };
 }
 
