@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-MOST: Final = {
+MAX_EXPOSURE: Final = {
     "mptcp-proxy": 3.0,
     "mptcp-relay": 3.0,
     "mptcp-throttler": 2.5,

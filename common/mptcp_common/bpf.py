@@ -110,7 +110,7 @@ class Bpf:
         return self._in_batches(table, self.library.bpf_map_lookup_and_delete_batch)
 
     def entries(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each key with its value; entries that change meanwhile may be missing."""
+        """Yield each key with its value; entries that change during this may be missing."""
         return self._in_batches(table, self.library.bpf_map_lookup_batch)
 
     def _in_batches(self, table: Map, function: Callable[..., int]) -> Iterator[tuple[bytes, bytes]]:

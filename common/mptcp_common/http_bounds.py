@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS: Final = 10.0
 """Limit for a whole request with its body, from the connection's start or from the previous answer."""
-MOST_WAITING: Final = 64
+MAX_WAITING: Final = 64
 """Maximum number of connections without a complete request; if there are more, the one that waited longest is ended. No
 browser opens as many."""
 
@@ -28,7 +28,7 @@ class BoundedHttp(H11Protocol):
         self,
         *arguments: Any,
         request_seconds: float = REQUEST_SECONDS,
-        most_waiting: int | None = MOST_WAITING,
+        max_waiting: int | None = MAX_WAITING,
         with_answers: bool = False,
         idle_seconds: float = 0.0,
         **named: Any,
@@ -37,7 +37,7 @@ class BoundedHttp(H11Protocol):
         a stream of events. *idle_seconds*: additional idle time after an answer."""
         super().__init__(*arguments, **named)
         self._request_seconds = request_seconds
-        self._most_waiting = most_waiting
+        self._most_waiting = max_waiting
         self._with_answers = with_answers
         self._idle_seconds = idle_seconds
         self._deadline: asyncio.TimerHandle | None = None

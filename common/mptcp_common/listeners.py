@@ -40,7 +40,7 @@ def listening(address: str, port: int, backlog: int) -> socket.socket:
     return listener
 
 
-def not_there(source: str, addresses: Mapping[str, str]) -> Iterator[Problem]:
+def missing_addresses(source: str, addresses: Mapping[str, str]) -> Iterator[Problem]:
     """Yield a warning for each of *addresses* that this host does not have. They are by their key in the settings file
     *source*."""
     for key, address in addresses.items():

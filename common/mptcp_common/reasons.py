@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Errors in words for people, without errno numbers."""
+"""Errors in words, without errno numbers."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ PAUSE_SECONDS = 5.0
 """Maximum pause within the answer. The daemon ends an answer after 30 s, even if the client has not read all of it."""
 _RETRY_SECONDS = 0.05
 """Seconds until the next attempt when the daemon's backlog is full."""
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Maximum size of an answer to :func:`ask_async`. The whole status with 10,000 connections has some 15 MB."""
 _PIECE_BYTES = 1 << 16
 """With a larger size, memory is mapped for each piece: reading ten megabytes would take 20 ms instead of 9 ms."""
@@ -74,7 +74,7 @@ async def ask_async(
     import asyncio  # a caller with an event loop has imported it already; for other callers, the import would take long
 
     pieces: list[bytes] = []
-    room = MOST_BYTES
+    room = MAX_BYTES
     async with asyncio.timeout(timeout) as deadline:
         # open_unix_connection(path) is not used: with a full backlog, asyncio would treat the socket as connected.
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -92,7 +92,7 @@ async def ask_async(
                 pieces.append(piece)
                 room -= len(piece)
                 if room < 0:
-                    raise OSError(errno.EMSGSIZE, f"the answer is longer than {MOST_BYTES} bytes")
+                    raise OSError(errno.EMSGSIZE, f"the answer is longer than {MAX_BYTES} bytes")
                 deadline.reschedule(asyncio.get_running_loop().time() + timeout)
         except (BrokenPipeError, ConnectionResetError):
             if not pieces:

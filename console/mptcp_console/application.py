@@ -30,7 +30,7 @@ from mptcp_console.overviews import whole
 from mptcp_console.protection import Protection
 from mptcp_console.rates import columns
 from mptcp_console.settings import Settings
-from mptcp_console.watch import MOST_WATCHERS, TooMany, Watch, state_of_error
+from mptcp_console.watch import MAX_WATCHERS, TooMany, Watch, state_of_error
 
 STATIC: Final = Path(__file__).parent / "static"
 DOCS: Final = (Path("/usr/share/doc/mptcp-steering-proxy/docs"), Path(__file__).parents[2] / "docs")
@@ -135,7 +135,7 @@ class Console:
     async def _viewers(self, _: Request) -> Response:
         """Return the number of streams and its limit: a browser's EventSource does not tell the page why it was
         refused."""
-        return _json({"watching": self._watch.watchers, "most": MOST_WATCHERS})
+        return _json({"watching": self._watch.watchers, "most": MAX_WATCHERS})
 
     async def _history(self, request: Request) -> Response:
         first, last, step = questions.window(request.query_params, self._clock())

@@ -12,7 +12,7 @@ from mptcp_common import __version__, journal
 from mptcp_common.certificates import certificate_problem
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE
-from mptcp_common.listeners import not_there
+from mptcp_common.listeners import missing_addresses
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.unit_user import unreadable_by_unit
 from mptcp_console.first_token import make_first_token
@@ -20,22 +20,22 @@ from mptcp_console.settings import DEFAULT_SETTINGS, Settings, read_settings, se
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
+    """Run one command and return its exit status (``mptcp_common.exit_status``); print errors to stderr."""
     options = _parser().parse_args(arguments)
     return outcome("mptcp-console", lambda: int(options.command(options)), is_daemon=options.command is _run)
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line; the package's manual page and shell completion are made from it."""
+    """Return the parser of the command line; the package's manual page and shell completion are generated from it."""
     parser = argparse.ArgumentParser(
-        prog="mptcp-console", description="Show what the throttler knows and does as a web page; change nothing."
+        prog="mptcp-console", description="Show the throttler's state as a web page; change nothing."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, text in (
         ("run", _run, "Serve the page in the foreground until SIGTERM."),
-        ("check", _check, "Check the settings and print every problem; nothing is started."),
-        ("make-token", _make_token, "Write a token beside the settings where they mean one that is not there."),
+        ("check", _check, "Check the settings and print all problems; start nothing."),
+        ("make-token", _make_token, "Write the settings' default token file, if it is missing."),
     ):
         added = commands.add_parser(name, help=text, description=text)
         add_config(added, DEFAULT_SETTINGS, is_needed=False)
@@ -66,7 +66,7 @@ def _check(options: argparse.Namespace) -> int:
 def _make_token(options: argparse.Namespace) -> int:
     made = make_first_token(options.config)
     if made is not None:
-        print(f"{made}: written; the console asks for this token, also on this host")
+        print(f"{made}: written; the console requires this token, also on this host")
     return DONE
 
 
@@ -82,13 +82,13 @@ def _settings(file: Path | None) -> Settings:
 
 
 def _warn(file: Path | None, settings: Settings) -> None:
-    """Warn if this host does not have the address at present."""
-    for warning in not_there(str(file or DEFAULT_SETTINGS), {"listen": settings.address}):
+    """Warn if this host does not have the address now."""
+    for warning in missing_addresses(str(file or DEFAULT_SETTINGS), {"listen": settings.address}):
         journal.say(warning, journal.WARNING)
 
 
 def _summary(settings: Settings) -> str:
-    token = "with a token" if settings.token else "without a token: everybody on this host may see it"
+    token = "with a token" if settings.token else "without a token: every user of this host may see it"
     return f"{settings.url}, {token}"
 
 

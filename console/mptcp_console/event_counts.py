@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Numbers of events by kind, for each ten seconds of the last hour, in constant memory.
 
-If many events come, the events are kept only for minutes, but their counts for the hour.
+If many events come, they are kept only for minutes, but their counts for an hour.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final
 
 from mptcp_console.history import COARSE_SLOTS, COARSE_STEP
 
-MOST_KINDS: Final = 20
+MAX_KINDS: Final = 20
 """Maximum number of kinds, each of which takes 1.4 KB. The throttler has eleven, the console one."""
 OTHERS: Final = "other"
-"""The kind that counts all further kinds."""
+"""The kind that counts all other kinds."""
 _NEVER: Final = -1
 
 
@@ -33,7 +33,7 @@ class EventCounts:
 
     def __init__(self) -> None:
         self._held = array("q", [_NEVER]) * COARSE_SLOTS
-        """The slot in each place of the ring."""
+        """The slot at each index of the ring."""
         self._kinds: dict[str, array[int]] = {}
         self._newest = _NEVER
 
@@ -46,14 +46,14 @@ class EventCounts:
         if slot > self._held[place]:
             self._empty(place, slot)
         self._newest = max(self._newest, slot)
-        if kind not in self._kinds and len(self._kinds) >= MOST_KINDS - 1:
+        if kind not in self._kinds and len(self._kinds) >= MAX_KINDS - 1:
             kind = OTHERS
         if kind not in self._kinds:
             self._kinds[kind] = array("Q", [0]) * COARSE_SLOTS
         self._kinds[kind][place] += 1
 
     def forget_after(self, time: float) -> None:
-        """Drop counts later than *time*: the clock was set back."""
+        """Drop counts later than *time*, after the clock was set back."""
         slot = int(time) // COARSE_STEP
         if self._newest <= slot:
             return

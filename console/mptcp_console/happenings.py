@@ -20,16 +20,16 @@ from typing import Any, Final
 from mptcp_console.event_counts import EventCounts
 
 LONGEST_TEXT: Final = 400
-"""Maximum length of an event's line for people, characters."""
-MOST_EVENTS: Final = 40_000
-MOST_BYTES: Final = 8 * 1024 * 1024
+"""Maximum length of an event's text, characters."""
+MAX_EVENTS: Final = 40_000
+MAX_BYTES: Final = 8 * 1024 * 1024
 SPAN: Final = 3600.0
 _END_OF_TIME: Final = 1e11
-"""Seconds since the epoch; a larger time is invalid, and so is NaN."""
+"""Seconds since the epoch; larger times are invalid, and so is NaN."""
 _MOST_GONE: Final = 1000
-"""Maximum number of dropped events that are still in the order of times."""
+"""Maximum number of dropped events that are still in ``_by_time``."""
 _SOME: Final = 1000
-"""Number of events that are filtered at a time, before a check whether enough were found."""
+"""Number of events to filter at a time, before checking whether enough were found."""
 _TIME: Final = attrgetter("time")
 _KEPT: Final = ("kind", "token", "client", "remote", "local", "path", "rule", "direction")
 
@@ -39,7 +39,7 @@ class Happening:
     """One event for browsers."""
 
     serial: int
-    """The console's number of the event. The throttler's own numbers start anew when it restarts."""
+    """The console's number of the event. The throttler's own numbers restart with the throttler."""
     time: float
     kind: str
     token: str | None
@@ -51,7 +51,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A filter for events; None: any."""
+    """A filter for events; None matches any value."""
 
     after: int = 0
     first: float | None = None
@@ -62,7 +62,7 @@ class Wanted:
     rule: str | None = None
 
     def of(self, events: list[Happening]) -> list[Happening]:
-        """Return those of *events* that match. One call per event would take ten times as long as these passes."""
+        """Return the matching *events*. A call per event would take ten times as long as these passes."""
         if self.after:
             events = [each for each in events if each.serial > self.after]
         if self.first is not None:
@@ -83,7 +83,7 @@ class Wanted:
 class Happenings:
     """The newest events; the oldest are dropped."""
 
-    def __init__(self, most: int = MOST_EVENTS, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MAX_EVENTS, most_bytes: int = MAX_BYTES) -> None:
         self._events: deque[Happening] = deque()
         """In order of arrival."""
         self._by_time: list[Happening] = []
@@ -93,9 +93,9 @@ class Happenings:
         self.counts = EventCounts()
         self.serial = 0
         self.since: float | None = None
-        """Time from which on the events are complete; None if it is unknown and no event was dropped."""
+        """Time since which the events are complete; None if it is unknown and no event was dropped."""
         self.counted_since: float | None = None
-        """Time from which on the counts are complete."""
+        """Time since which the counts are complete."""
 
     def __len__(self) -> int:
         return len(self._events)
@@ -105,7 +105,7 @@ class Happenings:
         return self._bytes
 
     def missing_before(self, time: float) -> None:
-        """Note that events from before *time* may be missing."""
+        """Record that events from before *time* may be missing."""
         self.since = max(time, self.since or 0.0)
         self.counted_since = max(time, self.counted_since or 0.0)
 
@@ -152,8 +152,7 @@ class Happenings:
         return gone
 
     def _tidy(self) -> None:
-        """Remove dropped events from the order of times. Many are removed at once, because removing one takes as
-        long."""
+        """Remove dropped events from ``_by_time``, many at once, because removing one takes as long."""
         if len(self._by_time) - len(self._events) > _MOST_GONE:
             self._by_time = self._without_dropped(self._by_time)
 

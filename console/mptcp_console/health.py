@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The problems of a throttler that answers, in sentences for the page. Pure.
+"""The problems of a throttler that answers, as sentences for the page. Pure.
 
-Some problems last, and the summary has them. Others are growing counts, which are reported for a minute.
+Some problems last, and the summary has them. Others are counts that grow; each growth is reported for a minute.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Health:
     def __init__(self) -> None:
         self._pid: object = None
         self._counts: deque[tuple[float, dict[str, int]]] = deque()
-        """Times and counts of the last minute, and one from before it."""
+        """Times and counts of the last minute, and the last ones before it."""
 
     def take(self, summary: Mapping[str, Any]) -> list[str]:
-        """Return the problems as of *summary*, in sentences without a full stop; none if all is well."""
+        """Return the problems as of *summary*, as sentences without a full stop; empty if all is well."""
         now, counts = float(summary["time"]), _losses(summary)
         if summary.get("pid") != self._pid or (self._counts and now < self._counts[-1][0]):
             self._pid = summary.get("pid")
@@ -43,7 +43,7 @@ def _lasting(summary: Mapping[str, Any]) -> Iterator[str]:
     # .get: an older throttler
     for interface, there in (summary.get("captures") or {}).items():
         if not there:
-            yield f"Nothing is captured on {interface}, which is down or gone; capturing goes on when it is back"
+            yield f"Nothing is captured on {interface}, which is down or missing; capturing resumes when it returns"
     if error := summary.get("ledger_error"):
         yield (
             f"Budget usage cannot be saved to disk ({error}); caps hold, it is saved later, "
@@ -53,10 +53,10 @@ def _lasting(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _recent(grown: Mapping[str, int]) -> Iterator[str]:
     if count := grown.get(_SEGMENTS):
-        yield f"{counted(count, 'segment')} lost by the capture within a minute; a list of all sockets makes it good"
+        yield f"{counted(count, 'segment')} lost by the capture within a minute; listing all sockets restores the state"
     if count := grown.get(_EVENTS):
         times = counted(count, "time")
-        yield f"Events of the path manager lost, {times} within a minute; a list of all sockets makes it good"
+        yield f"Path manager events lost, {times} within a minute; listing all sockets restores the state"
     if count := grown.get(_REFUSALS):
         yield f"{counted(count, 'change')} refused by the kernel within a minute; the throttler tries again"
 

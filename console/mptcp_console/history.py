@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Numbers over the last hour, in bounded memory, at steps of one and of ten seconds.
 
-A track is one number over time: the rate of a path, the subflows that a rule caps. All tracks advance together, so that
-an unknown second is empty in all of them. Times are seconds since the epoch.
+A track is one number over time, for example the rate of a path. All tracks advance together, so an unknown second is
+empty in all of them. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ COARSE_STEP: Final = 10
 COARSE_SLOTS: Final = 360
 """An hour, ten seconds apart."""
 SPAN: Final = COARSE_STEP * COARSE_SLOTS
-MOST_TRACKS: Final = 400
-"""Maximum number of tracks, each of which takes some 8 KB. Values of further ones are only counted."""
+MAX_TRACKS: Final = 400
+"""Maximum number of tracks, each of which takes some 8 KB. Values of more tracks are only counted."""
 _UNKNOWN: Final = math.nan
 
 Merge = Callable[[float, float, int], float]
@@ -76,7 +76,7 @@ class _Track:
 class Tracks:
     """All tracks, by the caller's keys."""
 
-    def __init__(self, most: int = MOST_TRACKS) -> None:
+    def __init__(self, most: int = MAX_TRACKS) -> None:
         self._most = most
         self._tracks: dict[Hashable, _Track] = {}
         self._first = 0
@@ -98,7 +98,7 @@ class Tracks:
         return len(self._tracks)
 
     def advance(self, second: int) -> None:
-        """Go on to *second*; unset seconds are unknown. If the clock was set back, later ones become unknown."""
+        """Advance to *second*; unset seconds are unknown. If the clock was set back, later ones become unknown."""
         before, self._now = self._now, second
         if before is None or second < self._first or before - second >= SPAN:
             self._tracks.clear()
@@ -127,7 +127,7 @@ class Tracks:
             track.put(second, value)
 
     def window(self, first: int, last: int, step: int) -> Window:
-        """Return the values from *first* to *last*, as far as they are kept at *step*, 1 or 10 s."""
+        """Return the kept values from *first* to *last* at *step*, 1 or 10 s."""
         assert step in (FINE_STEP, COARSE_STEP)
         now = 0 if self._now is None else self._now
         slots = FINE_SLOTS if step == FINE_STEP else COARSE_SLOTS

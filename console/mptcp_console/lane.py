@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Passes browsers' questions, other than for the shared summary, to the throttler, one at a time.
+"""Passes browsers' queries, except those for the shared summary, to the throttler, one at a time.
 
 Even if many browsers ask, the throttler is asked at most once a second on average, after a short burst, and is busy
 with answers for at most a quarter of the time: an answer about ten thousand connections takes a third of a second of
-processor time. If no answer comes, the time waited for it counts. After one slow answer, the pause is at most
-``LONGEST``; after further slow answers it is not limited. The same question gets a recent or pending answer, unless
+processor time. Without an answer, the time spent waiting counts. After one slow answer, the pause is at most
+``LONGEST``; after further slow answers it is not limited. A repeated query gets a recent or pending answer, unless
 :meth:`Lane.changed` was called since that answer began.
 """
 
@@ -18,25 +18,25 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 Ask = Callable[[Mapping[str, object]], Awaitable[dict[str, Any]]]
-"""Asks the throttler; raises OSError."""
+"""Queries the throttler; raises OSError."""
 
 BURST: Final = 4
 INTERVAL: Final = 1.0
-"""Average seconds per question."""
+"""Average seconds per query."""
 IDLE_SHARE: Final = 3.0
 """After the burst, the pause is this many times the duration of the last answer."""
 LONGEST: Final = 8.0
 """Maximum interval in seconds after the first slow answer."""
 FORGETTING: Final = 2.0
-"""After a slow answer, the limit ``LONGEST`` does not apply again for this many times its interval."""
+"""After a slow answer, the limit ``LONGEST`` does not apply for this many times its interval."""
 FRESH: Final = 1.0
-"""Seconds for which an answer serves the same question."""
-MOST_WAITING: Final = 32
-MOST_ANSWERS: Final = 16
+"""Seconds for which an answer is reused for the same query."""
+MAX_WAITING: Final = 32
+MAX_ANSWERS: Final = 16
 
 
 class Busy(Exception):
-    """Too many requests wait already."""
+    """Too many requests are waiting already."""
 
 
 class _Answered(NamedTuple):
@@ -46,7 +46,7 @@ class _Answered(NamedTuple):
 
 
 class Lane:
-    """Asks on behalf of all browsers."""
+    """Queries the throttler on behalf of all browsers."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Lane:
         self._answers: dict[str, _Answered] = {}
 
     def changed(self) -> None:
-        """Note that the state has changed, so that later questions need a new answer."""
+        """Record that the state has changed, so that later queries need a new answer."""
         self._changed = self._clock()
 
     async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Lane:
         key, requested = json.dumps(request, sort_keys=True), self._clock()
         if (answer := self._fresh(key, requested)) is not None:
             return answer
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= MAX_WAITING:
             raise Busy
         self._waiting += 1
         try:
@@ -90,8 +90,8 @@ class Lane:
 
     def _fresh(self, key: str, requested: float) -> dict[str, Any] | None:
         found = self._answers.get(key)
-        # An answer that began after the request is good for it, whatever has happened meanwhile. Otherwise concurrent
-        # requests would need an answer each if something happens during each answer.
+        # An answer that began after the request is valid for it, even if the state changed in between. Otherwise,
+        # concurrent requests would need one answer each if the state changes during each answer.
         if found is None or (found.begun <= self._changed and found.begun < requested):
             return None
         return found.answer if self._clock() - found.ended < FRESH else None
@@ -115,13 +115,13 @@ class Lane:
             now = self._clock()
             self._interval = self._interval_after(now - begun, now)
         self._answers = {each: held for each, held in self._answers.items() if now - held.ended < FRESH}
-        while len(self._answers) >= MOST_ANSWERS:
+        while len(self._answers) >= MAX_ANSWERS:
             del self._answers[next(iter(self._answers))]
         self._answers[key] = _Answered(begun, now, answer)
         return answer
 
     def _interval_after(self, took: float, now: float) -> float:
-        """Return the seconds between two questions after an answer that *took* this long."""
+        """Return the seconds between two queries after an answer that *took* this long."""
         interval = max(INTERVAL, (1 + IDLE_SHARE) * took)
         if interval <= LONGEST:
             return interval

@@ -13,7 +13,7 @@ from mptcp_console.watch import Watch
 
 HEARTBEAT: Final = 10.0
 """Maximum seconds between two messages. After a longer silence, the page assumes that the console hangs."""
-MOST_EVENTS: Final = 50
+MAX_EVENTS: Final = 50
 """Maximum number of events per message; if there are more, the newest are sent."""
 
 
@@ -27,7 +27,7 @@ class Live:
         self._login = login
         self._cached: dict[int, tuple[str, int]] = {}
         """Messages of the latest tick, each with the number of its last event, by the number of the last event that
-        the browser has. They are kept because most browsers get the same message."""
+        the browser has. They are cached because most browsers get the same message."""
         self._tick = -1
 
     async def stream(self) -> AsyncIterator[str]:
@@ -65,7 +65,7 @@ class Live:
 
 def moment(watch: Watch, serial: int) -> dict[str, Any]:
     """Return the current state, and the events after number *serial*."""
-    events, more = watch.happenings.newest(Wanted(after=serial), MOST_EVENTS)
+    events, more = watch.happenings.newest(Wanted(after=serial), MAX_EVENTS)
     throttler = watch.throttler
     return {
         "tick": watch.tick,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pages' excerpts of a summary: their size does not grow with the connections. Rates in b/s."""
+"""The pages' excerpts of a summary, whose size does not grow with the connections. Rates in b/s."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 from mptcp_common.accounts import fullest
 from mptcp_console.rates import PathKey, capping, present
 
-MOST_RULES: Final = 100
-"""Maximum number of capping rules; if there are more, those that cap most are shown."""
-MOST_BUDGETS: Final = 20
+MAX_RULES: Final = 100
+"""Maximum number of capping rules; if there are more, those with the most capped subflows are shown."""
+MAX_BUDGETS: Final = 20
 """Maximum number of accounts of budgets. If the policy has more budgets, one account of each is shown."""
 
 
@@ -34,14 +34,14 @@ def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict
                 present(summary, rates).items(), key=lambda item: (str(item[0].path), item[0].direction)
             )
         ],
-        "rules": active[:MOST_RULES],
-        "more_rules": max(0, len(active) - MOST_RULES),
+        "rules": active[:MAX_RULES],
+        "more_rules": max(0, len(active) - MAX_RULES),
         "rule_names": summary["policy"]["rules"],
         "dry_run": summary["policy"]["dry_run"],
         "time_zone": summary["policy"].get("time_zone"),
-        "budgets": fullest(summary.get("budgets", []), MOST_BUDGETS)[:MOST_BUDGETS],
+        "budgets": fullest(summary.get("budgets", []), MAX_BUDGETS)[:MAX_BUDGETS],
         "budgets_used_up": sum(each["used_up"] for each in summary.get("budget_totals", [])),
-        "budget_totals": _totals(summary)[:MOST_BUDGETS],
+        "budget_totals": _totals(summary)[:MAX_BUDGETS],
         "refused_reload": (summary.get("reloads") or {}).get("last_refused"),
     }
 
@@ -61,5 +61,5 @@ def whole(summary: Mapping[str, Any]) -> dict[str, Any]:
         **{name: summary.get(name) for name in names},
         "rules": summary["rules"],
         "budget_totals": summary.get("budget_totals", []),
-        "budgets": fullest(summary.get("budgets", []), MOST_BUDGETS),
+        "budgets": fullest(summary.get("budgets", []), MAX_BUDGETS),
     }

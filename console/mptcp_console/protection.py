@@ -2,7 +2,7 @@
 """Checks before every page: the console's name, the token, and the requesting page's origin. Adds headers that restrict
 what browsers do with the answer.
 
-ASGI middleware around the whole application, so that it covers routes mounted later, too.
+ASGI middleware around the whole application, so that it also covers routes mounted later.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Protection:
 
 
 def _is_from_own_page(headers: Headers, host: str) -> bool:
-    """Tell whether the request comes from our own page. Programs other than browsers send neither header."""
+    """Return whether the request comes from our own page. Programs other than browsers send neither header."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None and site not in ("same-origin", "none"):
         return False

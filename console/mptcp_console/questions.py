@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Requests of browsers: checks their parameters, and makes queries to the throttler or the history from them."""
+"""Checks the parameters of browsers' requests, and builds the queries to the throttler or the history."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mptcp_console.history import COARSE_STEP, FINE_STEP, SPAN
 
 CLIENT_SORTS: Final = ("rate", "bytes", "connections", "client", "budget")
 SORTS: Final = ("rate", "bytes", "age", "client")
-MOST_ROWS: Final = 200
-MOST_EVENTS: Final = 500
+MAX_ROWS: Final = 200
+MAX_EVENTS: Final = 500
 LONGEST_SPAN: Final = 2 * SPAN
 """Maximum seconds: the kept span, and the time that a page requests beyond it."""
 LONGEST_POLICY: Final = 48 * 1024
@@ -27,7 +27,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Wrong(Exception):
-    """A parameter is not allowed; the text is a sentence for people."""
+    """A parameter is not allowed; the text is the message for the user."""
 
 
 def connections(given: Mapping[str, str]) -> dict[str, object]:
@@ -44,7 +44,7 @@ def connections(given: Mapping[str, str]) -> dict[str, object]:
     return {
         **request,
         "sort": _sort(given, SORTS),
-        "limit": _number(given, "limit", 50, 1, MOST_ROWS),
+        "limit": _number(given, "limit", 50, 1, MAX_ROWS),
         "offset": _number(given, "offset", 0, 0, 1_000_000),
     }
 
@@ -55,12 +55,12 @@ def clients(given: Mapping[str, str]) -> dict[str, object]:
     return {
         "query": "clients",
         "sort": _sort(given, CLIENT_SORTS),
-        "limit": _number(given, "limit", 50, 1, MOST_ROWS),
+        "limit": _number(given, "limit", 50, 1, MAX_ROWS),
     }
 
 
 def explain(given: Mapping[str, str]) -> dict[str, object]:
-    """Return the query why a connection's subflows are capped or not."""
+    """Return the query for why a connection's subflows are capped or not."""
     _only(given, "client", "token")
     if token := given.get("token"):
         return {"query": "explain", "token": _token(token)}
@@ -75,12 +75,12 @@ def what_if(document: object) -> dict[str, object]:
     if not isinstance(policy, str) or not policy.strip():
         raise Wrong('policy: is required; send {"policy": "TEXT"}')
     if (size := len(policy.encode("utf-8", "surrogatepass"))) > LONGEST_POLICY:
-        raise Wrong(f"policy: {size} bytes are too many; at most {LONGEST_POLICY} are taken")
+        raise Wrong(f"policy: {size} bytes are too many; at most {LONGEST_POLICY} are allowed")
     return {"query": "what_if", "policy": policy}
 
 
 def events(given: Mapping[str, str]) -> tuple[Wanted, float | None, int]:
-    """Return the filter for events, the time to be near to (None: now), and the limit."""
+    """Return the filter for events, the time near which to search (None: now), and the limit."""
     _only(given, "from", "to", "near", "after", "kind", "token", "client", "rule", "limit")
     wanted = Wanted(
         after=_number(given, "after", 0, 0, 1 << 53),
@@ -91,11 +91,12 @@ def events(given: Mapping[str, str]) -> tuple[Wanted, float | None, int]:
         client=_address(given["client"]) if given.get("client") else None,
         rule=_word("rule", given["rule"]) if given.get("rule") else None,
     )
-    return wanted, _time(given, "near"), _number(given, "limit", 200, 1, MOST_EVENTS)
+    return wanted, _time(given, "near"), _number(given, "limit", 200, 1, MAX_EVENTS)
 
 
 def window(given: Mapping[str, str], now: float) -> tuple[int, int, int]:
-    """Return first and last second and step. A browser gives the ``span`` before now, because its clock may differ."""
+    """Return first second, last second and step. A browser sends the ``span`` before now, because its clock may
+    differ."""
     _only(given, "from", "to", "span", "step")
     last = _time(given, "to") or now
     first = _time(given, "from")
@@ -139,7 +140,7 @@ def _time(given: Mapping[str, str], name: str) -> float | None:
 
 def _token(text: str) -> str:
     if not _TOKEN.fullmatch(text):
-        raise Wrong(f"token: {shown(text)} is not a connection's; write eight digits, nine of a tunnel, of 0-9 and a-f")
+        raise Wrong(f"token: {shown(text)} is not a token; write eight hexadecimal digits, or nine for a tunnel")
     return text
 
 

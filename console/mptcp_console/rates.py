@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Computes rates and caps from the throttler's summaries, and stores them in the history.
 
-The throttler's byte counts only grow while it runs, so a rate is computed from their difference. No rate results if a
+The throttler's byte counts only grow while it runs, so a rate is computed from their difference. There is no rate if a
 count has fallen, if the throttler was restarted, or if the pause between two summaries was too long. Some capped
 subflows may be ``landing``, which means that their cap is coming into force.
 """
@@ -17,7 +17,7 @@ from mptcp_console.history import Tracks, highest, latest, mean
 LONGEST_PAUSE: Final = 15.0
 """Maximum seconds between two summaries for a rate."""
 SHORTEST: Final = 0.5
-"""Minimum seconds over which a rate is computed; over a shorter time it has no meaning."""
+"""Minimum seconds over which a rate is computed; over a shorter time, it would be meaningless."""
 
 Direction = Literal["down", "up"]
 What = Literal["cap", "lowest", "guaranteed", "total", "shared", "capped"]
@@ -36,8 +36,8 @@ class RuleKey:
     """The effect of a rule on a path in one direction.
 
     *what*: ``cap`` b/s, the highest ceil of a class; ``capped`` subflows. Only if they differ from the cap: ``lowest``
-    b/s, the lowest ceil of a class; ``guaranteed`` b/s; ``total`` b/s of all classes. Only if there are any:
-    ``shared``, classes with subflows on other paths, too.
+    b/s, the lowest ceil of a class; ``guaranteed`` b/s; ``total`` b/s of all classes. Only if it is not 0: ``shared``,
+    classes that also have subflows on other paths.
     """
 
     policy: str
@@ -59,8 +59,8 @@ def path_bytes(summary: Mapping[str, Any]) -> dict[PathKey, int]:
 
 
 def present(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[PathKey, float]:
-    """Return the *rates* of the policy's paths, and of paths with subflows or traffic: the throttler still counts for
-    paths that a reload renamed or removed."""
+    """Return the *rates* of the policy's paths, and of paths with subflows or traffic: the throttler still counts paths
+    that a reload renamed or removed."""
     named = summary["policy"].get("paths_in_words")
     if named is None:  # an older throttler
         return dict(rates)
@@ -71,7 +71,7 @@ def present(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[
 
 
 def capping(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the rules of *summary* that cap subflows; none in a dry run, whatever it decided."""
+    """Return the rules of *summary* that cap subflows; empty in a dry run, whatever it decided."""
     return [] if summary["policy"]["dry_run"] else [each for each in summary["rules"] if each["capped"]]
 
 
@@ -81,7 +81,7 @@ def _rule_key(each: Mapping[str, Any], what: What) -> RuleKey:
 
 class Meter:
     """Rates of paths, from one summary to the next. The throttler counts bytes only when it samples its sockets, and
-    reports when that was; until the next time, the last rates stay."""
+    reports that time; until the next sample, the last rates stay."""
 
     def __init__(self) -> None:
         self._base: Mapping[str, Any] | None = None
@@ -139,12 +139,12 @@ def record(tracks: Tracks, meter: Meter, summary: Mapping[str, Any]) -> None:
 
 
 def _besides(rule: Mapping[str, Any]) -> Iterator[tuple[What, float]]:
-    """Yield the values of a cap that its ceil and number of subflows do not show. Most caps have none."""
-    most = rule["ceil"]
+    """Yield the values of a cap that its ceil and number of subflows do not show. Most caps have no such values."""
+    ceil = rule["ceil"]
     named: tuple[tuple[What, str], ...] = (("lowest", "lowest_ceil"), ("guaranteed", "rate"), ("total", "total_ceil"))
     for what, name in named:
         value = rule.get(name)  # .get: an older throttler
-        if value is not None and value != most:
+        if value is not None and value != ceil:
             yield what, value
     if rule.get("shared_classes"):
         yield "shared", rule["shared_classes"]

@@ -27,7 +27,7 @@ from mptcp_console.metrics import ProxyHealth, Scraper, Sources
 from mptcp_console.settings import Settings
 from mptcp_console.watch import Watch, asker
 
-MOST_CONNECTIONS: Final = 256
+MAX_CONNECTIONS: Final = 256
 """Maximum number of concurrent HTTP connections; requests on further connections are answered with an error."""
 BACKLOG: Final = 64
 GRACE: Final = 2
@@ -100,10 +100,10 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
         ws="none",
         lifespan="on",
         log_config=None,
-        access_log=False,  # addresses do not belong in the journal
+        access_log=False,  # clients' addresses do not belong in the journal
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS,
         backlog=BACKLOG,
         timeout_graceful_shutdown=GRACE,
         ssl_certfile=settings.certificate,

@@ -24,7 +24,7 @@ from mptcp_console.address_names import read_names
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-console/console.yaml")
 TOKEN_NAME: Final = "token"
-"""The default token file beside the settings."""
+"""Name of the default token file, in the directory of the settings."""
 DEFAULT_LISTEN: Final = "127.0.0.1:8610"
 DEFAULT_SOCKET: Final = "/run/mptcp-throttler/status.sock"
 DEFAULT_SQUID: Final = "http://127.0.0.1:3128"
@@ -106,21 +106,21 @@ class ConsoleSection(Section):
     )
     token_file: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
         default=None,
-        description="A file of one line, which only who knows it may see the console. Nobody but its owner and group "
-        "may read it. A relative path starts at the directory of this file. Default: token, which mptcp-console "
-        "make-token writes; the unit does so at its first start.",
+        description="A file with one line, the token that gives access to the console. Only its owner and group may "
+        "read it. A relative path starts at the directory of this file. Default: token, which mptcp-console "
+        "make-token writes, also at the unit's first start.",
         examples=["token"],
         json_schema_extra={"default": TOKEN_NAME},
     )
     open_to_this_host: bool = Field(
         default=False,
-        description="Whether whoever has an account here may see the console without a token; on loopback only.",
+        description="Whether every user of this host may see the console without a token; only on loopback.",
         examples=[True],
     )
     hosts: list[Annotated[str, Parsed(_host_name, {"type": "string", "pattern": _HOST_NAME})]] = Field(
         default=[],
-        description="Names by which browsers address the console. Its address is always allowed, and localhost where "
-        "it listens on loopback or on every address.",
+        description="Names by which browsers address the console. Its address is always allowed, and localhost if it "
+        "listens on loopback or on all addresses.",
         examples=[["proxy.lan"]],
     )
     certificate: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
@@ -131,18 +131,18 @@ class ConsoleSection(Section):
     )
     squid: Annotated[str, Parsed(_squid, {"type": "string", "pattern": _SQUID})] = Field(
         default=DEFAULT_SQUID,
-        description="Where Squid listens: its own counters are among the metrics. It gives them to this host alone.",
+        description="Squid's listener, for the metrics of Squid's own counters. Squid gives them only to this host.",
         examples=[DEFAULT_SQUID],
     )
     names: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
         default=None,
-        description="A file of names for addresses, which the page shows beside them: an address and its name in each "
-        "line, as in /etc/hosts. A relative path starts at the directory of this file.",
+        description="A file with names for addresses, which the page shows next to them. Each line has an address and "
+        "its name, as in /etc/hosts. A relative path starts at the directory of this file.",
         examples=["names"],
     )
     grafana: Annotated[str, Parsed(_url, {"type": "string", "pattern": _URL})] | None = Field(
         default=None,
-        description="The address of Grafana, or of a dashboard there: the page links to it.",
+        description="The address of Grafana, or of a dashboard there, for a link on the page.",
         examples=["https://grafana.lan/d/mptcp"],
     )
 
@@ -153,12 +153,12 @@ def settings_schema() -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> Settings:
-    """Return the settings of *path*, with the token. Raises DocumentError with every problem."""
+    """Return the settings in *path*, with the token. Raises DocumentError with all problems."""
     return _settled(*_section(path), path.parent)
 
 
 def settings_without_a_file() -> Settings:
-    """Return the default settings, with the token. Raises DocumentError if there is none."""
+    """Return the default settings, with the token. Raises DocumentError without a token."""
     path = DEFAULT_SETTINGS.parent / TOKEN_NAME
     token, problem = _token(path)
     if problem is not None:
@@ -167,7 +167,8 @@ def settings_without_a_file() -> Settings:
 
 
 def uses_default_token(path: Path) -> bool:
-    """Tell whether the settings of *path*, which may be missing, use the file :data:`TOKEN_NAME` beside them."""
+    """Return whether the settings in *path*, which may be missing, use the file :data:`TOKEN_NAME` in their
+    directory."""
     try:
         section = _section(path)[0] if path.exists() else ConsoleSection()
     except DocumentError:
@@ -196,12 +197,12 @@ def _settled(section: ConsoleSection, document: Document, directory: Path) -> Se
         elif problem is not None:
             problems.append(problem_at(document, ("token_file",), str(section.token_file), f"{token_file} {problem}"))
     elif section.token_file is not None:
-        problems.append(problem_at(document, ("open_to_this_host",), None, "nobody needs the token of token_file then"))
+        problems.append(problem_at(document, ("open_to_this_host",), None, "the token of token_file is not used then"))
     elif not is_loopback(address):
         problems.append(problem_at(document, ("open_to_this_host",), None, _OFF_LOOPBACK.format(address)))
     if (section.certificate is None) != (section.key is None):
         lacks, has = ("key", "certificate") if section.key is None else ("certificate", "key")
-        problems.append(problem_at(document, (has,), None, f"needs {lacks} as well; HTTPS takes both"))
+        problems.append(problem_at(document, (has,), None, f"needs {lacks}, too; HTTPS needs both"))
     for name, file in (("certificate", section.certificate), ("key", section.key)):
         if file is not None and (why := _not_readable(directory / file)) is not None:
             problems.append(problem_at(document, (name,), str(file), f"{directory / file} cannot be read: {why}"))
@@ -229,7 +230,7 @@ def _settled(section: ConsoleSection, document: Document, directory: Path) -> Se
     )
 
 
-_OFF_LOOPBACK = "{} can be reached from other hosts, so that a token is needed: false, or listen on 127.0.0.1"
+_OFF_LOOPBACK = "{} can be reached from other hosts, so a token is needed: write false, or listen on 127.0.0.1"
 
 
 def _no_first_token(path: Path, problem: str) -> Problem:
@@ -246,7 +247,7 @@ def _token(path: Path) -> tuple[str | None, str | None]:
     except OSError as error:
         return None, f"cannot be read: {_why(error)}"
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
-        allowed = "only its owner may write it, only owner and group read it (chmod 0640)"
+        allowed = "only its owner may write it, and only owner and group may read it (chmod 0640)"
         return None, f"has mode {stat.S_IMODE(mode):04o}; {allowed}"
     text = content.decode("latin-1").removesuffix("\n")
     problem = token_problem(text)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The bytes of each path today and this month, by the policy's clock, and the time since which they are counted.
+"""The bytes of each path today and this month, in the policy's time zone, and since when they are counted.
 
 The throttler counts from its start. Bytes from before the console's start are included if the throttler started within
-the day or month. Other earlier bytes are unknown, so the page shows the time since which bytes are counted.
+the day or month. Other earlier bytes are unknown, so the page shows since when bytes are counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from mptcp_console.rates import PathKey, path_bytes
 
-MOST_PATHS: Final = 50
+MAX_PATHS: Final = 50
 """Maximum number of reported paths; these are the paths with the most bytes."""
 CONTINUOUS: Final = 90.0
 """If two summaries, or the runs of two throttlers, are at most this many seconds apart, the count is considered
@@ -40,7 +40,7 @@ class Volumes:
     """Counts from one summary to the next."""
 
     def __init__(self, saved: bytes = b"") -> None:
-        """*saved* comes from :meth:`saved`; raises ValueError if it does not."""
+        """*saved* comes from :meth:`saved`. Raises ValueError for other content."""
         self._periods: dict[str, _Period] = {}
         self._pid: object = None
         self._before: dict[PathKey, int] = {}
@@ -54,10 +54,10 @@ class Volumes:
                 one = found["periods"][name]
                 self._periods[name] = _Period(float(one["begin"]), float(one["since"]), _counts(one["octets"]))
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not what the console has written: {error!r}") from error
+            raise ValueError(f"not written by the console: {error!r}") from error
 
     def saved(self) -> bytes:
-        """Return the state, from which a new object continues; nothing before the first summary."""
+        """Return the state, from which a new object continues; empty before the first summary."""
         if not self._periods:
             return b""
         periods = {
@@ -78,8 +78,8 @@ class Volumes:
             begin = begin_of(datetime.fromtimestamp(now, _zone(summary))).timestamp()
             period = self._periods.get(name)
             if period is None or last is None or last < begin:
-                # Bytes since the last summary belong to this period if that is a moment ago, or if the throttler began
-                # within it. Otherwise their share is unknown.
+                # Bytes since the last summary belong to this period if that was a moment ago, or if the throttler
+                # started within it. Otherwise, their share is unknown.
                 seen = last is not None and min(now, started if is_new else now) - last <= CONTINUOUS
                 whole = is_new and started >= begin
                 since = begin if seen else started if whole else now
@@ -108,7 +108,7 @@ def _answer(period: _Period) -> dict[str, Any]:
     paths: dict[str | None, dict[str, Any]] = {}
     for key, count in period.octets.items():
         paths.setdefault(key.path, {"path": key.path, "down": 0, "up": 0})[key.direction] = count
-    most = sorted(paths.values(), key=lambda each: -each["down"] - each["up"])[:MOST_PATHS]
+    most = sorted(paths.values(), key=lambda each: -each["down"] - each["up"])[:MAX_PATHS]
     return {"begin": period.begin, "since": period.since, "paths": most}
 
 

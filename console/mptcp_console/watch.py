@@ -28,17 +28,17 @@ from mptcp_console.rates import Meter, record
 from mptcp_console.volumes import Volumes
 
 WATCHED_SECONDS: Final = 0.7
-"""Pause between two queries while a browser watches. Events must be shown within a second, and with ten thousand
-connections the answer itself takes 0.2 s or more."""
+"""Pause between two queries while a browser watches. Events must appear within a second, and with ten thousand
+connections, the answer itself takes 0.2 s or more."""
 UNWATCHED_SECONDS: Final = 5.0
 PATIENCE: Final = 3.0
 """Maximum seconds for an answer. A throttler with ten thousand connections needs only a fraction of a second."""
-MOST_WATCHERS: Final = 64
+MAX_WATCHERS: Final = 64
 EVENTS_SECONDS: Final = 1.3
 """Seconds between two queries for events after an answer with many events. Otherwise events are queried together with
 the summary."""
 MANY_EVENTS: Final = 200
-MOST_EVENTS_ASKED: Final = 10_000
+MAX_EVENTS_PER_REQUEST: Final = 10_000
 FIRST_EVENTS: Final = 10_000
 """Maximum number of events from before the console's start that are fetched."""
 
@@ -48,7 +48,7 @@ socket and all caps; a crash leaves both behind."""
 
 
 class TooMany(Exception):
-    """There is no room for another watcher."""
+    """Too many browsers watch already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,16 @@ def state_of_error(error: OSError, path: Path) -> tuple[str, str]:
     if isinstance(error, TimeoutError):
         return SILENT, f"the throttler does not answer within {PATIENCE:g} s; it hangs, or the host is overloaded"
     if error.errno == errno.ENOENT:
-        return DOWN, f"the throttler does not run: it was stopped, or not started yet ({path} is not there)"
+        return DOWN, f"the throttler does not run: it was stopped, or not started yet ({path} does not exist)"
     if error.errno == errno.ECONNREFUSED:
         return CRASHED, f"the throttler does not run: it crashed or was killed (nobody listens at {path})"
     if isinstance(error, PermissionError):
-        return REFUSED, f"the console may not ask: {path} is open to root and to members of its group only"
+        return REFUSED, f"the console has no access: only root and members of its group may use {path}"
     return ODD, f"the throttler's answer cannot be read: {reason(error)}"
 
 
 class Watch:
-    """Asks the throttler, and keeps its answers."""
+    """Queries the throttler, and keeps its answers."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Watch:
         self._monotonic = monotonic
         self._sleep = sleep or self._pause
         self.watchers = 0
-        """Number of browsers that watch. If it is not 0, the throttler is asked once a second."""
+        """Number of browsers that watch. If it is not 0, the throttler is queried once a second."""
         self._woken = asyncio.Event()
         self._news = asyncio.Condition()
         self._seen_event = 0
@@ -115,13 +115,13 @@ class Watch:
         """No query for events before this, monotonic seconds."""
         self._pid: int | None = None
         self._began: float | None = None
-        """When a new throttler began whose events were not fetched yet."""
+        """When a new throttler started, whose events were not fetched yet."""
         self._meter = Meter()
         self._health = Health()
         self.volumes = volumes or Volumes()
         self.tracks = Tracks()
         self.happenings = Happenings()
-        self.throttler = Throttler(DOWN, clock(), "the throttler was not asked yet")
+        self.throttler = Throttler(DOWN, clock(), "the throttler was not queried yet")
         self.summary: Mapping[str, Any] | None = None
         """The last answer, even if it is old; None before the first."""
         self.overview: dict[str, Any] | None = None
@@ -131,7 +131,7 @@ class Watch:
         self.is_closed = False
 
     async def run(self) -> None:
-        """Ask until closed."""
+        """Query the throttler until closed."""
         while not self.is_closed:
             begun = self._monotonic()
             await self.look()
@@ -179,7 +179,7 @@ class Watch:
             return
         if self._pid not in (None, summary.get("pid")):
             self._seen_event, self._busy_until = 0, 0.0
-            self._say(f"the throttler was started anew (process {summary.get('pid')})")
+            self._say(f"the throttler was restarted (process {summary.get('pid')})")
         if (summary.get("pid"), last) != (self._pid, self._last_event):
             self._changed()
         if summary.get("pid") != self._pid:
@@ -200,7 +200,7 @@ class Watch:
         after = self._seen_event or max(0, last - FIRST_EVENTS)
         if last - after > MANY_EVENTS:
             self._busy_until = self._monotonic() + EVENTS_SECONDS
-        answer = await self._ask({"query": "events", "after": after, "limit": MOST_EVENTS_ASKED})
+        answer = await self._ask({"query": "events", "after": after, "limit": MAX_EVENTS_PER_REQUEST})
         self._note_missing_events()
         for number, event in _numbered(answer):
             if number > self._seen_event + 1:
@@ -211,7 +211,7 @@ class Watch:
                 self.happenings.add(event)
 
     def _note_missing_events(self) -> None:
-        """Note, after the first answer of a throttler, that events from before its start are unknown."""
+        """Record, after a throttler's first answer, that events from before its start are unknown."""
         if self._began is not None:
             self.happenings.missing_before(self._began)
             self._began = None
@@ -234,8 +234,8 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Ask the throttler once a second meanwhile. Raises TooMany."""
-        if self.watchers >= MOST_WATCHERS:
+        """Query the throttler once a second while the context is active. Raises TooMany."""
+        if self.watchers >= MAX_WATCHERS:
             raise TooMany
         self.watchers += 1
         if self.watchers == 1:
@@ -277,7 +277,7 @@ def _problem(summary: Mapping[str, Any]) -> str | None:
         return f"the throttler refuses to answer: {summary['error']}"
     if summary.get("schema") != 2:
         version = summary.get("version", "unknown")
-        return f"the throttler is of version {version}, which the console does not understand; restart it"
+        return f"the throttler has version {version}, which the console does not support; restart it"
     return None
 
 

@@ -23,7 +23,7 @@ from mptcp_common.service_manager import READY, tell
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.metrics import as_text
 from mptcp_gateway.model import Verdict
-from mptcp_gateway.plan import MOST_ENDPOINTS, apart, commands, planned
+from mptcp_gateway.plan import MAX_ENDPOINTS, commands, planned, without_twins
 from mptcp_gateway.settings import DEFAULT_SETTINGS, read_settings
 from mptcp_gateway.status_files import status_of
 
@@ -32,7 +32,7 @@ FORWARDER_DIRECTORY: Final = Path("/run/mptcp-forwarder")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
+    """Run one command and return its exit status (``mptcp_common.exit_status``); print errors to stderr."""
     options = _parser().parse_args(arguments)
     return outcome(
         "mptcp-gateway",
@@ -44,26 +44,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="mptcp-gateway", description="A home's uplinks, tried and kept as Multipath TCP needs them."
+        prog="mptcp-gateway", description="Keeps a home's Multipath TCP connections on uplinks that work."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, text in (
-        ("run", _run, "Look after the uplinks until SIGTERM."),
+        ("run", _run, "Watch the uplinks until SIGTERM."),
         ("forward", _forward, "Forward the home's connections to the parents until SIGTERM."),
-        ("plan", _plan, "Print the routes, rules and firewall that the settings stand for now; nothing is changed."),
-        ("check", _check, "Check the settings and print every problem; nothing is changed."),
-        ("doctor", _doctor, "Tell what stands between a home and its uplinks; nothing is changed."),
-        ("status", _status, "Print how each uplink is; exit status 1 where none is good."),
+        ("plan", _plan, "Print the routes, rules and firewall that the daemon would set now; change nothing."),
+        ("check", _check, "Check the settings and print all problems; change nothing."),
+        ("doctor", _doctor, "Find problems between a home and its uplinks; change nothing."),
+        ("status", _status, "Print the state of each uplink; exit status 1 if none is good."),
     ):
         added = commands.add_parser(name, help=text, description=text)
         add_config(added, DEFAULT_SETTINGS)
         where = FORWARDER_DIRECTORY if command is _forward else DIRECTORY
-        added.add_argument("--directory", type=Path, default=where, help=f"of status and notes (default: {where})")
+        added.add_argument("--directory", type=Path, default=where, help=f"for status and state (default: {where})")
         added.set_defaults(command=command)
         if command in (_doctor, _status):
             where = FORWARDER_DIRECTORY
-            added.add_argument("--forwarder", type=Path, default=where, help=f"its directory (default: {where})")
+            added.add_argument("--forwarder", type=Path, default=where, help=f"the forwarder's (default: {where})")
             added.add_argument("--json", action="store_true", help="as JSON")
         if command is _status:
             added.add_argument("--prometheus", action="store_true", help="as metrics, for a textfile collector")
@@ -86,7 +86,7 @@ def _forward(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     if settings.lan is None:
-        print(f"{options.config}: no lan: there is nothing to forward")
+        print(f"{options.config}: no lan, so there is nothing to forward")
         tell("mptcp-forwarder", READY)  # systemd fails a unit that ends before it is ready
         return DONE
     options.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def _plan(options: argparse.Namespace) -> int:
 
     settings = read_settings(options.config)
     with closing(Network()) as network:
-        found, _ = apart(tuple(settings.uplinks), network.found(settings.uplinks, {}))
+        found, _ = without_twins(tuple(settings.uplinks), network.found(settings.uplinks, {}))
         tunnel = network.device(settings.lan.tunnel) if settings.lan is not None and settings.lan.tunnel else None
     parents = {goal.address for each in settings.parents for goal in known(*each)}
     untried = dict.fromkeys(found, Verdict.UNTRIED)
@@ -120,17 +120,17 @@ def _check(options: argparse.Namespace) -> int:
         named |= {"lan.tunnel": settings.lan.tunnel} if settings.lan.tunnel else {}
     for key, device in named.items():
         if not Path("/sys/class/net", device).exists():
-            print(f"{options.config}: {key}: there is no device {device} now", file=sys.stderr)
+            print(f"{options.config}: {key}: the device {device} does not exist now", file=sys.stderr)
     print(f"{options.config}: no errors")
     return DONE
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from mptcp_gateway.doctor import examined
+    from mptcp_gateway.doctor import examine
 
     settings = read_settings(options.config)
     status = status_of(options.directory, options.forwarder)
-    return printed(tuple(examined(settings, status)), as_json=options.json)
+    return printed(tuple(examine(settings, status)), as_json=options.json)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -148,13 +148,13 @@ def _status(options: argparse.Namespace) -> int:
             for each in twins:
                 print(f"{uplink:<10} IPv{each['version']}: not used: uplink {each['as']} has the same address")
             if not ways and not twins:
-                print(f"{uplink:<10} not there: no device that is up, address or default route")
+                print(f"{uplink:<10} missing: its device is down, or has no address or default route")
             for each in ways:
                 begins = ", connections begin here" if each["begins_here"] else ""
                 rtt = f", {each['rtt_ms']} ms" if each["rtt_ms"] else ""
                 why = f" ({each['reason']})" if each["reason"] else ""
                 if each["verdict"] == "good" and not each["endpoint"]:
-                    begins += f", no endpoint: the kernel has {MOST_ENDPOINTS} at most"
+                    begins += f", no endpoint: the kernel allows at most {MAX_ENDPOINTS}"
                 lasts = f"{each['verdict']} for {each['for_seconds']} s"
                 print(f"{uplink:<10} IPv{each['version']} {each['address']}: {lasts}{rtt}{why}{begins}")
         if found["home"]:
@@ -164,7 +164,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _home(home: dict[str, Any]) -> Iterator[str]:
-    forwarder, instead = home["forwarder"], "goes by the best uplink" if home["fail"] == "open" else "is refused"
+    forwarder, instead = home["forwarder"], "uses the best uplink" if home["fail"] == "open" else "is refused"
     if forwarder is None:
         yield f"the forwarder does not run (systemctl status mptcp-forwarder): TCP {instead}"
     else:
@@ -172,11 +172,11 @@ def _home(home: dict[str, Any]) -> Iterator[str]:
             yield f"no parent answers ({forwarder['silent']}): TCP {instead}"
         counts = f"{forwarder['open']} connections, {forwarder['connections']} since its start"
         because = f" (the last: {forwarder['direct_because']})" if forwarder["direct_because"] else ""
-        yield f"{counts}; {forwarder['direct']} went past the parents{because}, {forwarder['failed']} failed"
+        yield f"{counts}; {forwarder['direct']} bypassed the parents{because}, {forwarder['failed']} failed"
         for port in forwarder["refused_ports"]:
             yield f"port {port}: a parent refuses to connect there; see docs/home.md for its squid.conf"
     if home["tunnel"]:
-        how = "carries what is not TCP" if home["tunnel_is_used"] else "is not up, or no parent answers: not used"
+        how = "carries all except TCP" if home["tunnel_is_used"] else "is not up, or no parent answers: not used"
         yield f"{home['tunnel']} {how}"
 
 

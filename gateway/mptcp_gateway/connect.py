@@ -42,7 +42,7 @@ def answer(received: bytes) -> Answer | None:
         return None
     words = head.split(b"\r\n", 1)[0].split(None, 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or len(words[1]) != 3 or not words[1].isdigit():
-        raise ValueError("the parent's answer is not one of HTTP")
+        raise ValueError("the parent's answer is not HTTP")
     return Answer(int(words[1]), rest)
 
 

@@ -35,7 +35,7 @@ from mptcp_gateway.kernel.network import Network, retransmitting
 from mptcp_gateway.kernel.resolver import Resolver
 from mptcp_gateway.kernel.trial import tried
 from mptcp_gateway.model import Access, Goal, Lan, Outcome, Verdict, Way
-from mptcp_gateway.plan import TUNNEL_TABLE, Objects, abandoned, apart, best, planned
+from mptcp_gateway.plan import TUNNEL_TABLE, Objects, abandoned, best, planned, without_twins
 from mptcp_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ TURN_SECONDS: Final = 0.25
 """Interval of the checks for retransmissions and for outcomes of trials."""
 LOOK_SECONDS: Final = 10.0
 """Interval of full reads of the kernel's state if no notice comes."""
-TELL_SECONDS: Final = 1.0
+STATUS_SECONDS: Final = 1.0
 _SETTLE_SECONDS: Final = 0.05
 """Delay after a notice, because a change of addresses and routes causes several notices."""
 _GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400
@@ -105,7 +105,7 @@ class Daemon:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Set sysctls and limits; restore everything in the end."""
+        """Set sysctls and limits; restore everything at the end."""
         with ExitStack() as scope:
             for each in (self._network, self._notices, self._woken, self._wakes, self._selector):
                 scope.callback(each.close)
@@ -126,7 +126,7 @@ class Daemon:
     def wake(self, *, ending: bool = False) -> None:
         """Wake the loop at once. Signal handlers and threads may call this."""
         self.ending = self.ending or ending
-        with suppress(OSError):  # the loop is already awake, or has ended
+        with suppress(OSError):  # the loop is already awake, or has stopped
             self._wakes.send(b".")
 
     def run(self) -> None:
@@ -134,15 +134,15 @@ class Daemon:
         looked = -LOOK_SECONDS
         while not self.ending:
             self._selector.select(TURN_SECONDS)
-            heard = _heard(self._notices, self._network.port)
+            heard = _read_notices(self._notices, self._network.port)
             if heard:
                 time.sleep(_SETTLE_SECONDS)
-                _heard(self._notices, self._network.port)
+                _read_notices(self._notices, self._network.port)
             _drain(self._woken)
             now = time.monotonic()
             if heard or now - looked >= LOOK_SECONDS:
                 # After a failure, try again soon.
-                looked = now if self._attempt("look", partial(self._look, now)) else now - LOOK_SECONDS + TELL_SECONDS
+                looked = now if self._attempt("look", partial(self._look, now)) else now - LOOK_SECONDS + STATUS_SECONDS
             self._attempt("turn", partial(self._turn, now))
             tell("mptcp-gateway", WATCHDOG)
 
@@ -160,11 +160,11 @@ class Daemon:
     def _look(self, now: float) -> None:
         """Read the current ways. Raises KernelError."""
         before = self._health.found
-        found, self._twins = apart(self._order, self._network.found(self._settings.uplinks, before))
+        found, self._twins = without_twins(self._order, self._network.found(self._settings.uplinks, before))
         self._health.follow(found, now)
         after = self._health.found
         for way in before.keys() - after.keys():
-            log.warning("uplink %s has no IPv%d any more", *way)
+            log.warning("uplink %s no longer has IPv%d", *way)
         for way in after.keys() - before.keys():
             log.info("uplink %s has IPv%d: %s by %s", *way, after[way].address, after[way].gateway or after[way].device)
         if self._lan is not None:
@@ -176,7 +176,7 @@ class Daemon:
         """Set up sysctls and the firewall of a gateway. Raises KernelError."""
         self._tunnel = self._network.device(lan.tunnel) if lan.tunnel else None
         # Make the firewall first: without it, no packet may be forwarded.
-        if not self._guarded or not firewall.is_there():
+        if not self._guarded or not firewall.exists():
             firewall.apply(ruleset(lan, self._settings.uplinks))
             self._guarded = True
         return self._before.open_home(lan.devices, self._settings.uplinks.values())
@@ -204,9 +204,9 @@ class Daemon:
             self._apply()
         for way in health.due(now, {each.address.version for each in self._goals}):
             self._try(way, health.ways[way])
-        if changed or now - self._written >= TELL_SECONDS:
+        if changed or now - self._written >= STATUS_SECONDS:
             self._written = now
-            self._attempt("status", lambda: self._tell(now))
+            self._attempt("status", lambda: self._write_status(now))
 
     @staticmethod
     def _say(way: Way, health: Health) -> None:
@@ -216,7 +216,7 @@ class Daemon:
         )
 
     def _apply(self) -> None:
-        """Bring the kernel to the planned state; skip objects that it refuses."""
+        """Change the kernel's state to the planned one; skip objects that it refuses."""
         verdicts, found = self._health.verdicts, self._health.found
         before, parents = self._planned, (each.address for each in self._goals)
         wanted = self._planned = planned(self._order, found, verdicts, parents, self._lan, self._tunnel)
@@ -224,7 +224,7 @@ class Daemon:
         self._attempt("routes", lambda: self._network.apply(wanted))
         for mark in abandoned(before, wanted):
             self._attempt(f"forget {mark}", partial(firewall.forget, mark))
-        self._attempt("endpoints", lambda: self._before.have_endpoints(wanted.endpoints, addresses))
+        self._attempt("endpoints", lambda: self._before.ensure_endpoints(wanted.endpoints, addresses))
         bests = {version: best(self._order, verdicts, version) for version in (4, 6)}
         for version, chosen in bests.items():
             if chosen != self._bests.get(version):
@@ -243,7 +243,7 @@ class Daemon:
             self.wake()
 
         try:
-            # Use a daemon thread, so that the exit does not wait for it.
+            # A daemon thread does not delay the exit.
             threading.Thread(target=trial, name="trial", daemon=True).start()
         except RuntimeError as error:  # no further thread can be started
             self._outcomes.put(_Tried(way, life, Outcome(Verdict.DEAD, reason=reason(error))))
@@ -260,7 +260,7 @@ class Daemon:
         self._attempt("leave", lambda: self._network.apply(Objects()))
         self._attempt("status", lambda: (self._directory / "status.json").unlink(missing_ok=True))
 
-    def _tell(self, now: float) -> None:
+    def _write_status(self, now: float) -> None:
         """Write the status file. Raises OSError."""
         endpoints = {each.address for each in self._planned.endpoints}
         versions = {each.address.version for each in self._goals}
@@ -309,8 +309,8 @@ class Daemon:
         }
 
 
-def _heard(notices: socket.socket, own: int) -> bool:
-    """Read the pending notices; return whether something changed that the port *own* did not request."""
+def _read_notices(notices: socket.socket, own_port: int) -> bool:
+    """Read the pending notices; return whether another port than *own_port* requested a change."""
     heard = False
     while True:
         try:
@@ -322,13 +322,13 @@ def _heard(notices: socket.socket, own: int) -> bool:
         at = 0
         while at + _HEADER.size <= len(data):
             length, *_, port = _HEADER.unpack_from(data, at)
-            heard = heard or port != own
+            heard = heard or port != own_port
             at += max(_HEADER.size, length + 3 & ~3)
 
 
-def _drain(of: socket.socket) -> None:
+def _drain(source: socket.socket) -> None:
     with suppress(BlockingIOError):
-        while of.recv(65536):
+        while source.recv(65536):
             pass
 
 

@@ -24,17 +24,17 @@ from mptcp_gateway.model import STALLS, Goal, Lan
 from mptcp_gateway.settings import Settings
 
 _PORT: Final = 22
-"""A port that is no web port, to test whether a parent opens tunnels to such ports."""
+"""A port that is not a web port, to test whether a parent opens tunnels to such ports."""
 _SECONDS: Final = 3.0
 """A refusal comes at once; an attempt to reach an unused address takes longer."""
 _NOBODY: Final = "192.0.2.1"
-_WHY_DEAD: Final = "what it could carry is lost"
+_WHY_DEAD: Final = "its bandwidth is not used"
 
 
-def examined(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
+def examine(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Yield all findings. *status*: the daemon's status; None if the daemon does not run."""
     if status is None:
-        why = "uplinks are not looked after, and a home's devices have no gateway"
+        why = "nobody watches the uplinks, and a home's devices have no gateway"
         yield fail("the daemon", "it does not run", why, "systemctl status mptcp-gateway")
     else:
         yield from uplinks(settings, status)
@@ -57,33 +57,33 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
         check = f"uplink {uplink}"
         ways = [each for each in status["ways"] if each["uplink"] == uplink]
         if not ways:
-            text = f"{device} is not there, or has no address or default route"
+            text = f"{device} is missing, or has no address or default route"
             yield warn(check, text, _WHY_DEAD, f"ip -brief address show {device}; ip route show default dev {device}")
         for each in ways:
             text = f"IPv{each['version']} {each['address']}: {each['verdict']} for {each['for_seconds']} s"
             with_reason = f"{text} ({each['reason']})" if each["reason"] else text
             command = f"ping -I {device} {each['gateway'] or _NOBODY}"
             if each["reason"] == STALLS:
-                yield warn(check, with_reason, "downloads by it stall at first", f"ip link set {device} mtu 1400")
+                yield warn(check, with_reason, "downloads over it stall at first", f"ip link set {device} mtu 1400")
             elif each["verdict"] in ("good", "untried"):
                 yield ok(check, with_reason)
             elif each["verdict"] == "plain TCP":
-                why = "something on the way removes the options of Multipath TCP: it carries no subflows"
-                yield warn(check, text, why, "another provider, or a VPN by UDP: docs/tunnel.md")
+                why = "a device on the path removes the options of Multipath TCP, so it carries no subflows"
+                yield warn(check, text, why, "another provider, or a VPN over UDP: docs/tunnel.md")
             else:
                 yield warn(
-                    check, with_reason, _WHY_DEAD, f"{command}   # does its modem answer, and the Internet behind it?"
+                    check, with_reason, _WHY_DEAD, f"{command}   # does its modem answer, and the Internet beyond?"
                 )
 
 
 def kernel(lan: Lan, named: Mapping[str, str]) -> Finding:
     """Check whether the kernel would accept the gateway's rules."""
     try:
-        firewall.would_take(ruleset(lan, named))
+        firewall.would_accept(ruleset(lan, named))
     except KernelError as error:
-        why = "connections cannot be handed to the forwarder"
+        why = "connections cannot be passed to the forwarder"
         return fail("kernel", str(error), why, "a kernel with nft_tproxy, nft_socket, nft_fib_inet and nft_masq")
-    return ok("kernel", "it takes the rules: transparent proxying, marks, translation")
+    return ok("kernel", "it accepts the rules: transparent proxying, marks, NAT")
 
 
 def home_device(device: str, devices: Path) -> Finding:
@@ -91,10 +91,10 @@ def home_device(device: str, devices: Path) -> Finding:
     try:
         state = (devices / device / "operstate").read_text(encoding="ascii").strip()
     except OSError:
-        return fail(check, "it is not there", "no device reaches this host", "ip -brief link   # is its name right?")
+        return fail(check, "it does not exist", "no device reaches this host", "ip -brief link   # is its name right?")
     if state == "down":
         return fail(check, "it is down", "no device reaches this host", f"ip link set {device} up")
-    return ok(check, "it is there")
+    return ok(check, "it exists")
 
 
 def dropping(chains: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -109,14 +109,12 @@ def dropping(chains: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def others(found: list[str] | None) -> Finding:
     if found is None:
-        return warn(
-            "other firewalls", "nft does not say", "one that drops the home's packets is not seen", "nft list ruleset"
-        )
+        return warn("other firewalls", "nft does not list them", "one may drop the home's packets", "nft list ruleset")
     if not found:
         return ok("other firewalls", "no chain of nftables drops by default")
-    why = "what they do not accept is lost: forwarded packets, and at the hook input all TCP of the home"
+    why = "packets that they do not accept are lost: forwarded ones, and at the hook input all TCP of the home"
     return warn(
-        "other firewalls", f"dropping by default: {', '.join(found)}", why, "accept what comes from the home there"
+        "other firewalls", f"dropping by default: {', '.join(found)}", why, "accept packets from the home there"
     )
 
 
@@ -142,15 +140,15 @@ def parent(goal: Goal, login: str) -> Finding:
         )
     if answered is None and not waits:
         return fail(
-            check, "it closes without an answer", "nothing is forwarded there", "on the proxy: mptcp-proxy doctor"
+            check, "it closes without answering", "nothing is forwarded there", "on the proxy: mptcp-proxy doctor"
         )
     if answered is not None and answered.status == 407:
-        return fail(check, "it asks for a password", "it serves nobody without", "login: NAME:PASSWORD in gateway.yaml")
+        return fail(check, "it asks for a password", "nobody is served without", "login: NAME:PASSWORD in gateway.yaml")
     if answered is not None and 400 <= answered.status < 500:
         return warn(
             check,
             f"it answers {answered.status} to CONNECT for port {_PORT}",
-            "connections to such ports go past it, by one uplink",
+            "connections to such ports bypass it, over one uplink",
             "acl homes in its squid.conf: docs/home.md",
         )
     return ok(check, f"it does not refuse tunnels to port {_PORT}")
@@ -158,7 +156,7 @@ def parent(goal: Goal, login: str) -> Finding:
 
 def forwarder(home: Mapping[str, Any]) -> Finding:
     answer, is_open = home["forwarder"], home["fail"] == "open"
-    why = "TCP goes by one uplink" if is_open else "TCP is refused"
+    why = "TCP uses one uplink" if is_open else "TCP is refused"
     if answer is None:
         return fail("forwarder", "it does not run", why, "systemctl status mptcp-forwarder")
     if answer["silent"] is not None:

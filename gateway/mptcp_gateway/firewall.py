@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The nftables rules that direct the packets of a home's devices. Pure. nft(8).
 
-The rules pass a device's TCP connection to the forwarder (TPROXY). If the connection is excepted, or if the forwarder
-does not listen, the packets are routed and masqueraded as by any router. So if the forwarder dies, only the connections
-that it carries are lost. Marks select the routing table (``plan``); each connection keeps its mark, so that it stays on
-the uplink on which it began.
+The rules pass a device's TCP connection to the forwarder (TPROXY). If an exception matches the connection, or if the
+forwarder does not listen, the packets are routed and masqueraded as by any router. So if the forwarder dies, only the
+connections that it carries are lost. Marks select the routing table (``plan``); each connection keeps its mark, so that
+it stays on the uplink on which it began.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mptcp_gateway.model import MARK_MASK, Lan, Mark, uplink_mark
 
 TABLE: Final = "mptcp_gateway"
 FORWARDER_PORT: Final = 7720
-_PAST: Final = 0x80000000
+_BYPASS: Final = 0x80000000
 """Mark of connections that bypass forwarder and tunnel."""
 
 _LOCAL: Final = {
@@ -37,7 +37,7 @@ def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
     chains = {
         "carry": ("filter hook prerouting priority mangle", _carry(lan, devices, home)),
         "pass": ("filter hook forward priority filter", _pass(lan, devices, home, outside)),
-        # Drop IPv6 redirects, by which this host would refer a device to the next router; for IPv4 a sysctl does this.
+        # Drop IPv6 redirects, which would send a device to another router; for IPv4, a sysctl disables them.
         "advise": ("filter hook output priority filter", [f"oifname {home} icmpv6 type nd-redirect drop"]),
         "leave": ("nat hook postrouting priority srcnat", _leave(devices, home)),
     }
@@ -61,17 +61,17 @@ def _carry(lan: Lan, devices: Mapping[str, int], home: str) -> Iterable[str]:
     yield f"tcp flags & (syn | ack) != syn socket transparent 1 {_marked(Mark.DELIVER)} accept"
     yield from (f"ct mark and {MARK_MASK:#x} == {mark:#x} {_marked(mark)} accept" for mark in devices.values())
     yield "fib daddr type { local, broadcast, anycast, multicast } accept"
-    past = f"ct mark set ct mark or {_PAST:#x} accept"
+    past = f"ct mark set ct mark or {_BYPASS:#x} accept"
     yield f"ip daddr {{ {_LOCAL[4]} }} {past}"
     yield f"ip6 daddr {{ {_LOCAL[6]} }} {past}"
     for version, ip in ((4, "ip"), (6, "ip6")):
-        for field, members in (("saddr", lan.past_devices), ("daddr", lan.past_destinations)):
+        for field, members in (("saddr", lan.exempt_devices), ("daddr", lan.exempt_destinations)):
             of_version = [str(each) for each in members if each.version == version]
             if of_version:
                 yield f"{ip} {field} {_among(of_version)} {past}"
         yield f"{ip} daddr @names{version} {past}"
-    if lan.past_ports:
-        yield f"th dport {_among(map(str, lan.past_ports))} {past}"
+    if lan.exempt_ports:
+        yield f"th dport {_among(map(str, lan.exempt_ports))} {past}"
     if lan.tunnel:
         yield f"meta l4proto != tcp {_marked(Mark.TUNNEL)} accept"
     for version, at in ((4, "ip to 127.0.0.1"), (6, "ip6 to [::1]")):
@@ -86,7 +86,7 @@ def _pass(lan: Lan, devices: Mapping[str, int], home: str, outside: Sequence[str
     if outside:
         yield f"iifname {_among(outside)} oifname {home} ct state new drop"
     yield f"oifname {_among(devices)} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu"
-    on_its_way = f"iifname {home} oifname {_among(devices)} ct mark and {_PAST:#x} == 0"
+    on_its_way = f"iifname {home} oifname {_among(devices)} ct mark and {_BYPASS:#x} == 0"
     if lan.quic_refused:
         yield f"{on_its_way} udp dport 443 ct state new reject"
     if not lan.fail_open:

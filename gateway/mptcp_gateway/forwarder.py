@@ -4,8 +4,8 @@
 device ──TCP, as if to the origin──▶ forwarder ──CONNECT, by Multipath TCP──▶ parent ──TCP──▶ origin
 
 The kernel passes the connections to the forwarder (TPROXY): the local address of a socket is the address to which the
-device connected. If no parent opens the tunnel, the forwarder itself connects to the origin by the best uplink, unless
-the settings say ``fail: closed``.
+device connected. If no parent opens the tunnel, the forwarder itself connects to the origin over the best uplink,
+unless the settings say ``fail: closed``.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ PATIENCE_SECONDS: Final = 5.0
 TUNNEL_SECONDS: Final = 20.0
 """Maximum time for a parent to reach the origin."""
 DIRECT_SECONDS: Final = 20.0
-ASK_SECONDS: Final = 2.0
+PARENT_RETRY_SECONDS: Final = 2.0
 """Pause between two attempts to reach parents that did not answer."""
-_TELL_SECONDS: Final = 1.0
+_STATUS_SECONDS: Final = 1.0
 _FORBIDDEN: Final = 403
-_MOST_REFUSED: Final = 100
+_MAX_REFUSED: Final = 100
 _PARENTS_ASKED: Final = 2
-MOST_OF_ONE: Final = 1000
-"""Maximum number of connections of one device. Further ones are reset, so that a device that scans the network leaves
-room for the others."""
+MAX_PER_DEVICE: Final = 1000
+"""Maximum number of connections of one device. More are reset, so that a device that scans the network leaves room for
+the others."""
 _PAUSE_SECONDS: Final = 0.1
 _ACCEPTS: Final = 64
 _BACKLOG: Final = 4096
@@ -86,17 +86,17 @@ class Forwarder:
         self._resolver = Resolver(settings.parents, lambda: None)
         self._answered: Goal | None = None
         self._silent: str | None = None
-        """Why no parent answers; None while one answers, as far as known."""
+        """Why no parent answers; None while one is believed to answer."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumps: set[Pump] = set()
         self._counts: Counter[str] = Counter()
-        self._of: Counter[str] = Counter()
+        self._open_by_device: Counter[str] = Counter()
         self._refused: list[int] = []
         """Ports to which parents forbid tunnels, up to a limit."""
-        self._why = ""
-        """Why the last connection bypassed the parents."""
+        self._direct_because = ""
+        """Why the last direct connection bypassed the parents."""
         self._octets = 0
-        self._full = False
+        self._out_of_descriptors = False
 
     async def run(self, ending: asyncio.Event) -> None:
         """Forward until *ending* is set. Raises KernelError."""
@@ -108,10 +108,10 @@ class Forwarder:
             tell("mptcp-forwarder", READY, status(f"{len(self._settings.parents)} parents"))
             looking = loop.create_task(self._look_for_parents())
             while not ending.is_set():
-                self._tell()
+                self._write_status()
                 tell("mptcp-forwarder", WATCHDOG)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(ending.wait(), _TELL_SECONDS)
+                    await asyncio.wait_for(ending.wait(), _STATUS_SECONDS)
             for each in listeners:
                 loop.remove_reader(each)
             for task in (looking, *self._tasks):
@@ -128,24 +128,24 @@ class Forwarder:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor is left: the connection waits in the kernel
-                if not self._full:
+                if not self._out_of_descriptors:
                     log.error("accept a connection: %s", reason(error))
-                self._full = True
+                self._out_of_descriptors = True
                 loop.remove_reader(listener)
-                loop.call_later(_PAUSE_SECONDS, self._again, listener)
+                loop.call_later(_PAUSE_SECONDS, self._resume_accepting, listener)
                 return
-            self._full = False
+            self._out_of_descriptors = False
             client.setblocking(False)
-            if self._of[device] >= MOST_OF_ONE:
+            if self._open_by_device[device] >= MAX_PER_DEVICE:
                 self._counts["failed"] += 1
                 abort(client)
                 continue
-            self._of[device] += 1
+            self._open_by_device[device] += 1
             task = loop.create_task(self._serve(client, device))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _again(self, listener: socket.socket) -> None:
+    def _resume_accepting(self, listener: socket.socket) -> None:
         if listener.fileno() >= 0:
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
@@ -155,7 +155,7 @@ class Forwarder:
             host, port = client.getsockname()[:2]
             address = ip_address(host)
             if address.is_loopback:
-                raise UnansweredError("it is for this host")
+                raise UnansweredError("the destination is this host")
             _tune(client)
             self._counts["connections"] += 1
             upstream, first = await self._upstream(client, address, port)
@@ -163,7 +163,7 @@ class Forwarder:
             self._pumps.add(pump)
             pump.start(first)
         except (OSError, ValueError, TimeoutError, UnansweredError, asyncio.CancelledError) as error:
-            self._gone(device)
+            self._release(device)
             for each in (client, upstream):
                 if each is not None:
                     abort(each)
@@ -184,7 +184,7 @@ class Forwarder:
             if not self._lan.fail_open:
                 raise
             self._counts["direct"] += 1
-            self._why = str(error)
+            self._direct_because = str(error)
             return await _direct(address, port), b""
 
     async def _check_page(self, client: socket.socket) -> socket.socket:
@@ -226,12 +226,12 @@ class Forwarder:
         if answer.status == 200:
             return answer.rest
         if answer.status == _FORBIDDEN:
-            self._refuse(port)
+            self._note_refusal(port)
             raise RefusedError(f"the parent answers {answer.status}")
         raise UnansweredError(f"the parent answers {answer.status}")
 
-    def _refuse(self, port: int) -> None:
-        if port not in self._refused and len(self._refused) < _MOST_REFUSED:
+    def _note_refusal(self, port: int) -> None:
+        if port not in self._refused and len(self._refused) < _MAX_REFUSED:
             log.warning("a parent refuses tunnels to port %d: does it allow this port?", port)
             self._refused.append(port)
 
@@ -240,7 +240,7 @@ class Forwarder:
         known = (each for each in self._resolver.goals if each not in without)
         goals = sorted(known, key=lambda each: each != self._answered)
         if not goals:
-            self._found("no parent has a known address")
+            self._note_silence("no parent has a known address")
             raise UnansweredError("no parent has a known address")
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE_SECONDS
@@ -259,7 +259,7 @@ class Forwarder:
                         done.remove(each)
                         attempts |= done
                         self._answered, _ = found = each.result()
-                        self._found(None)
+                        self._note_silence(None)
                         return found
                     last = reason(error) if isinstance(error, OSError) else str(error)
         finally:
@@ -267,21 +267,21 @@ class Forwarder:
                 each.add_done_callback(_close)
                 each.cancel()
         if not without:
-            self._found(last)
+            self._note_silence(last)
         raise UnansweredError(f"no parent: {last}")
 
-    def _found(self, silent: str | None) -> None:
+    def _note_silence(self, silent: str | None) -> None:
         if (silent is None) is not (self._silent is None):
             if silent is None:
                 log.info("a parent answers again")
             else:
-                way = "connections go past the parents" if self._lan.fail_open else "connections fail"
+                way = "connections bypass the parents" if self._lan.fail_open else "connections fail"
                 log.warning("no parent answers: %s; %s", silent, way)
         self._silent = silent
 
     async def _look_for_parents(self) -> None:
         while True:
-            await asyncio.sleep(ASK_SECONDS)
+            await asyncio.sleep(PARENT_RETRY_SECONDS)
             if self._silent is not None:
                 with suppress(UnansweredError):
                     abort((await self._parent())[1])
@@ -289,19 +289,19 @@ class Forwarder:
     def _ended(self, pump: Pump, device: str, octets: int) -> None:
         self._pumps.discard(pump)
         self._octets += octets
-        self._gone(device)
+        self._release(device)
 
-    def _gone(self, device: str) -> None:
-        self._of[device] -= 1
-        if not self._of[device]:
-            del self._of[device]
+    def _release(self, device: str) -> None:
+        self._open_by_device[device] -= 1
+        if not self._open_by_device[device]:
+            del self._open_by_device[device]
 
-    def _tell(self) -> None:
+    def _write_status(self) -> None:
         found = {
             "open": len(self._pumps),
             "connections": self._counts["connections"],
             "direct": self._counts["direct"],
-            "direct_because": self._why,
+            "direct_because": self._direct_because,
             "failed": self._counts["failed"],
             "octets": self._octets,
             "silent": self._silent,
@@ -318,7 +318,7 @@ class Forwarder:
 
 @contextmanager
 def _listeners() -> Iterator[list[socket.socket]]:
-    """Yield the listeners. They are on loopback, so that only connections passed by the kernel come in. Raises
+    """Yield the listeners. They are on loopback, so that only connections that the kernel passes arrive. Raises
     KernelError."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -359,7 +359,7 @@ def _tune(connection: socket.socket) -> None:
 
 
 async def _connected(goal: Goal) -> tuple[Goal, socket.socket]:
-    """Raises OSError."""
+    """Connect to a parent, by Multipath TCP if possible. Raises OSError."""
     family = socket.AF_INET if goal.address.version == 4 else socket.AF_INET6
     try:
         upstream = socket.socket(family, socket.SOCK_STREAM, _IPPROTO_MPTCP)
@@ -371,7 +371,7 @@ async def _connected(goal: Goal) -> tuple[Goal, socket.socket]:
 
 
 async def _direct(address: Address, port: int) -> socket.socket:
-    """Return a connection to an origin by the best uplink. Raises OSError and TimeoutError."""
+    """Return a connection to an origin over the best uplink. Raises OSError and TimeoutError."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     upstream = socket.socket(family, socket.SOCK_STREAM)
     upstream.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, Mark.BEST)
@@ -412,12 +412,12 @@ async def _sent(to: socket.socket, data: bytes) -> None:
     await asyncio.get_running_loop().sock_sendall(to, data)
 
 
-async def _received(of: socket.socket, read: Callable[[bytes], T | None]) -> T:
+async def _received(source: socket.socket, read: Callable[[bytes], T | None]) -> T:
     """Receive bytes until *read* returns a result, and return the result. Raises OSError, and the exceptions of
     *read*."""
     data = b""
     while (found := read(data)) is None:
-        more = await asyncio.get_running_loop().sock_recv(of, connect.LONGEST_HEAD)
+        more = await asyncio.get_running_loop().sock_recv(source, connect.LONGEST_HEAD)
         if not more:
             raise ConnectionResetError("closed before the head was complete")
         data += more

@@ -6,8 +6,8 @@ every :data:`BEGIN_SECONDS`. A way is tried at once when a connection from its a
 sign of an outage. It *fails* if that trial has no answer, or after :data:`FAILURES` trials without an answer, or when
 its link is down.
 
-A good way that fails becomes *dead* when another way of its IP version answers a trial that began later; for this, all
-others are tried at once. If none answers, the parent may be down. A way that was never good is dead as soon as it
+A good way that fails becomes *dead* when another way of its IP version answers a trial that began later; to find out,
+all others are tried at once. If none answers, the parent may be down. A way that was never good is dead as soon as it
 fails. A dead way is tried every :data:`DEAD_SECONDS`, because users wait for it.
 """
 
@@ -28,18 +28,17 @@ DEAD_SECONDS: Final = 5.0
 THOROUGH_SECONDS: Final = 3600.0
 """Interval of trials that send data."""
 SUSPECT_SECONDS: Final = 2.0
-"""Minimum interval of trials that are caused by retransmissions, which on a lossy way occur all the time."""
+"""Minimum interval of trials caused by retransmissions, which are frequent on a lossy way."""
 RETRY_SECONDS: Final = 0.1
 FAILURES: Final = 2
 DOUBT_SECONDS: Final = 1.0
-"""After this time without an answer, a trial provisionally counts as failed, and the other ways are tried. If the
-answer still comes, it counts."""
-LEAST_SECONDS: Final = 1.5
+"""After this time without an answer, a trial provisionally counts as failed, and the other ways are tried. A later
+answer still counts."""
+MIN_SECONDS: Final = 1.5
 """Minimum length of a trial before its way counts as dead, because the kernel sends a SYN again after a second."""
 SHORT_SECONDS: Final = 1.5
 LONG_SECONDS: Final = 4.0
-"""Maximum length of a trial of a good way. It is long, because a full queue of an uplink takes some seconds to
-drain."""
+"""Maximum length of a trial of a good way. It is long, because an uplink's full queue takes some seconds to drain."""
 DAMPING_SECONDS: Final = 60.0
 CHANGES: Final = 3
 """If the verdict changed this often within DAMPING_SECONDS, a dead way must answer several times before it is good."""
@@ -53,10 +52,10 @@ class Health:
 
     access: Access
     life: int
-    """Number of this life of the way. A way that was gone or has changed gets a new number."""
+    """Generation of the way. A way that returns or changes gets a new number."""
     due: float
     since: float
-    """When the present verdict began."""
+    """When the current verdict began."""
     verdict: Verdict = Verdict.UNTRIED
     rtt: float = 0.0
     """Seconds until the last trial's connection was established."""
@@ -64,7 +63,7 @@ class Health:
     failures: int = 0
     """Consecutive trials without an answer."""
     failing: float | None = None
-    """Since when the way fails; None if it does not."""
+    """Since when the way has been failing; None if it works."""
     suspect: bool = False
     """Whether a connection from the way's address retransmits."""
     trying: bool = False
@@ -72,9 +71,9 @@ class Health:
     """When the last trial began; ``tried`` is when a trial last ended."""
     tried: float = _NEVER
     proven: float = _NEVER
-    """When the last trial began to which a parent gave a conclusive answer."""
+    """When the last trial with a conclusive answer of a parent began."""
     answers: int = 0
-    """Number of consecutive answered trials since the way is dead."""
+    """Number of consecutive answered trials since the way became dead."""
     thorough: float = _NEVER
     """When a trial last sent data."""
     remark: str = ""
@@ -129,7 +128,7 @@ class HealthWatch:
             health.access = access
 
     def suspect(self, addresses: Container[Address], now: float) -> None:
-        """Process *addresses*, from which a connection to a parent retransmits: their ways are tried soon."""
+        """Try the ways of *addresses* soon, because a connection from there to a parent retransmits."""
         for health in self.ways.values():
             health.suspect = health.access.address in addresses
             if health.suspect and health.verdict is not Verdict.DEAD:
@@ -147,7 +146,7 @@ class HealthWatch:
         return found
 
     def take(self, way: Way, life: int, outcome: Outcome, now: float) -> bool:
-        """Take the outcome of a trial of *way* in that *life*; return whether the verdict changed."""
+        """Record the outcome of a trial of *way* in that *life*; return whether the verdict changed."""
         health = self.ways.get(way)
         if health is None or health.life != life:
             return False
@@ -169,17 +168,17 @@ class HealthWatch:
         if health.verdict is Verdict.DEAD:
             health.answers += 1
             if health.answers < STEADY and sum(now - each < DAMPING_SECONDS for each in health.changes) >= CHANGES:
-                health.due, health.reason = now + DEAD_SECONDS, "it changes often: good after three answers in a row"
+                health.due, health.reason = now + DEAD_SECONDS, "it changes often: good after three answers"
                 return False
         health.change(outcome.verdict, now)
         return True
 
     def is_thorough(self, way: Way, now: float) -> bool:
-        """Tell whether the next trial of *way* must send data."""
+        """Return whether the next trial of *way* must send data."""
         return now >= self.ways[way].thorough + THOROUGH_SECONDS
 
     def judge(self, now: float) -> list[Way]:
-        """Return the newly dead ways: good ways that fail while another way has an answer."""
+        """Return the newly dead ways: good ways that fail while a parent answers on another way."""
         dead = []
         for way, health in self.ways.items():
             if health.verdict is not Verdict.GOOD:
@@ -212,7 +211,7 @@ class HealthWatch:
         return True
 
     def _is_dead(self, way: Way, health: Health, failing: float, now: float) -> bool:
-        """Tell whether a way that fails since *failing* is dead; start the trials that decide it."""
+        """Return whether a way that has failed since *failing* is dead; start the trials that decide it."""
         others = list(self._others(way))
         proven = max((each.proven for each in others), default=_NEVER)
         if proven < failing:
@@ -223,7 +222,7 @@ class HealthWatch:
         if not health.access.carrier:
             return True
         if health.trying:
-            return now - health.begun >= LEAST_SECONDS
+            return now - health.begun >= MIN_SECONDS
         if health.tried < proven:
             health.due = min(health.due, now)  # the parent may have been down; now that it answers, try this way again
             return False

@@ -27,10 +27,10 @@ class _Status(Collector):
     def collect(self) -> Iterator[Metric]:
         labels = ("uplink", "version")
         verdicts = GaugeMetricFamily(
-            "mptcp_gateway_uplink", "1 for what trials say of an uplink.", None, (*labels, "verdict")
+            "mptcp_gateway_uplink", "1 for the current verdict of the uplink's trials.", None, (*labels, "verdict")
         )
-        since = GaugeMetricFamily("mptcp_gateway_uplink_verdict_seconds", "For how long they say so.", None, labels)
-        rtt = GaugeMetricFamily("mptcp_gateway_uplink_rtt_seconds", "Of the last trial with an answer.", None, labels)
+        since = GaugeMetricFamily("mptcp_gateway_uplink_verdict_seconds", "Age of the current verdict.", None, labels)
+        rtt = GaugeMetricFamily("mptcp_gateway_uplink_rtt_seconds", "Of the last answered trial.", None, labels)
         for way in self._status["ways"]:
             of = (way["uplink"], str(way["version"]))
             for verdict in Verdict:
@@ -49,11 +49,11 @@ def _forwarder(status: Mapping[str, Any] | None) -> Iterator[Metric]:
     if status is None:
         return
     yield GaugeMetricFamily("mptcp_forwarder_parents_up", "Whether a parent answers.", float(status["silent"] is None))
-    yield GaugeMetricFamily("mptcp_forwarder_open_connections", "Of devices, now.", status["open"])
+    yield GaugeMetricFamily("mptcp_forwarder_open_connections", "Devices' open connections.", status["open"])
     for name, key, text in (
-        ("mptcp_forwarder_connections", "connections", "Of devices."),
-        ("mptcp_forwarder_direct", "direct", "Connections that went past the parents."),
-        ("mptcp_forwarder_failed", "failed", "Connections that came to nothing."),
-        ("mptcp_forwarder_bytes", "octets", "Of connections that have ended, in both directions."),
+        ("mptcp_forwarder_connections", "connections", "Devices' connections since the start."),
+        ("mptcp_forwarder_direct", "direct", "Connections that bypassed the parents."),
+        ("mptcp_forwarder_failed", "failed", "Connections that failed."),
+        ("mptcp_forwarder_bytes", "octets", "Bytes of ended connections, in both directions."),
     ):
         yield CounterMetricFamily(name, text, status[key])

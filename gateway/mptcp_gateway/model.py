@@ -34,7 +34,7 @@ class Access:
     others: tuple[Address, ...] = field(default=(), compare=False)
     """The device's other global addresses, for example deprecated or temporary ones."""
     carrier: bool = field(default=True, compare=False)
-    """Whether the link is up. If it is down, the address may still be there."""
+    """Whether the link is up. The address may remain while it is down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Lan:
     """The home network whose gateway this host is."""
 
     devices: tuple[str, ...]
-    past_devices: tuple[Network, ...] = ()
+    exempt_devices: tuple[Network, ...] = ()
     """Devices, destinations and ports (TCP, UDP) that bypass the forwarder and the tunnel."""
-    past_destinations: tuple[Network, ...] = ()
-    past_ports: tuple[int, ...] = ()
+    exempt_destinations: tuple[Network, ...] = ()
+    exempt_ports: tuple[int, ...] = ()
     tunnel: str = ""
     """Interface of a VPN that carries all packets except TCP; if empty, the best uplink carries them."""
     quic_refused: bool = True
@@ -61,14 +61,14 @@ class Mark(enum.IntEnum):
     """Marks of packets; a mark selects the routing table."""
 
     DELIVER = 1 << _MARK_SHIFT
-    """For packets to be delivered to the forwarder."""
+    """Packets for the forwarder."""
     TUNNEL = 2 << _MARK_SHIFT
     BEST = 3 << _MARK_SHIFT
-    """For packets by the uplink on which connections begin."""
+    """Packets for the uplink on which connections begin."""
 
 
 def uplink_mark(number: int) -> int:
-    """Return the mark for the uplink of this number, from 0 on."""
+    """Return the mark for the uplink of this number, counted from 0."""
     return (4 + number) << _MARK_SHIFT
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The routes, rules and endpoints that the kernel must have for the present uplinks. Pure.
+"""The routes, rules and endpoints that the kernel must have for the current uplinks. Pure.
 
 - Each way has a routing table. Packets from its addresses use this table, unless they go to a local network. So a
   subflow leaves by its own uplink.
-- New connections to a parent, which have no address yet, leave by the first good way in the order of the uplinks. All
-  other packets of the host keep their routes.
+- New connections to a parent, which have no source address yet, leave by the first good way in the order of the
+  uplinks. All other packets of the host keep their routes.
 - The address of a way that carries Multipath TCP is an endpoint, from which the kernel opens subflows. While the way is
   dead, there is no endpoint: the kernel closes the subflows there and tells the other end, which uses other subflows
-  at once. When the way is back, the kernel opens new subflows on all living connections.
+  at once. When the way recovers, the kernel opens new subflows on all open connections.
 - Packets of a home network whose gateway this host is leave by the first good way. A connection stays on the way on
   which it began, by its mark (``firewall``). Packets with the forwarder's mark are delivered locally.
 """
@@ -25,10 +25,10 @@ MAIN: Final = 254
 BEST_TABLE: Final = 7720
 FIRST_TABLE: Final = 7721
 """Table of the first uplink; the numbers of the other uplinks' tables follow."""
-MOST_UPLINKS: Final = 8
-MOST_ENDPOINTS: Final = 8
+MAX_UPLINKS: Final = 8
+MAX_ENDPOINTS: Final = 8
 """The kernel's limit (MPTCP_PM_ADDR_MAX)."""
-DELIVER_TABLE: Final = FIRST_TABLE + MOST_UPLINKS
+DELIVER_TABLE: Final = FIRST_TABLE + MAX_UPLINKS
 TUNNEL_TABLE: Final = DELIVER_TABLE + 1
 TABLES: Final = range(BEST_TABLE, TUNNEL_TABLE + 1)
 DELIVER_PRIORITY: Final = 7720
@@ -89,7 +89,7 @@ class Objects:
     endpoints: frozenset[Endpoint] = frozenset()
 
 
-def apart(order: Sequence[str], found: Mapping[Way, Access]) -> tuple[dict[Way, Access], dict[Way, str]]:
+def without_twins(order: Sequence[str], found: Mapping[Way, Access]) -> tuple[dict[Way, Access], dict[Way, str]]:
     """Return the usable ways in order, and the unusable ones, which have the same address as an earlier way, with the
     uplink of that way. No rule could distinguish the packets of both."""
     kept: dict[Way, Access] = {}
@@ -152,12 +152,12 @@ def planned(
             routes.add(Route(DELIVER_TABLE, version, None, _LOOPBACK, None, None, local=True))
             if tunnel is not None and version in tunnel[1] and Verdict.GOOD in verdicts.values():
                 routes.add(Route(TUNNEL_TABLE, version, None, tunnel[0], None, None))
-    endpoints = list(_endpoints(order, found, verdicts))[:MOST_ENDPOINTS]
+    endpoints = list(_endpoints(order, found, verdicts))[:MAX_ENDPOINTS]
     return Objects(frozenset(routes), frozenset(rules), frozenset(endpoints))
 
 
 def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
-    """Yield the commands that make *objects* by hand; *devices*: names by index."""
+    """Yield the commands that would set up *objects* by hand; *devices*: names by index."""
     # Add the route to a network before the default route, whose gateway is in that network.
     for route in sorted(objects.routes, key=lambda it: (it.table, it.version, it.to is None)):
         kind = "local " if route.local else ""
@@ -180,7 +180,7 @@ def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
 
 
 def abandoned(before: Objects, after: Objects) -> set[int]:
-    """Return the marks whose routing table was removed. Connections with these marks must be translated anew."""
+    """Return the marks whose routing table was removed. Connections with these marks need a new translation."""
 
     def leading(objects: Objects) -> set[int]:
         tables = {each.table for each in objects.routes}
@@ -218,7 +218,8 @@ def _endpoints(
 ) -> Iterator[Endpoint]:
     carrying = {way for way in found if verdicts.get(way) not in (Verdict.DEAD, Verdict.PLAIN)}
     for way in in_order(order, found):
-        # Keep the endpoint of a dead way if no other way carries Multipath TCP: living connections keep their subflows.
+        # Keep the endpoint of a dead way if no other way carries Multipath TCP, so that open connections keep their
+        # subflows.
         kept = verdicts.get(way) is Verdict.DEAD and not any(each.version == way.version for each in carrying)
         if way in carrying or kept:
             yield Endpoint(found[way].address, found[way].device)

@@ -11,20 +11,20 @@ from contextlib import suppress
 from typing import Final
 
 SIZE: Final = 262_144
-"""Bytes per read. If the other end is slow, bytes that it does not take at once must be copied again."""
+"""Bytes per read. Bytes that a slow receiver does not accept at once are copied again."""
 _BUFFER: Final = memoryview(bytearray(SIZE))
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
-def abort(of: socket.socket) -> None:
-    """Close a connection by a reset (SO_LINGER of socket(7))."""
+def abort(connection: socket.socket) -> None:
+    """Close a connection with a reset (SO_LINGER of socket(7))."""
     with suppress(OSError):
-        of.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    of.close()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    connection.close()
 
 
 class Pump:
-    """Copies between two non-blocking sockets, and closes them at the end, by a reset if one failed."""
+    """Copies between two non-blocking sockets, and closes them at the end, with a reset if one failed."""
 
     def __init__(self, one: socket.socket, other: socket.socket, ended: Callable[[int], None]) -> None:
         """*ended* is called once, with the bytes that passed in both directions."""

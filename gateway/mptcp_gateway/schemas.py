@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Writes the JSON Schema that editors use: ``python -m mptcp_gateway.schemas conf``. Made from the model."""
+"""Writes the JSON Schema that editors use: ``python -m mptcp_gateway.schemas conf``. Generated from the model."""
 
 from __future__ import annotations
 

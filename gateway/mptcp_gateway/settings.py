@@ -16,7 +16,7 @@ from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import parse_document, text_of
 from mptcp_gateway.model import Lan, Network
-from mptcp_gateway.plan import MOST_UPLINKS
+from mptcp_gateway.plan import MAX_UPLINKS
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-gateway/gateway.yaml")
 _TEXT: Final = {"type": "string", "minLength": 1}
@@ -42,28 +42,28 @@ _Prefixes = list[Annotated[Network, Parsed(_prefix, _TEXT)]]
 
 
 class PastSection(Section):
-    """Traffic that goes past the parents and the tunnel: by the best uplink, as through any router."""
+    """Traffic that bypasses the parents and the tunnel: it uses the best uplink, as with any router."""
 
     devices: _Prefixes = Field(default=[], description="Addresses or prefixes of devices.", examples=[["192.168.1.20"]])
-    destinations: _Prefixes = Field(default=[], description="Addresses or prefixes that they ask for.")
+    destinations: _Prefixes = Field(default=[], description="Addresses or prefixes of destinations.")
     ports: list[Annotated[int, between(1, 65535)]] = Field(
-        default=[], description="Ports of TCP and UDP that they ask for.", examples=[[5060]]
+        default=[], description="Destination ports of TCP and UDP.", examples=[[5060]]
     )
 
 
 class LanSection(Section):
-    """The home network, whose devices have this host as their gateway. No device needs a setting."""
+    """The home network, whose devices use this host as their gateway. No device needs a setting."""
 
-    devices: list[Interface] = Field(description="Interfaces that lead there.", examples=[["br0"]])
+    devices: list[Interface] = Field(description="Interfaces to the home network.", examples=[["br0"]])
     tunnel: Interface | None = Field(
-        None, description="A VPN's interface, by which goes what is not TCP; left out: by the best uplink."
+        None, description="A VPN's interface for all traffic except TCP; without it, the best uplink is used."
     )
     quic: Annotated[str, one_of("refuse", "pass")] = Field(
-        "refuse", description="refuse: UDP to port 443 is rejected, so that browsers use TCP, and all uplinks."
+        "refuse", description="refuse: UDP to port 443 is rejected, so that browsers use TCP, and so all uplinks."
     )
     fail: Annotated[str, one_of("open", "closed")] = Field(
         "open",
-        description="Where no parent answers, or the forwarder does not run, TCP goes by the best uplink; or not.",
+        description="open: if no parent answers, or the forwarder does not run, TCP uses the best uplink.",
     )
     past: PastSection = PastSection()
 
@@ -72,15 +72,15 @@ class GatewaySection(Section):
     """Settings of mptcp-gateway."""
 
     uplinks: dict[Name, Interface] = Field(
-        description=f"The uplinks' devices by name, 2 to {MOST_UPLINKS}; connections begin on the first that is good.",
+        description=f"The uplinks' devices by name, 2 to {MAX_UPLINKS}; connections begin on the first good one.",
         examples=[{"dsl": "eth0", "lte": "wwan0"}],
     )
     parents: list[Annotated[tuple[str, int], Parsed(_parent, _TEXT)]] = Field(
-        description="Proxies to which each uplink is tried by a Multipath TCP connection.",
+        description="Proxies. Multipath TCP connections to them test each uplink.",
         examples=[["proxy.example.net:3128"]],
     )
-    lan: LanSection | None = Field(None, description="The home network, where this host is its gateway.")
-    login: str | None = Field(None, description="NAME:PASSWORD for the parents; the file is then for root alone.")
+    lan: LanSection | None = Field(None, description="The home network, if this host is its gateway.")
+    login: str | None = Field(None, description="NAME:PASSWORD for the parents; then only root may read the file.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +114,19 @@ def load_settings(text: str, source: str) -> Settings:
     def complain(key: str, message: str) -> None:
         wrong.append(problem_at(document, (key,), None, message, document.key_position((key,))))
 
-    if not 2 <= len(section.uplinks) <= MOST_UPLINKS:
-        complain("uplinks", f"{len(section.uplinks)} uplinks; allowed are 2 to {MOST_UPLINKS}")
+    if not 2 <= len(section.uplinks) <= MAX_UPLINKS:
+        complain("uplinks", f"{len(section.uplinks)} uplinks; 2 to {MAX_UPLINKS} are allowed")
     if len(set(section.uplinks.values())) < len(section.uplinks):
         complain("uplinks", "two uplinks have the same device")
     if not section.parents:
-        complain("parents", "no parent; uplinks are tried by connections to one")
+        complain("parents", "no parent; uplinks are tried by connections to a parent")
     lan = section.lan
     if lan is not None and not lan.devices:
         complain("lan", "no devices; name the interfaces that lead to the home network")
     if lan is not None:
         for device in (*section.uplinks.values(), *lan.devices, *filter(None, [lan.tunnel])):
             if set(device) & set('"*'):
-                complain("lan", f"{device}: nftables takes no interface with a quote or an asterisk in its name")
+                complain("lan", f"{device}: nftables accepts no interface name with a quote or an asterisk")
     if section.login is not None and not all(section.login.partition(":")):
         complain("login", "write NAME:PASSWORD")
     if wrong:

@@ -20,20 +20,20 @@ class Advice:
 
 
 _RELAY: Final = (
-    "To use several networks at once all the same, have a relay in your network, on a Raspberry Pi for instance, and "
-    "set that as the proxy: it speaks Multipath TCP on this device's behalf."
+    "To use several networks at once, run a relay in your network, for instance on a Raspberry Pi, and set it as "
+    "the proxy: it uses Multipath TCP for this device."
 )
-_STARTED_SO: Final = (
-    "If it was started so, look whether “sysctl net.mptcp.enabled” says 1. If it does, something between this device "
-    "and the proxy takes Multipath TCP out: try another network."
+_IF_ALREADY_DONE: Final = (
+    "If you did that already, check that “sysctl net.mptcp.enabled” prints 1. If so, something between this device and "
+    "the proxy removes Multipath TCP: try another network."
 )
 _KINDS: Final[tuple[tuple[tuple[str, ...], Advice], ...]] = (
     (
         ("iPhone", "iPad", "CFNetwork"),
         Advice(
             (
-                "Nothing is to be switched on in an iPhone or iPad: apps that ask for Multipath TCP use it, and this "
-                "one did not get it.",
+                "An iPhone or iPad needs no setting: apps that ask for Multipath TCP use it, but this one does "
+                "not have it now.",
                 _RELAY,
             ),
             "apple",
@@ -41,41 +41,46 @@ _KINDS: Final[tuple[tuple[tuple[str, ...], Advice], ...]] = (
     ),
     (
         ("Android",),
-        Advice(("Nothing is to be switched on in the phone: Android has no Multipath TCP.", _RELAY), "android"),
+        Advice(("No setting of the phone helps: Android has no Multipath TCP.", _RELAY), "android"),
     ),
     (
         ("Windows", "Macintosh"),
-        Advice(
-            ("Nothing is to be switched on: browsers on Windows and macOS have no Multipath TCP.", _RELAY), "systems"
-        ),
+        Advice(("No setting helps: browsers on Windows and macOS have no Multipath TCP.", _RELAY), "systems"),
     ),
     (
         ("Firefox",),
         Advice(
-            ("Close Firefox on this computer, and start it by “mptcpize run firefox” (package mptcpize).", _STARTED_SO),
+            (
+                "Close Firefox on this computer, and start it with “mptcpize run firefox” (package mptcpize).",
+                _IF_ALREADY_DONE,
+            ),
             "firefox",
         ),
     ),
     (
         ("Chrome", "Chromium"),
         Advice(
-            ("Close the browser, and start it by “mptcpize run chromium” (package mptcpize).", _STARTED_SO), "chromium"
+            ("Close the browser, and start it with “mptcpize run chromium” (package mptcpize).", _IF_ALREADY_DONE),
+            "chromium",
         ),
     ),
     (
         ("Linux", "curl", "Wget", "APT", "git", "python"),
         Advice(
-            ("Start the program by “mptcpize run”, for instance “mptcpize run curl” (package mptcpize).", _STARTED_SO),
+            (
+                "Start the program with “mptcpize run”, for instance “mptcpize run curl” (package mptcpize).",
+                _IF_ALREADY_DONE,
+            ),
             "linux",
         ),
     ),
 )
 """The order matters: Android's browsers also name "Linux" and "Chrome"."""
-_OTHER: Final = Advice(("The table below says what speaks Multipath TCP, and how.", _RELAY), "systems")
+_OTHER: Final = Advice(("The table below shows which systems support Multipath TCP, and how.", _RELAY), "systems")
 RELAYED: Final = Advice(
     (
-        "It is the relay that comes by plain TCP: nothing is to be done on your device. Whoever runs the relay finds "
-        "the reason by “mptcp-proxy doctor --role relay”.",
+        "The relay uses plain TCP: you cannot change that on your device. “mptcp-proxy doctor --role relay” shows the "
+        "relay's operator the reason.",
     ),
     "",
 )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A web server that no client can monopolize: uvicorn, with bounds on connections and on their time.
 
-uvicorn bounds only a connection's idle time between two requests, and asyncio hands over a TLS connection only after
-the handshake. So connections are accepted here, and count from their first moment.
+uvicorn bounds only a connection's idle time between two requests, and asyncio reports a TLS connection only after
+the handshake. So this module accepts connections itself, and counts them from the start.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import uvicorn
 from mptcp_common.clients import client_of
 from mptcp_common.http_bounds import BoundedHttp
 
-MOST_CONNECTIONS = 512
+MAX_CONNECTIONS = 512
 """Maximum number of connections per server, so that no server takes the descriptors of another."""
-MOST_OF_ONE = 32
+MAX_PER_CLIENT = 32
 """Maximum number of connections per client (:mod:`mptcp_common.clients`), if clients connect directly. A browser opens
 six."""
 REQUEST_SECONDS = 20.0
-"""Limit for a request to come and its answer to be made and read; includes the TLS handshake."""
+"""Time limit for receiving a request, answering it, and the client reading the answer; includes the TLS handshake."""
 _RECEIVED, _SENT, _WRITTEN = 16 << 10, 64 << 10, 16 << 10
-"""Bytes that the kernel buffers for a connection (socket(7)), and that wait here beside one answer, for clients that
-send without end and read nothing: by default asyncio reads 256 KiB at once, and the kernel holds megabytes."""
-_AGAIN = 0.5
+"""Bytes that the kernel buffers per connection and direction (socket(7)), and bytes of answers that wait in this
+process. The defaults would let a client that sends endlessly and reads nothing take megabytes."""
+_RETRY_SECONDS = 0.5
 """Seconds until the next attempt after a failed accept."""
 
 
@@ -39,7 +39,7 @@ _AGAIN = 0.5
 class Bounds:
     """The limits of one server."""
 
-    of_one: int = MOST_OF_ONE
+    per_client: int = MAX_PER_CLIENT
     """Connections per client."""
     keep_alive: int = 5
     """Seconds for which a connection may be idle after an answer."""
@@ -49,13 +49,13 @@ class _Protocol(BoundedHttp):
     """HTTP/1.1 with a time limit for each request and its answer. *ended* is called at the connection's end."""
 
     def __init__(self, *args: Any, config: uvicorn.Config, ended: Callable[[], object], **more: Any) -> None:
-        # most_waiting is None because connections are bounded on accept.
+        # max_waiting is None because connections are bounded on accept.
         super().__init__(
             *args,
             request_seconds=REQUEST_SECONDS,
             with_answers=True,
             idle_seconds=config.timeout_keep_alive,
-            most_waiting=None,
+            max_waiting=None,
             config=config,
             **more,
         )
@@ -105,21 +105,21 @@ class BoundedServer(uvicorn.Server):
         while True:
             try:
                 connection, peer = await asyncio.get_running_loop().sock_accept(listener)
-            except OSError:  # the client is gone again, or descriptors or memory ran out
-                await asyncio.sleep(_AGAIN)
+            except OSError:  # the client has closed already, or descriptors or memory ran out
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             client = client_of(ip_address(peer[0]).packed)
-            of_one = sum(each == client for each in self._held.values())
-            if len(self._held) >= MOST_CONNECTIONS or of_one >= self._bounds.of_one:
+            same_client = sum(each == client for each in self._held.values())
+            if len(self._held) >= MAX_CONNECTIONS or same_client >= self._bounds.per_client:
                 connection.close()
             else:
                 key = object()
                 self._held[key] = client
-                self._start(self._take(connection, partial(self._held.pop, key, None)))
-            # If the next connection waits already, sock_accept() does not yield to the loop.
+                self._start(self._serve_connection(connection, partial(self._held.pop, key, None)))
+            # sock_accept() does not yield to the loop if the next connection is already waiting.
             await asyncio.sleep(0)
 
-    async def _take(self, connection: socket.socket, ended: Callable[[], object]) -> None:
+    async def _serve_connection(self, connection: socket.socket, ended: Callable[[], object]) -> None:
         config = self.config
 
         def protocol() -> _Protocol:
@@ -133,7 +133,7 @@ class BoundedServer(uvicorn.Server):
             await loop.connect_accepted_socket(
                 protocol, connection, ssl=config.ssl, ssl_handshake_timeout=seconds, ssl_shutdown_timeout=seconds
             )
-        except OSError:  # no TLS, or not in time
+        except OSError:  # the TLS handshake failed or timed out
             ended()
         except BaseException:
             ended()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The captive portal API, RFC 8908: no client is captive, and each gets the rest of its own volume.
+"""The captive portal API, RFC 8908: no client is captive, and each gets its own remaining volume.
 
-The client is the peer's address, or, behind a server that does HTTPS, the address in that server's X-Forwarded-For.
+The client is the peer's address, or, behind an HTTPS server, the address in that server's X-Forwarded-For.
 ``bytes-remaining`` is the smallest number of bytes until the next step of a budget that counts this address, connected
 or not. It is left out if there is no such budget, or if the throttler does not run. If there are too many requests at
 once, or the throttler does not answer in time, the client must retry: an answer without the volume would mean that the
@@ -20,19 +20,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from mptcp_portal.asking import MOST_SYSTEMS, PAUSE_SECONDS, Asker
+from mptcp_portal.asking import MAX_SYSTEMS, PAUSE_SECONDS, Asker
 from mptcp_portal.check_report import Throttler
 from mptcp_portal.netlink import Address, plain
 from mptcp_portal.pages import SecureHeaders, routed
 from mptcp_portal.settings import Captive, Network
 
 MEDIA_TYPE = "application/captive+json"
-_AGAIN = round(MOST_SYSTEMS * PAUSE_SECONDS)
-"""Seconds after which all that wait now have their answer. A client without a place retries within as many more, at
-random: all at the same moment would be too many again."""
+_RETRY_SECONDS = round(MAX_SYSTEMS * PAUSE_SECONDS)
+"""Seconds until all waiting clients are answered. A client without a place retries at a random time after that, within
+as many seconds again, so that clients do not all retry at once."""
 _CANNOT_SAY = {
-    Throttler.BUSY: "too many ask at the moment",
-    Throttler.SILENT: "the volume is not known at the moment",
+    Throttler.BUSY: "too many requests at the moment",
+    Throttler.SILENT: "the volume is unknown at the moment",
 }
 """The errors for clients that must retry."""
 
@@ -56,8 +56,8 @@ def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network
 
 def _until_next_step(budget: Mapping[str, Any]) -> int:
     """Return the bytes until the next step; 0 after the last step."""
-    coming = budget.get("next_step")
-    return 0 if coming is None else max(0, int(coming) - int(budget["used"]))
+    step = budget.get("next_step")
+    return 0 if step is None else max(0, int(step) - int(budget["used"]))
 
 
 def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
@@ -67,11 +67,11 @@ def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
         peer = request.client.host if request.client else ""
         client = client_address(peer, request.headers.getlist("x-forwarded-for"), captive.behind)
         if client is None:
-            return JSONResponse({"error": "it is not known who asks"}, 403)
+            return JSONResponse({"error": "the client is unknown"}, 403)
         status, found = await asker.budgets_of(str(client))
         if status in _CANNOT_SAY:
-            again = str(_AGAIN + randrange(_AGAIN))
-            return JSONResponse({"error": _CANNOT_SAY[status]}, 503, headers={"retry-after": again})
+            retry = str(_RETRY_SECONDS + randrange(_RETRY_SECONDS))
+            return JSONResponse({"error": _CANNOT_SAY[status]}, 503, headers={"retry-after": retry})
         document: dict[str, Any] = {"captive": False}
         if captive.user_portal_url is not None:
             document["user-portal-url"] = captive.user_portal_url

@@ -20,20 +20,20 @@ from mptcp_portal.pages import SecureHeaders, page, routed, static, statics
 from mptcp_portal.squid_socket import LINE, EarlierHeaderError, client_ends, endpoint, has_body, is_relayed
 
 FromSquid = Callable[[tuple[str, int], tuple[str, int]], bool]
-"""Tells whether Squid opened a connection, by our end and the other."""
+"""Returns whether Squid opened a connection, given our end and the other."""
 USE: Final = "/use/"
 """The path of the page for new clients, below the check page."""
-_AGAIN: Final = "3"
+_RETRY_SECONDS: Final = "3"
 """Seconds until the next request. The page has the same interval."""
-_REFUSED = "This page is for clients of the proxy, through the proxy.\n"
+_REFUSED = "Only clients of the proxy get this page, through the proxy.\n"
 _NO_BODY = "A request for this page has no body.\n"
 _EARLIER = (
-    "the check page cannot tell clients how they are connected: squid.conf names their own end alone; as shipped it "
+    "the check page cannot show clients their connection: squid.conf sends only their end; the shipped squid.conf "
     f"has {LINE}"
 )
 
 
-class ForSquidAlone:
+class OnlyForSquid:
     """Refuses every request that does not come from Squid on this host."""
 
     def __init__(self, app: ASGIApp, from_squid: FromSquid) -> None:
@@ -45,7 +45,7 @@ class ForSquidAlone:
         if not (scope["type"] == "http" and ours and theirs and self._from_squid(ours, theirs)):
             await PlainTextResponse(_REFUSED, 403)(scope, receive, send)
         elif has_body(scope["headers"]):
-            # Squid shares a connection among clients: no byte of one client may be left in it.
+            # Squid shares a connection among clients: no byte of a client's body may stay in it.
             await PlainTextResponse(_NO_BODY, 400, headers={"connection": "close"})(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -53,31 +53,31 @@ class ForSquidAlone:
 
 class _EarlierSettings:
     def __init__(self) -> None:
-        self._is_said = False
+        self._is_logged = False
 
-    def say_once(self) -> None:
-        if not self._is_said:
+    def log_once(self) -> None:
+        if not self._is_logged:
             journal.say(f"mptcp-portal: {_EARLIER}", journal.WARNING)
-        self._is_said = True
+        self._is_logged = True
 
 
 def check_app(
     asker: Asker, from_squid: FromSquid, onboarding: ASGIApp | None, kernel_view: KernelQuestion = kernel_view
 ) -> ASGIApp:
-    """Return the application. *onboarding*: the page for new clients, which is served here too.
+    """Return the application. *onboarding*: the page for new clients, which is also served below this page.
 
-    It is needed under this name, because the proxy lets clients connect to no other address of this host
+    Clients of the proxy can reach it only there, because the proxy denies them all other addresses of this host
     (own_addresses in squid.conf).
     """
 
     new_connections = NewConnections(kernel_view)
     earlier = _EarlierSettings()
 
-    async def look(request: Request) -> Report | None:
+    async def make_report(request: Request) -> Report | None:
         try:
             ends = client_ends(request.scope["headers"])
         except EarlierHeaderError:
-            earlier.say_once()
+            earlier.log_once()
             return EARLIER_SETTINGS
         if ends is None:
             return None
@@ -88,7 +88,7 @@ def check_app(
         return report(kernel, answer, status, relayed=relayed, user_agent=request.headers.get("user-agent", ""))
 
     async def as_html(request: Request) -> Response:
-        found = await look(request)
+        found = await make_report(request)
         if found is None:
             return PlainTextResponse(_REFUSED, 403)
         values: dict[str, Any] = {"report": found, "Transport": Transport}
@@ -96,13 +96,13 @@ def check_app(
         return page("check.html.jinja", use=None if onboarding is None else USE[1:], **values)
 
     async def as_json(request: Request) -> Response:
-        found = await look(request)
+        found = await make_report(request)
         if found is None:
             return JSONResponse({"error": _REFUSED.strip()}, 403)
         if found.is_whole:
             return JSONResponse(found.as_json(time.time()))
         # The document has the kernel's part of the report.
-        return JSONResponse(found.as_json(time.time()), 503, headers={"retry-after": _AGAIN})
+        return JSONResponse(found.as_json(time.time()), 503, headers={"retry-after": _RETRY_SECONDS})
 
     routes: list[BaseRoute] = [
         Route("/", as_html),
@@ -111,6 +111,6 @@ def check_app(
     ]
     if onboarding is not None:
         routes.append(Mount(USE, app=onboarding))
-        # Some people type the address without the slash. The redirect never uses the request's host.
+        # Some users type the address without the slash. The redirect never uses the request's host.
         routes.append(Route(USE[:-1], lambda _: Response(status_code=308, headers={"location": USE})))
-    return SecureHeaders(ForSquidAlone(routed(routes), from_squid))
+    return SecureHeaders(OnlyForSquid(routed(routes), from_squid))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The check page's report on one connection, from the kernel and the throttler. Pure.
 
-The kernel decides whether a connection is Multipath TCP: it knows at once, also when the connection has fallen back to
-plain TCP. The throttler, if it answers, knows the rest. Sizes in bytes, rates in bits/s, times in seconds since the
-epoch. The throttler's ``client`` answers: docs/status.md.
+The kernel decides whether a connection is Multipath TCP: it knows at once, and it knows of fallbacks to plain TCP. The
+throttler, if it answers, knows the rest. Sizes in bytes, rates in bits/s, times in seconds since the epoch. The
+throttler's ``client`` answers: docs/status.md.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ _UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
 YOUNG_SECONDS: Final = 10.0
 """Age up to which a new connection is likely to get more paths."""
 _NO_CAPS: Final = {
-    Throttler.ABSENT: "The proxy's throttler does not run: names of paths, limits and volumes are not known.",
-    Throttler.SILENT: "The proxy's throttler does not answer now: names of paths, limits and volumes are not known.",
-    Throttler.BUSY: "Too many ask at the moment: names of paths, limits and volumes come with the next look.",
+    Throttler.ABSENT: "The proxy's throttler does not run: names of paths, limits and volumes are unknown.",
+    Throttler.SILENT: "The proxy's throttler does not answer now: names of paths, limits and volumes are unknown.",
+    Throttler.BUSY: "Too many requests at the moment: names of paths, limits and volumes follow with the next update.",
 }
 
 
@@ -163,9 +163,9 @@ def report(
     relayed: bool = False,
     user_agent: str = "",
 ) -> Report:
-    """Return the report. *kernel*: None if it could not be asked; *answer*: the throttler's, if any.
+    """Return the report. *kernel*: None if the kernel did not answer; *answer*: the throttler's, if any.
 
-    *relayed*: the connection is another proxy's, and the client is behind that. *user_agent*: of the client.
+    *relayed*: whether the connection belongs to another proxy, with the client behind it. *user_agent*: of the client.
     """
     known = answer if throttler is Throttler.ANSWERED and answer is not None else {}
     if kernel is not None and not kernel.multipath and kernel.token is None:
@@ -188,7 +188,7 @@ def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Thro
     else:
         multipath = None
     if multipath is None:
-        words = ("Your device uses the proxy. How it is connected cannot be told now.", _NO_CAPS.get(throttler, ""))
+        words = ("Your device uses the proxy. How it is connected is unknown now.", _NO_CAPS.get(throttler, ""))
         return Report(Transport.UNKNOWN, "You are connected", tuple(filter(None, words)), throttler)
     if not multipath:
         return Report(Transport.TCP, "Plain TCP over one path", (_WHY_PLAIN, *volumes), throttler, budgets=budgets)
@@ -201,7 +201,7 @@ def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Thro
     if len(subflows) == 1:
         lines = (_ONE_PATH, *lines)
     elif not any(_caps(each) for each in subflows):
-        lines = ("None of them is limited now.", *lines)
+        lines = ("No path is limited now.", *lines)
     return Report(Transport.MULTIPATH, headline, lines, throttler, subflows, budgets)
 
 
@@ -209,24 +209,24 @@ EARLIER_SETTINGS: Final = Report(
     Transport.UNKNOWN,
     "You are connected",
     (
-        "Your device uses the proxy. How it is connected cannot be told: the proxy's settings (squid.conf) are of an "
-        "earlier version, in which it does not say whose connection a request comes by.",
-        "Whoever runs the proxy finds what to change in the journal of mptcp-portal.",
+        "Your device uses the proxy. How it is connected is unknown: the proxy's settings (squid.conf) are from an "
+        "earlier version, which does not identify the connection of a request.",
+        "The journal of mptcp-portal tells the proxy's operator what to change.",
     ),
     Throttler.ABSENT,
 )
-"""The report if the connection is not known."""
+"""The report if the connection is unknown."""
 _RELAYED: Final = (
-    "Another proxy, a relay for instance, stands between your device and this one: all that is said here is of its "
-    "connection, and it may be used by others, too."
+    "Another proxy, for instance a relay, is between your device and this one: this page shows its connection, which "
+    "other devices may also use."
 )
 _WHY_PLAIN: Final = (
-    "Your system does not speak Multipath TCP, this program did not ask for it, or something on the way took it out. "
-    "Pages load all the same, over one network at a time."
+    "Your system does not support Multipath TCP, this program did not ask for it, or a device on the path removed it. "
+    "Pages still load, over one network at a time."
 )
 _ONE_PATH: Final = (
-    "Further paths join a moment after the first. If it stays at one, your other network is switched off, or your "
-    "system does not use it."
+    "More paths join a moment after the first. If none does, your other network is switched off, or your system does "
+    "not use it."
 )
 
 
@@ -251,14 +251,16 @@ def _caps(subflow: Subflow) -> list[str]:
     rule = f" by rule {subflow.rule}" if subflow.rule else ""
     lines = []
     if subflow.capped:
-        lines.append(f"{subflow.name} is held {f'to {format_rate(subflow.rate)}' if subflow.rate else 'back'}{rule}.")
+        lines.append(
+            f"{subflow.name} is {f'limited to {format_rate(subflow.rate)}' if subflow.rate else 'held back'}{rule}."
+        )
     if subflow.upload_rate:
-        lines.append(f"What you send over {subflow.name} is held to {format_rate(subflow.upload_rate)}.")
+        lines.append(f"Your uploads over {subflow.name} are limited to {format_rate(subflow.upload_rate)}.")
     return lines
 
 
 def _titled(budgets: list[Budget], subflows: tuple[Subflow, ...]) -> tuple[Budget, ...]:
-    """Return *budgets* with titles: equal names get the path that each is for."""
+    """Return *budgets* with titles: the path is added to names that occur more than once."""
     names = [each.name for each in budgets]
     paths = {each.address: each.name for each in subflows}
     return tuple(
@@ -273,20 +275,20 @@ def _volume(budget: Budget, zone: str | None) -> str:
     date = _date(budget.until, zone) if budget.until is not None else ""
     shared = ", shared with others" if budget.shared else ""
     if budget.left <= 0:
-        anew = f"; it begins anew on {date}" if date else ""
+        restart = f"; it starts over on {date}" if date else ""
         used_up = f"{budget.title}: all of {_amount(budget.volume, budget.volume)} used up{shared}"
-        return f"{used_up}{_steps(budget)}{anew}."
+        return f"{used_up}{_steps(budget)}{restart}."
     until = f" until {date}" if date else ""
     return f"{budget.title}: {remaining(budget)}{until}{shared}."
 
 
 def _steps(budget: Budget) -> str:
-    step, coming = budget.step, budget.next_step
-    reached = "" if step is None or step <= budget.volume else f", and all until the step at {_amount(step, step)}"
-    if coming is None:
+    step, next_step = budget.step, budget.next_step
+    reached = "" if step is None or step <= budget.volume else f", and also all until the step at {_amount(step, step)}"
+    if next_step is None:
         return reached
-    left = _amount(max(0, coming - budget.used), coming)
-    return f"{reached}; {left} left until the next step, at {_amount(coming, coming)}"
+    left = _amount(max(0, next_step - budget.used), next_step)
+    return f"{reached}; {left} left until the next step, at {_amount(next_step, next_step)}"
 
 
 def _unit(size: int) -> tuple[int, str]:
@@ -305,9 +307,9 @@ def _amount(size: int, scale: int) -> str:
 
 
 def _date(seconds: float, zone: str | None) -> str:
-    """Return ``1 December, 00:00 (Europe/Athens)``: by the policy's clock, on which the period ends.
+    """Return ``1 December, 00:00 (Europe/Athens)``: in the policy's time zone, in which the period ends.
 
-    A phone may have another time zone. If the policy's is not known, this host's is shown by its offset.
+    A phone may have another time zone. If the policy's is unknown, the time is this host's, with its offset.
     """
     found = None if zone is None else _zone(zone)
     when = datetime.fromtimestamp(seconds, found).astimezone(found)
@@ -341,12 +343,12 @@ def details(subflow: Subflow) -> str:
 
 
 def remaining(budget: Budget) -> str:
-    """Return how much of *budget* is left, for people."""
+    """Return how much of *budget* is left, as text."""
     return f"{_number(budget.left, _unit(budget.volume)[0])} of {_amount(budget.volume, budget.volume)} left"
 
 
 def carried(subflow: Subflow) -> str:
-    """Return how much *subflow* has carried, for people."""
+    """Return how much *subflow* has carried, as text."""
     return "" if subflow.bytes is None else approximate_size(subflow.bytes)
 
 

@@ -12,27 +12,28 @@ from pathlib import Path
 from mptcp_common import __version__, journal
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE
-from mptcp_common.listeners import not_there
+from mptcp_common.listeners import missing_addresses
 from mptcp_common.problems import DocumentError
 from mptcp_common.unit_user import unreadable_by_unit
 from mptcp_portal.settings import DEFAULT_SETTINGS, Settings, read_settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
+    """Run one command and return its exit status (``mptcp_common.exit_status``); print errors to stderr."""
     options = _parser().parse_args(arguments)
     return outcome("mptcp-portal", lambda: int(options.command(options)), is_daemon=options.command is _run)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="mptcp-portal", description="Pages for the proxy's clients: how they are connected, and how to use it."
+        prog="mptcp-portal",
+        description="Serves pages for the proxy's clients: how they are connected, and how to use it.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, text in (
         ("run", _run, "Serve until SIGTERM."),
-        ("check", _check, "Check the settings and print every problem; nothing is served."),
+        ("check", _check, "Check the settings and print all problems; serve nothing."),
     ):
         added = commands.add_parser(name, help=text, description=text)
         add_config(added, DEFAULT_SETTINGS)
@@ -66,10 +67,10 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _warn(settings: Settings) -> None:
-    """Print which listening addresses this host does not have, or not yet."""
+    """Warn about listening addresses that this host does not have (yet)."""
     parts = {"onboarding.listen": settings.onboarding, "captive_portal.listen": settings.captive}
     addresses = {key: part.listen.address for key, part in parts.items() if part is not None}
-    for warning in not_there(settings.source, addresses):
+    for warning in missing_addresses(settings.source, addresses):
         journal.say(warning, journal.WARNING)
 
 

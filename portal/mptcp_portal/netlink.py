@@ -53,7 +53,7 @@ _UID_AT: Final = 4 + 48 + 12
 _INODE_AT: Final = _UID_AT + 4
 _ATTRIBUTES_AT: Final = 72
 """Length of inet_diag_msg."""
-_SECONDS: Final = 2.0
+_TIMEOUT: Final = 2.0
 _MPTCP_INFO: Final = struct.Struct("=B7xII")
 """mptcp_info of linux/mptcp.h: mptcpi_subflows; mptcpi_flags, mptcpi_token."""
 _SUBFLOWS_TOTAL_AT: Final = 80
@@ -74,8 +74,8 @@ class MptcpSocket:
 
 
 def tcp_owner(local: End, remote: End) -> int | None:
-    """Return the user ID of the TCP socket from *local* to *remote*, None if there is none. Raises OSError."""
-    for message in _with(local, remote, _ANY_INTERFACE):
+    """Return the user ID of the TCP socket from *local* to *remote*; None if no such socket exists. Raises OSError."""
+    for message in _query(local, remote, _ANY_INTERFACE):
         return int(struct.unpack_from("=I", message, _UID_AT)[0])
     return None
 
@@ -83,7 +83,7 @@ def tcp_owner(local: End, remote: End) -> int | None:
 def mptcp_connections(ends: Ends) -> list[MptcpSocket]:
     """Return the MPTCP connections whose first subflow has, or had, these *ends*. Raises OSError.
 
-    The kernel lists no connection that fell back before its first data.
+    The kernel does not list connections that fell back before their first data.
     """
     found = []
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -105,15 +105,15 @@ def tcp_inodes(ends: Ends) -> set[int]:
     """
     interfaces = [_ANY_INTERFACE]
     if ends.client[0].is_link_local:
-        # A link-local socket is bound to an interface, and only that finds it.
+        # The kernel finds a link-local socket only by the interface to which it is bound.
         interfaces += [index for index, _ in socket.if_nameindex()]
-    messages = (message for each in interfaces for message in _with(ends.proxy, ends.client, each))
+    messages = (message for each in interfaces for message in _query(ends.proxy, ends.client, each))
     # Without a match, the kernel returns the listener.
     found = {_inode(each) for each in messages if each[_STATE_AT] != _LISTEN and _ends(each) == ends}
     return found - {0}
 
 
-def _with(local: End, remote: End, interface: int) -> Iterator[bytes]:
+def _query(local: End, remote: End, interface: int) -> Iterator[bytes]:
     """Yield the kernel's message about the TCP socket with these ends, if there is one."""
     family = socket.AF_INET if local[0].version == 4 else socket.AF_INET6
     question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, _ALL_STATES)
@@ -133,8 +133,8 @@ def _inode(message: bytes) -> int:
 
 
 def _mptcp(info: bytes, inode: int) -> MptcpSocket:
-    further, flags, token = _MPTCP_INFO.unpack_from(info)
-    total = info[_SUBFLOWS_TOTAL_AT] if len(info) > _SUBFLOWS_TOTAL_AT else further + 1
+    additional, flags, token = _MPTCP_INFO.unpack_from(info)
+    total = info[_SUBFLOWS_TOTAL_AT] if len(info) > _SUBFLOWS_TOTAL_AT else additional + 1
     return MptcpSocket(total, token, bool(flags & _FALLEN_BACK), inode)
 
 
@@ -143,7 +143,7 @@ def _plain(packed: bytes) -> Address:
 
 
 def plain(address: Address) -> Address:
-    """Return *address*, an IPv4-mapped one as IPv4."""
+    """Return *address*; convert an IPv4-mapped one to IPv4."""
     return getattr(address, "ipv4_mapped", None) or address
 
 
@@ -162,7 +162,7 @@ def _attribute(message: bytes, kind: int) -> bytes | None:
 def _ask(question: bytes, *, dump: bool) -> Iterator[bytes]:
     flags = _REQUEST | (_DUMP if dump else 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as kernel:
-        kernel.settimeout(_SECONDS)
+        kernel.settimeout(_TIMEOUT)
         kernel.connect((0, 0))
         kernel.send(_HEADER.pack(_HEADER.size + len(question), _BY_FAMILY, flags, 1, 0) + question)
         while True:
@@ -177,7 +177,7 @@ def _ask(question: bytes, *, dump: bool) -> Iterator[bytes]:
                     # sockets (no CONFIG_INET_MPTCP_DIAG), so nothing is known.
                     if number == 0 or (number == errno.ENOENT and kind == _ERROR):
                         return
-                    raise OSError(number, "ask for sockets")
+                    raise OSError(number, "cannot query sockets")
                 yield body
                 at += (length + 3) & ~3
             if not dump:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The page for new clients, and the files that configure them. It knows only the operator's settings.
+"""The page for new clients, and the files that configure them. It depends only on the operator's settings.
 
 It uses nothing of the request, such as its Host header or address. Its links are relative, because it is also served
 below another path (``check_page``).

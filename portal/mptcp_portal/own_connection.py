@@ -11,18 +11,19 @@ from mptcp_portal.netlink import Ends, mptcp_connections, tcp_inodes
 
 KernelQuestion = Callable[[Ends], KernelView | None]
 LOOKS, INTERVAL = 11, 0.1
-"""Most look-ups, and seconds between two: a join takes a round trip and an acknowledgement, which may be late."""
-MOST_WAITING = 8
-"""Maximum number of concurrent waits; beyond it, the first look-up counts. Each look-up goes through the kernel's list
+"""Maximum number of look-ups, and seconds between two: a join takes a round trip and an acknowledgement, which may be
+late."""
+MAX_WAITING = 8
+"""Maximum number of concurrent waits; beyond it, the first look-up counts, because each look-up scans the kernel's list
 of connections."""
 
 
 def kernel_view(ends: Ends) -> KernelView | None:
-    """Return the kernel's view of the connection with these *ends*; None if it cannot be asked.
+    """Return the kernel's view of the connection with these *ends*; None if the kernel does not answer.
 
-    An MPTCP connection keeps the ends of its first subflow after that has gone, and another client may have them by
-    now, for TCP or MPTCP. Then the asking client is ambiguous, and both get no details. The same holds for link-local
-    clients in two networks.
+    An MPTCP connection keeps the ends of its first subflow after that subflow has ended, and another client may have
+    these ends now, for TCP or MPTCP. Then the requesting client is ambiguous, and both get no details. The same holds
+    for link-local clients in two networks.
     """
     try:
         found = mptcp_connections(ends)
@@ -35,7 +36,8 @@ def kernel_view(ends: Ends) -> KernelView | None:
 
 
 class NewConnections:
-    """Looks at connections with one request, like a relay's (docs/relay.md): no second one finds more subflows."""
+    """Looks up connections that carry only one request, such as a relay's (docs/relay.md), so that no later request
+    would find more subflows."""
 
     def __init__(self, look: KernelQuestion) -> None:
         self._look = look
@@ -44,7 +46,7 @@ class NewConnections:
     async def view(self, ends: Ends) -> KernelView | None:
         """Like :func:`kernel_view`, but wait for a second subflow."""
         found = self._look(ends)
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= MAX_WAITING:
             return found
         self._waiting += 1
         try:

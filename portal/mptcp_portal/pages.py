@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECURITY: Final = {
-    # Load nothing from elsewhere, and no inline script or style.
+    # Load nothing from other sites, and no inline script or style.
     "content-security-policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -50,9 +50,9 @@ class SecureHeaders:
 
 
 def routed(routes: Sequence[BaseRoute]) -> Starlette:
-    """Return the application of *routes*: other paths give 404."""
+    """Return the application with *routes*; other paths give 404."""
     app = Starlette(routes=routes)
-    # Starlette would redirect from /x/ to /x, on the host that the request names.
+    # Starlette would redirect from /x/ to /x on the host that the Host header names.
     app.router.redirect_slashes = False
     return app
 

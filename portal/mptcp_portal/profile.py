@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The configuration profile for iOS and iPadOS: a proxy for one Wi-Fi network, and for the mobile network. Pure.
 
-Keys by Apple's "Device Management" reference: com.apple.wifi.managed and com.apple.cellular. A profile replaces an
-installed one with the same PayloadIdentifier, so identifiers and UUIDs are derived from the profile's purpose.
+The keys are from Apple's "Device Management" reference: com.apple.wifi.managed and com.apple.cellular. A profile
+replaces an installed one with the same PayloadIdentifier, so identifiers and UUIDs are derived from the profile's
+purpose.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ IDENTIFIER = "internal.mptcp.portal"
 
 
 def has_profile(onboarding: Onboarding) -> bool:
-    """Tell whether a profile would have any content."""
+    """Return whether a profile would have any content."""
     return onboarding.wifi is not None or onboarding.apn is not None
 
 
@@ -49,8 +50,8 @@ def _payload(kind: str, part: str, onboarding: Onboarding) -> dict[str, Any]:
 
 
 def _wifi(onboarding: Onboarding) -> dict[str, Any]:
-    # Manual, not a PAC: if iOS cannot fetch that, it silently bypasses the proxy.
-    # No password: the whole network can read the page. The phone asks for it.
+    # The proxy is not set by a PAC: if iOS cannot fetch the PAC, it silently bypasses the proxy.
+    # The password is left out, because the whole network can read the page. The phone asks for it.
     return {
         "SSID_STR": onboarding.wifi,
         "AutoJoin": True,

@@ -22,7 +22,7 @@ from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.renewal import Renewal, keep_checking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell, watchdog_seconds
 from mptcp_portal.asking import START_SECONDS, Asker
-from mptcp_portal.bounded import MOST_CONNECTIONS, BoundedServer, Bounds
+from mptcp_portal.bounded import MAX_CONNECTIONS, BoundedServer, Bounds
 from mptcp_portal.captive_page import captive_app
 from mptcp_portal.check_page import check_app
 from mptcp_portal.onboarding_page import onboarding_app
@@ -30,7 +30,7 @@ from mptcp_portal.settings import End, Settings
 from mptcp_portal.squid_probe import make_squid_probe
 from mptcp_portal.squid_socket import is_squid
 
-_OF_A_PROXY = Bounds(of_one=MOST_CONNECTIONS, keep_alive=75)
+_BEHIND_A_PROXY = Bounds(per_client=MAX_CONNECTIONS, keep_alive=75)
 """The limits of a server to which another server passes the requests of all its clients. The idle time is longer than
 Squid's (server_idle_pconn_timeout), so that no request meets a closing connection."""
 _STOP_SECONDS = 2
@@ -53,21 +53,21 @@ def services(settings: Settings, asker: Asker) -> dict[str, Service]:
     try:
         uid = pwd.getpwnam(settings.squid_user).pw_uid
     except KeyError:
-        message = f'there is no user "{settings.squid_user}"; write what squid.conf has as cache_effective_user'
+        message = f'there is no user "{settings.squid_user}"; write the cache_effective_user of squid.conf'
         raise DocumentError(
             [Problem(settings.source, 0, 0, "check.squid_user", settings.squid_user, message)]
         ) from None
     onboarding = settings.onboarding
     page = onboarding_app(onboarding) if onboarding else None
     check = check_app(asker, partial(is_squid, uid), page)
-    found = {"the check page": Service(settings.check, check, _OF_A_PROXY)}
+    found = {"the check page": Service(settings.check, check, _BEHIND_A_PROXY)}
     if onboarding is not None and page is not None:
         found["the page for new clients"] = Service(onboarding.listen, page, Bounds())
     if captive := settings.captive:
         files = (captive.certificate, captive.key) if captive.certificate and captive.key else None
         if files is not None:
             _try_certificate(settings, *files)
-        bounds = _OF_A_PROXY if captive.behind else Bounds()
+        bounds = _BEHIND_A_PROXY if captive.behind else Bounds()
         found["the captive portal API"] = Service(captive.listen, captive_app(captive, asker), bounds, files)
     return found
 
@@ -78,7 +78,7 @@ def _try_certificate(settings: Settings, certificate: str, key: str) -> None:
 
 
 def _listener(end: End) -> socket.socket:
-    """Return a listening socket; its address may come up later. Raises OSError."""
+    """Return a listening socket; its address may appear later. Raises OSError."""
     try:
         return listening(end.address, end.port, _BACKLOG)
     except OSError as error:
@@ -98,7 +98,7 @@ def _server(service: Service) -> uvicorn.Server:
         server_header=False,
         access_log=False,
         log_config=None,
-        # Warnings are about the data that clients send, so any client could fill the journal.
+        # Clients' data can cause warnings, so any client could fill the journal.
         log_level="error",
         timeout_keep_alive=service.bounds.keep_alive,
         timeout_graceful_shutdown=_STOP_SECONDS,
@@ -129,7 +129,7 @@ async def serve(settings: Settings) -> None:
     renewals = list(_renewals(found, servers))
 
     def stop() -> None:
-        # Otherwise waiting requests would be cut off after _STOP_SECONDS, each with a traceback.
+        # Otherwise, waiting requests would be cut off after _STOP_SECONDS, each with a traceback.
         asker.close()
         for server in servers.values():
             server.should_exit = True
@@ -144,13 +144,13 @@ async def serve(settings: Settings) -> None:
     tell("mptcp-portal", READY, status(listening))
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(server.serve([listeners[name]])) for name, server in servers.items()]
-        beside = [group.create_task(each) for each in (_live(), *map(keep_checking, renewals))]
+        background = [group.create_task(each) for each in (_report_alive(), *map(keep_checking, renewals))]
         await asyncio.wait(tasks)
-        for each in beside:
+        for each in background:
             each.cancel()
 
 
-async def _live() -> None:
+async def _report_alive() -> None:
     """Report to systemd that the loop is alive."""
     seconds = watchdog_seconds(os.environ)
     while seconds is not None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The settings file, portal.yaml: the portal's listening addresses, and its information for clients. Pure: it takes
-text."""
+"""The settings file, portal.yaml: the portal's listening addresses, and its information for clients. Pure:
+it parses text."""
 
 from __future__ import annotations
 
@@ -47,26 +47,26 @@ class End:
     def __str__(self) -> str:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
-    def takes(self, other: End) -> bool:
-        """Tell whether listening here conflicts with *other*: either may be every address of the host."""
+    def conflicts_with(self, other: End) -> bool:
+        """Return whether listening here conflicts with *other*: either may mean all addresses of the host."""
         ours, theirs = ip_address(self.address), ip_address(other.address)
         if self.port != other.port:
             return False
-        # [::] includes every address of IPv4; 0.0.0.0 includes none of IPv6.
+        # [::] includes all IPv4 addresses; 0.0.0.0 includes no IPv6 address.
         if any(each.version == 6 and each.is_unspecified for each in (ours, theirs)):
             return True
         return ours.version == theirs.version and (ours == theirs or ours.is_unspecified or theirs.is_unspecified)
 
 
-def _is_enough(address: IPv4Address | IPv6Address) -> bool:
-    """Tell whether *address* is sufficient to reach a host: a link-local IPv6 one also needs an interface."""
+def _is_complete(address: IPv4Address | IPv6Address) -> bool:
+    """Return whether *address* is enough to reach a host: a link-local IPv6 address also needs an interface."""
     return not (address.is_multicast or (address.version == 6 and address.is_link_local))
 
 
 def _listen(value: object) -> End:
     end = End(*address_and_port(value, "192.168.1.10:3181", "[fd00::1]:3181"))
     address = ip_address(end.address)
-    if not _is_enough(address) or getattr(address, "ipv4_mapped", None):
+    if not _is_complete(address) or getattr(address, "ipv4_mapped", None):
         raise ValueError(
             f"{shown(value)} is link-local, multicast, or IPv4 written as IPv6: nobody can listen there; write another "
             "address of this host"
@@ -78,32 +78,32 @@ def _loopback(value: object) -> End:
     end = _listen(value)
     if not ip_address(end.address).is_loopback or ":" in end.address:
         raise ValueError(
-            f"{shown(value)} is not on this host's loopback; write 127.0.0.1 and a port: Squid alone may ask"
+            f"{shown(value)} is not on this host's loopback; write 127.0.0.1 and a port: only Squid may connect"
         )
     return end
 
 
 def _host(value: object) -> str:
-    # No zone (fe80::1%eth0): it has a meaning only on this host, and any text may stand in it.
+    # Refuse a zone (fe80::1%eth0): it is valid only on this host, and may contain any text.
     if isinstance(value, str) and "%" not in value:
         try:
-            # Clients would take 0.0.0.0, :: and loopback for themselves.
+            # For clients, 0.0.0.0, :: and loopback mean themselves.
             address = ip_address(value)
-            if not (address.is_unspecified or address.is_loopback or address == _BROADCAST) and _is_enough(address):
+            if not (address.is_unspecified or address.is_loopback or address == _BROADCAST) and _is_complete(address):
                 return str(address)
         except ValueError:
-            # Browsers take a name whose last label is a number for an IPv4 address, or reject it (WHATWG URL).
+            # Browsers parse a name whose last label is a number as an IPv4 address, or reject it (WHATWG URL).
             last = value.rpartition(".")[2].lower()
             if len(value) <= 253 and _HOST.fullmatch(value) and not (last.isdigit() or last == "localhost"):
                 return value.lower()
     raise ValueError(
-        f"{shown(value)} is not an address or a name of a host that clients reach; "
+        f"{shown(value)} is not an address or name of a host that clients can reach; "
         'write e.g. "192.168.1.10" or "proxy.example.net"'
     )
 
 
 def _direct(value: object) -> Network | str:
-    """Return a network, or a domain: ``example.net`` includes everything below it."""
+    """Return a network, or a domain: ``example.net`` includes all its subdomains."""
     if isinstance(value, str) and "%" not in value:
         try:
             return ip_network(value)
@@ -131,7 +131,7 @@ def _url(value: object) -> str:
     except ValueError:
         pass
     raise ValueError(
-        f'{shown(value)} is not a web address without "?" and the like; write e.g. "http://proxy.example.net/"'
+        f'{shown(value)} is not a plain web address (no "?" or "#"); write e.g. "http://proxy.example.net/"'
     )
 
 
@@ -163,35 +163,35 @@ Listen = Annotated[End, Parsed(_listen, _TEXT)]
 
 
 class CheckSection(Section):
-    """The check page, which clients reach through the proxy alone."""
+    """The check page, which clients reach only through the proxy."""
 
     listen: Annotated[End, Parsed(_loopback, _TEXT)] = Field(
         default=End("127.0.0.1", 3180),
-        description="Where Squid asks for the check page: the address and port of cache_peer in squid.conf.",
+        description="Where Squid gets the check page: the address and port of cache_peer in squid.conf.",
         examples=["127.0.0.1:3180"],
         json_schema_extra={"default": "127.0.0.1:3180"},
     )
     squid_user: Annotated[str, _matching(_USER, "the name of a user; write e.g. proxy")] = Field(
         default="proxy",
-        description="cache_effective_user of squid.conf. Nobody else on this host is answered.",
+        description="cache_effective_user of squid.conf. No other user of this host gets an answer.",
         examples=["proxy"],
     )
 
 
 class ProxySection(Section):
-    """The proxy, as clients are told of it."""
+    """The proxy, as described to clients."""
 
     address: Annotated[str, Parsed(_host, _TEXT)] = Field(
-        description="Address or name by which clients reach the proxy.", examples=["192.168.1.10"]
+        description="Address or name of the proxy for clients.", examples=["192.168.1.10"]
     )
     port: Annotated[int, between(1, 65535)] = Field(default=3128, description="http_port of squid.conf.")
     name: Annotated[str, _line(60)] = Field(
-        default="Multipath proxy", description="What the pages and profiles call it.", examples=["Proxy at home"]
+        default="Multipath proxy", description="Its name in pages and profiles.", examples=["Proxy at home"]
     )
 
 
 class ProfileSection(Section):
-    """For iPhones and iPads: a configuration profile. Without a Wi-Fi network and an APN there is none."""
+    """A configuration profile for iPhones and iPads; it needs a Wi-Fi network or an APN."""
 
     wifi: Annotated[str, _line(_LONGEST_SSID)] | None = Field(
         default=None,
@@ -200,29 +200,29 @@ class ProfileSection(Section):
     )
     apn: Annotated[str, _matching(_APN, 'the name of an APN; write e.g. "internet"')] | None = Field(
         default=None,
-        description="Access point name of the mobile operator. Only where the proxy can be reached from there.",
+        description="Access point name of the mobile operator, if the proxy can be reached from there.",
         examples=["internet"],
     )
 
 
 class OnboardingSection(Section):
-    """The page that says how to use the proxy, with proxy.pac, wpad.dat and the profile."""
+    """The page that explains how to use the proxy, with proxy.pac, wpad.dat and the profile."""
 
     listen: Listen = Field(
         description="An address of this host on the clients' network, and a port.", examples=["192.168.1.10:3181"]
     )
     url: Annotated[str, Parsed(_url, _TEXT)] | None = Field(
         default=None,
-        description="The page's address, where it is another one than `listen` says: a name, a server in front.",
+        description="The page's address if it differs from `listen`: a name, or a server in front.",
         examples=["http://proxy.example.net/"],
     )
     direct_fallback: bool = Field(
         default=False,
-        description="Whether browsers may go without the proxy while it does not answer (DIRECT in proxy.pac).",
+        description="Whether browsers may bypass the proxy while it does not answer (DIRECT in proxy.pac).",
     )
     direct: list[Annotated[Network | str, Parsed(_direct, _TEXT)]] = Field(
         default=[],
-        description="Networks and domains that clients are to reach without the proxy, beside local names and "
+        description="Networks and domains that clients reach without the proxy, in addition to local names and "
         "private addresses.",
         examples=[["203.0.113.0/24", "example.net"]],
     )
@@ -230,12 +230,12 @@ class OnboardingSection(Section):
 
 
 class CaptiveSection(Section):
-    """The captive portal API (RFC 8908): nobody is held captive, and clients learn what is left of their volume."""
+    """The captive portal API (RFC 8908): no client is captive, and clients learn their remaining volume."""
 
     listen: Listen = Field(description="An address of this host, and a port.", examples=["192.168.1.10:3182"])
     certificate: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] | None = Field(
         default=None,
-        description="Certificate chain (PEM). The API is for HTTPS alone.",
+        description="Certificate chain (PEM). The API needs HTTPS.",
         examples=["/etc/ssl/portal.pem"],
     )
     key: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] | None = Field(
@@ -243,13 +243,13 @@ class CaptiveSection(Section):
     )
     behind: list[Annotated[Network | str, Parsed(_direct, _TEXT)]] = Field(
         default=[],
-        description="Addresses of the web server that does HTTPS in front of this one, and which says in "
-        "X-Forwarded-For whom it asks for. Instead of a certificate.",
+        description="Addresses of the HTTPS server in front of this one, which sends the client's address in "
+        "X-Forwarded-For. Replaces the certificate.",
         examples=[["127.0.0.1/32"]],
     )
     user_portal_url: Annotated[str, Parsed(_https, _TEXT)] | None = Field(
         default=None,
-        description="A page (https) that systems offer to their users.",
+        description="A page (https) that systems show to their users.",
         examples=["https://proxy.example.net/"],
     )
 
@@ -259,7 +259,7 @@ class PortalSection(Section):
 
     status_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
         default="/run/mptcp-throttler/status.sock",
-        description="Where the throttler answers.",
+        description="The throttler's status socket.",
         examples=["/run/mptcp-throttler/status.sock"],
     )
     check: CheckSection = Field(default=CheckSection(), json_schema_extra={"default": {}})
@@ -277,7 +277,7 @@ class Onboarding:
     name: str
     listen: End
     url: str
-    """The page's address, with a slash at its end. Never taken from a request."""
+    """The page's address, with a trailing slash. It never comes from a request."""
     direct_fallback: bool
     direct: tuple[Network | str, ...]
     wifi: str | None
@@ -292,7 +292,7 @@ class Onboarding:
 
 @dataclass(frozen=True, slots=True)
 class Captive:
-    """The captive portal API, checked. It has both files, or is behind a web server."""
+    """The captive portal API, checked. Either it has both files, or it is behind a web server."""
 
     listen: End
     certificate: str | None
@@ -319,7 +319,7 @@ def load_settings(text: str, source: str) -> Settings:
     """Return the settings in *text*; raise DocumentError with all mistakes. *source*: name of the file, for
     messages."""
     if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
-        text = "{}"  # everything commented out: use the defaults
+        text = "{}"  # everything is commented out: use the defaults
     document = parse_document(text, source)
     section, problems = validate(PortalSection, document)
     if section is None or problems:
@@ -331,10 +331,10 @@ def load_settings(text: str, source: str) -> Settings:
         wrong.append(problem_at(document, path, None, message, document.key_position(path)))
 
     if section.onboarding is not None and section.proxy is None:
-        complain(("onboarding",), "there is nothing to tell clients without the section proxy, with its address")
+        complain(("onboarding",), "needs the section proxy, with the proxy's address")
     page = section.onboarding
     if page is not None and page.url is None and ip_address(page.listen.address).is_unspecified:
-        message = f"{page.listen.address} is every address of this host; write an address of it, or url as well"
+        message = f"{page.listen.address} means all addresses of this host; write one of them, or add url"
         complain(("onboarding", "listen"), message)
     captive = section.captive_portal
     if captive is not None:
@@ -342,19 +342,19 @@ def load_settings(text: str, source: str) -> Settings:
         if files == 1:
             complain(("captive_portal",), "certificate and key belong together; write both, or neither")
         if files == 0 and not captive.behind:
-            complain(("captive_portal",), "RFC 8908 wants HTTPS: write certificate and key, or behind")
+            complain(("captive_portal",), "RFC 8908 requires HTTPS: write certificate and key, or behind")
         if files and captive.behind:
-            complain(("captive_portal", "behind"), "either certificate and key, or behind a server that has them")
+            complain(("captive_portal", "behind"), "write either certificate and key, or behind")
         for index, each in enumerate(captive.behind):
             if isinstance(each, str):
-                complain(("captive_portal", "behind", index), f"{shown(each)} is not an address; a name will not do")
+                complain(("captive_portal", "behind", index), f"{shown(each)} is not an address; a name is not allowed")
     ends: dict[str, End] = {}
     if section.proxy is not None and (end := _end_of(section.proxy.address, section.proxy.port)) is not None:
         ends["the proxy"] = end
     for key, part in (("check", section.check), ("onboarding", section.onboarding), ("captive_portal", captive)):
         if part is None:
             continue
-        if taken := next((name for name, end in ends.items() if end.takes(part.listen)), None):
+        if taken := next((name for name, end in ends.items() if end.conflicts_with(part.listen)), None):
             complain((key, "listen"), f"{shown(str(part.listen))} is taken by {taken}; write another port")
         ends[key] = part.listen
     if wrong:
@@ -402,7 +402,7 @@ def _captive(section: CaptiveSection) -> Captive:
 
 
 def read_settings(path: Path) -> Settings:
-    """Return the settings of *path*. Raises DocumentError with every problem of the file."""
+    """Return the settings in *path*. Raises DocumentError with all problems of the file."""
     return load_settings(text_of(path), str(path))
 
 

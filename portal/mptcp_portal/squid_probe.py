@@ -17,23 +17,23 @@ from mptcp_portal.settings import End
 
 _PAGE: Final = "/squid-internal-mgr/server_list"
 _SECONDS: Final = 3.0
-"""Limit for all questions; Squid probes once a second."""
-_AGAIN_SECONDS: Final = 0.3
-_TIMES: Final = 10
-_MOST_BYTES: Final = 1 << 20
+"""Time limit for all attempts; Squid probes once a second."""
+_RETRY_SECONDS: Final = 0.3
+_ATTEMPTS: Final = 10
+_MAX_BYTES: Final = 1 << 20
 
 
 async def make_squid_probe(port: int, portal: End, seconds: float = _SECONDS) -> None:
     """Ask the Squid on *port* of this host for its parents until *portal* is up for all its workers.
 
-    A failure does no harm: clients' requests make Squid probe, too.
+    A failure does no harm: clients' requests also make Squid probe.
     """
     with suppress(OSError, TimeoutError, asyncio.LimitOverrunError):
         async with asyncio.timeout(seconds):
-            for _ in range(_TIMES):
+            for _ in range(_ATTEMPTS):
                 if not is_dead(await _parents(port), portal):
                     break
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
 
 
 async def _parents(port: int) -> str:
@@ -41,7 +41,7 @@ async def _parents(port: int) -> str:
     try:
         writer.write(f"GET {_PAGE} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
         text = bytearray()
-        while len(text) < _MOST_BYTES and (data := await reader.read(1 << 16)):
+        while len(text) < _MAX_BYTES and (data := await reader.read(1 << 16)):
             text += data
         return text.decode("utf-8", "replace")
     finally:
@@ -49,7 +49,7 @@ async def _parents(port: int) -> str:
 
 
 def is_dead(parents: str, portal: End) -> bool:
-    """Tell whether *parents*, Squid's page, lists *portal* as not up for some worker."""
+    """Return whether *parents*, Squid's page, lists *portal* as not up for some worker."""
     address = re.escape(f"{portal.address}/{portal.port}/")
     found = re.findall(rf"^Host +: {address}.*?^Status +: (\w+)", parents, re.MULTILINE | re.DOTALL)
     return any(status != "Up" for status in found)

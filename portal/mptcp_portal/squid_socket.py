@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Identifies requests for the check page: whether they come from Squid, and for which client.
 
-Every program of this host can connect to the portal's port and write any header. The kernel tells which user owns the
-other socket (as identd(8) would). Clients cannot forge Squid's HEADER: conf/squid.conf removes it from requests, and
-adds its own.
+Every program of this host can connect to the portal's port and write any header. The kernel knows which user owns the
+other socket (as identd(8) would tell). Clients cannot forge Squid's HEADER: conf/squid.conf removes it from requests,
+and adds its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EarlierHeaderError(Exception):
 
 
 def is_squid(uid: int, ours: tuple[str, int], theirs: tuple[str, int]) -> bool:
-    """Tell whether the connection from *theirs* to *ours*, both on this host, belongs to user *uid*."""
+    """Return whether the connection from *theirs* to *ours*, both on this host, belongs to user *uid*."""
     try:
         local, remote = ((ip_address(address), port) for address, port in (theirs, ours))
         return tcp_owner(local, remote) == uid
@@ -32,7 +32,8 @@ def is_squid(uid: int, ours: tuple[str, int], theirs: tuple[str, int]) -> bool:
 
 
 def client_ends(headers: list[tuple[bytes, bytes]]) -> Ends | None:
-    """Return both ends of the client's connection; None unless HEADER is there once. Raises EarlierHeaderError."""
+    """Return both ends of the client's connection; None unless HEADER occurs exactly once. Raises
+    EarlierHeaderError."""
     values = [value for name, value in headers if name == HEADER]
     if len(values) != 1:
         return None
@@ -47,7 +48,7 @@ def client_ends(headers: list[tuple[bytes, bytes]]) -> Ends | None:
 
 
 def _end(address: str, port: str) -> End:
-    """Raises ValueError."""
+    """Return the parsed end. Raises ValueError."""
     number = int(port) if port.isdecimal() else 0
     if not 0 < number < 65536:
         raise ValueError(port)
@@ -55,13 +56,14 @@ def _end(address: str, port: str) -> End:
 
 
 def is_relayed(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Tell whether a proxy came before ours: Via names each (RFC 9110, 7.6.3). A client can forge only its own."""
+    """Return whether another proxy forwarded the request to ours: Via names each (RFC 9110, 7.6.3). A forged Via
+    changes only the client's own page."""
     named = b",".join(value for name, value in headers if name == b"via")
     return sum(bool(each.strip()) for each in named.split(b",")) > 1
 
 
 def has_body(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Tell whether the request has a body."""
+    """Return whether the request has a body."""
     return any(name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers)
 
 

@@ -34,7 +34,7 @@ _TRIAL_INTERVAL: Final = 0.2
 """Seconds between checks whether a trial has ended."""
 _SHORTEST_INTERVAL, _LONGEST_INTERVAL, _QUIET_SECONDS = 2.0, 60.0, 60.0
 """Seconds between two reloads for new addresses, initially and at most; after _QUIET_SECONDS without a change, the
-interval is the initial one again."""
+interval returns to the initial one."""
 _FREQUENT_INTERVAL: Final = 16.0
 """If the interval between reloads reaches this many seconds, the log says that addresses keep changing."""
 _CONSEQUENCE: Final = "until it can be, requests for new addresses of this host may pass"

@@ -2,7 +2,7 @@
 """The page for clients when ``mptcp-portal`` does not answer for the check page.
 
 Squid treats it as a template, in which a percent sign begins a code, so the page has none. The page polls without
-reloading itself, because a reload would take readers back to its beginning (WCAG 2, 2.2.1).
+reloading itself, because a reload would return readers to the top (WCAG 2, 2.2.1).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ MISSING: Final = (
 <main data-proxy-page="no-portal">
 <section>
 <h1>The check page does not answer</h1>
-<p>Your device reached the proxy: this page comes from it, and other pages are not affected. The program that could
-say how your device is connected (mptcp-portal) is not running there, or does not answer.</p>
+<p>Your device reached the proxy: this page comes from it, and other pages are not affected. The program that shows
+how your device is connected (mptcp-portal) is not running there, or does not answer.</p>
 <h2>What to do</h2>
 <ul>
-<li>Leave this page open: it asks again every few seconds. Or <a href="/">ask now</a>.</li>
-<li>Whoever runs the proxy can start it: <code>systemctl start mptcp-portal</code></li>
+<li>Leave this page open: it tries again every few seconds. Or <a href="/">try now</a>.</li>
+<li>The operator of the proxy can start it: <code>systemctl start mptcp-portal</code></li>
 </ul>
 </section>
 </main>
 <script>
-async function look() {
+async function retry() {
   try {
     if ((await fetch("/", { cache: "no-store" })).ok) location.replace("/");
   } catch {}
-  setTimeout(look, 3000);
+  setTimeout(retry, 3000);
 }
-setTimeout(look, 3000);
+setTimeout(retry, 3000);
 </script>
 </html>
 """

@@ -98,9 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve in the foreground; SIGHUP reloads, SIGTERM stops")
-    check = commands.add_parser(
-        "check", help="report every mistake in the configuration; nothing is started or changed"
-    )
+    check = commands.add_parser("check", help="report all mistakes in the configuration; start and change nothing")
     reload = commands.add_parser(
         "reload", help="make the running proxy reread its configuration, and wait for the result"
     )
@@ -113,23 +111,23 @@ def _parser() -> argparse.ArgumentParser:
             "--role",
             choices=[each.value for each in Role],
             default=Role.PROXY.value,
-            help="Multipath TCP towards clients, or, at home, towards parents (%(default)s)",
+            help="Multipath TCP to clients, or, at home, to parents (%(default)s)",
         )
-        command.add_argument("--service-name", metavar="NAME", help=f"names the instance ({names}, by its role)")
+        command.add_argument("--service-name", metavar="NAME", help=f"name of the instance ({names}, by its role)")
     for command in (run, check, doctor):
         command.add_argument("--config", type=Path, metavar="FILE", help=f"squid.conf ({files}, by the role)")
         command.add_argument(
             OVERRIDE,
             action="store_true",
             dest="allow_open",
-            help="only warn if the rules would serve anybody, or if they cannot be judged",
+            help="only warn if the rules serve strangers, or if this cannot be determined",
         )
     run.add_argument(
         "--congestion-control",
         type=_congestion_control,
         default=DEFAULT_CONGESTION_CONTROL,
         metavar=f"NAME|{KEEP}",
-        help=f"congestion control by Multipath TCP (%(default)s); {KEEP}: the host's own",
+        help=f"congestion control of Multipath TCP (%(default)s); {KEEP}: the host's own",
     )
     run.add_argument(
         "--turns",
@@ -143,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_features,
         default=frozenset(),
         metavar="FEATURE[,...]",
-        help=f"leave out what the preload libraries do besides Multipath TCP: {', '.join(shim.FEATURES)}",
+        help=f"switch off features of the preload libraries other than Multipath TCP: {', '.join(shim.FEATURES)}",
     )
     doctor.add_argument(
         "--throttler-config",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pages that people see when Squid has no answer from a site, in place of Squid's own pages.
+"""The pages that users see when Squid has no answer from a site, instead of Squid's own pages.
 
 They are for ``error_directory`` in squid.conf. Squid treats each file as a template, in which a percent sign begins a
 code: %H is the requested host, %c the error's name, %T the time. If the file for one of Squid's error names is missing,
@@ -56,68 +56,68 @@ _PAGE: Final = """\
 </ul>
 </section>
 {check}\
-<p class="quiet">For whoever runs the proxy: %c, %T</p>
+<p class="quiet">For the operator of the proxy: %c, %T</p>
 </main>
 </html>
 """
 _CHECK: Final = f"""\
 <p>How your device is connected to the proxy: <a href="{CHECK_PAGE}">{CHECK_PAGE}</a></p>
 """
-_ASK: Final = "If other sites fail, too, tell whoever runs the proxy."
+_ASK: Final = "If other sites fail, too, tell the operator of the proxy."
 
 _PAGES: Final[dict[str, tuple[str, str, tuple[str, ...], str]]] = {
     "refused": (
         "The proxy refuses this request",
-        "<p>You asked for <strong>%H</strong>, and the rules of the proxy do not allow it. Most likely nobody may "
-        "open this address through the proxy. Your connection to the proxy is in order.</p>",
+        "<p>You asked for <strong>%H</strong>, and the rules of the proxy do not allow it. Most likely this "
+        "address is closed to everyone. Your connection to the proxy works.</p>",
         (
             "Check the address. The proxy opens no addresses of its own host, and no unusual ports.",
-            "If your device has very many connections open, close some of what uses them, and try again.",
-            "If everything is refused, the proxy does not serve your network: ask whoever runs it.",
+            "If your device has very many open connections, close some programs that use them, and try again.",
+            "If everything is refused, the proxy does not serve your network: ask its operator.",
         ),
         "ERR_ACCESS_DENIED ERR_FORWARDING_DENIED",
     ),
     "sign-in": (
-        "The proxy wants to know who you are",
-        "<p>It asks for a name and a password, and did not get the right ones.</p>",
-        ("Try again, and sign in.", "If you have no password for the proxy, ask whoever runs it."),
+        "The proxy requires a login",
+        "<p>It did not get a valid name and password.</p>",
+        ("Try again, and sign in.", "If you have no password for the proxy, ask its operator."),
         "ERR_CACHE_ACCESS_DENIED ERR_CACHE_MGR_ACCESS_DENIED",
     ),
     "no-address": (
         "This site was not found",
-        "<p>The proxy looked for the address of <strong>%H</strong> and got none. Most likely the name is misspelt, or "
-        "there is no such site; it may also be that the proxy has no name server at the moment. Your device and its "
-        "connection to the proxy are in order.</p>",
+        "<p>The proxy found no address of <strong>%H</strong>. Most likely the name is misspelt, or there is no such "
+        "site; or the proxy may have no name server at the moment. Your device and its connection to the proxy "
+        "work.</p>",
         ("Check the name.", "Try another site. " + _ASK),
         "ERR_DNS_FAIL",
     ),
     "no-answer": (
         "This site does not answer",
         "<p>The proxy tried to reach <strong>%H</strong> for you, and got no answer. Most likely the site is down, or "
-        "its address is wrong; it may also be that the proxy has no Internet connection at the moment. Your device and "
-        "its connection to the proxy are in order.</p>",
+        "its address is wrong; or the proxy may have no Internet connection at the moment. Your device and its "
+        "connection to the proxy work.</p>",
         ("Try again in a minute.", "Try another site. " + _ASK),
         "ERR_CONNECT_FAIL ERR_CANNOT_FORWARD ERR_READ_TIMEOUT ERR_LIFETIME_EXP ERR_SECURE_CONNECT_FAIL",
     ),
     "broken-answer": (
         "The answer of this site broke off",
-        "<p>The proxy reached <strong>%H</strong>, and got no answer that can be used. Most likely the site is "
-        "at fault. Your device and its connection to the proxy are in order.</p>",
+        "<p>The proxy reached <strong>%H</strong>, but got no usable answer. Most likely the site is at fault. Your "
+        "device and its connection to the proxy work.</p>",
         ("Try again in a minute.", "Try another site. " + _ASK),
         "ERR_READ_ERROR ERR_WRITE_ERROR ERR_ZERO_SIZE_OBJECT ERR_INVALID_RESP",
     ),
     "odd-request": (
         "The proxy cannot read this request",
-        "<p>What came from your device is not what a proxy for the web takes. Most likely there is a mistake in the "
-        "address, or in the program that asked.</p>",
-        ("Check the address.", "Try another program, a web browser for instance."),
+        "<p>Your device sent something that is not a web request. Most likely there is a mistake in the address, or in "
+        "the program that sent it.</p>",
+        ("Check the address.", "Try another program, for instance a web browser."),
         "ERR_INVALID_URL ERR_INVALID_REQ ERR_UNSUP_REQ ERR_UNSUP_HTTPVERSION ERR_PROTOCOL_UNKNOWN ERR_TOO_BIG "
         "ERR_CONFLICT_HOST",
     ),
     "busy": (
         "The proxy cannot do this now",
-        "<p>It is stopping or restarting, or has too much to do. Neither your device nor the site is at fault.</p>",
-        ("Try again in a minute.", "If it stays so, tell whoever runs the proxy."),
+        "<p>It is stopping or restarting, or is overloaded. Neither your device nor the site is at fault.</p>",
+        ("Try again in a minute.", "If that does not help, tell the operator of the proxy."),
         "ERR_SHUTTING_DOWN ERR_SOCKET_FAILURE",
     ),
 }
@@ -125,10 +125,10 @@ _PAGES: Final[dict[str, tuple[str, str, tuple[str, ...], str]]] = {
 _RELAY_PAGES: Final = {
     "no-proxy": (
         "The relay gets no answer from the proxy",
-        "<p>You asked for <strong>%H</strong>. The relay in your network, by which you go, hands that to a proxy, and "
-        "got no answer from it. Most likely the relay has no Internet connection at the moment, or the proxy does not "
-        "run. Your device and its connection to the relay are in order.</p>",
-        ("Try again in a minute.", "If it stays so, tell whoever runs the relay."),
+        "<p>You asked for <strong>%H</strong>. The relay in your network sent that to a proxy, and got no answer. Most "
+        "likely the relay has no Internet connection at the moment, or the proxy does not run. Your device and its "
+        "connection to the relay work.</p>",
+        ("Try again in a minute.", "If that does not help, tell the operator of the relay."),
         f"{_PAGES['no-answer'][3]} {_PAGES['broken-answer'][3]}",
     ),
 }

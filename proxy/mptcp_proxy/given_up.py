@@ -44,7 +44,7 @@ def given_up() -> GivenUp:
 
 
 class Watch:
-    """Detects whether the kernel has given up Multipath TCP at present."""
+    """Detects whether the kernel has currently given up Multipath TCP."""
 
     def __init__(self, read_counts: Callable[[], GivenUp] = given_up) -> None:
         self._read_counts = read_counts

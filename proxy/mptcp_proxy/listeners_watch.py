@@ -146,7 +146,7 @@ class ListenersWatch:
             if text not in self._logged:
                 say(text, priority)
         if self._logged and not lines:
-            say("Squid listens as it should again")
+            say("Squid listens on all ports again")
         self._logged = lines
         self._reported.listeners(seen)
 
@@ -157,7 +157,7 @@ class ListenersWatch:
         ran = {pid: so_far for pid in kids if (so_far := run_nanoseconds(pid)) is not None}
         still = sorted(self._standstill.process(ran))
         names = ", ".join(f"{_name(pid)} (process {pid})" for pid in still)
-        trouble = f"Squid's {names} does not run at all: clients that the kernel gives to it wait" if still else ""
+        trouble = f"Squid's {names} does not run at all: clients that the kernel assigns to it wait" if still else ""
         if self._reported.trouble("processes", trouble) and trouble:
             say(f"{trouble}; kill -KILL {' '.join(map(str, still))} makes Squid restart it", WARNING)
 

@@ -31,7 +31,7 @@ class NotedSignals:
         return bool(self._arrived)
 
     def has(self, numbers: Iterable[signal.Signals]) -> bool:
-        """Tell whether any signal of *numbers* is pending."""
+        """Return whether any signal of *numbers* is pending."""
         return any(number in self._arrived for number in numbers)
 
     def pop(self) -> signal.Signals:

@@ -28,8 +28,8 @@ def raise_descriptor_limit() -> None:
     """Raise the soft limit, which Squid uses as its own, as far as this process is allowed to. Reserve descriptors for
     the preload libraries, at most an eighth."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most - min(_OF_THE_LIBRARIES, most // 8), hard))
+    limit = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit - min(_OF_THE_LIBRARIES, limit // 8), hard))
 
 
 def adopt_orphans() -> None:

@@ -86,13 +86,13 @@ class Lingering(Generic[Item]):
 
 
 class Spacing:
-    """Spaces out costly actions: the interval doubles while they go on. It starts again after a rest of *forget*, or of
+    """Spaces out costly actions: the interval doubles while they continue, and is reset after a rest of *forget*, or of
     twice the interval if that is longer. Pure: times are arguments, in seconds."""
 
-    def __init__(self, least: float, longest: float, forget: float) -> None:
-        self._least, self._longest, self._forget = least, longest, forget
+    def __init__(self, shortest: float, longest: float, forget: float) -> None:
+        self._shortest, self._longest, self._forget = shortest, longest, forget
         self._last: float | None = None
-        self.interval = least
+        self.interval = shortest
         """Seconds to wait after the last action."""
 
     def earliest(self, now: float) -> float:
@@ -101,8 +101,8 @@ class Spacing:
 
     def done(self, now: float) -> None:
         """Record an action."""
-        goes_on = self._last is not None and now - self._last < max(self._forget, 2 * self.interval)
-        self.interval = min(self._longest, 2 * self.interval) if goes_on else self._least
+        continues = self._last is not None and now - self._last < max(self._forget, 2 * self.interval)
+        self.interval = min(self._longest, 2 * self.interval) if continues else self._shortest
         self._last = now
 
 

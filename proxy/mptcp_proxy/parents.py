@@ -24,7 +24,7 @@ from .own_addresses import Lingering
 from .places import Places
 from .reported import say
 
-MOST = 64
+MAX_PARENTS = 64
 """Maximum number of entries: the library reads a limited part of the file (LIST_SIZE in shim/listen/listen.h), into
 which these fit even if all have the maximum length."""
 _INTERVAL = 60.0
@@ -62,7 +62,7 @@ def goal(family: int, address: str, port: int) -> str:
 def render(present: Collection[str], lingering: Collection[str]) -> str:
     """Return the library's list, with present addresses first, cut to the length that the library reads."""
     ordered = [*sorted(present), *sorted(set(lingering) - set(present))]
-    return "".join(f"{each}\n" for each in ordered[:MOST])
+    return "".join(f"{each}\n" for each in ordered[:MAX_PARENTS])
 
 
 class Addresses:
@@ -142,7 +142,7 @@ class Follower:
                 self._say(str(parent), text, WARNING)
                 continue
             self._addresses.answered(str(parent), found)
-            # Log this also if the addresses are unchanged after an error, so that the next error is logged again.
+            # Also log this if the addresses are unchanged after an error, so that the next error is logged again.
             self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
             self._write(self._addresses.list(time.monotonic()))
         self._write(self._addresses.list(time.monotonic()))

@@ -104,7 +104,7 @@ def read_parents(text: str) -> dict[str, bool]:
 
 
 def summary(states: Mapping[str, bool]) -> str:
-    """Return *states* in a few words; empty if nothing is known."""
+    """Return *states* as a short text; empty if they are unknown."""
     if not states:
         return ""
     dead = [name for name, up in states.items() if not up]

@@ -36,9 +36,9 @@ class Role(enum.Enum):
     """The side on which Squid uses Multipath TCP."""
 
     PROXY = "proxy"
-    """Towards clients: its listeners."""
+    """To clients: its listeners."""
     RELAY = "relay"
-    """Towards its parents, the proxies that get all its requests."""
+    """To its parents, the proxies that get all its requests."""
 
     @property
     def service_name(self) -> str:
@@ -143,7 +143,7 @@ def service_name_problem(name: str) -> Problem | None:
         return None
     if name == "squid":
         return Problem(
-            "--service-name squid: this name is the distribution's own Squid's",
+            "--service-name squid: the distribution's own Squid has this name",
             allowed="any other name of letters and digits",
         )
     return Problem(f"--service-name {name}: not a name Squid takes", allowed="1 to 32 letters and digits, A-Z a-z 0-9")

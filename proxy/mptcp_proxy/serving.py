@@ -2,7 +2,7 @@
 """Judges whether Squid listens as it should. Pure: times are arguments, in seconds of one clock.
 
 Squid stops restarting a worker that repeatedly ends within seconds. The other workers, or only the coordinator,
-continue, so Squid may run without any listener. Therefore the checks go on as long as Squid runs.
+continue, so Squid may run without any listener. Therefore the checks continue as long as Squid runs.
 """
 
 from __future__ import annotations
@@ -140,18 +140,18 @@ class Standstill:
     """Finds processes that do not run at all, because they are stopped or stuck in the kernel. A Squid process runs
     every second, even when it is idle. A process in an endless loop is not found."""
 
-    LOOKS: Final = 3
-    """If a process had no run time in more checks than this, it stands still."""
+    CHECKS: Final = 3
+    """A process that had no run time in more checks than this is stuck."""
 
     def __init__(self) -> None:
         self._ran: dict[int, tuple[int, int]] = {}
         """For each process, its run time in nanoseconds, and the number of checks that saw this value."""
 
     def process(self, ran: Mapping[int, int]) -> frozenset[int]:
-        """Process the total run time of each process, in nanoseconds. Return the processes that stand still."""
+        """Process the total run time of each process, in nanoseconds. Return the stuck processes."""
         before = self._ran
         self._ran = {
             pid: (so_far, before[pid][1] + 1 if pid in before and before[pid][0] == so_far else 1)
             for pid, so_far in ran.items()
         }
-        return frozenset(pid for pid, (_, looks) in self._ran.items() if looks > self.LOOKS)
+        return frozenset(pid for pid, (_, checks) in self._ran.items() if checks > self.CHECKS)

@@ -81,7 +81,7 @@ def describe(path: str, text: str) -> Squid:
 
 
 def installed() -> Squid | None:
-    """Return the first Squid in PATH and the distributions' directories that can be run; None if there is none."""
+    """Return the first executable Squid in PATH and the distributions' directories, or None."""
     path = shutil.which("squid", path=f"{os.environ.get('PATH', '')}:{_SEARCH}")
     if path is None:
         return None

@@ -384,7 +384,7 @@ class _Supervisor:
 
     def _check_listeners(self, squid: int) -> None:
         absent = self._listeners.look(squid)
-        # The check takes some time. If another reload was requested meanwhile, do not report the earlier outcome.
+        # The check takes some time. If another reload was requested during it, do not report the earlier outcome.
         is_outdated = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
         if absent is not None and self._reloads and not is_outdated:
             self._reloads = False

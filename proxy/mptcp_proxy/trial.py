@@ -23,7 +23,7 @@ _KILL_SECONDS = 1.0
 
 
 class Trial:
-    """Runs *command* for at most *seconds*; a second run begins only after the first has ended."""
+    """Runs *command* for at most *seconds*, one run at a time."""
 
     def __init__(self, command: Sequence[str], seconds: float = PARSE_SECONDS) -> None:
         self._command = command

@@ -39,7 +39,7 @@ class Browser:
         self.driver = driver
 
     def open(self, url: str) -> None:
-        """Load *url* completely anew, whatever page is open."""
+        """Load *url* completely, whatever page is open."""
         self.driver.get("about:blank")
         self.driver.get(url)
 

@@ -27,7 +27,7 @@ class Console:
     log: Path
 
     def get(self, path: str) -> Any:
-        """Return the JSON answer to *path*. Raise OSError if there is none."""
+        """Return the JSON answer to *path*. Raise OSError without an answer."""
         with build_opener(ProxyHandler({})).open(self.url + path, timeout=60) as answer:
             return json.load(answer)
 

@@ -47,7 +47,7 @@ class World:
     """Bits/s that the cap lets through. The guaranteed rate is half of it, so that a test can tell the two apart."""
     shared_classes: int = 0
     words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
-    """The policy's rules in words. If they differ from the usual ones, they have no cap."""
+    """The policy's rules as text. If they differ from the usual ones, they have no cap."""
     more_caps: list[str] = field(default_factory=list)
     """Names of additional rules with the same cap as the usual one."""
     tried: list[dict[str, Any]] | None = None
@@ -60,7 +60,7 @@ class World:
     over_budget: bool = False
     """Whether the first client has a budget of its own that is used up."""
     until: float | None = None
-    """Time when budgets start again; None for in eight days."""
+    """Time when budgets restart; None: in eight days."""
     plain: dict[str, int] = field(default_factory=dict)
     """Number of plain TCP connections by client."""
     captures: bool = True
@@ -68,7 +68,7 @@ class World:
     dropped: int = 0
     """Number of dropped segments."""
     gone: int = 0
-    """Number of the oldest events that are no longer kept."""
+    """Number of oldest events that were dropped."""
     clock: Callable[[], float] = time.time
     counted: float | None = None
     """Time when the bytes were counted; None for the time of the question."""

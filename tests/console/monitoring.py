@@ -16,7 +16,7 @@ DASHBOARD = CONF / "grafana" / "mptcp-proxy.json"
 ALERTS = CONF / "prometheus" / "alerts.yml"
 ALERT_TESTS = CONF / "prometheus" / "alerts.test.yml"
 METRIC = re.compile(r"\b(?:mptcp_throttler|mptcp_ext|squid)_[a-z0-9_]*[a-z0-9]")
-"""Matches every metric of ours in an expression."""
+"""Matches each of our metrics in an expression."""
 _COMPARISON = re.compile(r" (==|!=|>=|<=|>|<) ")
 _VARIABLE = re.compile(r"label_values\((?P<selector>[^,]+), (?P<label>\w+)\)")
 

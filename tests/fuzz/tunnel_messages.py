@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from mptcp_tunnel.kernel.packets import packet_of, parsed_packet
 from mptcp_tunnel.learning import MAX_DELAY, MAX_RATE, MIN_RATE, SECOND
 from mptcp_tunnel.message import LARGEST, SIZE, Key, Kind, Message, pack, parse, sender_of
-from mptcp_tunnel.model import MAGIC, MOST_PATHS, End, Ends, PathCounters
+from mptcp_tunnel.model import MAGIC, MAX_PATHS, End, Ends, PathCounters
 from mptcp_tunnel.session import DISPATCHES, PATIENCE, Session
 
 KEY = Key(b"fuzz" * 8)
@@ -28,7 +28,7 @@ class Tunnel:
     def __init__(self) -> None:
         # The secrets are random, so that no stored input contains a valid token.
         self.relay = Session(Kind.PROBE, [PROXY] * PATHS, os.urandom(16))
-        self.proxy = Session(Kind.ANSWER, [None] * MOST_PATHS, os.urandom(16))
+        self.proxy = Session(Kind.ANSWER, [None] * MAX_PATHS, os.urandom(16))
         self.now, self.bytes = 100 * SECOND, 0
         self.seen: list[bytes] = []
 

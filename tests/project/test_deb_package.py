@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for helpers of the package tests that work without a package."""
+"""Tests for those helpers of the package tests that need no package."""
 
 from __future__ import annotations
 

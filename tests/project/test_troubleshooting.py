@@ -8,7 +8,7 @@ import re
 from logged_messages import HOLE, PACKAGES, REPOSITORY, messages
 
 PAGE = (REPOSITORY / "docs/troubleshooting.md").read_text()
-MOST = 14
+MAX_ROWS = 14
 """Largest number of messages that one text on the page may stand for."""
 
 
@@ -43,4 +43,4 @@ def test_each_warning_and_error_is_on_the_page() -> None:
 
 def test_each_line_of_the_page_stands_for_few_existing_messages() -> None:
     found = {text: sum(1 for each in messages() if pattern.match(each)) for text, pattern in patterns().items()}
-    assert {text: count for text, count in found.items() if not 0 < count <= MOST} == {}
+    assert {text: count for text, count in found.items() if not 0 < count <= MAX_ROWS} == {}

@@ -21,7 +21,7 @@ from mptcp_tunnel.settings import DEFAULT_SETTINGS, Settings, read_key, read_set
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
+    """Run one command and return its exit status (``mptcp_common.exit_status``); print errors to stderr."""
     options = _parser().parse_args(arguments)
     return outcome(
         "mptcp-tunnel",
@@ -33,15 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="mptcp-tunnel", description="The UDP packets of a tunnel over several paths: Multipath UDP."
+        prog="mptcp-tunnel", description="Multipath UDP: sends a tunnel's UDP packets over several paths."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, text in (
         ("run", _run, "Split and join the packets of the tunnels until SIGTERM."),
-        ("check", _check, "Check the settings and print every problem; nothing is changed."),
-        ("doctor", _doctor, "Find the problems that keep the tunnels of this host from working; nothing is changed."),
-        ("status", _status, "Print what the daemon knows of tunnels and their paths."),
+        ("check", _check, "Check the settings and print all problems; change nothing."),
+        ("doctor", _doctor, "Find the problems that keep this host's tunnels from working; change nothing."),
+        ("status", _status, "Print the state of the tunnels and their paths."),
     ):
         added = commands.add_parser(name, help=text, description=text)
         add_config(added, DEFAULT_SETTINGS)
@@ -58,7 +58,7 @@ def _checked(options: argparse.Namespace) -> Settings:
         try:
             other = names.setdefault(read_key(each.key), each.name)
             if other != each.name:
-                raise ValueError(f"tunnel {other} has the same key: its messages would be taken for this one's")
+                raise ValueError(f"tunnel {other} has the same key, so their messages cannot be distinguished")
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
             problems.append(Problem(settings.source, 0, 0, f"tunnels.{each.name}.key", str(each.key), why))
@@ -88,14 +88,14 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from mptcp_tunnel.doctor import examined
+    from mptcp_tunnel.doctor import examine
 
     settings = _checked(options)
     try:
         status = ask(settings.status_socket, {})
     except OSError:
         status = None
-    return printed(tuple(examined(settings, status)), as_json=options.json)
+    return printed(tuple(examine(settings, status)), as_json=options.json)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -107,7 +107,7 @@ def _status(options: argparse.Namespace) -> int:
         print(f"{tunnel['name']} ({tunnel['role']})")
         for path in tunnel["paths"]:
             if path["trouble"]:
-                print(f"  {path['path']:<10} not there: {path['trouble']}")
+                print(f"  {path['path']:<10} unavailable: {path['trouble']}")
                 continue
             print(
                 f"  {path['path']:<10} {'lives ' if path['alive'] else 'silent'} {path['rate'] / 1e6:8.2f} Mbit/s "

@@ -24,14 +24,14 @@ from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import READY, WATCHDOG, notify, tell, watchdog_seconds
-from mptcp_tunnel.kernel.alone import alone
+from mptcp_tunnel.kernel.alone import single_daemon
 from mptcp_tunnel.kernel.network import MTU, Network, far_end, index_of, near_end
 from mptcp_tunnel.kernel.packets import Receiver
 from mptcp_tunnel.kernel.programs import Programs
 from mptcp_tunnel.kernel.resequencer import Resequencer
 from mptcp_tunnel.kernel.routes import Routes
 from mptcp_tunnel.message import SIZE, Key, Kind, pack, parse, sender_of
-from mptcp_tunnel.model import MOST_PATHS, Address, End, Ends, Mode, PathCounters, PathState
+from mptcp_tunnel.model import MAX_PATHS, Address, End, Ends, Mode, PathCounters, PathState
 from mptcp_tunnel.session import NO_COUNTERS, Session
 from mptcp_tunnel.settings import Settings, Tunnel, read_key
 from mptcp_tunnel.status_socket import StatusSocket
@@ -70,15 +70,15 @@ class _Running:
         self.number, self.tunnel, self.key = number, tunnel, Key(read_key(tunnel.key))
         self.is_relay = tunnel.peer is not None
         kind = Kind.PROBE if self.is_relay else Kind.ANSWER
-        count = len(tunnel.paths) if self.is_relay else MOST_PATHS
+        count = len(tunnel.paths) if self.is_relay else MAX_PATHS
         self.session = Session(kind, [tunnel.peer] * count, os.urandom(16))
         self.begun: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
-        """For each path: its ID, which is the time at which it got its present ends (nanoseconds since the epoch,
+        """For each path: its ID, which is the time at which it got its current ends (nanoseconds since the epoch,
         unique), and its counters at that time."""
         self.inside: Ends | None = None
         self.states: list[PathState | None] = [None] * count
         """For each path, the state that was last passed to the programs."""
-        self.least_delays: list[int | None] = [None] * count
+        self.minimum_delays: list[int | None] = [None] * count
         """Minimum delay of each path when its state was passed, measured between the clocks of both ends, which
         differ."""
         self.logged_alive = [False] * count
@@ -176,7 +176,7 @@ class Daemon:
                     self._mend()
                 if self._is_watched:
                     tell("mptcp-tunnel", WATCHDOG)
-            self._answering.answer_the_silent()
+            self._answering.answer_waiting()
             if self._relays and now >= turn:
                 turn = now + _TURN_INTERVAL
                 for each in self._relays:
@@ -237,7 +237,7 @@ class Daemon:
                 if running.is_relay or state is None:
                     continue
                 (local, remote), interface = state.outside, state.interface
-                with suppress(KernelError):  # there is no route at present, but the known one may come back
+                with suppress(KernelError):  # there is no route now, but the known one may come back
                     next_hop = self._routes.next_hop(remote.address, local.address, interface)
                     if next_hop != state.next_hop:
                         name = f"tunnel {running.tunnel.name}: path {index}"
@@ -318,7 +318,7 @@ class Daemon:
             running.mtu = mtu
             log.log(
                 logging.INFO if mtu >= MTU else logging.WARNING,
-                "tunnel %s: its narrowest path takes packets of %s bytes; larger ones of its program are lost there",
+                "tunnel %s: its narrowest path carries packets of %s bytes; larger ones of its program are lost there",
                 running.tunnel.name,
                 mtu,
             )
@@ -357,25 +357,25 @@ class Daemon:
                 self._changed[running] = None
 
     def _has_changed(self, running: _Running, index: int, now: int) -> bool:
-        """Return whether a path's state differs so much from the state that the programs have that they need it."""
+        """Return whether a path's state differs from the programs' state enough to update them."""
         state, estimator = running.states[index], running.session.paths[index].estimator
         if state is None:
             return False
-        _, most = self._class_and_cap(running, index)
-        rate = min(estimator.rate, most) if most else estimator.rate
-        least, before = estimator.delays.least(now), running.least_delays[index]
+        _, cap = self._class_and_cap(running, index)
+        rate = min(estimator.rate, cap) if cap else estimator.rate
+        minimum, before = estimator.delays.minimum(now), running.minimum_delays[index]
         return (
             not state.alive
             or not running.logged_alive[index]
-            or least is None
+            or minimum is None
             or before is None
-            or abs(least - before) > _DELAY_CHANGE
+            or abs(minimum - before) > _DELAY_CHANGE
             or abs(rate - state.rate) > _RATE_CHANGE * state.rate
             or abs(estimator.standing - state.queue) > _QUEUE_CHANGE
         )
 
     def _learn_address(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
-        """Process a new remote address of a path, from which a relay's message came."""
+        """Process a path's new remote address, from which a relay's message came."""
         name = f"tunnel {running.tunnel.name}: path {index}"
         version = ends.local.address.version
         try:
@@ -433,14 +433,14 @@ class Daemon:
         due = now - running.updated > _UPDATE_INTERVAL
         if due or any(map(_differ, running.states, after)):
             running.states, running.updated = after, now
-            running.least_delays = [path.estimator.delays.least(now) for path in session.paths]
+            running.minimum_delays = [path.estimator.delays.minimum(now) for path in session.paths]
             patience = session.patience(now)
             if abs(patience - running.patience) > 1_000_000:
                 running.patience = patience
                 try:
                     self._resequencer.set_patience(inside.remote, patience)
                 except KernelError as error:
-                    log.warning("%s; packets pass as they come", error)
+                    log.warning("%s; packets pass in the order of arrival", error)
             split = running.tunnel.split
             # Before the rate is known, the queue may be shorter than estimated.
             known = all(path.estimator.full for path, is_alive in zip(session.paths, alive, strict=True) if is_alive)
@@ -453,8 +453,8 @@ class Daemon:
         return self._classes.get(running.begun[index][0], (0, 0))
 
     def _with_cap(self, running: _Running, index: int, path: PathState) -> PathState:
-        class_id, most = self._class_and_cap(running, index)
-        return replace(path, class_id=class_id, rate=min(path.rate, most) if most else path.rate)
+        class_id, cap = self._class_and_cap(running, index)
+        return replace(path, class_id=class_id, rate=min(path.rate, cap) if cap else path.rate)
 
     def _name(self, running: _Running, index: int) -> str:
         return running.tunnel.paths[index][0] if running.is_relay else str(index)
@@ -523,7 +523,7 @@ def serve(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT. Raises KernelError, and OSError and ValueError if a key cannot be read."""
     daemon = Daemon(settings)
     woken, wakes = socket.socketpair()
-    with woken, wakes, alone(), daemon.opened():
+    with woken, wakes, single_daemon(), daemon.opened():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: wakes.send(b"."))
         gc.collect()

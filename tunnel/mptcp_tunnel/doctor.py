@@ -22,7 +22,7 @@ _BOUND = re.compile(r"^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", re.M)
 _DAEMON = "the daemon"
 
 
-def examined(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
+def examine(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Yield all findings. *status*: the daemon's status; None if the daemon does not answer."""
     lacking = missing()
     for need, reason in lacking.items():
@@ -30,9 +30,9 @@ def examined(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[F
     if not lacking:
         yield ok("kernel", "it has virtual devices, BPF programs at clsact and netfilter queues")
     with closing(Routes()) as routes:
-        of_paths = {interface for each in settings.tunnels for _, interface in each.paths}
+        path_interfaces = {interface for each in settings.tunnels for _, interface in each.paths}
         for name in settings.uplinks:
-            if name not in of_paths:
+            if name not in path_interfaces:
                 yield uplink(name)
         for tunnel in settings.tunnels:
             yield from _ways(routes, tunnel)
@@ -48,10 +48,10 @@ def uplink(name: str) -> Finding:
     except KernelError as error:
         return warn(check, str(error), "the daemon waits for it", "ip -brief link   # is its name right?")
     except OSError:
-        return ok(check, "it is there")
+        return ok(check, "it exists")
     if state == "down":
-        return warn(check, "it is down", "nothing leaves by it", f"ip link set {name} up")
-    return ok(check, "it is there")
+        return warn(check, "it is down", "it carries no packets", f"ip link set {name} up")
+    return ok(check, "it exists")
 
 
 def _ways(routes: Routes, tunnel: Tunnel) -> Iterator[Finding]:
@@ -64,7 +64,7 @@ def _ways(routes: Routes, tunnel: Tunnel) -> Iterator[Finding]:
             yield fail(
                 check,
                 str(error),
-                "packets cannot go by it",
+                "it carries no packets",
                 f"ip route get {tunnel.peer.address} oif {interface}   # see docs/relay.md for routes of uplinks",
             )
         else:
@@ -79,7 +79,7 @@ def program(tunnel: Tunnel, bound: Collection[int]) -> Finding:
     return warn(
         check,
         f"no program has UDP port {tunnel.port}",
-        "there is nothing to carry",
+        "the tunnel has no packets",
         f"ss -lun   # does it run, with ListenPort = {tunnel.port} (WireGuard) or lport {tunnel.port} (OpenVPN)?",
     )
 
@@ -97,13 +97,13 @@ def running(tunnels: Sequence[Tunnel], status: Mapping[str, Any] | None) -> Iter
         if not paths or len(silent) == len(paths):
             yield fail(
                 check,
-                "none is heard of",
-                "nobody answers: another key at the other end, a firewall, or no daemon there",
-                "at the other end: mptcp-tunnel doctor; does a firewall let UDP to its port in?",
+                "no path is alive",
+                "the other end does not answer: it has another key or no daemon, or a firewall drops the messages",
+                "at the other end: mptcp-tunnel doctor; does its firewall accept UDP to its port?",
             )
         elif silent:
             text = f"{counted(len(paths) - len(silent), 'path')} up; silent: {', '.join(silent)}"
-            yield warn(check, text, "what it could carry is lost", "see the lines about uplinks")
+            yield warn(check, text, "its bandwidth is not used", "see the lines about uplinks")
         else:
             yield ok(check, f"{counted(len(paths), 'path')}, none silent")
 

@@ -5,7 +5,7 @@ Each message from the other end is a sample. It shows how long a message took (m
 which differ), how many bytes the joiner of the other end had counted by then, and how many bytes the splitter of this
 end had sent. No acknowledgements are needed.
 
-- **Delay**: the least message time of the last :data:`DELAY_SECONDS`. The clock offset is the same on all paths and
+- **Delay**: the minimum message time of the last :data:`DELAY_SECONDS`. The clock offset is the same on all paths and
   cancels out in the difference between two paths, which is all that counts.
 - **Queue**: by how much a message took longer than that minimum.
 - **Jitter**: the queue that messages find while the tunnel is idle, or that stands for :data:`STANDS`. The tunnel does
@@ -35,11 +35,11 @@ QUEUE: Final = 5_000_000
 STANDS: Final = 4 * SECOND
 """The tunnel's own queue drains in this time, because the tunnel sends less than the path delivers."""
 MAX_JITTER: Final = 50_000_000
-"""Upper limit of jitter, nanoseconds: with more, a path's real queue would not be seen."""
+"""Upper limit of jitter, nanoseconds: with more, a path's real queue would not be detected."""
 IDLE: Final = 0.02
 """Below this share of the assumed rate, the tunnel is idle and causes no queue."""
 IDLE_SAMPLES, MIN_IDLE_SAMPLES = 40, 4
-"""Most and least samples of an idle tunnel from which the jitter, their 90th percentile, is learned."""
+"""Maximum and minimum number of samples of an idle tunnel; the jitter is their 90th percentile."""
 AVERAGING_TIME: Final = 200_000_000
 """Delivered bytes are averaged over this time, nanoseconds."""
 DRAIN_SHARE: Final = 0.97
@@ -51,7 +51,7 @@ FIRST_RISE: Final = 1.25
 """Factor by which the assumed rate rises per sample until the path was full once."""
 GENTLE_RISE: Final = 1.01
 NEAR_FULL: Final = 1.1
-"""Up to this multiple of the rate at which the path was last full, the assumed rate rises gently, because a too high
+"""Up to this multiple of the rate at which the path was last full, the assumed rate rises gently, because too high a
 rate causes a queue."""
 BUSY: Final = 0.9
 """If the carried rate is above this share of the assumed rate, the assumed rate limits the path."""
@@ -67,7 +67,7 @@ LOSS_SECONDS: Final = 10.0
 MIN_LOSS_BYTES: Final = 50_000
 """If fewer bytes were sent, no loss is reported, because one or two lost packets would be a large share."""
 MIN_LOSS: Final = 0.005
-"""Share of loss below which a path gets no extra cost. A sender that fills the path's queue causes less loss."""
+"""Loss below which a path gets no extra cost. A sender that fills the path's queue causes less loss."""
 LOSS_COST: Final = SECOND
 """Delay added per unit of loss: a path that loses 1 % counts as 10 ms longer."""
 
@@ -90,7 +90,7 @@ class Sample(NamedTuple):
 
 
 class DelayEstimator:
-    """The least message time of the last :data:`DELAY_SECONDS`, measured between two clocks that differ."""
+    """The minimum message time of the last :data:`DELAY_SECONDS`, measured between two clocks that differ."""
 
     def __init__(self) -> None:
         self._rising: deque[tuple[int, int]] = deque()
@@ -106,7 +106,7 @@ class DelayEstimator:
             rising.popleft()
         return took - rising[0][1]
 
-    def least(self, now: int) -> int | None:
+    def minimum(self, now: int) -> int | None:
         """Return the minimum; None if no message came in that time."""
         rising = self._rising
         while rising and rising[0][0] < now - _DELAY_WINDOW:
@@ -237,7 +237,7 @@ class PathEstimator:
 
 
 def differences(estimators: Sequence[DelayEstimator], now: int) -> list[int]:
-    """Return each path's delay in excess of the least delay; 0 if it is unknown."""
-    delays = [each.least(now) for each in estimators]
-    least = min((each for each in delays if each is not None), default=0)
-    return [0 if each is None else min(each - least, MAX_DELAY) for each in delays]
+    """Return each path's delay in excess of the minimum; 0 if it is unknown."""
+    delays = [each.minimum(now) for each in estimators]
+    minimum = min((each for each in delays if each is not None), default=0)
+    return [0 if each is None else min(each - minimum, MAX_DELAY) for each in delays]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, NamedTuple
 
-MOST_PATHS: Final = 8
-MOST_TUNNELS: Final = 1024
+MAX_PATHS: Final = 8
+MAX_TUNNELS: Final = 1024
 MAGIC: Final = 0xF4
 """First byte of probes and answers. No packet of WireGuard (1 to 4) or OpenVPN (an opcode << 3, up to 0x5f) begins with
 it."""
@@ -81,7 +81,7 @@ class PathState:
     rate: float = 10e6
     """Bits/s."""
     delay: int = 0
-    """Delay in excess of the path with the least delay, nanoseconds."""
+    """Delay in excess of the path with the smallest delay, nanoseconds."""
     queue: int = 0
     """Nanoseconds that the last probe waited on the path."""
     class_id: int = 0

@@ -3,7 +3,7 @@
 Pure.
 
 A path's address is proven by a message that repeats a token which was sent only to that address. An attacker who
-replays messages from his own address, or forges a source address, cannot repeat that token. A token is computed from
+replays messages from another address, or forges a source address, cannot repeat that token. A token is computed from
 the time and the address with a secret of this end (like the cookies of RFC 6347, 4.2.1), so an unproven address needs
 no state. Times are nanoseconds of the monotonic clock.
 """
@@ -116,10 +116,10 @@ class Session:
         path = self.paths[message.path]
         answers = self.kind is Kind.ANSWER
         if message.heard_token != self._token(message.path, source, message.heard):
-            # The source may be forged: answer it, but do not use the message otherwise.
+            # The source may be forged: answer it, but ignore the rest of the message.
             answers = answers and self._may_answer(now)
             return (self._message(message.path, source, now, message, came) if answers else None), False
-        # A message that repeats a later token of ours is newer. ``sent`` is not enough: a restarted host's clock may be
+        # A message that repeats a later token from us is newer. ``sent`` is not enough: a restarted host's clock may be
         # behind.
         if (message.heard, message.sent) <= (path.repeated, path.heard):
             return None, False  # out of order, or a duplicate
@@ -128,8 +128,8 @@ class Session:
             return None, False  # a large message is slow by its size, which must not count as a queue
         path.heard, path.heard_token, path.heard_at = message.sent, message.token, came
         took = came - message.sent
-        least = path.incoming.least(now)
-        if least is not None and abs(took - least) > MAX_DELAY:  # the other host's clock restarted
+        minimum = path.incoming.minimum(now)
+        if minimum is not None and abs(took - minimum) > MAX_DELAY:  # the other host's clock restarted
             for each in self.paths:  # all paths share the clock offset
                 each.incoming = DelayEstimator()
                 each.estimator.restart_clock()
@@ -171,24 +171,24 @@ class Session:
         """Return when the first live path becomes silent if no message comes; None if no path is alive."""
         expected = self._expected(now)
         times = [path.estimator.silent_at(expected) for path in self.paths if path.remote is not None]
-        least = min((each for each in times if each > now), default=None)
+        minimum = min((each for each in times if each > now), default=None)
         woken = self._resumed + 2 * IDLE_PROBE
-        return least if least is None or woken <= now else min(least, woken)
+        return minimum if minimum is None or woken <= now else min(minimum, woken)
 
     def interval(self, now: int) -> int:
         """Return the time between two probes of a path."""
         return PROBE if now - self._last_packet < IDLE else IDLE_PROBE
 
     def delays(self, now: int) -> list[int]:
-        """Return each path's delay to the other end in excess of the least delay."""
+        """Return each path's delay to the other end in excess of the minimum."""
         return differences([path.estimator.delays for path in self.paths], now)
 
     def costs(self, now: int) -> list[int]:
-        """Return each path's cost, nanoseconds: its delay in excess of the least delay, plus an amount for its loss."""
+        """Return each path's cost, nanoseconds: its delay in excess of the minimum, plus an amount for its loss."""
         return [delay + path.estimator.loss_cost for delay, path in zip(self.delays(now), self.paths, strict=True)]
 
     def patience(self, now: int) -> int:
-        """Return how long a received packet may wait for an earlier packet that comes by another path."""
+        """Return how long a received packet may wait for an earlier packet on another path."""
         return max(differences([path.incoming for path in self.paths], now)) + PATIENCE
 
     def _expected(self, now: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The settings file, tunnel.yaml: the tunnels and their paths. Pure: it takes text.
+"""The settings file, tunnel.yaml: the tunnels and their paths. Pure: it parses text.
 
 A tunnel with ``peer`` is a relay's: the relay has uplinks, and probes them. A tunnel without ``peer`` is a proxy's: it
 serves one relay, and learns the paths from that relay's probes.
@@ -30,7 +30,7 @@ from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import parse_document, text_of
 from mptcp_tunnel.message import MIN_KEY_BYTES
-from mptcp_tunnel.model import MOST_PATHS, MOST_TUNNELS, End, Mode, Split
+from mptcp_tunnel.model import MAX_PATHS, MAX_TUNNELS, End, Mode, Split
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-tunnel/tunnel.yaml")
 MODES: Final = {
@@ -53,38 +53,40 @@ def _peer(value: object) -> End:
 
 
 class TunnelSection(Section):
-    """One tunnel: the UDP packets between a program here and one there."""
+    """One tunnel: the UDP packets between a program on this host and one on the other."""
 
     port: Annotated[int, between(1, 65535)] = Field(
         description="Local port of the tunnel program (ListenPort of WireGuard, lport of OpenVPN).", examples=[51820]
     )
     key: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
-        description=f"File with the secret that both ends share: {MIN_KEY_BYTES} bytes at least.",
+        description=f"File with the secret that both ends share, at least {MIN_KEY_BYTES} bytes.",
         examples=["/etc/mptcp-tunnel/home.key"],
     )
     peer: Annotated[End, Parsed(_peer, _TEXT)] | None = Field(
         default=None,
-        description="Of a relay: address and port of the other end's tunnel program, as configured there.",
+        description="Only on a relay: address and port of the other end's tunnel program, as configured there.",
         examples=["203.0.113.5:51820"],
     )
     paths: dict[Name, Interface] = Field(
-        default={}, description="Of a relay: its uplinks by name, 2 to 8.", examples=[{"dsl": "eth0", "lte": "wwan0"}]
+        default={},
+        description="Only on a relay: its uplinks by name, 2 to 8.",
+        examples=[{"dsl": "eth0", "lte": "wwan0"}],
     )
     mode: Annotated[str, one_of(*MODES)] = Field(
         default="spill",
-        description="By which path a packet leaves here. spill: by which it is done first, where a longer path's delay "
-        "counts up to spill_ms; rate: the same without delays; earliest: by which it arrives first; order: the first "
-        "in the relay's file whose queue is short; weights: by fixed shares; one: the first that lives.",
+        description="How to choose a packet's path. spill: the path that finishes sending first, where a longer delay "
+        "counts up to spill_ms; rate: the same without delays; earliest: the path where it arrives first; order: the "
+        "first in the relay's file whose queue is short; weights: by fixed shares; one: the first that is alive.",
     )
     spill_ms: Annotated[int, between(0, 1000)] | None = Field(
         default=None,
-        description="Milliseconds. Mode spill: how much of a path's additional delay counts, 10 if not given; mode "
-        "order: how long a path's queue may be before the next path is used, 30 if not given.",
+        description="Milliseconds. Mode spill: up to which limit a path's additional delay counts (default 10); mode "
+        "order: how long a path's queue may be before the next path is used (default 30).",
     )
     queue_ms: Annotated[int, between(0, 1000)] = Field(
         default=30,
-        description="Milliseconds, beside the paths' difference of delay, that a packet may wait on a path; one that "
-        "would wait longer is dropped, so that calls and games stay quick beside a download. 0: as long as it is.",
+        description="Milliseconds that a packet may wait on a path, in addition to the paths' difference of delay. A "
+        "packet that would wait longer is dropped, so that a download does not slow down calls and games. 0: no limit.",
     )
     weights: list[Annotated[int, between(1, 1000)]] = Field(
         default=[],
@@ -93,7 +95,7 @@ class TunnelSection(Section):
     )
     duplicate: bool = Field(
         default=False,
-        description="IP packets under 286 bytes, and those marked as expedited (DSCP EF), leave by two paths.",
+        description="IP packets under 286 bytes, and those marked as expedited (DSCP EF), are sent on two paths.",
     )
 
 
@@ -101,13 +103,13 @@ class TunnelsSection(Section):
     """Settings of mptcp-tunnel."""
 
     status_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
-        default="/run/mptcp-tunnel/status.sock", description="Where the daemon answers."
+        default="/run/mptcp-tunnel/status.sock", description="The daemon's status socket."
     )
     uplinks: list[Interface] = Field(
-        default=[], description="Of a proxy: the interfaces by which relays come in.", examples=[["eth0"]]
+        default=[], description="Only on a proxy: the interfaces on which relays' packets arrive.", examples=[["eth0"]]
     )
     tunnels: dict[Name, TunnelSection] = Field(
-        description="By name.",
+        description="The tunnels, by name.",
         examples=[{"home": {"port": 51820, "key": "/etc/mptcp-tunnel/home.key"}}],
     )
 
@@ -132,7 +134,7 @@ class Settings:
 
     status_socket: Path
     uplinks: tuple[str, ...]
-    """Interfaces by which the packets of tunnels leave and come."""
+    """Interfaces on which the tunnels' packets leave and arrive."""
     tunnels: tuple[Tunnel, ...]
     source: str
 
@@ -155,29 +157,29 @@ def load_settings(text: str, source: str) -> Settings:
         wrong.append(problem_at(document, path, None, message, document.key_position(path)))
 
     peers: dict[End, str] = {}
-    if len(section.tunnels) > MOST_TUNNELS:
-        complain(("tunnels",), f"{len(section.tunnels)} tunnels are too many; {MOST_TUNNELS} are allowed")
+    if len(section.tunnels) > MAX_TUNNELS:
+        complain(("tunnels",), f"{len(section.tunnels)} tunnels are too many; {MAX_TUNNELS} are allowed")
     for name, each in section.tunnels.items():
         at = ("tunnels", name)
         if each.peer is None and each.paths:
-            complain((*at, "paths"), 'paths are a relay\'s, which has a "peer"; a proxy learns them from its relay')
+            complain((*at, "paths"), 'paths need a "peer": only a relay has them; a proxy learns them from its relay')
         if each.peer is None and not section.uplinks:
-            complain(at, 'a tunnel without a "peer" is a proxy\'s, which needs "uplinks": where relays come in')
-        if each.peer is not None and not 2 <= len(each.paths) <= MOST_PATHS:
-            complain(at, f"{len(each.paths)} paths; a relay has 2 to {MOST_PATHS}")
+            complain(at, 'a tunnel without a "peer" belongs to a proxy, which needs "uplinks": interfaces for relays')
+        if each.peer is not None and not 2 <= len(each.paths) <= MAX_PATHS:
+            complain(at, f"{len(each.paths)} paths; a relay has 2 to {MAX_PATHS}")
         if len(set(each.paths.values())) < len(each.paths):
             complain((*at, "paths"), "two paths have the same interface")
         if each.spill_ms is not None and each.mode not in _SPILLING:
-            complain((*at, "spill_ms"), f"mode {each.mode} has no spill; it is for the modes {either(_SPILLING)}")
+            complain((*at, "spill_ms"), f"mode {each.mode} has no spill; use mode {either(_SPILLING)}")
         if each.weights and each.mode != "weights":
             complain((*at, "weights"), f'mode {each.mode} has no weights; write "mode: weights"')
         if each.mode == "weights":
-            least, most = (2, MOST_PATHS) if each.peer is None else (len(each.paths),) * 2
-            if not least <= len(each.weights) <= most:
-                wanted = f"{least} to {most} are" if each.peer is None else f"{most}, one for each path, are"
+            minimum, maximum = (2, MAX_PATHS) if each.peer is None else (len(each.paths),) * 2
+            if not minimum <= len(each.weights) <= maximum:
+                wanted = f"{minimum} to {maximum} are" if each.peer is None else f"{maximum}, one for each path, are"
                 complain((*at, "mode"), f"{len(each.weights)} weights; {wanted} needed")
         if each.peer is not None and (other := peers.setdefault(each.peer, name)) != name:
-            complain((*at, "peer"), f"tunnel {other} has the same peer; its packets could not be told apart")
+            complain((*at, "peer"), f"tunnel {other} has the same peer, so their packets cannot be distinguished")
     if wrong:
         raise DocumentError(wrong)
     tunnels = tuple(
@@ -203,8 +205,8 @@ def read_settings(path: Path) -> Settings:
 def read_key(path: Path) -> bytes:
     """Return the secret in a key file, without white space at its ends. Raises ValueError and OSError."""
     if path.stat().st_mode & 0o077:
-        raise ValueError(f"{path} can be read by others than its owner; chmod 600 {path}")
+        raise ValueError(f"{path} can be read by other users than its owner; chmod 600 {path}")
     key = path.read_bytes().strip()
     if len(key) < MIN_KEY_BYTES:
-        raise ValueError(f"{path} has {len(key)} bytes; a key has {MIN_KEY_BYTES} at least")
+        raise ValueError(f"{path} has {len(key)} bytes; a key has at least {MIN_KEY_BYTES}")
     return key

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The socket at which the daemon answers with its status. A client may first send a request, one line of JSON.
+"""The socket on which the daemon answers with its status. A client may first send a request, one line of JSON.
 
 A client that sends nothing for :data:`PATIENCE_SECONDS`, or closes its side, gets only the status.
 """
@@ -41,7 +41,7 @@ class StatusSocket:
         """Listen at *path*; make its directory if it is missing. *apply* is called with each request, and may raise an
         exception if the JSON has an unexpected form. Raises KernelError."""
         self._path, self._selector, self._apply, self._status = path, selector, apply, status
-        self._made = not path.parent.exists()
+        self._made_directory = not path.parent.exists()
         self._waiting: dict[socket.socket, tuple[float, bytearray]] = {}
         """For each client: the time until which to wait for more of its request, and the bytes received so far."""
         self._answered: dict[socket.socket, tuple[float, memoryview]] = {}
@@ -59,7 +59,9 @@ class StatusSocket:
         try:
             os.chown(path, throttler_uid(), -1)
         except OSError as error:
-            log.warning("give %s to the throttler's user: %s; no policy reaches the tunnels", path, error.strerror)
+            log.warning(
+                "give %s to the throttler's user: %s; so the policy does not apply to tunnels", path, error.strerror
+            )
         selector.register(self._listening, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
@@ -67,18 +69,18 @@ class StatusSocket:
             client.close()
         self._listening.close()
         self._path.unlink(missing_ok=True)
-        if self._made:
+        if self._made_directory:
             with suppress(OSError):
                 self._path.parent.rmdir()
 
     @property
     def due(self) -> int | None:
-        """When to call :meth:`answer_the_silent`, nanoseconds; None: never."""
+        """When to call :meth:`answer_waiting`, nanoseconds; None: never."""
         times = (until for until, _ in (*self._waiting.values(), *self._answered.values()))
         return min((round(until * 1e9) for until in times), default=None)
 
-    def answer_the_silent(self) -> None:
-        """Answer clients that have been silent for long enough, and drop those that do not read."""
+    def answer_waiting(self) -> None:
+        """Answer clients that sent nothing more in time, and drop those that do not read."""
         now = time.monotonic()
         for client in [each for each, (until, _) in self._waiting.items() if until <= now]:
             self._read(client)  # the client may have sent more while the daemon was busy
@@ -110,7 +112,7 @@ class StatusSocket:
             try:
                 self._apply(json.loads(request))
             except _NOT_UNDERSTOOD as error:
-                log.warning("a request that is not understood: %s", error)
+                log.warning("an invalid request: %s", error)
         answer = json.dumps(self._status()).encode() + b"\n"
         self._answered[client] = time.monotonic() + ANSWER_SECONDS, memoryview(answer)
         self._selector.modify(client, selectors.EVENT_WRITE, partial(self._write, client))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The uplinks: the interfaces by which the packets of tunnels leave and arrive.
+"""The uplinks: the interfaces on which the tunnels' packets leave and arrive.
 
 An uplink may appear after the daemon's start, disappear, and come back as another device with the same name.
 """
@@ -72,7 +72,7 @@ class Uplinks:
                 continue
             changed = True
             if self._missing.pop(name, None):
-                log.info("uplink %s is there", name)
+                log.info("uplink %s is present", name)
         return changed
 
     def send(self, name: str, ends: Ends, payload: bytes, class_id: int) -> None:

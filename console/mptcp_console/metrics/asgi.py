@@ -3,7 +3,7 @@
 for half a second.
 
 Concurrent scrapes share one gathering, which asks throttler, Squid and kernel once each, in parallel. A source that
-does not answer in time is down: no old figures are shown. A thread reads Squid's pages, because the library is
+does not answer in time counts as down: no old figures are shown. A thread reads Squid's pages, because the library is
 synchronous, so the console's event loop stays free.
 """
 
@@ -32,7 +32,7 @@ from .squid import SquidPages
 KEPT_SECONDS = 0.5
 """Lifetime of a cached answer."""
 THROTTLER_SECONDS = 1.5
-"""Maximum time for the throttler to answer. So within 2 s Prometheus gets the information that it does not answer."""
+"""Maximum time for the throttler to answer. So within 2 s, Prometheus learns that it does not answer."""
 SQUID_SECONDS = 1.0
 SCHEMA = 2
 """The supported version of the throttler's answers."""
@@ -108,7 +108,7 @@ class Scraper:
         try:
             gathered = _Gathered(families(throttler, squid, mptcp_ext, library))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            # The answer may be of another version. Squid and the kernel are still shown.
+            # The answer may be from another version. Squid and the kernel are still shown.
             problem = f"its answer cannot be read: {type(error).__name__} {error}"
             self._say("throttler", f"{self._sources.throttler}: {problem}")
             return _Gathered(families(None, squid, mptcp_ext, library))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads pages of Squid's cache manager by HTTP, over loopback: squid.conf gives them only to this host."""
+"""Reads pages of Squid's cache manager by HTTP over loopback, because squid.conf allows them only to this host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_PAGE_BYTES = 1 << 20
 def read_pages(address: str, timeout: float) -> SquidPages:
     """Return the figures of the Squid at *address* (``http://HOST:PORT``), read page by page.
 
-    *timeout*: seconds for all pages together, so that Squid is not asked longer than the scraper waits. A process is
+    *timeout*: seconds for all pages together, so that Squid is not queried longer than the scraper waits. A process is
     left out if its page is late, or if the process has just ended. Raises OSError or HTTPException if a page is missing
     or refused for every process, ValueError if a page is not Squid's.
     """

@@ -2,7 +2,7 @@
 """The kernel's counters of Multipath TCP: the line ``MPTcpExt`` of /proc/net/netstat, one metric for each field.
 
 They are not one metric with a label ``counter``, because the sum of a metric's samples should have a meaning
-(prometheus.io, *Metric and label naming*), and one of them is a gauge. Names are the kernel's in snake case, by the
+(prometheus.io, *Metric and label naming*), and one of them is a gauge. Names are the kernel's, in snake case by the
 same rules; the help text has the original, as in nstat(8) and net/mptcp/mib.c.
 """
 
@@ -18,9 +18,9 @@ from .building import counter, gauge
 PREFIX = "mptcp_ext_"
 _GAUGES = frozenset({"MPCurrEstab"})
 _SPELLED = (("HMac", "Hmac"), ("SYN", "Syn"), ("ACK", "Ack"), ("RX", "Rx"), ("TX", "Tx"))
-"""Words of the kernel's names that could not be split otherwise."""
+"""Words of the kernel's names that the pattern would split wrongly."""
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-"""Begins of words: after a small letter or digit, and before the last capital of several."""
+"""Starts of words: after a lower-case letter or a digit, and before the last capital of several."""
 
 
 def parse_mptcp_ext(netstat: str) -> dict[str, int] | None:

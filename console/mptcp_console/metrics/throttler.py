@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler's metrics, made only from its answer to ``summary`` (docs/status.md). Pure.
+"""The throttler's metrics, computed only from its answer to ``summary`` (docs/status.md). Pure.
 
 Labels are names from the policy (policy, rule, path, budget), tunnels and their paths, the direction, the throttler's
 interfaces, and BPF programs, but never a client, a connection or a port. So the number of samples depends on policy and
@@ -18,8 +18,8 @@ from .building import ABSENT, Labels, counter, counters, gauge, gauges, sums
 
 Answer = Mapping[str, Any]
 MAX_CAPS = 1000
-"""Maximum number of shown caps; each is a rule on a path in one direction. In the answer, the caps of the policy in
-force come first, then caps of earlier policies, whose bytes still count."""
+"""Maximum number of shown caps; each is a rule on a path in one direction. In the answer, the caps of the current
+policy come first, then those of earlier policies, whose bytes still count."""
 _BITS = 8
 _CAP = ("policy", "rule", "path", "direction")
 _CAP_CLASSES = (

@@ -39,7 +39,7 @@ def chosen(candidates: Sequence[Candidate], current: Address | None) -> Candidat
     return max(usable, key=lambda each: each.preferred)
 
 
-def _kind(of: Candidate) -> tuple[bool, bool]:
+def _kind(candidate: Candidate) -> tuple[bool, bool]:
     """Return the kind of an address, for comparison. Unique local addresses do not reach the Internet, and temporary
     addresses are removed within a day."""
-    return of.interface.ip in _UNIQUE_LOCAL, of.temporary
+    return candidate.interface.ip in _UNIQUE_LOCAL, candidate.temporary

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel's state before the gateway changed it: sysctls, the limit of subflows, endpoints. It is also in a file, so
-that it can be restored after a crash."""
+"""The kernel's state before the gateway changed it: sysctls, the subflow limit, endpoints. A file has a copy, so that
+the state can be restored after a crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mptcp_gateway.kernel.endpoints import (
     subflow_limit,
 )
 from mptcp_gateway.model import Address
-from mptcp_gateway.plan import MOST_UPLINKS, Endpoint
+from mptcp_gateway.plan import MAX_UPLINKS, Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Before:
         self._sysctls: dict[str, str] = {}
         self._limit: int | None = None
         self._ours: set[Address] = set()
-        """Addresses of endpoints that the gateway made."""
+        """Addresses of endpoints that the gateway added."""
         self._others: dict[Address, tuple[str, tuple[str, ...]]] = {}
         """Endpoints of other programs that the gateway deleted: device and flags, by address."""
         self._loosened: set[tuple[str, int]] = set()
@@ -55,17 +55,17 @@ class Before:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise KernelError(f"{path}, which says what to put back, cannot be read: {error}") from error
+            raise KernelError(f"{path}, which has the state to restore, cannot be read: {error}") from error
 
     def prepare(self) -> list[str]:
-        """Set sysctls, and raise the limit if it is too low; return the refusals."""
-        refused = [text for name, value in SYSCTLS.items() for text in self._have(name, value)]
+        """Set sysctls, and raise the limit if it is too low; return the kernel's refusals."""
+        refused = [text for name, value in SYSCTLS.items() for text in self._ensure(name, value)]
         try:
             limit = subflow_limit()
-            if limit < MOST_UPLINKS:
+            if limit < MAX_UPLINKS:
                 self._limit = limit if self._limit is None else self._limit
                 self._write()
-                set_subflow_limit(MOST_UPLINKS)
+                set_subflow_limit(MAX_UPLINKS)
         except KernelError as error:
             refused.append(str(error))
         return refused
@@ -84,32 +84,32 @@ class Before:
         wanted |= {f"net/ipv4/conf/{each}/send_redirects": "0" for each in ("all", *devices)}
         forwarding = {"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"}
         if any(_read(name) == "0" for name in forwarding):
-            # The kernel changes these sysctls together with forwarding. They are noted first, so that they are restored
-            # last.
+            # The kernel changes these sysctls together with forwarding. They are recorded first, so that they are
+            # restored last.
             changing = [*_ROOT.glob("net/ipv4/conf/*/accept_redirects"), *_ROOT.glob("net/ipv[46]/conf/*/forwarding")]
             for each in changing:
                 name = str(each.relative_to(_ROOT))
                 if not name.endswith("/all/forwarding") and (value := _read(name)) is not None:
                     self._sysctls.setdefault(name, value)
         wanted |= forwarding
-        return [text for name, value in wanted.items() for text in self._have(name, value)]
+        return [text for name, value in wanted.items() for text in self._ensure(name, value)]
 
     def loosen(self, devices: Iterable[tuple[str, int]]) -> list[str]:
-        """Set rp_filter of new devices, given by name and index, to loose; return the refusals."""
+        """Set rp_filter of new devices, given by name and index, to loose; return the kernel's refusals."""
         refused = []
         for device, index in devices:
             if (device, index) in self._loosened:
                 continue
             self._loosened.add((device, index))
-            # Answers to packets that leave by an uplink come in by the same uplink, even if the best route to the
-            # sender leads elsewhere (RFC 3704).
+            # Answers arrive on the uplink that the packets left by, even if the best route to the sender uses another
+            # one (RFC 3704).
             name = f"net/ipv4/conf/{device}/rp_filter"
             if _read(name) == "1" or (_read(name) == "0" and _read("net/ipv4/conf/all/rp_filter") == "1"):
-                refused += self._have(name, "2")
+                refused += self._ensure(name, "2")
         return refused
 
-    def have_endpoints(self, wanted: Iterable[Endpoint], addresses: Collection[Address]) -> list[str]:
-        """Make the *wanted* endpoints; remove the gateway's other endpoints, and those at one of the ways' *addresses*.
+    def ensure_endpoints(self, wanted: Iterable[Endpoint], addresses: Collection[Address]) -> list[str]:
+        """Add the *wanted* endpoints; remove the gateway's other endpoints, and those at one of the ways' *addresses*.
         Return the refusals. Raises KernelError if the kernel's endpoints cannot be read."""
         devices = {each.address: each.device for each in wanted}
         refused: list[str] = []
@@ -130,7 +130,7 @@ class Before:
             else:
                 self._ours.discard(address)
                 del there[address]
-                log.info("no endpoint %s", address)
+                log.info("endpoint %s removed", address)
         for address in devices.keys() - there.keys():
             try:
                 self._add(address, devices[address])
@@ -173,7 +173,7 @@ class Before:
             add_endpoint(address, device, ("subflow",))
         log.info("endpoint %s on %s", address, device)
 
-    def _have(self, name: str, value: str) -> list[str]:
+    def _ensure(self, name: str, value: str) -> list[str]:
         found = _read(name)
         if found is None or found == value:
             return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Endpoints and limits of Multipath TCP in the kernel, by ``ip mptcp`` (ip-mptcp(8))."""
+"""The kernel's endpoints and limits of Multipath TCP, through ``ip mptcp`` (ip-mptcp(8))."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Found:
 
 
 def endpoints() -> dict[Address, Found]:
-    """Return the endpoints without a port, except those that the kernel made itself. Raises KernelError."""
+    """Return the endpoints without a port, except those that the kernel created itself. Raises KernelError."""
     found = {}
     for each in json.loads(_ip("-j", "mptcp", "endpoint", "show") or "[]"):
         if not each.get("implicit") and "port" not in each:
@@ -53,7 +53,7 @@ def delete_endpoint(number: int) -> None:
 
 
 def subflow_limit() -> int:
-    """Return the maximum number of subflows per connection besides the first. Raises KernelError."""
+    """Return the maximum number of additional subflows per connection. Raises KernelError."""
     found = re.search(r"subflows (\d+)", _ip("mptcp", "limits", "show"))  # iproute2 6.1 prints no JSON here
     return int(found[1]) if found else 0
 

@@ -22,13 +22,13 @@ def apply(text: str) -> None:
     _nft(["-f", "-"], text)
 
 
-def would_take(text: str) -> None:
+def would_accept(text: str) -> None:
     """Check whether the kernel would accept :func:`apply`; change nothing. Raises KernelError."""
     _nft(["-c", "-f", "-"], text)
 
 
-def is_there() -> bool:
-    """Tell whether the table exists. Raises KernelError."""
+def exists() -> bool:
+    """Return whether the table exists. Raises KernelError."""
     try:
         _nft(["list", "chain", "inet", TABLE, "carry"])
     except KernelError as error:
@@ -44,7 +44,7 @@ def remove() -> None:
 
 
 def forget(mark: int) -> None:
-    """Flush tracked connections with this mark, so that their next packet is routed and translated anew. Raises
+    """Flush tracked connections with this mark, so that their next packet gets a new route and translation. Raises
     KernelError."""
     try:
         with NFCTSocket() as connections:
@@ -62,7 +62,7 @@ def _nft(arguments: list[str], text: str = "") -> None:
             text=True,
             timeout=_SECONDS,
             check=False,
-            env=os.environ | {"LC_ALL": "C"},  # is_there() reads its errors
+            env=os.environ | {"LC_ALL": "C"},  # exists() reads its errors
         )
     except FileNotFoundError:
         raise KernelError("nft is not installed (Debian: nftables)") from None

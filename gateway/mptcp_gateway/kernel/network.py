@@ -57,14 +57,14 @@ class Network:
         self._route.close()
 
     def found(self, uplinks: Mapping[str, str], current: Mapping[Way, Access]) -> dict[Way, Access]:
-        """Return the present access of *uplinks*, devices by name; *current* is their access so far. Raises
-        KernelError."""
+        """Return the access of *uplinks* (devices by name) as the kernel has it now; *current* is the access known so
+        far. Raises KernelError."""
         try:
             links = {each.get_attr("IFLA_IFNAME"): each for each in self._route.get_links()}
             addresses = list(self._route.get_addr())
             defaults = [each for each in self._main_routes() if each["dst_len"] == 0]
         except _REFUSED as error:
-            raise KernelError(f"look at the uplinks: {reason(error)}") from error
+            raise KernelError(f"read the uplinks' state: {reason(error)}") from error
         found = {}
         for uplink, device in uplinks.items():
             link = links.get(device)
@@ -86,7 +86,7 @@ class Network:
             links = {each.get_attr("IFLA_IFNAME"): each for each in self._route.get_links()}
             addresses = list(self._route.get_addr())
         except _REFUSED as error:
-            raise KernelError(f"look at {name}: {reason(error)}") from error
+            raise KernelError(f"read the state of {name}: {reason(error)}") from error
         link = links.get(name)
         if link is None or not _has_carrier(link):
             return None
@@ -97,20 +97,20 @@ class Network:
         """Return the gateway's routes and rules, without endpoints. Raises KernelError."""
         try:
             routes = [
-                _read_route(each)
+                _parse_route(each)
                 for family in _FAMILIES.values()
                 for table in TABLES
                 for each in _dumped(partial(self._route.get_routes, family=family, table=table))
                 if each["type"] in (_UNICAST, _LOCAL)
             ]
-            rules = [_read_rule(each) for family in _FAMILIES.values() for each in self._our_rules(family)]
+            rules = [_parse_rule(each) for family in _FAMILIES.values() for each in self._our_rules(family)]
         except _REFUSED as error:
-            raise KernelError(f"look at our routes: {reason(error)}") from error
+            raise KernelError(f"read the gateway's routes: {reason(error)}") from error
         return Objects(frozenset(routes), frozenset(rules))
 
     def apply(self, wanted: Objects) -> list[str]:
-        """Bring the gateway's routes and rules to the *wanted* state; return the refusals. Raises KernelError if the
-        present state cannot be read.
+        """Change the gateway's routes and rules to the *wanted* ones; return the refusals. Raises KernelError if the
+        current state cannot be read.
 
         Objects are added before others are removed, so that no packet meets an empty table.
         """
@@ -178,7 +178,7 @@ class Network:
 
 
 def _dumped(dump: Callable[[], Iterable[Any]]) -> list[Any]:
-    """Return a dump of one family; nothing if the kernel lacks the family."""
+    """Return a dump of one family; empty if the kernel lacks the family."""
     try:
         return list(dump())
     except NetlinkError as error:
@@ -194,8 +194,8 @@ def retransmitting(
 
     *without*: local ports to ignore.
     """
-    texts = {text: address for address in addresses for text in _as_in_proc(address)}
-    goals = {text for address in to for text in _as_in_proc(address)}
+    texts = {text: address for address in addresses for text in _proc_forms(address)}
+    goals = {text for address in to for text in _proc_forms(address)}
     found = set()
     for table in tables:
         with suppress(OSError), table.open(encoding="ascii") as lines:
@@ -213,7 +213,7 @@ def retransmitting(
     return found
 
 
-def _as_in_proc(address: Address) -> Iterator[str]:
+def _proc_forms(address: Address) -> Iterator[str]:
     words = struct.unpack(f"={len(address.packed) // 4}I", address.packed)
     text = "".join(f"{word:08X}" for word in words)
     yield text
@@ -288,7 +288,7 @@ def _flags(address: Any) -> int:
     return int(address.get_attr("IFA_FLAGS") or address["flags"])
 
 
-def _read_route(message: Any) -> Route:
+def _parse_route(message: Any) -> Route:
     version = 4 if message["family"] == socket.AF_INET else 6
     to, gateway, source = (message.get_attr(name) for name in ("RTA_DST", "RTA_GATEWAY", "RTA_PREFSRC"))
     return Route(
@@ -308,7 +308,7 @@ def _selector(of: Rule) -> str:
     return f"from {of.source or of.device}" if of.to is None else f"to {of.to}"
 
 
-def _read_rule(message: Any) -> Rule:
+def _parse_rule(message: Any) -> Rule:
     version = 4 if message["family"] == socket.AF_INET else 6
     source, to = message.get_attr("FRA_SRC"), message.get_attr("FRA_DST")
     return Rule(

@@ -15,11 +15,11 @@ from mptcp_gateway.model import Goal
 
 log = logging.getLogger(__name__)
 
-MOST_GOALS: Final = 16
+MAX_GOALS: Final = 16
 """Maximum number of addresses of all parents together, because each has kernel rules."""
 _INTERVAL: Final = 60.0
 """Seconds between two look-ups."""
-_AGAIN: Final = 2.0
+_RETRY_INTERVAL: Final = 2.0
 """Seconds between two look-ups while a parent has no address."""
 
 
@@ -30,7 +30,7 @@ def look_up(host: str, port: int) -> tuple[Goal, ...]:
 
 
 def known(host: str, port: int) -> tuple[Goal, ...]:
-    """Return the addresses of *host*, each with *port*; none if the name server does not answer."""
+    """Return the addresses of *host*, each with *port*; no addresses if the name server does not answer."""
     try:
         return look_up(host, port)
     except (OSError, UnicodeError):
@@ -38,7 +38,7 @@ def known(host: str, port: int) -> tuple[Goal, ...]:
 
 
 class Resolver:
-    """The parents' addresses. The last answer of a name server counts until it gives another one."""
+    """The parents' addresses. A name server's last answer counts until the next one."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class Resolver:
     @property
     def goals(self) -> tuple[Goal, ...]:
         found = (goal for each in tuple(self._known.values()) for goal in each)
-        return tuple(dict.fromkeys(found))[:MOST_GOALS]
+        return tuple(dict.fromkeys(found))[:MAX_GOALS]
 
     def start(self) -> None:
-        """Start the thread, which looks names up until the process ends."""
+        """Start the thread, which looks up names until the process ends."""
         if self._names:
             threading.Thread(target=self._run, name="resolver", daemon=True).start()
 
@@ -88,4 +88,4 @@ class Resolver:
         pause = threading.Event()
         while True:
             self.look()
-            pause.wait(_INTERVAL if all(self._known.values()) else _AGAIN)
+            pause.wait(_INTERVAL if all(self._known.values()) else _RETRY_INTERVAL)

@@ -2,8 +2,8 @@
 """One trial of a way: a Multipath TCP connection to a parent, bound to the uplink, and reset when it is established.
 
 A trial takes four packets, and the kernel opens no further subflows for it. A thorough trial also sends two full
-segments, the begin of a request, because some ways pass the handshake, but no full packets, or no Multipath TCP option
-on data.
+segments, the beginning of a request, because some ways carry the handshake, but no full packets, or no Multipath TCP
+options on data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mptcp_common.reasons import reason
 from mptcp_gateway.connect import CHECK_NAME
 from mptcp_gateway.model import STALLS, Access, Goal, Outcome, Verdict
 
-MOST_GOALS: Final = 3
+MAX_GOALS: Final = 3
 """Maximum number of parents' addresses that one trial tries, one after the other."""
 LATE: Final = 2.5
 """Seconds after which an answer does not show whether the way carries Multipath TCP, because the kernel sends the SYN
@@ -44,7 +44,7 @@ def tried(access: Access, goals: Iterable[Goal], timeout: float, ports: set[int]
     """
     reasons: list[str] = []
     answered: list[Outcome] = []
-    for goal in islice((each for each in goals if each.address.version == access.address.version), MOST_GOALS):
+    for goal in islice((each for each in goals if each.address.version == access.address.version), MAX_GOALS):
         try:
             outcome = _connected(access, goal, timeout, ports, thorough)
         except ConnectionRefusedError:
@@ -81,11 +81,9 @@ def _connected(access: Access, goal: Goal, timeout: float, ports: set[int], thor
             remark = _with_data(trying, access.device) if thorough else ""
             if _is_multipath(trying):
                 return Outcome(Verdict.GOOD, took, remark, goal=goal, thorough=thorough)
-            return Outcome(Verdict.PLAIN, took, "something on the way removes Multipath TCP from data", goal=goal)
+            return Outcome(Verdict.PLAIN, took, "a device on the path removes Multipath TCP from data", goal=goal)
         if took > LATE:
-            return Outcome(
-                Verdict.GOOD, took, f"{goal.address}: an answer after {took:.1f} s", unproven=True, goal=goal
-            )
+            return Outcome(Verdict.GOOD, took, f"{goal.address}: answered after {took:.1f} s", unproven=True, goal=goal)
         return Outcome(Verdict.PLAIN, took, goal=goal)
 
 
@@ -98,11 +96,11 @@ def _is_multipath(trying: socket.socket) -> bool:
 
 
 def _with_data(trying: socket.socket, device: str) -> str:
-    """Send two full segments; return a remark if they do not arrive as they should. Raises OSError."""
+    """Send two full segments; return a remark if they do not arrive as expected. Raises OSError."""
     trying.sendall(_DATA)
     until = time.monotonic() + DATA_SECONDS
     path_mtu, unacked = 0, 1
-    # Read tcp_info of this subflow, because the kernel sends data that it does not get through by another subflow.
+    # Read tcp_info of this subflow, because the kernel sends data that is not acknowledged on another subflow.
     while unacked:
         if time.monotonic() >= until:
             return STALLS
@@ -110,4 +108,4 @@ def _with_data(trying: socket.socket, device: str) -> str:
         info = trying.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
         (unacked,), (path_mtu,) = (struct.unpack_from("=I", info, at) for at in (_UNACKED, _PATH_MTU))
     own = int(Path("/sys/class/net", device, "mtu").read_text(encoding="ascii"))
-    return f"path MTU {path_mtu}, of the interface {own}" if path_mtu < own else ""
+    return f"path MTU {path_mtu}, the interface's {own}" if path_mtu < own else ""

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Asks again while the page is open and visible: paths join after the first answer, caps come and go.
+// Updates the page while it is visible: paths join after the first answer, and caps change.
 "use strict";
 const SECONDS = 3;
 /**
@@ -8,7 +8,7 @@ const SECONDS = 3;
  * @typedef {{title: string, left: number, volume: number, low: number, getting_low: number, figure: string}} Budget
  * @typedef {{transport: string, throttler: string, headline: string, lines: string[], advice: string[], subflows: Subflow[], budgets: Budget[]}} CheckReport
  * A bar and its texts.
- * @typedef {{name: string, address: string, value: number, most: number, low?: number, high?: number, figure: string, details: string}} Bar
+ * @typedef {{name: string, address: string, value: number, max: number, low?: number, high?: number, figure: string, details: string}} Bar
  */
 
 /** @param {string} id of an element of the page @returns {HTMLElement} */
@@ -28,21 +28,21 @@ function show(report) {
   fill(byId("steps"), report.advice);
   byId("advice").hidden = report.advice.length === 0;
   bars(byId("subflows"), report.subflows.map((each) => ({
-    name: each.path || "no name", address: each.address || "", value: each.share, most: 100,
+    name: each.path || "no name", address: each.address || "", value: each.share, max: 100,
     figure: each.share + " %", details: each.details})));
   byId("paths").hidden = report.subflows.length === 0;
   byId("systems").hidden = report.transport === "multipath";
   bars(byId("budgets"), report.budgets.map((each) => ({
-    name: each.title, address: "", value: each.left, most: each.volume, low: each.low, high: each.getting_low,
+    name: each.title, address: "", value: each.left, max: each.volume, low: each.low, high: each.getting_low,
     figure: each.figure, details: ""})));
   byId("volumes").hidden = report.budgets.length === 0;
 }
 
 /**
- * Whether the report lacks the throttler's part (it is busy or silent) and says nothing new: the shown one has more.
+ * Return whether the report lacks the throttler's part (it is busy or silent), which the shown report has.
  * @param {CheckReport} report
  */
-function tellsLess(report) {
+function hasLess(report) {
   const {transport, throttler} = byId("answer").dataset;
   return ["busy", "silent"].includes(report.throttler) && throttler === "answered" && transport === report.transport;
 }
@@ -68,7 +68,7 @@ function fill(list, lines) {
 }
 
 /**
- * Show the bars likewise, made from the page's template.
+ * Show the bars in the same way, as copies of the page's template.
  * @param {HTMLElement} list @param {Bar[]} bars
  */
 function bars(list, bars) {
@@ -81,9 +81,9 @@ function bars(list, bars) {
       write(/** @type {Element} */ (row.querySelector("." + name)), each[name]);
     }
     const meter = /** @type {HTMLMeterElement} */ (row.querySelector("meter"));
-    meter.max = each.most;
+    meter.max = each.max;
     if (each.low !== undefined && each.high !== undefined) {
-      meter.optimum = each.most;
+      meter.optimum = each.max;
       meter.low = each.low;
       meter.high = each.high;
     }
@@ -91,24 +91,24 @@ function bars(list, bars) {
   });
 }
 
-const explained = byId("state").textContent || "";
-const CROWDED = "Too many ask at the moment: what stands here is from before. Asking again …";
+const explanation = byId("state").textContent || "";
+const CROWDED = "Too many requests at the moment: this is the previous state. Trying again …";
 
-async function look() {
+async function update() {
   if (document.visibilityState !== "hidden") {
     try {
       const answer = await fetch("check.json", { cache: "no-store" });
-      // 503 without the throttler's answer has the kernel's part. Squid's own 503 is a page.
+      // A 503 in JSON has the kernel's part, without the throttler's. Squid's own 503 is an HTML page.
       if (!(answer.headers.get("content-type") || "").includes("json")) throw new Error(String(answer.status));
       const report = await answer.json();
-      const less = tellsLess(report);
+      const less = hasLess(report);
       if (!less) show(report);
-      write(byId("state"), less ? CROWDED : explained);
+      write(byId("state"), less ? CROWDED : explanation);
     } catch {
-      write(byId("state"), "The proxy has no answer for this page now: what stands here is from before. Asking again …");
+      write(byId("state"), "The proxy does not answer this page now: this is the previous state. Trying again …");
     }
   }
-  setTimeout(look, SECONDS * 1000);
+  setTimeout(update, SECONDS * 1000);
 }
 
-setTimeout(look, 1000);
+setTimeout(update, 1000);

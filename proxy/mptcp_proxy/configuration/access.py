@@ -60,17 +60,18 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         )
         if uninformed := sorted({each for name in names_of(served.rule) for each in lists.uninformed_helpers(name)}):
             names = ", ".join(uninformed)
-            why += f"; a user name from a helper identifies no client as long as external_acl_type {names} is not told"
-            why += ' who the client is (require also "external NAME" of a helper that is told, in the same rule)'
+            why += f"; a user name from a helper identifies no client while external_acl_type {names} gets no"
+            why += ' information that identifies the client (also require "external NAME" of a helper that gets it,'
+            why += " in the same rule)"
         yield _open(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
     rules = list(access_rules(statements, "http_access"))
     decides_all = any([each.lower() for each in names_of(rule)] == ["all"] for rule in rules)
     if served.rule is None and rules and rules[-1].words[1] == "deny" and not decides_all:
         yield Problem(
-            f"{' '.join(rules[-1].words)}: as the last rule it lets in whatever no rule matches",
+            f"{' '.join(rules[-1].words)}: as the last rule, it allows all requests that no rule matches",
             rules[-1].file,
             rules[-1].number,
-            allowed="http_access allow for those who are to be served, then: http_access deny all",
+            allowed="http_access allow for your clients, then: http_access deny all",
             warning=True,
         )
     for directive, source, remedy, matters in (
@@ -92,8 +93,8 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _forwarded_matters(statements: Sequence[Statement], are_let_in: bool) -> bool:
-    """Tell whether strangers are allowed because Squid believes X-Forwarded-For. *are_let_in*: whether they are allowed
-    anyway."""
+    """Return whether strangers are allowed because Squid believes X-Forwarded-For. *are_let_in*: whether they are
+    allowed anyway."""
     by_rules, by_helpers = (counts_forwarded(statements, f"{what}_uses_indirect_client") for what in ("acl", "log"))
     lists = AccessLists(statements, numbers_count=not by_rules, names_count=not by_rules, helpers_count=not by_helpers)
     served = _allowed(statements, "http_access", lists)
@@ -114,7 +115,7 @@ class _Port:
     address: str
     protocol: str
     rules: dict[str, str]
-    """By directive: the actions that it allows to a client, in words."""
+    """By directive: a text about the actions that it allows to a client."""
 
 
 _PORTS = (
@@ -122,7 +123,7 @@ _PORTS = (
         ("snmp_port",),
         "snmp_incoming_address",
         "SNMP",
-        {"snmp_access": "ask for the addresses of clients and what each of them has loaded"},
+        {"snmp_access": "read the addresses of clients, and how much each has loaded"},
     ),
     _Port(
         ("icp_port", "udp_port"),
@@ -158,7 +159,7 @@ def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
                     f" ({' '.join(number.words)})",
                     found.rule.file,
                     found.rule.number,
-                    allowed=f"{directive} allow for those who need it, then deny all; or {port.names[0]} 0",
+                    allowed=f"{directive} allow for clients that need it, then deny all; or {port.names[0]} 0",
                     warning=True,
                 )
 
@@ -194,7 +195,7 @@ def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             " chooses its name",
             rule.file,
             rule.number,
-            allowed="addresses (src) or passwords (proxy_auth) beside srcdomain and srcdom_regex",
+            allowed="addresses (src) or passwords (proxy_auth) in addition to srcdomain and srcdom_regex",
             warning=True,
         )
 
@@ -241,7 +242,7 @@ def perhaps_let_in(statements: Sequence[Statement]) -> Addresses | None:
 
 
 def _names_a_host(statement: Statement) -> bool:
-    """Tell whether *statement* names clients by host name, whose addresses only Squid looks up."""
+    """Return whether *statement* names clients by host name, whose addresses only Squid looks up."""
     match statement.words:
         case ("acl", _, "src", *words):
             return any(not address_value(value.text).possible for value in list_values(without_flags(words)))
@@ -253,7 +254,7 @@ def _open(rule: Statement, why: str, remedy: str) -> Problem:
 
 
 def _too_many(allowed: Addresses) -> str:
-    """Return which share of a family's public addresses is *allowed*; empty if that is no open proxy."""
+    """Return the share of a family's public addresses that is *allowed*; "" if this is not an open proxy."""
     in_others = ((embedded(allowed, way), "IPv4", f", by {way.name}") for way in WAYS)
     for addresses, family, way in ((allowed, "IPv4", ""), (allowed, "IPv6", ""), *in_others):
         public, most = _MOST[family]

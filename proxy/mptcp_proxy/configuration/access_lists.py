@@ -200,7 +200,8 @@ class AccessLists:
         return self._targets[name]
 
     def reads(self, name: str, file: str, by_name: bool) -> bool:
-        """Tell whether *name* reads destinations from *file*; *by_name* has the same meaning as in ``destinations``."""
+        """Return whether *name* reads destinations from *file*; *by_name* has the same meaning as in
+        ``destinations``."""
         return any(
             line.in_force and next((f for word in line.words if (f := listed_file(word)) is not None), None) == file
             for line in self.lines(name)
@@ -209,7 +210,7 @@ class AccessLists:
 
 
 def _any_domain(value: str) -> bool:
-    """Tell whether a domain also contains strangers: if it is a top-level domain, or "none"."""
+    """Return whether a domain also contains strangers: if it is a top-level domain, or "none"."""
     name = ascii_lower(value.strip("."))
     return name in _EVERYBODYS or (len(name) == 2 and name.isalpha())
 
@@ -219,7 +220,7 @@ def _any_name(pattern: str) -> bool:
 
 
 def addresses_of(lines: Iterable[Line]) -> Match:
-    """Return which clients the addresses of *lines*, which all belong to one list, match together."""
+    """Return the clients that the addresses of *lines* of one list match together."""
     possible: list[Addresses] = []
     certain = _Apart()
     doubtful = NOBODY

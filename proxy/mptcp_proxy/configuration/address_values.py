@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tells what one value of an ``acl ... src`` or ``dst`` matches, by Squid's own grammar. Pure.
+"""Finds the addresses that one value of an ``acl ... src`` or ``dst`` matches, by Squid's own grammar. Pure.
 
 Rules (Squid 5.7 and 6.13, src/acl/Ip.cc, FactoryParse and DecodeMask; src/ip/Address.cc):
 
@@ -26,13 +26,13 @@ from .source import SPACE
 
 FORMS = "ADDRESS, ADDRESS/LENGTH or FIRST-LAST, apart by blanks, as 10.0.0.0/8 and fd00::/8"
 _UNSPECIFIED = 0xFFFF << 32
-"""0.0.0.0, in the notation of all IPv4 addresses here."""
+"""0.0.0.0 as an IPv4-mapped IPv6 address."""
 _LONGEST = 255
 """Maximum number of characters of each part; Squid does not check for overflow."""
 _ALL = ("all", "0/0", "0.0.0.0/0", "0.0.0.0/0.0.0.0", "0.0.0.0-255.255.255.255", "0.0.0.0-0.0.0.0/0")
-"""Spellings that match both families, despite their looks."""
+"""Spellings that match both families, although some look like IPv4."""
 _UNICAST = Addresses.of("1000::/4", "2000::/3", "4000::/2", "8000::/2", "c000::/3", "e000::/4", "fc00::/7", "fe80::/10")
-"""What Squid 5 and 6 make of "ipv6"."""
+"""The addresses that "ipv6" means for Squid 5 and 6."""
 _V4_BLOCK = re.compile(r"([0-9.]+)(?:-([0-9.]+))?(?:/([0-9.]+))?(.*)", re.DOTALL)
 _V6_BLOCK = re.compile(r"([0-9A-Fa-f:]+)(?:-([0-9A-Fa-f:]+))?(?:/([0-9]+))?(.*)", re.DOTALL)
 _PART = re.compile(r"0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*")
@@ -43,7 +43,7 @@ _FIRST_WORD = re.compile(rf"([^{SPACE}]*)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class AddressValue:
-    """What a value matches."""
+    """The addresses that a value matches."""
 
     possible: Addresses
     certain: Addresses
@@ -123,7 +123,7 @@ def _between(first: int, last: int, length: int, longest: int, remark: str) -> A
     first, last = first & ~rest, last & ~rest
     alone = Addresses(((offset + first, offset + (first | rest)),))
     if last in (0, _UNSPECIFIED):
-        # Squid takes the unspecified address, of either family, for none.
+        # For Squid, the unspecified address of either family means no address.
         return _exactly(alone, remark)
     if last < first:
         return AddressValue(alone, NOBODY, remark or "it ends before it begins")
@@ -131,7 +131,7 @@ def _between(first: int, last: int, length: int, longest: int, remark: str) -> A
 
 
 def _length(text: str, longest: int) -> int | str:
-    """Return the length of a mask in bits, or why Squid does not take it as it is meant."""
+    """Return the length of a mask in bits, or why Squid does not read it as intended."""
     if text.isdigit() and int(text) <= 128:
         return int(text)
     if longest == 32 and _NETMASK.fullmatch(text) and all(int(part) <= 255 for part in text.split(".")):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Finds out from whom Squid accepts another client address, in X-Forwarded-For or by the PROXY protocol. Pure.
 
-A believed sender may claim any address, this host's included. Squid checks its lists against the claimed address, and
-against the connection's own only before that.
+A believed sender may claim any address, including this host's. Squid checks its lists against the claimed address, and
+only before that against the connection's own.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def _first(statements: Sequence[Statement], directive: str, lists: AccessLists) 
 
 
 def counts_forwarded(statements: Sequence[Statement], directive: str = "acl_uses_indirect_client") -> bool:
-    """Say whether rules may see the address in X-Forwarded-For, which is the default. Helpers see the address for the
-    log: for them *directive* is "log_uses_indirect_client"."""
+    """Return whether rules may see the address in X-Forwarded-For, which is the default. Helpers see the address for
+    the log: for them *directive* is "log_uses_indirect_client"."""
     values = {True}
     for statement in statements:
         if statement.directive == directive:
@@ -52,5 +52,5 @@ def counts_forwarded(statements: Sequence[Statement], directive: str = "acl_uses
 
 
 def takes_proxy_header(statements: Sequence[Statement]) -> bool:
-    """Say whether clients may come by the PROXY protocol."""
+    """Return whether clients may use the PROXY protocol."""
     return any(each.directive.endswith("_port") and "require-proxy-header" in each.words for each in statements)

@@ -16,7 +16,7 @@ from ..problem import Problem
 from .source import PhysicalLine, Statement
 
 _ALWAYS = {"request_entities": (6, "on")}
-"""By directive: the first version without it, and the value according to which that version and later ones act."""
+"""By directive: the first version without it, and the value that this version and later ones always use."""
 
 _GONE = {
     7: frozenset(
@@ -57,7 +57,7 @@ def suited(lines: Sequence[PhysicalLine], directives: Sequence[Statement], versi
             always = f"{statement.directive} {value}"
             problems.append(
                 Problem(
-                    f"{text}: Squid {version} cannot, it always acts as by {always}",
+                    f"{text}: Squid {version} cannot do this, it always acts as with {always}",
                     statement.file,
                     statement.number,
                     allowed=f"{always}, or no such line",

@@ -285,8 +285,8 @@ def _command_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
     for statement in directives:
         if is_command(statement):
             yield Problem(
-                f"{' '.join(statement.words)}: the output of a program cannot be checked, so it is not known which"
-                " clients it lets in",
+                f"{' '.join(statement.words)}: the output of a program cannot be checked, so the"
+                " clients that it allows are unknown",
                 statement.file,
                 statement.number,
                 allowed=f"names of files; as it is: {OVERRIDE}",
@@ -319,10 +319,10 @@ def _stop_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
     time_ = re.fullmatch(r"([0-9]{1,9})(?: ([a-z]+?)s?)?", " ".join(statement.words[1:]).lower())
     if time_ and int(time_[1]) * _TIME_UNITS.get(time_[2] or "second", 0) > LONGEST_SHUTDOWN:
         yield Problem(
-            f"{' '.join(statement.words)}: a service is ended after {SERVICE_STOP} s, and transfers with it",
+            f"{' '.join(statement.words)}: systemd kills the service after {SERVICE_STOP} s, and its transfers with it",
             statement.file,
             statement.number,
-            allowed=f"{LONGEST_SHUTDOWN} seconds at the most, or a longer TimeoutStopSec= besides (systemctl edit)",
+            allowed=f"at most {LONGEST_SHUTDOWN} seconds, or also a longer TimeoutStopSec= (systemctl edit)",
             warning=True,
         )
 
@@ -336,12 +336,12 @@ def _full_disk_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
         by_daemon = words[1].startswith("daemon:")
         if by_daemon or (words[1].startswith(("/", "stdio:")) and "on-error=drop" not in words[2:]):
             yield Problem(
-                f"{' '.join(words)}: where the disk is full, Squid ends the workers, and with them all transfers",
+                f"{' '.join(words)}: if the disk is full, Squid ends the workers, and all transfers with them",
                 statement.file,
                 statement.number,
                 allowed="access_log stdio:PATH on-error=drop"
                 if by_daemon
-                else f"on-error=drop right after {words[1]}, the rest behind it (a format as logformat=NAME)",
+                else f"on-error=drop right after {words[1]}, the rest after it (a format as logformat=NAME)",
                 warning=True,
             )
 

@@ -23,8 +23,8 @@ def check_header_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         match statement.words:
             case ("request_header_add", name, '"%>a', '%>p"', *acls) if name.lower() == _HEADER:
                 yield Problem(
-                    f"{' '.join(statement.words)}: of an earlier version: the check page cannot tell clients how they "
-                    "are connected",
+                    f"{' '.join(statement.words)}: from an earlier version: the check page cannot show clients their "
+                    "connection",
                     statement.file,
                     statement.number,
                     allowed=" ".join(("request_header_add", name, '"%>a %>p %>la %>lp"', *acls)),

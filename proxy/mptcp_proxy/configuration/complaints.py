@@ -23,11 +23,11 @@ from .source import PhysicalLine, Statement, written
 Parse = Callable[[Sequence[PhysicalLine]], str]
 """Function that lets Squid parse the lines and returns Squid's output."""
 
-MOST_ROUNDS = 50
+MAX_ROUNDS = 50
 """Maximum number of runs of Squid. A file with more fatal mistakes than this is not a squid.conf."""
 NO_TIME = (
-    "further mistakes are not looked for: Squid takes long to read this, as where it has names of hosts for which no"
-    " name server answers"
+    "the search for more mistakes is stopped: Squid takes long to read this, for example if it has names of hosts for"
+    " which no name server answers"
 )
 _NO_ANSWER = "(-3) Temporary failure in name resolution"
 """EAI_AGAIN of getaddrinfo(3), in Squid's words. A name that does not exist is EAI_NONAME."""
@@ -45,11 +45,11 @@ _SILENT = re.compile(
     r"|Page faults|Not currently OK|storeDirWriteCleanLogs|Squid Cache|exception location|Set Current|$)"
 )
 _ERROR = re.compile(r"ERROR|FATAL|unrecognized|expecting|not found|configuration error", re.IGNORECASE)
-# The feature is not compiled in: without it, the statement has no effect that could be wrong.
+# The feature is not compiled in, so the statement has no effect that could be wrong.
 _NOT_BUILT_IN = re.compile(r"requires? --(enable|with)")
 # configuration.check reports it, with the line.
 _UNKNOWN_USER = re.compile(r"getpwnam failed")
-# Squid leaves the statement out and goes on.
+# Squid ignores the statement and continues.
 _IGNORED = re.compile(r"does not support the '\w+' cache type\. Ignoring\.")
 _CAUSES = (
     (
@@ -75,7 +75,7 @@ _HINTS = {
     "max_filedescriptors": "a whole number",
     "visible_hostname": "a name",
 }
-_READ_ALIKE = f"what both read alike; as it is: {OVERRIDE}"
+_READ_ALIKE = f"text that both read in the same way; as it is: {OVERRIDE}"
 _TIMES = "a number and seconds, minutes, hours or days"
 _KNOWN = frozenset(
     """
@@ -103,7 +103,7 @@ def complaints(
     left = list(lines)
     known: set[Problem] = set()
     removed_acls: set[str] = set()
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         following = list(written(left, service_name))
         output = parse(left)
         problems, fatal = interpret(output, following, removed_acls)
@@ -125,7 +125,7 @@ def complaints(
 
 
 def waits_for_names(problem: Problem) -> bool:
-    """Tell whether the cause of *problem* is that no name server answers, which is no mistake of the file."""
+    """Return whether the cause of *problem* is that no name server answers, which is not a mistake in the file."""
     return _NO_ANSWER in problem.text
 
 

@@ -50,13 +50,13 @@ def _problem(statement: Statement, text: str, allowed: str) -> Problem:
 
 
 def _strange_characters(statement: Statement) -> Iterator[Problem]:
-    """Yield a problem for invisible characters, or ones that look like blanks but are none for Squid."""
+    """Yield a problem for invisible characters, or ones that look like blanks but are not blanks for Squid."""
     for word in statement.words:
         for character in word:
-            # No program takes bytes that are not UTF-8 for blanks.
+            # No program reads bytes that are not UTF-8 as blanks.
             if not character.isprintable() and not "\udc80" <= character <= "\udcff":
-                text = f"{' '.join(statement.words)}: a character that is not seen, U+{ord(character):04X}"
-                yield _problem(statement, text, "characters that print; blanks and tabs between words")
+                text = f"{' '.join(statement.words)}: an invisible character, U+{ord(character):04X}"
+                yield _problem(statement, text, "printable characters; blanks and tabs between words")
                 return
 
 
@@ -65,7 +65,7 @@ def _macros(statement: Statement) -> Iterator[Problem]:
     macros = [word for word in statement.words if "${process_" in word]
     if macros and (judged or macros[0] == statement.words[0]):
         text = (
-            f"{' '.join(statement.words)}: {macros[0]} differs from process to process, so the processes may let in"
+            f"{' '.join(statement.words)}: {macros[0]} differs from process to process, so the processes may allow"
             " different clients"
         )
         yield _problem(statement, text, "names and values that are the same for all")
@@ -73,7 +73,7 @@ def _macros(statement: Statement) -> Iterator[Problem]:
 
 def _name(statement: Statement, name: str) -> Iterator[Problem]:
     if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
-        text = f"acl {name}: a name so long that Squid cuts it off, and may take it for another list's"
+        text = f"acl {name}: a name so long that Squid truncates it, perhaps to another list's name"
         yield _problem(statement, text, f"{_LONGEST_NAME} bytes")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds the IPv4 addresses embedded in IPv6 addresses: a client that has the one address also has the other, or appears
+"""Finds the IPv4 addresses embedded in IPv6 addresses: a client with the one address also has the other, or appears
 with it. Pure.
 
 Translators (NAT64 and similar) and tunnels embed them, each in its own way. Two ways are left out, since nothing

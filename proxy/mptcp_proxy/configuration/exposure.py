@@ -69,7 +69,7 @@ def exposure_problems(
             missing.setdefault(rule, []).append(what)
     for rule, parts in missing.items():
         believed = rules.believed if rules.is_for_this_host(rule) else None
-        why = f", as whoever is believed to come from this host ({' '.join(believed.words)})" if believed else ""
+        why = f", like anyone whose claim to be this host is believed ({' '.join(believed.words)})" if believed else ""
         yield Problem(
             f"{' '.join(rule.words)}: no rule before this one denies {', '.join(parts)}: clients reach services"
             f" that are not meant for them{why}",

@@ -114,7 +114,7 @@ def _asks_an_identd(statement: Statement) -> bool:
 
 
 def _makes_notes(statement: Statement) -> bool:
-    """Tell whether *statement* makes notes that do not come from an external helper."""
+    """Return whether *statement* creates notes that do not come from an external helper."""
     words = statement.words
     return statement.directive in ("note", "url_rewrite_program", "store_id_program") or (
         statement.directive == "acl" and len(words) > 2 and words[2].startswith("annotate_")
@@ -122,7 +122,7 @@ def _makes_notes(statement: Statement) -> bool:
 
 
 def _is_informed(words: Sequence[str], known: _Known) -> bool:
-    """Tell whether an external_acl_type, with these *words* after its name, passes information that identifies the
+    """Return whether an external_acl_type, with these *words* after its name, passes information that identifies the
     client, and its helper does not accept every client."""
     behind_options = list(dropwhile(_HELPER_OPTION.fullmatch, words))
     codes = list(takewhile(lambda word: word.startswith("%"), behind_options))

@@ -51,13 +51,13 @@ def listed_file(word: str) -> str | None:
 
 
 def passed_over(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the *words* behind a file."""
+    """Return the *words* after a file."""
     at = next((n for n, word in enumerate(words) if word.startswith(_MARKS)), len(words))
     return tuple(words[at + 1 :])
 
 
 def without_flags(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of an ``acl`` behind its type, without flags ("-n") and their end ("--")."""
+    """Return the words of an ``acl`` after its type, without flags ("-n") and their end ("--")."""
     for at, word in enumerate(words):
         if word == "--":
             return tuple(words[at + 1 :])

@@ -32,7 +32,7 @@ class Listener:
     options: tuple[str, ...]
 
     def overlaps(self, other: Listener) -> bool:
-        """Whether one process cannot bind both: same port, and a common address."""
+        """Return whether one process cannot bind both: the same port, and a common address."""
         if self.port != other.port:
             return False
         return any(is_everywhere(each.host) for each in (self, other)) or _same(self.host, other.host)
@@ -42,7 +42,7 @@ class Listener:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host reaches *host*, an address or a name."""
+    """Return whether only this host can reach *host*, an address or a name."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -87,17 +87,17 @@ def listener_problems(
         for option in listener.options:
             if option in _REDIRECTED and by_mptcp:
                 yield Problem(
-                    f"{listener.statement.directive} {listener} {option}: an MPTCP socket cannot tell where a"
-                    " redirected connection was going (no SO_ORIGINAL_DST), every request would fail",
+                    f"{listener.statement.directive} {listener} {option}: an MPTCP socket does not know the"
+                    " destination of a redirected connection (no SO_ORIGINAL_DST), so every request would fail",
                     *place,
                     allowed="tproxy, or no mode at all with the proxy set in the browser",
                 )
         if "tproxy" in listener.options and by_mptcp and listener.port not in _WEB:
             yield Problem(
-                f"{listener.statement.directive} {listener} tproxy: clients ask for another port, and the kernel"
-                " refuses joins to a port that no listener has: they keep one path",
+                f"{listener.statement.directive} {listener} tproxy: clients connect to another port, and the kernel"
+                " refuses joins to a port without a listener: they keep one path",
                 *place,
-                allowed="http_port 80 tproxy, http_port 443 tproxy: a listener on each port that is handed over",
+                allowed="http_port 80 tproxy, http_port 443 tproxy: a listener on each redirected port",
                 warning=True,
             )
         for earlier in seen:
@@ -118,19 +118,19 @@ def listener_problems(
         seen.append(listener)
     if not seen and not any_stated:
         yield Problem(
-            "no http_port: nothing would listen for clients", file, allowed="at least one line like: http_port 3128"
+            "no http_port: Squid would not listen for clients", file, allowed="at least one line like: http_port 3128"
         )
 
 
 def states_a_port(statements: Iterable[Statement]) -> bool:
-    """Whether there is any port statement, well formed or not."""
+    """Return whether there is any port statement, well formed or not."""
     return any(statement.directive in _DIRECTIVES for statement in statements)
 
 
 def with_option(lines: Sequence[PhysicalLine], option: str) -> tuple[PhysicalLine, ...]:
     """Return *lines* with *option* in each port statement, line for line."""
     changed = list(lines)
-    # The macro replaces itself: the result goes to Squid.
+    # The macro is replaced by itself, because the result goes to Squid.
     for statement in statements(lines, "${service_name}"):
         if statement.directive not in _DIRECTIVES or len(statement.words) < 2 or option in statement.words:
             continue

@@ -167,11 +167,11 @@ def _unseen_files(statement: Statement) -> Iterator[Problem]:
     if words[:1] == ("configuration_includes_quoted_values",) and words[1:] != ("off",):
         yield _problem(statement, "lists in files would not be checked as Squid reads them", "off")
     elif any(_PARAMETERS.match(word) for word in words[1:]):
-        yield _problem(statement, "what is in the file of parameters(...) is not checked", _IN_PLACE)
+        yield _problem(statement, "the file of parameters(...) is not checked", _IN_PLACE)
     elif names_lists and any(word[0] in _QUOTES for word in words[2:]):
         yield _problem(statement, "names of lists from a file are not checked", "the names themselves")
     elif words[0] == "acl" and set(words[2:3]) & _OF_ONE_VALUE and any(word[0] in _QUOTES for word in words[3:]):
-        why = f"Squid takes one value for {words[2]}, and what is left of the file for values of the next list"
+        why = f"Squid reads one value for {words[2]}, and the rest of the file as values of the next list"
         yield _problem(statement, why, "the value itself")
 
 

@@ -71,23 +71,25 @@ def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Prob
     if not any(parents(peers)):
         own = next((each for each in peers if len(each.words) > 1 and is_loopback(each.words[1])), None)
         if own is None:
-            yield Problem("no cache_peer: a relay needs a parent to hand requests to", file, allowed=EXAMPLE)
+            yield Problem("no cache_peer: a relay needs a parent for its requests", file, allowed=EXAMPLE)
         else:
-            text = f"cache_peer {own.words[1]}: this host is no parent; a relay needs one elsewhere"
+            text = f"cache_peer {own.words[1]}: this host is not a parent; a relay needs one on another host"
             yield Problem(text, own.file, own.number, allowed=EXAMPLE)
     for parent in parents(peers):
         if not _is_host(parent.host):
-            text = f"cache_peer {parent.host}: neither an address nor a name, so that no request would be answered"
+            text = f"cache_peer {parent.host}: neither an address nor a name, so no request would be answered"
             yield Problem(text, parent.statement.file, parent.statement.number, allowed=EXAMPLE)
     for statement in peers:
         match statement.words:
             case ("cache_peer", _, kind, _, icp, *options):
                 place = (statement.file, statement.number)
                 if kind != "parent":
-                    text = f"{' '.join(statement.words)}: a {kind} is not asked for everything, and by plain TCP"
+                    text = f"{' '.join(statement.words)}: a {kind} does not get every request, and uses plain TCP"
                     yield Problem(text, *place, allowed=EXAMPLE, warning=True)
                 elif "no-query" not in options and icp not in ("0", "7"):
-                    text = f"{' '.join(statement.words)}: without no-query, a parent that answers no ICP is never asked"
+                    text = (
+                        f"{' '.join(statement.words)}: without no-query, a parent that answers no ICP gets no requests"
+                    )
                     yield Problem(text, *place, allowed=EXAMPLE, warning=True)
     yield from _direct_problems(statements, file)
 
@@ -97,7 +99,7 @@ def _direct_problems(statements: Sequence[Statement], file: str) -> Iterator[Pro
     always = next((each for each in rules if each.words[0] == "always_direct" and _all(each)), None)
     if always is not None and always.words[1] == "allow":
         yield Problem(
-            "always_direct allow all: every request goes past the parents, over one path",
+            "always_direct allow all: every request bypasses the parents, over one path",
             always.file,
             always.number,
             allowed="always_direct allow for some destinations, or none",

@@ -41,7 +41,7 @@ _LIBRARY = ctypes.CDLL(None)
 
 
 def matches_any(pattern: str, texts: Iterable[str]) -> bool:
-    """Tell whether *pattern* matches any of *texts*, ignoring case. True also if this cannot be determined."""
+    """Return whether *pattern* matches any of *texts*, ignoring case; also True if this cannot be determined."""
     encoded = pattern.encode("utf-8", "surrogateescape")
     compiled = (ctypes.c_uint64 * _ROOM)()
     if len(encoded) > _LONGEST or b"\0" in encoded or _BACKWARD.search(pattern) or parts(pattern) > _MOST_PARTS:

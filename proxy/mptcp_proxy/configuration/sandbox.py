@@ -71,7 +71,7 @@ _MODULE = re.compile(r"(?:stdio|daemon):")
 class _Access(enum.Enum):
     HIDDEN = enum.auto()
     OWN = enum.auto()
-    """The unit has a place of this name, but not the host's."""
+    """The unit has its own place of this name, not the host's."""
     READ_ONLY = enum.auto()
     WRITABLE = enum.auto()
 
@@ -88,7 +88,7 @@ class _File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What a unit may do in which places."""
+    """The access that a unit has to each place."""
 
     unit: str
     places: Mapping[Path, _Access]
@@ -138,9 +138,13 @@ class Sandbox:
         leads = f" ({file.name} is {real})" if real != file.name else ""
         edit = f"in a drop-in of the unit (systemctl edit {self.unit.removesuffix('.service')})"
         if access is _Access.HIDDEN:
-            why, drop_in = f"does not see what is in {place}", "ProtectHome=read-only"
+            why, drop_in = f"does not see the content of {place}", "ProtectHome=read-only"
         elif access is _Access.OWN:
-            of_it = "which no other program sees and which ends with it" if file.written else "without the host's files"
+            of_it = (
+                "which no other program sees and which is removed with it"
+                if file.written
+                else "without the host's files"
+            )
             why, drop_in = f"has a {place} of its own, {of_it}", "BindReadOnlyPaths="
         elif file.written and access is _Access.READ_ONLY:
             why, drop_in = "may not write there", "ReadWritePaths="
@@ -163,7 +167,7 @@ def unit_problems(
     path: Path, lines: Sequence[PhysicalLine], includes: Sequence[Included], service_name: str, role: Role
 ) -> Iterator[Problem]:
     """Yield the problems that keep the unit of *role* from working with *lines*, if *path* is the file that the unit
-    reads. *includes*: those of *path*."""
+    reads. *includes*: the includes of *path*."""
     is_its_own = os.path.realpath(path) == os.path.realpath(role.installed)
     if service_name != role.service_name or not is_its_own:
         return

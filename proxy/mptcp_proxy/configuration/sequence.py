@@ -20,7 +20,7 @@ _PROCESSING = re.compile(r"Processing: (?P<text>.*)", re.DOTALL)
 _FATAL = re.compile(r"FATAL: ")
 _SHOWN = 100
 _FIRST_PROCESS = {"${process_name}": "squid", "${process_number}": "0"}
-"""The values in the parsing process, which is no worker."""
+"""The values in the parsing process, which is not a worker."""
 
 
 def differences(output: Sequence[str], everything: Sequence[Statement], allowed: str = "") -> Iterator[Problem]:

@@ -16,7 +16,7 @@ Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):
 * ``include`` takes names and wildcards, at most 16 deep, and stands for the lines of these files. It has no comment.
 
 Why one sequence: Squid gets a copy with the includes resolved. So Squid acts on the lines that were checked, even if
-the files change meanwhile, and a worker that Squid restarts reads the same lines.
+the files change afterwards, and a worker that Squid restarts reads the same lines.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OTHER_NAMES = {
     "http_access2": "adapted_http_access",
     "no_cache": "cache",
 }
-"""Second names of the directives that are looked for here (NAME in src/cf.data.pre, the same in Squid 5.7 to 7)."""
+"""Second names of the directives that this project reads (NAME in src/cf.data.pre, the same in Squid 5.7 to 7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ def _cut_problems(path: str, raw: Sequence[bytes]) -> Iterator[Problem]:
             yield Problem("a carriage return: Squid would not see what follows it", path, number)
         if len(line) > LONGEST:
             text = (
-                f"a line of {len(line)} bytes: Squid would take what is behind the first {LONGEST + 1} for another line"
+                f"a line of {len(line)} bytes: Squid would read the part after the first {LONGEST + 1} as another line"
             )
             yield Problem(text, path, number, allowed=SHORT_ENOUGH)
 
@@ -313,7 +313,7 @@ def _branch_problems(lines: Sequence[PhysicalLine], service_name: str) -> Iterat
 
 
 def is_command(statement: Statement) -> bool:
-    """Say whether an ``include`` reads the output of a program."""
+    """Return whether an ``include`` reads the output of a program."""
     return any(each.lstrip("\"'")[:1] in ("!", "|") for each in statement.included)
 
 

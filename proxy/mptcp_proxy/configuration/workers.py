@@ -21,9 +21,9 @@ _QUEUES = "worker-queues"
 _REVIVAL = "hopeless_kid_revival_delay 10 seconds"
 """How long Squid does not restart a worker that ended five times, each time within ten seconds. Squid's default is an
 hour."""
-MOST = 128
+MAX_WORKERS = 128
 """Maximum number of workers. Each takes at least 20 MB, so a larger number is a mistake."""
-LEAST_SHARED = 8_000_000
+MIN_SHARED = 8_000_000
 """Minimum bytes of shared memory for several workers; two took 2 MB, as measured. Squid exits if it gets none."""
 _CACHE_MEM = 256 << 20
 """Squid's default of cache_mem, bytes (from its documentation)."""
@@ -38,7 +38,7 @@ class Workers:
     reason: str = ""
     """Reason of the number; empty if squid.conf states it."""
     alone: Statement | None = None
-    """A statement with state that each of several workers would keep separately; None if there is none."""
+    """The first statement with state that each of several workers would keep separately, if any."""
 
     @property
     def processes(self) -> int:
@@ -86,14 +86,14 @@ def wanted(directives: Sequence[Statement], role: Role, processors: int, shared_
     if stated is not None:
         return Workers(_number(stated) or 1, alone=alone)
     if role is Role.RELAY:
-        return Workers(1, "a relay has one unless told otherwise", alone)
+        return Workers(1, "a relay has one by default", alone)
     if alone is not None:
         return Workers(1, f"{' '.join(alone.words[:2])} is kept by each worker alone", alone)
-    if shared_memory < LEAST_SHARED:
+    if shared_memory < MIN_SHARED:
         return Workers(1, "/dev/shm has no room for the shared memory of several")
-    if shared_memory < LEAST_SHARED + shared_cache(directives):
+    if shared_memory < MIN_SHARED + shared_cache(directives):
         return Workers(1, "/dev/shm has no room for cache_mem, which several share")
-    return Workers(min(max(processors, 1), MOST), "one for each processor")
+    return Workers(min(max(processors, 1), MAX_WORKERS), "one for each processor")
 
 
 def shared_cache(directives: Sequence[Statement]) -> int:
@@ -106,8 +106,8 @@ def shared_cache(directives: Sequence[Statement]) -> int:
 
 
 def _caches(directives: Sequence[Statement]) -> bool:
-    """Tell whether any answer may be stored. The first matching rule decides; if none matches, the opposite of the last
-    rule."""
+    """Return whether any answer may be stored. The first matching rule decides; if none matches, the opposite of the
+    last rule."""
     for each in directives:
         match each.words:
             case ("cache", "allow", *_):
@@ -140,11 +140,11 @@ def room_problems(directives: Sequence[Statement], shared_memory: int) -> Iterat
     statement, cache = last(directives, DIRECTIVE), shared_cache(directives)
     if statement is None or (_number(statement) or 1) < 2:
         return
-    if shared_memory < LEAST_SHARED + cache:
+    if shared_memory < MIN_SHARED + cache:
         with_cache = " and cache_mem" if cache else ""
         less = "memory_cache_shared off, less cache_mem, " if cache else ""
         yield Problem(
-            f"{' '.join(statement.words)}: what they share{with_cache} may take {_megabytes(LEAST_SHARED + cache)} of"
+            f"{' '.join(statement.words)}: what they share{with_cache} may take {_megabytes(MIN_SHARED + cache)} of"
             f" /dev/shm, which has {_megabytes(shared_memory)}: Squid ends when that is full",
             statement.file,
             statement.number,
@@ -162,7 +162,7 @@ def not_by_reload(workers: Workers, running: int) -> Problem | None:
     if workers.alone is None or workers.count > 1 or running == 1:
         return None
     statement = workers.alone
-    text = f"{' '.join(statement.words[:2])}: each of the {running} workers would have it for itself; restart the proxy"
+    text = f"{' '.join(statement.words[:2])}: each of the {running} workers would have its own; restart the proxy"
     return Problem(text, statement.file, statement.number)
 
 
@@ -183,12 +183,12 @@ def worker_problems(directives: Sequence[Statement], processors: int) -> Iterato
             continue
         text, number = f"{DIRECTIVE} {statement.words[1]}", _number(statement)
         most = max(processors, 1)
-        good = f"1 to {MOST}; no such line: one for each processor, here {most}"
-        if number is not None and not 1 <= number <= MOST:
-            yield Problem(f"{text}: no number of workers", statement.file, statement.number, good)
+        good = f"1 to {MAX_WORKERS}; no such line: one for each processor, here {most}"
+        if number is not None and not 1 <= number <= MAX_WORKERS:
+            yield Problem(f"{text}: not a number of workers", statement.file, statement.number, good)
         elif number is not None and number > most:
             yield Problem(
-                f"{text}: more than the {most} processor{'s' * (most > 1)} that it may use, which makes nothing faster",
+                f"{text}: more than the {most} processor{'s' * (most > 1)} that it may use, which is not faster",
                 statement.file,
                 statement.number,
                 warning=True,

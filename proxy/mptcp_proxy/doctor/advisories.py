@@ -44,8 +44,8 @@ class Advisory:
     upstream: tuple[int, int] | None
     """Squid's first release with the fix, if known."""
 
-    def cured_in(self, version: str) -> bool:
-        """Tell whether *version*, of a package or of Squid itself, has the fix. True if it cannot be parsed."""
+    def fixed_in(self, version: str) -> bool:
+        """Return whether *version*, of a package or of Squid itself, has the fix; True if it cannot be parsed."""
         match = _VERSION.match(version)
         if match is None:
             return True
@@ -123,7 +123,7 @@ def packaged(printed: str) -> str:
 
 def lacking(version: str) -> tuple[Advisory, ...]:
     """Return the weaknesses of *version*, the version of Debian's package or of Squid itself."""
-    return tuple(each for each in ADVISORIES if not each.cured_in(version))
+    return tuple(each for each in ADVISORIES if not each.fixed_in(version))
 
 
 def advisories(version: str) -> Iterator[Finding]:
@@ -135,13 +135,11 @@ def advisories(version: str) -> Iterator[Finding]:
     others = ", ".join(each.id for each in found if each.here is not Here.OPEN) or "none"
     if left_open:
         yield warn(
-            "Squid's cures",
+            "Squid's fixes",
             f"{version} has none for {'; '.join(f'{each.id} ({each.what})' for each in left_open)}; refused or not "
             f"reachable with the shipped squid.conf: {others}",
-            "clients can use what no rule keeps them from",
-            "apt update && apt install --only-upgrade squid   # what Debian 12 lacks then, Debian 13 has",
+            "clients can use weaknesses that no rule blocks",
+            "apt update && apt install --only-upgrade squid   # Debian 13 has the fixes that Debian 12 still lacks",
         )
     else:
-        yield ok(
-            "Squid's cures", f"{version} leaves nothing open that is known; without a cure, but kept away: {others}"
-        )
+        yield ok("Squid's fixes", f"{version} has no known open weakness; unfixed, but not reachable: {others}")

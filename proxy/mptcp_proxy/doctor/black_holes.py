@@ -62,18 +62,18 @@ def read_subflows(text: str, ports: Collection[int]) -> Iterator[Subflow]:
 def black_holes(probing: str | None, text: str | None, ports: Collection[int], root: bool) -> Iterator[Finding]:
     """Check for black holes. *probing*: value of SYSCTL. *text*: output of ss, or None. *ports*: the proxy's."""
     if probing not in (None, "0"):
-        yield ok(_CHECK, f"the kernel finds out how large a packet each path takes ({SYSCTL} is {probing})")
+        yield ok(_CHECK, f"the kernel finds the packet size that each path carries ({SYSCTL} is {probing})")
         return
     if text is None:
         return
     subflows = list(read_subflows(text, ports))
     if subflows and not root and not any(each.token for each in subflows):
         # Older kernels show the token only with CAP_NET_ADMIN.
-        yield unseen(_CHECK, "which subflows are of one connection")
+        yield unseen(_CHECK, "which subflows belong to one connection")
         return
     stuck = _stuck(subflows)
     if not stuck:
-        yield ok(_CHECK, "no subflow of now is stuck with its first full-sized packet")
+        yield ok(_CHECK, "no subflow is now stuck with its first full-sized packet")
         return
     addresses = sorted({each.remote for each in stuck})
     named = ", ".join(addresses[:3]) + (" and others" if len(addresses) > 3 else "")
@@ -90,7 +90,7 @@ def black_holes(probing: str | None, text: str | None, ports: Collection[int], r
 def _stuck(subflows: Collection[Subflow]) -> list[Subflow]:
     """Return the subflows that time out with their first full-sized segment while another subflow of their connection
     carries data. Subflows to a client address that acknowledged full-sized segments on any connection are left out:
-    the path to it passes them."""
+    the path to it carries them."""
     of_connection = defaultdict(list)
     for each in subflows:
         of_connection[each.token].append(each)

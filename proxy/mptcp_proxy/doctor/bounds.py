@@ -47,7 +47,7 @@ def unread_uploads(
     held = connections * workers * largest
     with_whom = "the worker" if workers == 1 else f"each of {workers} workers"
     text = (
-        f"uploads of one client that nobody reads may hold {approximate_size(held)}:"
+        f"unread uploads of one client may occupy {approximate_size(held)}:"
         f" {counted(connections, 'connection')} with {with_whom}, {approximate_size(largest)} each"
     )
     if held <= bound:
@@ -59,7 +59,7 @@ def unread_uploads(
     if connections * workers * smaller > bound:
         fewer = max(1, bound // (workers * smaller))
         remedies.append(f"# in {file}: {_DIRECTIVE} {fewer}, maxconn of too_many below it; then: mptcp-proxy reload")
-    of_what = "a quarter of the memory here" if bound < all_tcp else "all TCP of this host has in plenty (tcp_mem)"
+    of_what = "a quarter of this host's memory" if bound < all_tcp else "all TCP of this host has in plenty (tcp_mem)"
     why = f"that is more than {of_what}, {approximate_size(bound)}: others wait then; trusted clients may have it"
     return warn(_UPLOADS, text, why, "   ".join(remedies))
 
@@ -67,13 +67,13 @@ def unread_uploads(
 def new_connections(listed: str | None, file: Path) -> Finding:
     """Check the bound on new connections. *listed*: from ``nft list table``, or None if unknown. *file*: loads it."""
     if listed is None:
-        return unseen(_OPENED, "whether nftables bounds them")
+        return unseen(_OPENED, "whether nftables limits them")
     if listed.strip():
-        return ok(_OPENED, f"bounded for each client by the nftables table {TABLE}")
+        return ok(_OPENED, f"limited for each client by the nftables table {TABLE}")
     return warn(
         _OPENED,
         f"the nftables table {TABLE} is not loaded",
-        "unless something else bounds them, a client opens as many in a second as it can, and others wait",
+        "unless something else limits them, a client may open any number per second, and others wait",
         f"nft -f {shlex.quote(str(file))}   # until the next boot; its head says how it lasts, and what many people"
         " behind one address need",
     )

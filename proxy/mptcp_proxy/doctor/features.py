@@ -25,7 +25,7 @@ from ..places import Role
 from ..shim import FEATURES, LISTEN, left_out, needed
 
 Results = Mapping[str, str | None]
-"""For each feature None if it works, otherwise the reason why it does not; see ``probe``."""
+"""For each feature, None if it works, otherwise the reason; see ``probe``."""
 
 _LINES = {
     HTB: "tc HTB",
@@ -40,11 +40,11 @@ _LINES = {
 
 def not_probed(reason: str, root: bool) -> Finding:
     if not root:
-        return unseen("kernel features", "it tries them out in a network namespace made for it")
+        return unseen("kernel features", "they are tested in a temporary network namespace")
     return warn(
         "kernel features",
-        f"not tried out: {reason}",
-        "whether this kernel can throttle is seen only by trying, in a network namespace made for it",
+        f"not tested: {reason}",
+        "only a test in a temporary network namespace shows whether this kernel can throttle",
         "sudo mptcp-proxy doctor",
     )
 
@@ -69,13 +69,11 @@ def netfilter(results: Results) -> Iterator[Finding]:
             if backend in results:
                 yield ok(backend, what_works(backend))
         elif lacks.keys() >= set(others):
-            why = (
-                f"{', '.join(others)} does not work either, so that no packet finds its class and nothing is throttled"
-            )
+            why = f"{', '.join(others)} does not work either, so no packet finds its class, and nothing is throttled"
             yield fail(backend, lack.what, why, lack.remedy)
         else:
             other = next(each for each in others if each not in lacks)
-            why = f"{other} does the same and is taken instead, unless the throttler's settings name {backend}"
+            why = f"{other} is used instead, unless the throttler's settings name {backend}"
             yield warn(backend, lack.what, why, lack.remedy)
 
 
@@ -94,7 +92,7 @@ _NOTHING: Mapping[str, int] = {}
 def in_use(
     environment: Mapping[str, str], loaded: Collection[str], role: Role, counted: Mapping[str, int] = _NOTHING
 ) -> Finding:
-    """Report the effects of the preload libraries besides Multipath TCP in a running Squid. *environment*: Squid's
+    """Report the preload libraries' effects other than Multipath TCP in a running Squid. *environment*: Squid's
     environment at its start. *loaded*: names of the libraries that it has loaded. *counted*: counters of the libraries
     since the start (``library_counters``)."""
     check = "library features"
@@ -129,7 +127,7 @@ def shim(results: Results, library: str, build_error: str, role: Role = Role.PRO
     if results.get("mptcp") is not None:
         return warn(
             "preload library",
-            f"{library} could not be tried out: this kernel gives no MPTCP socket",
+            f"{library} could not be tested: this kernel creates no MPTCP socket",
             why,
             "see the line about the kernel's MPTCP first",
         )

@@ -183,7 +183,7 @@ def _outcome(places: Places) -> tuple[Outcome | None, str]:
 
 
 def _room(places: Places) -> Iterator[Finding]:
-    """Yield whether the directories to which the proxy writes have room. The proxy makes them at its start."""
+    """Yield whether the directories to which the proxy writes have room. The proxy creates them at its start."""
     lost = "requests are served without a line in the logs"
     refused = "reloads are refused, and requests for new addresses of this host may pass"
     for directory, what in ((places.logs, lost), (places.runtime, refused)):
@@ -226,7 +226,7 @@ def _name(index: int) -> str:
     try:
         return socket.if_indextoname(index)
     except OSError:
-        return ""  # the interface was removed meanwhile
+        return ""  # the interface has been removed
 
 
 def _throttler_head(settings: Path) -> tuple[dict[str, Any] | None, throttler.Answer]:

@@ -96,8 +96,8 @@ def _uplinks_and_parents(checked: Checked, places: Places, unread: str) -> Itera
         yield relay.alive(*states_now(checked.listeners), ADVICE)
 
 
-def _addresses(of: Iterable[str]) -> list[str]:
-    return [goal.rpartition(":")[0].strip("[]") for goal in dict.fromkeys(of)]
+def _addresses(goals: Iterable[str]) -> list[str]:
+    return [goal.rpartition(":")[0].strip("[]") for goal in dict.fromkeys(goals)]
 
 
 def _outgoing(checked: Checked, places: Places) -> list[str]:
@@ -197,8 +197,8 @@ def _attempt(goal: str) -> Attempt:
         with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as connection:
             connection.settimeout(_CONNECT)
             connection.connect((address.strip("[]"), int(port)))
-            # A join waits for the parent's first acknowledgement of data (RFC 8684, 3.1). An empty line before a
-            # request is no request (RFC 9112, 2.2).
+            # A join waits for the parent's first acknowledgement of data (RFC 8684, 3.1). A server ignores an empty
+            # line before a request (RFC 9112, 2.2).
             connection.sendall(b"\r\n")
             # The counter may have counted another connection at the same time. That also shows that the kernel has
             # given up.

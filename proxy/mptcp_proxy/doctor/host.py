@@ -32,7 +32,7 @@ def squid(found: Squid | None) -> Finding:
         return warn(
             "Squid",
             f"{found.path} is version {found.version}",
-            f"nothing older than {_OLDEST_TRIED} was ever tried, and it gets no security fixes",
+            f"versions before {_OLDEST_TRIED} were never tested, and get no security fixes",
             "apt update && apt install squid",
         )
     return ok("Squid", f"{found.path} is version {found.version}")
@@ -41,7 +41,7 @@ def squid(found: Squid | None) -> Finding:
 def listeners(found: Squid) -> Finding:
     """Report how Squid's listeners are opened for Multipath TCP: by the preload library or by Squid's own option."""
     if found.multipath:
-        return ok("listeners", f"Squid opens them for Multipath TCP by its own option mptcp, which {found.path} knows")
+        return ok("listeners", f"Squid opens them for Multipath TCP by its own option mptcp, which {found.path} has")
     return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
 
 
@@ -79,14 +79,14 @@ def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: 
     """Check the last reload. *outcome*: the outcome of this instance; None if the instance does not run, or if the
     outcome is unknown for the reason *unknown*."""
     if unknown:
-        return unseen(_RELOAD, "whether the running one has the settings of its file")
+        return unseen(_RELOAD, "whether the running one uses the settings of its file")
     if outcome is None:
         return ok(_RELOAD, f"no {role.value} of the name {service_name} runs")
     if not outcome.count:
         return ok(_RELOAD, f"the {role.value} has had none since its start")
     when = datetime.fromtimestamp(outcome.time).astimezone().isoformat(" ", "seconds")
     if outcome.in_doubt:
-        text = "clients may not reach the ports of its file"
+        text = "clients may be unable to reach the ports in its file"
         return warn(_RELOAD, f"accepted at {when}, but {outcome.in_doubt}", text, f"journalctl -u mptcp-{role.value}")
     if not outcome.refused:
         return ok(_RELOAD, f"accepted at {when}")
@@ -104,7 +104,7 @@ def service(outcome: Outcome | None, role: Role) -> Iterator[Finding]:
         return
     if outcome.troubles:
         unit = f"mptcp-{role.value}"
-        why = "part of the clients may wait, or of what is to be kept is lost"
+        why = "some clients may have to wait, or some logs and state are lost"
         yield warn(_SERVICE, "; ".join(outcome.troubles), why, f"journalctl -u {unit} -p warning")
     else:
         yield ok(_SERVICE, outcome.serving or "Squid does not listen yet")
@@ -115,7 +115,7 @@ def room(directory: Path, is_full: bool, what: str, remedy: str) -> Finding:
     check = f"room in {directory}"
     if is_full:
         return warn(check, "its file system is full", what, remedy)
-    return ok(check, "there is some")
+    return ok(check, "there is room")
 
 
 def apparmor(profiles: str | None, local: str, library: str, service_name: str) -> Finding:
@@ -137,8 +137,8 @@ def apparmor(profiles: str | None, local: str, library: str, service_name: str) 
     lines = " ".join(f"'{rule}'" for rule in missing)
     return fail(
         "AppArmor",
-        "the enforced profile of Squid does not know the preload libraries and the proxy's directories",
-        "Squid can then not load the libraries or not write its logs, and ends at once",
+        "the enforced profile of Squid does not allow the preload libraries and the proxy's directories",
+        "Squid then cannot load the libraries or write its logs, and ends at once",
         f"printf '%s\\n' {lines} >> /etc/apparmor.d/local/usr.sbin.squid"
         " && apparmor_parser -r /etc/apparmor.d/usr.sbin.squid",
     )
@@ -165,8 +165,8 @@ def ports(
             yield fail(
                 name,
                 "the running proxy listens on it by plain TCP",
-                "every client has one path only",
-                "journalctl -u mptcp-proxy --grep mptcp_listen   # says why; then: systemctl restart mptcp-proxy",
+                "every client has only one path",
+                "journalctl -u mptcp-proxy --grep mptcp_listen   # shows why; then: systemctl restart mptcp-proxy",
             )
         elif owner and not owner.pids and not root:
             yield unseen(name, f"which process listens on it{', by Multipath TCP' if owner.mptcp else ''}")
@@ -175,20 +175,20 @@ def ports(
             yield fail(
                 name,
                 f"{owner} listens on it",
-                "the proxy cannot have it as well",
+                "the proxy cannot use it, too",
                 f"{command}   # or another http_port in line {listener.statement.number} of {listener.statement.file}",
             )
         elif own and listener.port in in_force:
             unit = f"mptcp-{role.value}"
             yield fail(
                 name,
-                f"the {role.value} runs, and nobody listens on it",
+                f"the {role.value} runs, but no process listens on it",
                 "clients are refused",
                 f"journalctl -u {unit} -p warning; tail /var/log/mptcp{role.value}/cache.log   # says why;"
                 f" then: systemctl restart {unit}",
             )
         elif listener.port < 1024 and not root:
-            yield warn(name, "free, but below 1024", "only root may listen on it", "start the proxy by root")
+            yield warn(name, "free, but below 1024", "only root may listen on it", "start the proxy as root")
         else:
             yield ok(name, "free")
 
@@ -201,14 +201,14 @@ def transparent(checked: Checked, packet_filter: str | None, delivering: bool) -
             continue
         name, port = f"transparent port {listener.port}", listener.port
         if packet_filter is None:
-            yield unseen(name, "whether a packet filter hands it connections")
+            yield unseen(name, "whether a packet filter redirects connections to it")
         elif not re.search(rf"tproxy (?:ip6? )?to \S*:{port}\b|TPROXY .*--on-port {port}\b", packet_filter):
-            yield fail(name, "no packet filter hands it connections", "clients go past it", "docs/transparent.md")
+            yield fail(name, "no packet filter redirects connections to it", "clients bypass it", "docs/transparent.md")
         elif not delivering:
-            text = "no rule by a mark leads to a table with: local default dev lo"
-            yield fail(name, text, "marked packets are routed on, past the proxy", "docs/transparent.md")
+            text = "no rule with a mark selects a table with: local default dev lo"
+            yield fail(name, text, "marked packets are forwarded, and bypass the proxy", "docs/transparent.md")
         else:
-            yield ok(name, "connections are handed to it")
+            yield ok(name, "connections are redirected to it")
 
 
 def descriptors(hard_limit: int, file_nr: str) -> Finding:
@@ -222,7 +222,7 @@ def descriptors(hard_limit: int, file_nr: str) -> Finding:
     if 0 <= hard_limit < _DESCRIPTORS:
         return warn(
             "descriptors",
-            f"a process here may have {hard_limit}",
+            f"a process may have {hard_limit}",
             why,
             "systemctl start mptcp-proxy   # its unit sets LimitNOFILE; in a shell: ulimit -Hn 65536",
         )

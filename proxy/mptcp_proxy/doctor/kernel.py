@@ -35,16 +35,16 @@ _BY_MULTIPATH = {
     Role.RELAY: "congestion control towards parents",
 }
 _WITHOUT_BBR = {
-    Role.PROXY: "by cubic's congestion window the packet scheduler takes a throttled subflow for faster than it is, and"
-    " may starve the other paths; the proxy serves all the same",
-    Role.RELAY: "by cubic a lossy uplink carries little; the relay serves all the same",
+    Role.PROXY: "with cubic, the packet scheduler considers a throttled subflow faster than it is, and"
+    " may starve the other paths; the proxy still works",
+    Role.RELAY: "with cubic, a lossy uplink carries little; the relay still works",
 }
 _GOOD_CONGESTION_CONTROLS = ("cubic", "bbr", "bbr2", "bbr3")
 
 
 _WITHOUT = {
-    Role.PROXY: "clients would be served by plain TCP, over one path only",
-    Role.RELAY: "parents are reached by plain TCP, over one uplink only",
+    Role.PROXY: "clients get plain TCP, over only one path",
+    Role.RELAY: "parents are reached by plain TCP, over only one uplink",
 }
 
 
@@ -52,7 +52,7 @@ def mptcp_socket(error: int | None, release: str, role: Role = Role.PROXY) -> Fi
     """Check for MPTCP sockets. *error*: errno of socket(2) with IPPROTO_MPTCP, or None."""
     why = _WITHOUT[role]
     if error is None:
-        return ok(_SOCKET, f"Linux {release} gives MPTCP sockets")
+        return ok(_SOCKET, f"Linux {release} supports MPTCP sockets")
     if error == errno.ENOPROTOOPT:
         return fail(_SOCKET, "MPTCP is switched off in this kernel", why, lasting_sysctl("net.mptcp.enabled", "1"))
     if error in (errno.EPROTONOSUPPORT, errno.EINVAL):
@@ -69,7 +69,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
         yield fail(
             "sysctl join address",
             "net.mptcp.allow_join_initial_addr_port is 0",
-            "clients are told not to join at the address they connected to, so there is never a second subflow",
+            "clients must not join at the address they connected to, so there is never a second subflow",
             lasting_sysctl("net.mptcp.allow_join_initial_addr_port", "1"),
         )
     else:
@@ -88,7 +88,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
         yield warn(
             "sysctl scheduler",
             f"net.mptcp.scheduler is {scheduler}",
-            "the throttler's behaviour is known with the kernel's default scheduler only",
+            "the throttler is tested only with the kernel's default scheduler",
             lasting_sysctl("net.mptcp.scheduler", "default"),
         )
     else:
@@ -99,7 +99,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
         yield warn(
             "sysctl send buffer",
             f"net.core.wmem_max is {largest}",
-            "beside a path with a cap below 3 Mbit/s the others may have only two thirds of their links",
+            "if one path has a cap below 3 Mbit/s, the others may get only two thirds of their links",
             lasting_sysctl("net.core.wmem_max", str(SEND_BUFFER)),
         )
     else:
@@ -111,7 +111,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
     if manager == "userspace" and steers:
         yield ok("sysctl path manager", "in user space: the throttler's, whose policy steers by order")
     elif manager == "userspace" and steers is None:
-        yield unseen("sysctl path manager", "whether the throttler has asked for a path manager in user space")
+        yield unseen("sysctl path manager", "whether the throttler needs a path manager in user space")
     elif manager != "kernel":
         key, value = (
             ("net.mptcp.path_manager", "kernel") if "net.mptcp.path_manager" in values else ("net.mptcp.pm_type", "0")
@@ -119,7 +119,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
         yield warn(
             "sysctl path manager",
             f"the path manager is {manager}, not the kernel's",
-            "without a daemon that answers it (mptcpd, or the throttler by order), a join is accepted only by luck",
+            "without a daemon for it (mptcpd, or the throttler with an order of paths), joins are rarely accepted",
             f"mptcp-throttler cleanup; {lasting_sysctl(key, value)}",
         )
     else:
@@ -170,11 +170,11 @@ def endpoints(found: Sequence[Mapping[str, Any]], listening: Collection[str]) ->
     if unheard and listening:
         return warn(
             _ENDPOINTS,
-            f"clients are told of {_addresses(unheard)}, where the proxy does not listen",
-            "each connection's join to such an address is answered by a reset",
+            f"{_addresses(unheard)} is announced to clients, but the proxy does not listen there",
+            "each connection's join to such an address is reset",
             f"{_deleting(unheard)}   # or have an http_port there",
         )
-    text = f"clients are told of {_addresses(found)}" if found else "clients are told of no other address"
+    text = f"announced to clients: {_addresses(found)}" if found else "no other address is announced to clients"
     return ok(_ENDPOINTS, text)
 
 
@@ -199,7 +199,7 @@ def reverse_path_filter(values: Mapping[str, int], interfaces: frozenset[str]) -
     return warn(
         "rp_filter",
         f"strict reverse-path filtering on {', '.join(strict)}",
-        "the kernel silently drops a subflow that comes in on another interface than the one its answers would take",
+        "the kernel silently drops a subflow that arrives on another interface than its answers would leave by",
         " && ".join(commands),
     )
 
@@ -213,7 +213,7 @@ def congestion_control(values: Mapping[str, str]) -> Finding:
     return warn(
         "congestion control",
         f"TCP uses {current}",
-        "long or lossy paths are then not filled; cubic and bbr fill them",
+        "it does not use long or lossy paths fully; cubic and bbr do",
         ("" if better in available else f"modprobe tcp_{better} && ")
         + lasting_sysctl("net.ipv4.tcp_congestion_control", better),
     )
@@ -222,7 +222,7 @@ def congestion_control(values: Mapping[str, str]) -> Finding:
 def congestion_control_by_multipath(values: Mapping[str, str], modules: str, role: Role = Role.PROXY) -> Finding:
     """Check for bbr, the default of "mptcp-proxy run". *modules*: modules.dep of this kernel (depmod(8))."""
     if "bbr" in values.get("net.ipv4.tcp_available_congestion_control", "").split():
-        return ok(_BY_MULTIPATH[role], "bbr is there")
+        return ok(_BY_MULTIPATH[role], "bbr is available")
     if re.search(r"(?:^|/)tcp_bbr\.ko", modules, re.MULTILINE):
         text, remedy = "bbr is not loaded", "modprobe tcp_bbr && echo tcp_bbr > /etc/modules-load.d/mptcp-proxy.conf"
     else:

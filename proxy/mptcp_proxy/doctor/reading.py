@@ -25,7 +25,7 @@ def text(path: str) -> str:
 
 
 def is_hidden(path: str) -> bool:
-    """Tell whether *path* exists but this user lacks the permission to read it."""
+    """Return whether *path* exists but this user lacks the permission to read it."""
     try:
         with Path(path).open("rb"):
             return False
@@ -36,8 +36,8 @@ def is_hidden(path: str) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether *path* is known to exist. Path.exists would raise an error below a directory that this user may not
-    enter."""
+    """Return whether *path* is known to exist. Path.exists would raise an error below a directory that this user may
+    not enter."""
     try:
         path.stat()
     except OSError:

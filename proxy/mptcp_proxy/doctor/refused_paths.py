@@ -34,7 +34,7 @@ def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> It
         return
     refused = [(path, prefix) for path, prefix in found if not _is_allowed(prefix, let_in)]
     if not refused:
-        yield ok(_CHECK, f"{file} lets in clients of each path of the policy")
+        yield ok(_CHECK, f"{file} allows clients of each path of the policy")
         return
     named = ", ".join(f"{prefix} (path {path})" for path, prefix in refused)
     networks = " ".join(dict.fromkeys(prefix for _, prefix in refused))
@@ -42,9 +42,9 @@ def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> It
     rule = "" if name == "clients" else f' and, before "http_access deny all", the line: http_access allow {name}'
     yield warn(
         _CHECK,
-        f"no http_access of {file} lets in {named}",
+        f"no http_access of {file} allows {named}",
         "a client whose first subflow comes over such a path is refused (403)",
-        f"have in {file} the line: acl {name} src {networks}{rule}; then: mptcp-proxy reload",
+        f"add to {file} the line: acl {name} src {networks}{rule}; then: mptcp-proxy reload",
     )
 
 
@@ -56,7 +56,7 @@ def _is_allowed(prefix: str, let_in: Addresses) -> bool:
 
 
 def _is_clients(directives: Sequence[Statement]) -> bool:
-    """Tell whether squid.conf allows a list of addresses named "clients", as the shipped one does."""
+    """Return whether squid.conf allows a list of addresses named "clients", as the shipped one does."""
     is_list = any(each.words[:3] == ("acl", "clients", "src") for each in directives)
     rules = access_rules(directives, "http_access")
     return is_list and any(each.words[1] == "allow" and names_of(each) == ["clients"] for each in rules)

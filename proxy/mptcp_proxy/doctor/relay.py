@@ -33,7 +33,7 @@ class Uplink:
     """The interface with the address; empty if no interface has it."""
     gateway: str = ""
     id: int = 0
-    """The endpoint's id, from 1 on; 0 if the address is no endpoint."""
+    """The endpoint's id, from 1; 0 if the address is not an endpoint."""
     bound: str = ""
     """The interface that the endpoint names: the kernel binds its subflows to it."""
 
@@ -96,16 +96,16 @@ def blackhole(seconds: str | None, counts: given_up.GivenUp, in_force: bool) -> 
         return fail(
             _BLACKHOLE,
             f"the kernel has given up Multipath TCP for now, for {key} = {seconds} s or a multiple: {counted_text}",
-            "it got no answer by Multipath TCP and one without, which a failure of a few seconds is enough for;"
-            f" until that time is over {_ONE_PATH}",
+            "it got an answer only without Multipath TCP, which an outage of a few seconds can cause;"
+            f" until that time is over, {_ONE_PATH}",
             f"{lasting_sysctl(key, '0')}   # it tries again at once",
         )
     if seconds in (None, "0"):
-        return ok(_BLACKHOLE, "the kernel does not give up Multipath TCP because an uplink failed for a moment")
+        return ok(_BLACKHOLE, "the kernel does not give up Multipath TCP when an uplink fails for a moment")
     return warn(
         _BLACKHOLE,
         f"{key} is {seconds}; not in force now" + (f": {counted_text}" if counts.times else ""),
-        "where an uplink comes back just as the kernel tries without Multipath TCP, it blames a firewall, and"
+        "if an uplink recovers just as the kernel tries without Multipath TCP, it suspects a firewall, and"
         f" reaches the parents by plain TCP for {seconds} s, longer the next time",
         lasting_sysctl(key, "0"),
     )
@@ -136,7 +136,7 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
         _UPLINKS,
         f"endpoints from which subflows are opened: {listed}; two interfaces are needed",
         _ONE_PATH,
-        "mptcp-gateway status   # it makes the endpoints, and says why one is missing"
+        "mptcp-gateway status   # it adds the endpoints, and shows why one is missing"
         if GATEWAY.exists()
         else f"{' && '.join(commands) or 'ip mptcp endpoint add ADDRESS dev INTERFACE subflow'}   # {_LASTING}",
     )
@@ -149,7 +149,7 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
     wrong = {uplink: (to, device) for uplink, to, device in looked if device != uplink.device}
     if not looked:
         return warn(
-            _ROUTES, "nothing to look at", "see the lines about uplinks and parents", "mptcp-proxy doctor --role relay"
+            _ROUTES, "nothing to check", "see the lines about uplinks and parents", "mptcp-proxy doctor --role relay"
         )
     if not wrong:
         return ok(_ROUTES, "from each uplink's address to the parents, packets leave by that uplink")
@@ -169,8 +169,8 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
     return fail(
         _ROUTES,
         "; ".join(texts),
-        "a subflow of one uplink then leaves by another, where it is dropped, or shares that one's rate; or rp_filter=1"
-        " drops what comes to it",
+        "a subflow of one uplink then leaves by another, where it is dropped or shares its rate; or rp_filter=1"
+        " drops its incoming packets",
         f"{' && '.join(commands)}   # {_LASTING}",
     )
 
@@ -183,7 +183,7 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
         return fail(
             check,
             error or "it has no address",
-            "no request can be handed to it",
+            "it gets no requests",
             f"getent ahosts {host}",
         )
     outcomes = "; ".join(map(str, attempts))
@@ -196,24 +196,24 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
         return warn(
             check,
             outcomes,
-            "what goes to the other address has one path, or has to be tried again",
+            "connections to the other address have one path, or need another attempt",
             f"ping {host}",
         )
     if not answered:
-        return fail(check, outcomes, "no request can be handed to it", "on the parent: mptcp-proxy doctor; ss -ltn")
+        return fail(check, outcomes, "it gets no requests", "on the parent: mptcp-proxy doctor; ss -ltn")
     if not any(each.multipath for each in answered) and any(each.given_up for each in answered):
         return fail(check, outcomes, f"see the line {_BLACKHOLE}: {_ONE_PATH}", f"sysctl -w {given_up.SYSCTL}=0")
     if not any(each.multipath for each in answered):
         return fail(
             check,
             outcomes,
-            "the parent, or something on the way to it, does not speak Multipath TCP: one path only",
+            "the parent, or a device on the path to it, does not support Multipath TCP: only one path",
             "on the parent: mptcp-proxy doctor   # and is its port that of an MPTCP listener: ss -Mltn",
         )
     return fail(
         check,
         outcomes,
-        "a second subflow was not opened, or not answered: one path only",
+        "a second subflow was not opened, or not answered: only one path",
         "nstat -az 'MPTcpExtMPJoin*'; ip mptcp monitor   # while it is tried again; on the parent: ip mptcp limits",
     )
 
@@ -222,7 +222,7 @@ def no_parent(unread: str) -> Finding:
     """Report a relay without a parent. *unread*: the part of the configuration that the caller may not read."""
     if unread:
         return unseen("parents", f"{unread} has them")
-    return fail("parents", "there is none", "a relay hands every request to a parent", f"add, for instance: {EXAMPLE}")
+    return fail("parents", "no parent", "a relay sends every request to a parent", f"add, for instance: {EXAMPLE}")
 
 
 def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Towards | None) -> Iterator[Finding]:
@@ -233,7 +233,7 @@ def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Tow
     if now is None:
         yield unseen(check, "its libraries, and how its connections to parents are carried")
         return
-    restart = "journalctl -u mptcp-relay --grep mptcp_listen   # says why; then: systemctl restart mptcp-relay"
+    restart = "journalctl -u mptcp-relay --grep mptcp_listen   # shows the reason; then: systemctl restart mptcp-relay"
     missing = sorted(set(goals) - set(listed))
     if unloaded:
         text = f"Squid runs without the preload library ({unloaded} of its processes)"
@@ -243,7 +243,7 @@ def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Tow
             check,
             f"its list of parents lacks {', '.join(missing)}",
             "connections to these are plain TCP, over one path",
-            "journalctl -u mptcp-relay --grep parent   # says why; then: systemctl restart mptcp-relay",
+            "journalctl -u mptcp-relay --grep parent   # shows the reason; then: systemctl restart mptcp-relay",
         )
     elif now.plain:
         yield fail(
@@ -253,7 +253,7 @@ def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Tow
         yield warn(
             check,
             f"{counted(now.all, 'connection')} to parents, each of one subflow",
-            "just now opened, or never joined: see the lines about uplinks and parents",
+            "just opened, or never joined: see the lines about uplinks and parents",
             "mptcp-proxy doctor --role relay",
         )
     else:
@@ -268,19 +268,19 @@ def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:
     if not states:
         return warn(
             check,
-            f"Squid does not tell which it takes for dead: {error or 'its page names none'}",
-            "one that is dead is found to be back by a request, which is refused or handed to another",
+            f"Squid does not report which parents it considers dead: {error or 'its page names none'}",
+            "only a request shows that a dead parent has recovered; it is refused, or sent to another parent",
             advice,
         )
     dead = [name for name, up in states.items() if not up]
     if dead:
         return warn(
             check,
-            f"taken for dead: {', '.join(dead)}; tried every few seconds",
-            "no request is handed to it" if len(dead) < len(states) else "every request is refused",
+            f"considered dead: {', '.join(dead)}; tried every few seconds",
+            "it gets no requests" if len(dead) < len(states) else "every request is refused",
             "see the lines about parents and uplinks",
         )
-    return ok(check, f"{counted(len(states), 'parent')}, none taken for dead")
+    return ok(check, f"{counted(len(states), 'parent')}, none considered dead")
 
 
 def gateways(default_routes: Iterable[Mapping[str, str]]) -> dict[str, str]:

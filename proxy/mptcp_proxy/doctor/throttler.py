@@ -74,7 +74,7 @@ def daemon(head: Mapping[str, Any] | None, answer: Answer) -> Finding:
         return warn(
             _DAEMON,
             f"it refused its last reload: {refused['errors'][0]}",
-            "the policy from before is in force",
+            "the previous policy is in force",
             "mptcp-throttler check && systemctl reload mptcp-throttler",
         )
     on = ", ".join(head["interfaces"])
@@ -98,17 +98,17 @@ def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str
     file states the ports separately, so an operator who changes the proxy's ports may forget the throttler's."""
     if not of_proxy or not throttled:
         return
-    left_alone = sorted(set(of_proxy) - set(throttled))
-    if not left_alone:
-        yield ok(_PORTS, f"the throttler looks at every port of {squid_conf}")
+    uncovered = sorted(set(of_proxy) - set(throttled))
+    if not uncovered:
+        yield ok(_PORTS, f"the throttler covers every port of {squid_conf}")
         return
-    every = (left_alone, throttled, {*of_proxy, *throttled})
-    names, looked_at, together = (", ".join(map(str, sorted(each))) for each in every)
+    every = (uncovered, throttled, {*of_proxy, *throttled})
+    names, covered, together = (", ".join(map(str, sorted(each))) for each in every)
     yield warn(
         _PORTS,
-        f"{squid_conf} or an announced address has {names}, and the throttler looks at {looked_at} alone",
+        f"{squid_conf} or an announced address has {names}, but the throttler covers only {covered}",
         f"no client of {names} is capped",
-        f"have {names} in listen_ports of {settings}, as in listen_ports: [{together}]; "
+        f"add {names} to listen_ports of {settings}, as in listen_ports: [{together}]; "
         "systemctl restart mptcp-throttler",
     )
 
@@ -121,6 +121,8 @@ def bpf(head: Mapping[str, Any] | None, loads: Callable[[str], bool], release: s
     if lack := lack_of_bpf(loads, release, has_types):
         return warn(_BPF, *lack)
     if head is not None:
-        remedy = "journalctl -u mptcp-throttler --grep pacing   # says why; then: systemctl restart mptcp-throttler"
+        remedy = (
+            "journalctl -u mptcp-throttler --grep pacing   # shows the reason; then: systemctl restart mptcp-throttler"
+        )
         return warn(_BPF, "the throttler could not load its programs", WITHOUT_BPF, remedy)
     return ok(_BPF, f"{BPF[0]} loads, and the kernel knows its own types")

@@ -21,7 +21,7 @@ LISTEN, TURNS = "mptcp_listen.so", "squid_turns.so"
 _DIRECTORIES = {LISTEN: ("both", "listen"), TURNS: ("both", "turns")}
 DEFAULT_LIBRARY = _HERE.parent / LISTEN
 FEATURES = ("zero-read", "late-writes", "may-write", "joined-writes")
-"""Optional features of the libraries besides Multipath TCP and turns."""
+"""Optional features of the libraries in addition to Multipath TCP and turns."""
 _OF_TURNS = ("may-write", "joined-writes")
 """Features that ``--turns kernel`` leaves out as well."""
 PACKAGED = "MPTCP_LISTEN_SHIM"

@@ -9,7 +9,7 @@ import socket
 import pytest
 from reserved_port import reserved_port
 
-from mptcp_common.listeners import listening, not_there
+from mptcp_common.listeners import listening, missing_addresses
 
 ABSENT = ["192.0.2.1", "2001:db8::1"]
 """Addresses reserved for documentation (RFC 5737, RFC 3849)."""
@@ -46,7 +46,7 @@ def test_port_in_use_is_an_error() -> None:
 def test_warnings_name_the_keys_of_absent_addresses() -> None:
     there = {"a": "127.0.0.1", "b": "127.8.8.8", "c": "::1", "d": "0.0.0.0", "e": "::"}
     absent = {f"key{number}": each for number, each in enumerate(ABSENT)}
-    warnings = list(not_there("portal.yaml", there | absent))
+    warnings = list(missing_addresses("portal.yaml", there | absent))
     assert [str(each) for each in warnings] == [
         f"portal.yaml: warning: {key}: no interface of this host has {each}; nobody is answered there until one has"
         for key, each in absent.items()

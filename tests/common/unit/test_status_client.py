@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the client of the status socket, both synchronous and asyncio, with a server of their own."""
+"""Tests for the client of the status socket, both synchronous and asyncio, with a fake server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 
 class Server:
-    """Accepts one client, and serves it by the function given to *behave*."""
+    """Accepts one client, and serves it with the function given to :meth:`behave`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -148,7 +148,7 @@ def test_truncated_answer_is_an_error(server: Server, ask: Ask, text: bytes) -> 
 
 
 def test_length_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_client, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(status_client, "MAX_BYTES", 1 << 20)
 
     def behave(client: socket.socket) -> None:
         line_of(client)

@@ -135,7 +135,7 @@ def test_expansion_of_merges_is_bounded() -> None:
 def test_depth_of_nested_merges_is_bounded() -> None:
     """Defect: a thousand nested merges raised an exception.
 
-    A duplicate key prevents that they are read one by one before.
+    A duplicate key keeps the parser from reading them one by one before.
     """
     merges = (f"a: &m{number} {{<<: *m{number - 1}}}" for number in range(1, 2000))
     lines = ["a: &m0 {x: 1}", *merges, "<<: *m1999"]

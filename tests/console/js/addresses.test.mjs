@@ -25,9 +25,9 @@ test("text that cannot become an address counts as wrong", () => {
   assert.equal(addressOf("  ").kind, "none");
 });
 
-test("the hint tells how the field's text is used", () => {
+test("the hint says how the field is used", () => {
   assert.equal(addressHint("whole"), "");
   assert.equal(addressHint("none"), "");
   assert.match(addressHint("incomplete"), /incomplete: all clients/);
-  assert.match(addressHint("wrong"), /no IP address, and no name of one: all clients/);
+  assert.match(addressHint("wrong"), /not an IP address or a known name: all clients/);
 });

@@ -15,7 +15,7 @@ test("the graph has a summary in one sentence", () => {
     {path: "wifi", rate: null, caps: []},
   ];
   assert.equal(words.momentText(NOW, paths), `${clock(NOW)}: ethernet 4.85 Mbit/s (cap 5 Mbit/s by spare), wifi unknown`);
-  assert.equal(words.momentText(NOW, []), `${clock(NOW)}: nothing is known`);
+  assert.equal(words.momentText(NOW, []), `${clock(NOW)}: no data`);
   assert.equal(words.capText({...CAP, share: "client", guaranteed: 2.5e6}), "5 Mbit/s per client, 2.5 Mbit/s of it guaranteed");
   assert.equal(words.capText({...CAP, share: "client", lowest: 1e6, guaranteed: 1e6, total: 11e6}),
     "1 Mbit/s to 5 Mbit/s per client, 11 Mbit/s in all");
@@ -28,10 +28,10 @@ test("the page tells why it is outdated, and nothing while it is not", () => {
   assert.equal(words.troubleText(null, null), null);
   assert.equal(words.troubleText(UP, null), null);
   const down = words.troubleText(DOWN, null);
-  assert.match(down, /^The throttler does not run\. Since \d\d:\d\d:\d\d; it is asked again/);
+  assert.match(down, /^The throttler does not run\. Since \d\d:\d\d:\d\d; the console tries again/);
   // A stop removes all caps, and a crash none.
   assert.match(down, /nothing is capped/);
-  assert.match(words.troubleText({...DOWN, state: "crashed"}, null), /Caps that were set stay until the throttler is started again/);
+  assert.match(words.troubleText({...DOWN, state: "crashed"}, null), /Existing caps stay until the throttler is started again/);
   assert.match(words.troubleText(DOWN, GONE), /^The console has not answered since/);
   assert.match(words.troubleText(UP, GONE), /^The console has not answered since/);
   assert.deepEqual([[null, null], [UP, null], [DOWN, null], [UP, GONE]].map(each => words.stateText(...each)),
@@ -54,8 +54,8 @@ test("faults of a live throttler are shown and counted", () => {
 test("a refused reload of another day is shown with its date", () => {
   const refused = {time: NOW - 65, errors: ["policy.yaml:2: rules: is required."]};
   assert.equal(words.refusedText(refused, NOW),
-    `A reload was refused at ${clock(NOW - 65)}; the policy from before is in force. policy.yaml:2: rules: is required.`);
-  assert.match(words.refusedText(refused, NOW + 2 * 86_400), /^A reload was refused at \d{4}-\d\d-\d\d \d\d:\d\d; the policy/);
+    `A reload was refused at ${clock(NOW - 65)}; the previous policy is in force. policy.yaml:2: rules: is required.`);
+  assert.match(words.refusedText(refused, NOW + 2 * 86_400), /^A reload was refused at \d{4}-\d\d-\d\d \d\d:\d\d; the previous policy/);
 });
 
 test("announcements of events are short", () => {
@@ -93,7 +93,7 @@ test("paths and caps that are not drawn are counted", () => {
   assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}, 0), "");
   assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3, highCaps: 0}, 0), "Not drawn: 1 more path, 3 more caps. The table has them.");
   assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 2}, 0), "Not drawn: 2 caps far above all rates. The table has them.");
-  const listed = "Neither drawn nor in the table: 51 more caps, with the fewest subflows; the page Policy has all.";
+  const listed = "Neither drawn nor in the table: 51 more caps with fewer subflows; the page Policy has all.";
   assert.equal(words.notDrawn({morePaths: 0, moreCaps: 88, highCaps: 0}, 51), `Not drawn: 88 more caps. The table has them. ${listed}`);
   assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}, 51), listed);
 });

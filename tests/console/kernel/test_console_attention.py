@@ -15,7 +15,7 @@ from console_site import Console
 from fake_throttler import FakeThrottler, World
 from selenium.webdriver.common.keys import Keys
 
-from mptcp_console.watch import MOST_WATCHERS
+from mptcp_console.watch import MAX_WATCHERS
 
 pytestmark = pytest.mark.kernel
 TOKEN = "4f037d87"
@@ -84,7 +84,7 @@ def test_table_row_keeps_focus_and_selection_when_it_moves(site: Site, upside_do
         selected = site.browser.run("return getSelection().toString()")
         assert selected.startswith("10.77.1.")
         site.world.upside_down = upside_down
-        site.browser.until(lambda: site.browser.run(f"return {first}") != before[0], "another comes first")
+        site.browser.until(lambda: site.browser.run(f"return {first}") != before[0], "another row is first")
         assert site.browser.run(f"return {links}") == before[::-1]
         assert site.browser.run("return [document.activeElement.textContent, window.lost]") == [before[0], 0]
         assert site.browser.run("return getSelection().toString()") == selected
@@ -103,7 +103,7 @@ def test_reasons_open_without_a_mouse(site: Site) -> None:
     site.browser.until(reason.is_displayed, "the reason is shown")
     assert reason.text.startswith("rule spare-ethernet caps path ethernet at 5 Mbit/s")
     before = site.requests("connections")
-    site.browser.until(lambda: site.requests("connections") >= before + 2, "the table is renewed")
+    site.browser.until(lambda: site.requests("connections") >= before + 2, "the table is updated")
     assert reason.is_displayed()
     assert site.browser.faults() == []
     site.open("what-if")
@@ -140,7 +140,7 @@ def test_incomplete_address_filter_shows_all_clients_and_a_hint(site: Site) -> N
     site.write("#filter-client", "10.77")
     site.browser.until_text("#filter-client-hint", "The address is incomplete: all clients are shown.")
     before = site.requests("connections")
-    site.browser.until(lambda: site.requests("connections") > before, "the table is renewed")
+    site.browser.until(lambda: site.requests("connections") > before, "the table is updated")
     assert site.browser.text("#connections-message") == ""
     assert site.browser.text("#connections-count") == "3 connections"
     site.write("#filter-client", "10.77.1.2")
@@ -166,7 +166,7 @@ def test_hidden_page_stops_polling_and_resumes_when_shown(site: Site) -> None:
     try:
         before = site.requests("connections")
         summaries = site.requests("summary")
-        # While the page is hidden, the console itself asks every five seconds. A visible table would be asked for every
+        # While the page is hidden, the console itself queries every five seconds. A visible table would do so every
         # two.
         site.browser.until(lambda: site.requests("summary") >= summaries + 4, "time passes")
         assert site.requests("connections") <= before + 1
@@ -178,12 +178,12 @@ def test_hidden_page_stops_polling_and_resumes_when_shown(site: Site) -> None:
 
 
 def test_page_shows_faults_of_a_throttler_that_answers(site: Site) -> None:
-    """Defect: if an interface was not captured, the page nevertheless said that everything is live."""
+    """Defect: if an interface was not captured, the page still said that everything is live."""
     site.open("live")
     assert not site.browser.find("#faults").is_displayed()
     site.world.captures, site.world.ledger_error = False, "ledger l: disk full"
     try:
-        site.browser.until_text("#faults", "Nothing is captured on wan0, which is down or gone")
+        site.browser.until_text("#faults", "Nothing is captured on wan0, which is down or missing")
         site.browser.until_text("#faults", "Budget usage cannot be saved to disk (ledger l: disk full)")
         assert site.browser.find("#faults").is_displayed()
         assert site.browser.text("#state-text") == "live, 2 faults"
@@ -194,7 +194,7 @@ def test_page_shows_faults_of_a_throttler_that_answers(site: Site) -> None:
         site.browser.until_text("#health", "no: ledger l: disk full")
     finally:
         site.world.captures, site.world.ledger_error = True, None
-    site.browser.until(lambda: not site.browser.find("#faults").is_displayed(), "nothing is wrong any more")
+    site.browser.until(lambda: not site.browser.find("#faults").is_displayed(), "the faults are gone")
     site.browser.until_text("#health", "Captures onwan0")
     site.world.dropped += 5
     site.browser.until_text("#faults", "5 segments lost by the capture")
@@ -207,7 +207,7 @@ def test_screen_reader_announces_trouble_once(site: Site) -> None:
     site.throttler.stop()
     try:
         site.browser.until_text("#trouble", "The throttler does not run")
-        # A question during the stop may get a partial answer, which causes one more message.
+        # A query during the stop may get a partial answer, which causes one more message.
         ages: set[str] = set()
 
         def grows() -> bool:
@@ -219,7 +219,7 @@ def test_screen_reader_announces_trouble_once(site: Site) -> None:
         assert len(announced) == len(set(announced)) <= 2
     finally:
         site.throttler.start()
-    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "the trouble is over")
 
 
 @contextmanager
@@ -235,9 +235,9 @@ def viewers(site: Site, count: int) -> Iterator[None]:
 def test_page_beyond_the_viewer_limit_says_so_and_retries(site: Site) -> None:
     """Defect: one page too many alternated between "the console does not answer" and no message."""
     site.browser.open("about:blank")
-    free = {"watching": 0, "most": MOST_WATCHERS}
+    free = {"watching": 0, "most": MAX_WATCHERS}
     site.browser.until(lambda: site.console.get("/api/viewers") == free, "no browser watches")
-    with viewers(site, MOST_WATCHERS):
+    with viewers(site, MAX_WATCHERS):
         site.browser.open(f"{site.console.url}/#live")
         site.browser.until_text("#state-text", "console full")
         site.browser.run(RECORD_TEXTS, "#trouble")

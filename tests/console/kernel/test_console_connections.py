@@ -16,7 +16,7 @@ from console_site import console
 from fake_throttler import FakeThrottler, World
 from reserved_port import reserved_port
 
-from mptcp_common.http_bounds import MOST_WAITING, REQUEST_SECONDS
+from mptcp_common.http_bounds import MAX_WAITING, REQUEST_SECONDS
 
 pytestmark = pytest.mark.kernel
 CROWD = 400
@@ -48,7 +48,7 @@ def test_idle_connections_are_ended_and_do_not_block_the_page(tmp_path: Path) ->
             assert site.get("/api/history")["step"]
             print(f"beside {CROWD} that ask nothing a page took {time.monotonic() - begun:.2f} s")
             # The first connections were closed for the last ones, which have their full time.
-            assert all(has_ended(client) for client in crowd[: CROWD - MOST_WAITING - 1])
+            assert all(has_ended(client) for client in crowd[: CROWD - MAX_WAITING - 1])
             assert all(has_ended(client) for client in crowd)
             assert time.monotonic() - begun > REQUEST_SECONDS / 2
         deadline = time.monotonic() + 60

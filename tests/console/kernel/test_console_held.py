@@ -93,7 +93,7 @@ def test_graph_table_keeps_its_rows_when_updated(site: Site) -> None:
     site.browser.until(lambda: site.browser.run(f"return {first} !== null"), "a row")
     site.browser.run(f"window.row = {first}; getSelection().selectAllChildren(window.row)")
     selected = site.browser.run("return getSelection().toString()")
-    site.browser.until(lambda: site.browser.run(f"return {first} !== window.row"), "a row has come")
+    site.browser.until(lambda: site.browser.run(f"return {first} !== window.row"), "a new row is shown")
     assert site.browser.run("return window.row.isConnected")
     assert site.browser.run("return getSelection().toString()").split()[0] == selected.split()[0]
 
@@ -121,7 +121,7 @@ def test_page_shows_nearest_of_many_events_and_links_to_the_others(site: Site) -
         site.world.tell("applied", f"event {number}", time=at - 15 + number / 20)
     site.open()
     site.go_to(at)
-    site.browser.until_text("#nearby-note", "Shown are the 100 nearest")
+    site.browser.until_text("#nearby-note", "Only the 100 nearest are shown")
     assert "applied" in site.browser.text("#nearby-note")
     assert site.browser.faults() == []
     numbers = site.browser.run(
@@ -142,7 +142,7 @@ def test_failed_event_request_is_reported_as_failure(site: Site) -> None:
     site.browser.run(REFUSE, "near=")
     site.go_to(time.time() - 2)
     site.browser.until_text("#nearby", "The events of that time are not available: the console does not answer.")
-    assert "Nothing happened" not in site.browser.text("#nearby")
+    assert "No events within" not in site.browser.text("#nearby")
 
 
 def test_new_events_around_a_selected_time_are_shown(site: Site) -> None:
@@ -168,7 +168,7 @@ def test_time_before_the_console_started_shows_that_no_data_is_kept(site: Site) 
     site.open()
     begun = float(site.console.get("/api/history")["since"])
     site.go_to(begun - 1200)
-    site.browser.until_text("#moment tbody", "Nothing is kept of this time: what the console keeps begins at")
+    site.browser.until_text("#moment tbody", "No data for this time: the console's data begin at")
     site.browser.find("#to-now").click()
     site.browser.until_text("#moment tbody", "Mbit/s")
 
@@ -207,7 +207,7 @@ def test_page_works_with_a_fast_browser_clock(site: Site) -> None:
     added = site.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FAST_CLOCK})
     try:
         site.open()
-        site.browser.until(lambda: site.bound("min") <= since + 1, "all that is kept is shown")
+        site.browser.until(lambda: site.bound("min") <= since + 1, "all stored data are shown")
         at = time.time() - 2
         site.world.tell("guard", "caps relaxed by a fast clock", time=at)
         site.go_to(at)
@@ -217,7 +217,7 @@ def test_page_works_with_a_fast_browser_clock(site: Site) -> None:
 
 
 def test_selected_time_keeps_its_data_after_it_leaves_the_graph(site: Site) -> None:
-    """Defect: ten seconds after a time near the edge was selected, the page said that no data was kept of it.
+    """Defect: ten seconds after a time near the edge was selected, the page said that it had no data for it.
 
     This is the last test, because it sets the throttler's clock forward.
     """
@@ -244,5 +244,5 @@ def test_selected_time_keeps_its_data_after_it_leaves_the_graph(site: Site) -> N
     site.world.clock = lambda: time.time() + 180
     site.browser.until(lambda: site.bound("min") > held, "the time has left the graph")
     site.browser.until_text("#moment tbody", "Mbit/s")
-    assert "Nothing is kept" not in site.browser.text("#moment tbody")
+    assert "No data for" not in site.browser.text("#moment tbody")
     assert site.bound("now") == held

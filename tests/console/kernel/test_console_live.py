@@ -53,13 +53,13 @@ STATUS_GROUP = 54321
 ROUNDS = 5
 ATTEMPTS = 3
 PROMISED_SECONDS = 1.0
-"""Seconds within which the console must show a cap, and between its questions while a browser watches.
+"""Seconds within which the console must show a cap, and between its queries while a browser watches.
 
 A busy machine may take longer, in proportion to the time that programs wait for a processor. The result must stay below
 the interval that the console uses when no browser watches.
 """
 CARRIED = 100_000
-"""Bytes over a path that show that a download goes on."""
+"""Bytes over a path that show that a download continues."""
 HANGS_FOR = 2_500_000
 """Bytes over the capped path while the console hangs. They take four seconds or more."""
 LAG_SECONDS = 2.0
@@ -135,7 +135,7 @@ class Round(NamedTuple):
     shown: float
     """From when the cap was in force until the page showed it."""
     pause: float
-    """Between two questions of the console, without the time for the answer."""
+    """Between two queries of the console, without the time for the answer."""
 
 
 def test_page_shows_a_cap_within_a_second(site: Site) -> None:
@@ -165,7 +165,7 @@ def one_cap(site: Site, moments: list[StreamedAnswer]) -> Round:
     assert after.is_capped, "the rules in force at the throttler's answer are missing"
     last = max(each.time for each in moments if each.time <= applied)
     site.reload(UNCAPPED)
-    site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown any more")
+    site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown")
     return Round((seen - applied) / slower, (after.time - last - answer) / slower)
 
 
@@ -181,7 +181,7 @@ class StreamedAnswer(NamedTuple):
 def streamed_answers(site: Site) -> Iterator[list[StreamedAnswer]]:
     """Listen to the console's stream beside the browser.
 
-    The returned list grows meanwhile and begins with one entry.
+    The returned list begins with one entry, and grows until the end.
     """
     with site.testbed["proxy"].entered():
         stream = build_opener(ProxyHandler({})).open(f"{site.console.url}/api/live", timeout=60)
@@ -269,7 +269,7 @@ def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
         wait_until(lambda: both() == (1, 1), "one client uses plain TCP")
         (plain,) = clients()["plain_tcp"]["clients"]
         assert plain == {"client": client["client"], "connections": 1}
-    wait_until(lambda: both() == (1, 0), "no client uses plain TCP any more")
+    wait_until(lambda: both() == (1, 0), "no client uses plain TCP now")
 
 
 def test_pages_show_the_state_of_a_real_throttler(site: Site) -> None:
@@ -324,7 +324,7 @@ def test_console_runs_without_privileges_and_writes_no_file(site: Site) -> None:
             target = os.readlink(descriptor)
             flags = (descriptor.parents[1] / "fdinfo" / descriptor.name).read_text().split("flags:\t")[1].split()[0]
         except FileNotFoundError:
-            continue  # the descriptor was closed meanwhile
+            continue  # the descriptor has been closed
         looked_at += 1
         if target.startswith("/") and not target.startswith(("/dev/", str(site.console.log))):
             assert int(flags, 8) & os.O_ACCMODE == os.O_RDONLY, target

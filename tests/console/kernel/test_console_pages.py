@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests of every page in Chromium with a fake throttler: layout, accessibility, keyboard, error messages, many clients.
 
-If MPTCP_CONSOLE_SCREENSHOTS is set, screenshots for people are written there.
+If MPTCP_CONSOLE_SCREENSHOTS is set, screenshots are written there.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def test_dry_run_shows_no_subflow_as_capped(site: Site) -> None:
 
 
 def test_policy_page_describes_steering_and_budget_rules(site: Site) -> None:
-    """Defect: if no rule of the policy had a cap of its own, the page said that the policy has no rule."""
+    """Defect: if no rule of the policy had a cap of its own, the page said that the policy has no rules."""
     usual = site.world.words
     site.open("policy")
     site.browser.until_text("#rule-words", "spare-ethernet cap of 5 Mbit/sWhen: path ethernet")
@@ -172,9 +172,9 @@ def test_policy_page_describes_steering_and_budget_rules(site: Site) -> None:
         )
         site.browser.until_text("#rule-words", "rest no budgetEvery subflow")
         site.browser.until_text("#rules", "No rule has a cap of its own.")
-        assert "The policy has no rule" not in site.browser.text("main")
+        assert "The policy has no rules" not in site.browser.text("main")
         site.world.words = []
-        site.browser.until_text("#rule-words", "The policy has no rule: nothing is capped.")
+        site.browser.until_text("#rule-words", "The policy has no rules: nothing is capped.")
     finally:
         site.world.words = usual
 
@@ -276,7 +276,7 @@ def test_pages_without_traffic_do_not_blame_a_filter(site: Site) -> None:
         for page in ("live", "connections", "clients"):
             site.browser.open(f"{site.console.url}/#{page}")
             if page == "connections":
-                site.browser.until_text("#connections-none", "There is no connection")
+                site.browser.until_text("#connections-none", "There is no Multipath TCP connection")
                 assert not site.browser.find("#connections-clear").is_displayed()
             elif page == "clients":
                 site.browser.until_text("#clients tbody", "No client")
@@ -293,7 +293,7 @@ def test_page_of_a_closed_connection_shows_its_last_state(site: Site) -> None:
     site.browser.until_text("#explained", "spare-ethernet")
     site.world.count = 2
     try:
-        site.browser.until_text("#connection-message", "What is shown is from")
+        site.browser.until_text("#connection-message", "Its last known state")
         assert "spare-ethernet" in site.browser.text("#explained")
         # A page opened later shows nothing of the closed connection.
         site.browser.open(f"{site.console.url}/#connection/{last}")
@@ -310,7 +310,7 @@ def test_budget_restart_time_is_in_the_policys_time_zone(site: Site) -> None:
     try:
         for page, budgets in (("live", "#live-budgets"), ("policy", "#budgets")):
             site.open(page)
-            site.browser.until_text(budgets, "starts again 2027-01-01 00:00 (Europe/Athens)")
+            site.browser.until_text(budgets, "restarts 2027-01-01 00:00 (Europe/Athens)")
     finally:
         site.world.until = None
         driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
@@ -336,10 +336,10 @@ def test_table_update_keeps_focus(site: Site) -> None:
     site.open("connections")
     site.browser.run(f"document.querySelector('#connections a[href=\"#connection/{TOKEN}\"]').focus()")
     before = len(site.world.queries)
-    # The page asks again after it has shown the answer: at the third question it has renewed the table twice.
+    # The page asks again after it has shown the answer, so at the third query, it has updated the table twice.
     site.browser.until(
         lambda: [each["query"] for each in site.world.queries[before:]].count("connections") >= 3,
-        "the table is renewed twice",
+        "the table is updated twice",
     )
     assert site.browser.run("return document.activeElement.textContent") == TOKEN
 
@@ -432,16 +432,16 @@ def test_page_reports_a_stopped_or_hung_throttler_and_recovers(site: Site) -> No
     site.world.pid += 1
     site.world.events.clear()
     site.throttler.start()
-    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
-    site.browser.until_text("#nearby", "the throttler was started anew")
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "the trouble is over")
+    site.browser.until_text("#nearby", "the throttler was restarted")
     site.throttler.stop(is_crash=True)
-    site.browser.until_text("#trouble", "Caps that were set stay")
+    site.browser.until_text("#trouble", "Existing caps stay")
     site.throttler.start()
-    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "the trouble is over")
     site.throttler.hangs = True
     site.browser.until_text("#trouble", "The throttler does not answer within 3 s")
     site.throttler.hangs = False
-    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "the trouble is over")
 
 
 @pytest.mark.nightly
@@ -452,7 +452,7 @@ def test_page_reports_a_hung_console_and_recovers(site: Site) -> None:
         site.browser.until_text("#trouble", "The console has not answered since")
     finally:
         site.console.process.send_signal(signal.SIGCONT)
-    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "the trouble is over")
     site.browser.until_text("#state-text", "live")
 
 

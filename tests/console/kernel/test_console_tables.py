@@ -68,7 +68,7 @@ def test_page_says_why_a_matching_rule_does_not_cap(site: tuple[World, Console, 
         chromium.until_text("#explained .tried", "spare matches; lifted: the last usable path")
         world.tried = []
         world.tell("applied", "something", token=TOKEN)
-        chromium.until_text("#explained", "No rule is for this direction.")
+        chromium.until_text("#explained", "No rule applies to this direction.")
     finally:
         world.tried = None
 

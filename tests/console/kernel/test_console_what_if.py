@@ -88,7 +88,7 @@ def test_what_if_starts_from_the_policy_in_force(site: Site) -> None:
     assert written() == f"{TEXT}# mine"
     start.click()
     chromium.driver.switch_to.alert.accept()
-    chromium.until(lambda: written() == TEXT, "it is replaced")
+    chromium.until(lambda: written() == TEXT, "the text is replaced")
 
 
 def test_policy_page_shows_the_conditions_of_each_path(site: Site) -> None:

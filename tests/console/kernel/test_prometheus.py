@@ -174,7 +174,7 @@ def test_dashboard_variables_list_the_existing_values(watched: Watched) -> None:
     ],
 )
 def test_panels_show_only_the_chosen_rules_and_paths(watched: Watched, rules: list[str], paths: list[str]) -> None:
-    """`.*` also matches series without the label, so each variable must be tested with a chosen value, too."""
+    """`.*` also matches series without the label, so each variable must also be tested with a chosen value."""
     chosen = {"instance": [f"127.0.0.1:{PORT}"], "rule": rules, "path": paths}
     prometheus, expressions = watched.prometheus, shown_expressions(chosen)
     wait_until(lambda: not prometheus.unanswered(expressions), "every expression has a value", timeout=SECONDS)

@@ -21,7 +21,7 @@ from mptcp_console.access import COOKIE, COOKIE_SECONDS
 from mptcp_console.application import LARGEST_BODY, Console
 from mptcp_console.happenings import Wanted
 from mptcp_console.lane import Lane
-from mptcp_console.overviews import MOST_BUDGETS, whole
+from mptcp_console.overviews import MAX_BUDGETS, whole
 from mptcp_console.questions import LONGEST_POLICY
 from mptcp_console.settings import Settings
 from mptcp_console.watch import Watch, asker
@@ -245,9 +245,9 @@ WRONG = [
     ("connections?client=10.0.0.300", "is not an IP address"),
     ("connections?path=a/b", "path"),
     ("connections?order=1", "is not a parameter here"),
-    ("connections?token=xyz", "eight digits"),
+    ("connections?token=xyz", "eight hexadecimal digits"),
     ("explain", "write token=TOKEN or client=ADDRESS"),
-    ("explain?token=1", "eight digits"),
+    ("explain?token=1", "eight hexadecimal digits"),
     ("events?from=yesterday", "seconds since the epoch"),
     ("events?limit=501", "1 to 500"),
     ("history?step=7", "write 1 or 10"),
@@ -342,17 +342,17 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
         assert policy["policy"]["rules"] == ["spare-ethernet"]
         assert [each["name"] for each in policy["budgets"]] == ["month"]
         assert [each["name"] for each in policy["budget_totals"]] == ["month"]
-        # The watch itself also asks meanwhile.
+        # The watch itself also queries in that time.
         assert all(
             each["query"] in ("summary", "events") and "token" not in each for each in site.world.queries[before:]
         )
 
 
 def test_summary_keeps_an_account_of_each_budget() -> None:
-    accounts = [{"name": "crowded", "client": f"10.1.0.{number}"} for number in range(MOST_BUDGETS + 5)]
+    accounts = [{"name": "crowded", "client": f"10.1.0.{number}"} for number in range(MAX_BUDGETS + 5)]
     calm = {"name": "calm", "client": "10.2.0.1"}
     found = whole({"rules": [], "budgets": [*accounts, calm]})["budgets"]
-    assert found == [*accounts[: MOST_BUDGETS - 1], calm]
+    assert found == [*accounts[: MAX_BUDGETS - 1], calm]
 
 
 def test_stream_sends_events_and_ends_when_the_browser_disconnects(site: Site) -> None:

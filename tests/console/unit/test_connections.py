@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from mptcp_common.http_bounds import MOST_WAITING, REQUEST_SECONDS, BoundedHttp
+from mptcp_common.http_bounds import MAX_WAITING, REQUEST_SECONDS, BoundedHttp
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
@@ -234,10 +234,10 @@ def test_oldest_idle_connection_is_ended_and_a_served_one_kept() -> None:
         asking.data_received(GET)
         await settle()
         wires = []
-        for _ in range(MOST_WAITING + 10):
+        for _ in range(MAX_WAITING + 10):
             wires.append(house.connected()[1])
             house.clock.go_on(0.01)
-        assert [wire.is_open for wire in wires] == [False] * 10 + [True] * MOST_WAITING
+        assert [wire.is_open for wire in wires] == [False] * 10 + [True] * MAX_WAITING
         assert served.is_open
 
     asyncio.run(run())

@@ -196,10 +196,10 @@ MUTANTS = {
         the_first_moment_again, test_live.test_each_moment_is_sent_once_with_new_events
     ),
     "all that a slow browser missed is sent": Mutant(
-        set_to(live, "MOST_EVENTS", 1 << 40), test_live.test_slow_browser_skips_moments
+        set_to(live, "MAX_EVENTS", 1 << 40), test_live.test_slow_browser_skips_moments
     ),
     "any number may watch": Mutant(
-        set_to(watch, "MOST_WATCHERS", 1 << 40), seen.test_number_of_viewers_is_bounded
+        set_to(watch, "MAX_WATCHERS", 1 << 40), seen.test_number_of_viewers_is_bounded
     ),
     # Showing a cap within a second.
     "the throttler is asked too rarely": Mutant(
@@ -217,7 +217,7 @@ MUTANTS = {
         connections_are_pushed, test_live.test_moment_stays_small_with_many_connections_and_rules
     ),
     "every rule is pushed": Mutant(
-        set_to(overviews, "MOST_RULES", 1 << 40),
+        set_to(overviews, "MAX_RULES", 1 << 40),
         test_live.test_moment_stays_small_with_many_connections_and_rules,
     ),
     "each browser's question is asked": Mutant(

@@ -14,7 +14,7 @@ from console_site import console
 from reserved_port import reserved_port
 
 from mptcp_common.exit_status import DONE
-from mptcp_common.http_bounds import MOST_WAITING
+from mptcp_common.http_bounds import MAX_WAITING
 from mptcp_console import cli
 from mptcp_lab.testbed.services import wait_until
 
@@ -46,7 +46,7 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
 def test_number_of_idle_connections_is_bounded(tmp_path: Path) -> None:
     with console(tmp_path, tmp_path / "s", port := reserved_port()), ExitStack() as stack:
         silent = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(MOST_WAITING + 1)
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(MAX_WAITING + 1)
         ]
         # The console closes the oldest connection without sending anything.
         assert silent[0].recv(1) == b""
@@ -77,7 +77,7 @@ def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path, written: str) -> Non
 def test_check_warns_of_an_address_that_the_host_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
 ) -> None:
-    """The address may come later. Without the warning a typo would go unnoticed."""
+    """The address may appear later. Without the warning, a typo would go unnoticed."""
     monkeypatch.setattr(cli, "unreadable_by_unit", lambda *_: [])
     file, token = tmp_path / "console.yaml", tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef")

@@ -71,7 +71,7 @@ def test_listener_off_loopback_requires_a_token(tmp_path: Path, address: str) ->
     file = written(tmp_path, f'open_to_this_host: true\nlisten: "{address}:8610"\n', TOKEN)
     found = problems(file)
     assert found.startswith(f"{file}:1: open_to_this_host: ")
-    assert f"{address.strip('[]')} can be reached from other hosts, so that a token is needed" in found
+    assert f"{address.strip('[]')} can be reached from other hosts, so a token is needed" in found
     file.write_text(file.read_text().partition("\n")[2])
     assert read_settings(file).token == TOKEN
 
@@ -88,7 +88,7 @@ def test_listener_on_loopback_requires_a_token_unless_open_to_this_host(tmp_path
     assert read_settings(written(tmp_path, f"{listen}open_to_this_host: true\n", TOKEN)).token is None
     found = problems(written(tmp_path, f"{listen}open_to_this_host: true\ntoken_file: token\n", TOKEN))
     assert f"{file}:2: open_to_this_host: " in found
-    assert "nobody needs the token" in found
+    assert "the token of token_file is not used" in found
 
 
 def test_console_without_settings_requires_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_make_token_writes_one_token_for_owner_and_group(tmp_path: Path, capsys:
     finally:
         os.umask(before)
     assert capsys.readouterr().out == (
-        f"{tmp_path}/token: written; the console asks for this token, also on this host\n"
+        f"{tmp_path}/token: written; the console requires this token, also on this host\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o640
@@ -156,8 +156,8 @@ def test_token_file_readable_by_others_is_refused(tmp_path: Path, mode: int) -> 
         (f"status_socket: /{'x' * 108}", "too long for a Unix socket"),
         ("token_file: nowhere", "nowhere cannot be read: No such file or directory"),
         ("hosts: [http://a]", "write it without http:// and port"),
-        ("certificate: a.pem", "certificate: needs key as well"),
-        ("key: a.pem", "key: needs certificate as well"),
+        ("certificate: a.pem", "certificate: needs key, too"),
+        ("key: a.pem", "key: needs certificate, too"),
         ("certificate: /nowhere/a.pem", "/nowhere/a.pem cannot be read: No such file or directory"),
         ("key: /nowhere/a.key", "/nowhere/a.key cannot be read: No such file or directory"),
         ("squid: 127.0.0.1:3128", "is not the address of Squid's listener; write e.g. http://127.0.0.1:3128"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tracemalloc
 
-from mptcp_console.event_counts import MOST_KINDS, OTHERS, EventCounts
+from mptcp_console.event_counts import MAX_KINDS, OTHERS, EventCounts
 from mptcp_console.history import COARSE_STEP, SPAN
 
 START = 1_795_000_000
@@ -58,12 +58,12 @@ def test_memory_is_bounded_for_many_events_and_kinds() -> None:
     tracemalloc.start()
     try:
         for second in range(START, START + 2 * SPAN, 5):
-            for number in range(2 * MOST_KINDS):
+            for number in range(2 * MAX_KINDS):
                 counts.add(second, f"kind-{number}")
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     kinds = counts.between(START + 2 * SPAN - 10, START + 2 * SPAN - 1).kinds
-    assert len(kinds) == MOST_KINDS
-    assert kinds[OTHERS] == 2 * (MOST_KINDS + 1)
+    assert len(kinds) == MAX_KINDS
+    assert kinds[OTHERS] == 2 * (MAX_KINDS + 1)
     assert size < 200_000

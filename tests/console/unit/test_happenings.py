@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for events: they are kept for an hour in bounded memory, and can be searched by what they are about."""
+"""Tests for events: they are kept for an hour in bounded memory, and can be filtered by their fields."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_newest_events_are_kept_with_the_time_since_when() -> None:
 
 
 def test_counts_outlast_dropped_events() -> None:
-    """Defect: if events came fast, nothing at all was known of a time ten minutes ago."""
+    """Defect: if many events came, nothing was known about a time ten minutes ago."""
     kept = Happenings(most=3)
     kept.missing_before(NOW - 100)
     for number in range(50):
@@ -85,7 +85,7 @@ class Counting(float):
 
 
 def test_nearest_compares_only_events_around_the_time() -> None:
-    """Defect: a request computed the distances of all 40,000 events, and all other requests waited meanwhile."""
+    """Defect: a request computed the distances of all 40,000 events, and all other requests waited for that."""
     kept = Happenings()
     for number in range(5000):
         kept.add(event(NOW + number))

@@ -49,7 +49,7 @@ def test_lasting_fault_is_reported_until_it_ends() -> None:
     ("lost", "words"),
     [
         ({"dropped": 1}, "1 segment lost by the capture within a minute"),
-        ({"lost": 2}, "Events of the path manager lost, 2 times within a minute"),
+        ({"lost": 2}, "Path manager events lost, 2 times within a minute"),
         ({"refused": 3}, "3 changes refused by the kernel within a minute"),
         ({"refused": 1, "up": 2}, "3 changes refused by the kernel"),
     ],
@@ -63,7 +63,7 @@ def test_loss_is_reported_for_a_minute(lost: dict[str, int], words: str) -> None
     assert health.take(summary(NOW + RECENT + 2, counters=counters(**lost))) == []
 
 
-def test_losses_before_the_first_look_are_not_reported() -> None:
+def test_losses_before_the_first_summary_are_not_reported() -> None:
     health = Health()
     assert health.take(summary(counters=counters(1000, 1000, 1000))) == []
     assert health.take(summary(NOW + 1, pid=2, counters=counters(2000, 0, 0))) == []
@@ -72,7 +72,7 @@ def test_losses_before_the_first_look_are_not_reported() -> None:
 
 def test_answer_of_a_real_throttler_is_understood() -> None:
     assert [each.partition(" (")[0] for each in Health().take(REAL)] == [
-        "Nothing is captured on wan1, which is down or gone; capturing goes on when it is back",
+        "Nothing is captured on wan1, which is down or missing; capturing resumes when it returns",
         "Budget usage cannot be saved to disk",
     ]
     shown = whole(REAL)

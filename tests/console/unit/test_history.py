@@ -13,7 +13,7 @@ from mptcp_console.history import (
     COARSE_SLOTS,
     COARSE_STEP,
     FINE_SLOTS,
-    MOST_TRACKS,
+    MAX_TRACKS,
     SPAN,
     Tracks,
     highest,
@@ -125,13 +125,13 @@ def test_memory_is_bounded_for_many_tracks() -> None:
     try:
         for second in range(START, START + 20):
             tracks.advance(second)
-            for number in range(2 * MOST_TRACKS):
+            for number in range(2 * MAX_TRACKS):
                 tracks.put(number, second, 1)
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(tracks) == MOST_TRACKS
-    assert tracks.refused == 20 * MOST_TRACKS
+    assert len(tracks) == MAX_TRACKS
+    assert tracks.refused == 20 * MAX_TRACKS
     assert size < 5_000_000
 
 

@@ -11,7 +11,7 @@ from fake_throttler import until
 from starlette.testclient import TestClient
 from test_application import Site
 
-from mptcp_console.watch import MOST_WATCHERS
+from mptcp_console.watch import MAX_WATCHERS
 
 
 @pytest.fixture
@@ -58,10 +58,10 @@ def test_history_span_is_measured_by_the_consoles_clock(site: Site) -> None:
 
 def test_viewers_answer_shows_why_a_stream_was_refused(site: Site, client: TestClient) -> None:
     """Defect: the 65th page said again and again that the console does not answer."""
-    assert client.get("/api/viewers").json() == {"watching": 0, "most": MOST_WATCHERS}
-    site.watch.watchers = MOST_WATCHERS
+    assert client.get("/api/viewers").json() == {"watching": 0, "most": MAX_WATCHERS}
+    site.watch.watchers = MAX_WATCHERS
     try:
         assert client.get("/api/live").status_code == 503
-        assert client.get("/api/viewers").json() == {"watching": MOST_WATCHERS, "most": MOST_WATCHERS}
+        assert client.get("/api/viewers").json() == {"watching": MAX_WATCHERS, "most": MAX_WATCHERS}
     finally:
         site.watch.watchers = 0

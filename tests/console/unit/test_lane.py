@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mptcp_console.lane import BURST, FRESH, INTERVAL, LONGEST, MOST_ANSWERS, MOST_WAITING, Busy, Lane
+from mptcp_console.lane import BURST, FRESH, INTERVAL, LONGEST, MAX_ANSWERS, MAX_WAITING, Busy, Lane
 
 
 class Throttler:
@@ -194,7 +194,7 @@ def test_question_is_refused_if_too_many_wait() -> None:
 
     async def ask() -> list[Any]:
         lane = throttler.lane()
-        questions = (lane.ask({"query": number}) for number in range(MOST_WAITING + 5))
+        questions = (lane.ask({"query": number}) for number in range(MAX_WAITING + 5))
         found: list[Any] = await asyncio.gather(*questions, return_exceptions=True)
         return found
 
@@ -225,4 +225,4 @@ def test_number_of_kept_answers_is_bounded() -> None:
             await lane.ask({"query": number})
 
     asyncio.run(ask())
-    assert len(lane._answers) <= MOST_ANSWERS
+    assert len(lane._answers) <= MAX_ANSWERS

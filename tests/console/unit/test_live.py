@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from watched_site import Site, run
 
-from mptcp_console.live import HEARTBEAT, MOST_EVENTS, Live
+from mptcp_console.live import HEARTBEAT, MAX_EVENTS, Live
 
 
 @pytest.fixture
@@ -51,14 +51,14 @@ def test_slow_browser_skips_moments(site: Site) -> None:
     async def watch() -> dict[str, Any]:
         stream = Live(site.watch, login=False).stream()
         await anext(stream)
-        for number in range(MOST_EVENTS + 20):
+        for number in range(MAX_EVENTS + 20):
             site.world.tell("applied", str(number))
             await site.look(2)
         return parsed(await anext(stream))
 
     moment = run(watch())
-    assert moment["tick"] == MOST_EVENTS + 20
-    assert [each["text"] for each in moment["events"]] == [str(number) for number in range(20, MOST_EVENTS + 20)]
+    assert moment["tick"] == MAX_EVENTS + 20
+    assert [each["text"] for each in moment["events"]] == [str(number) for number in range(20, MAX_EVENTS + 20)]
     assert moment["more_events"]
 
 

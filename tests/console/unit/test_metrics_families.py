@@ -199,7 +199,7 @@ def test_library_metrics_carry_the_service_as_label() -> None:
 
 
 def test_older_throttler_lacks_only_its_missing_counters() -> None:
-    """Defect: with a throttler older than ``connections_refused`` all its metrics were missing, and Squid's, too."""
+    """Defect: with a throttler older than ``connections_refused`` all its metrics and Squid's were missing."""
     summary = summary_answer()
     del summary["counters"]["tracker"]["connections_refused"]
     del summary["counters"]["observers"]["reopened"]

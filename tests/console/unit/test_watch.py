@@ -15,7 +15,7 @@ from mptcp_console.live import moment
 from mptcp_console.watch import (
     EVENTS_SECONDS,
     MANY_EVENTS,
-    MOST_WATCHERS,
+    MAX_WATCHERS,
     UNWATCHED_SECONDS,
     WATCHED_SECONDS,
     TooMany,
@@ -118,7 +118,7 @@ def test_new_viewer_ends_the_pause(site: Site) -> None:
 
 def test_number_of_viewers_is_bounded(site: Site) -> None:
     async def crowd() -> None:
-        held = [site.watch.watching() for _ in range(MOST_WATCHERS)]
+        held = [site.watch.watching() for _ in range(MAX_WATCHERS)]
         for each in held:
             each.__enter__()
         with pytest.raises(TooMany), site.watch.watching():
@@ -135,9 +135,9 @@ WRONG = {
         ConnectionRefusedError(111, "Connection refused"),
         "nobody listens at /run/mptcp-throttler/status.sock",
     ),
-    "down": (FileNotFoundError(2, "No such file"), "/run/mptcp-throttler/status.sock is not there"),
+    "down": (FileNotFoundError(2, "No such file"), "/run/mptcp-throttler/status.sock does not exist"),
     "silent": (TimeoutError(), "does not answer within 3 s"),
-    "refused": (PermissionError(13, "Permission denied"), "members of its group only"),
+    "refused": (PermissionError(13, "Permission denied"), "members of its group"),
     "odd": (ConnectionResetError("the answer ended too early"), "the answer ended too early"),
 }
 
@@ -236,7 +236,7 @@ def test_events_are_fetched_from_the_first_after_a_restart(site: Site) -> None:
 
     run(restart())
     assert site.texts() == [
-        "before 0", "before 1", "before 2", f"the throttler was started anew (process {site.world.pid})", "after",
+        "before 0", "before 1", "before 2", f"the throttler was restarted (process {site.world.pid})", "after",
     ]  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def test_restart_with_a_malformed_summary_is_reported_once(site: Site) -> None:
     run(restart())
     assert site.texts() == [
         "the throttler's answer cannot be read: KeyError 'guard'",
-        f"the throttler was started anew (process {site.world.pid})",
+        f"the throttler was restarted (process {site.world.pid})",
         "the throttler answers",
     ]
 

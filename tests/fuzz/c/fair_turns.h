@@ -29,7 +29,7 @@ static void try_client(const uint8_t *data, size_t size)
  * must come *accepts* times if there is room, and twice as often the next time. Any other event must come once. */
 static void try_accepts(struct epoll_event *events, int left, unsigned int before, int room)
 {
-	unsigned int waiting = 0, most = left + room, seen[CLIENTS + 1] = { 0 };
+	unsigned int waiting = 0, max = left + room, seen[CLIENTS + 1] = { 0 };
 	int count;
 
 	for (int i = 0; i < left; i++) {
@@ -41,9 +41,9 @@ static void try_accepts(struct epoll_event *events, int left, unsigned int befor
 		waiting += fd >= 0 && fd % 2 == 0 && fd % 3 != 0;
 	}
 	accepts = before;
-	count = add_accepts(events, left, left, most);
-	assert(count >= left && count <= (int)most);
-	assert(count == (int)most || count == left + (int)(waiting * (before - 1)));
+	count = add_accepts(events, left, left, max);
+	assert(count >= left && count <= (int)max);
+	assert(count == (int)max || count == left + (int)(waiting * (before - 1)));
 	assert(accepts == (waiting == 0 ? 1 : before < ACCEPTS ? 2 * before : ACCEPTS));
 	for (int i = 0; i < count; i++)
 		if (events[i].data.fd >= 0)

@@ -20,10 +20,10 @@ static char byte_at(size_t at)
 }
 
 /* Receives and checks data. Returns false at the end of the stream. */
-static bool take(struct stream *stream, size_t most)
+static bool take(struct stream *stream, size_t max)
 {
 	static char buffer[1 << 17];
-	ssize_t size = recv(stream->client, buffer, most < sizeof buffer ? most : sizeof buffer, MSG_DONTWAIT);
+	ssize_t size = recv(stream->client, buffer, max < sizeof buffer ? max : sizeof buffer, MSG_DONTWAIT);
 
 	for (ssize_t i = 0; i < size; i++)
 		assert(buffer[i] == byte_at(stream->got + i));

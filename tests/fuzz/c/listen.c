@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Fuzz target for the input of mptcp_listen.so. The first octet selects what the other octets are: a list of ports, the
- * address of bind(2), an environment (entries separated by '\0'), LD_PRELOAD and the path of the library, the name of a
- * program, the address of connect(2), a list of parents, or a sequence of actions at both ends of four connections. A
- * failed assertion aborts the process. The missing numbers belong to turns.c.
+ * Fuzz target for the input of mptcp_listen.so. The first byte selects the kind of input (modulo 13), the rest is it:
+ *   0 a list of ports;
+ *   1 the address of bind(2);
+ *   2 an environment, with entries separated by '\0';
+ *   3 LD_PRELOAD and the path of the library;
+ *   4 the name of a program;
+ *   6 the address of connect(2);
+ *   7 a list of parents;
+ *   8 actions at both ends of four connections.
+ * turns.c uses the other numbers. A failed assertion aborts the process.
  *
  * The library's own sources are part of this file, so that its static functions can be called.
  */
@@ -71,13 +77,13 @@ static void try_address(const uint8_t *data, size_t size)
 	assert(port_of(NULL, 16) == 0);
 }
 
-#define MOST_ENTRIES 64
+#define MAX_ENTRIES 64
 
 static size_t split(char *text, size_t size, char *entries[])
 {
 	size_t found = 0;
 
-	for (size_t at = 0; at < size && found < MOST_ENTRIES; at += strlen(text + at) + 1)
+	for (size_t at = 0; at < size && found < MAX_ENTRIES; at += strlen(text + at) + 1)
 		entries[found++] = text + at;
 	entries[found] = NULL;
 	return found;
@@ -85,7 +91,7 @@ static size_t split(char *text, size_t size, char *entries[])
 
 static void try_environment(char *text, size_t size)
 {
-	char *entries[MOST_ENTRIES + 1], *copy[MOST_ENTRIES + OWN_ENTRIES + 1];
+	char *entries[MAX_ENTRIES + 1], *copy[MAX_ENTRIES + OWN_ENTRIES + 1];
 	size_t own[OWN_ENTRIES] = { 0 }, others = 0, length;
 
 	length = split(text, size, entries);

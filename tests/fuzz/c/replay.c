@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST 2048
+#define MAX_SIZE 2048
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 struct input {
-	uint8_t data[MOST];
+	uint8_t data[MAX_SIZE];
 	size_t size;
 };
 
@@ -32,7 +32,7 @@ static void damage(struct input *input)
 				input->data[at] = "0123456789:,=/ -\0\n"[rand() % 18];
 			break;
 		case 2:
-			if (input->size + length < MOST && at + length <= input->size) {
+			if (input->size + length < MAX_SIZE && at + length <= input->size) {
 				memmove(input->data + at + length, input->data + at, input->size - at);
 				input->size += length;
 			}
@@ -57,7 +57,7 @@ int main(int argc, char **argv)
 
 		if (file == NULL)
 			return 2;
-		seeds[found].size = fread(seeds[found].data, 1, MOST, file);
+		seeds[found].size = fread(seeds[found].data, 1, MAX_SIZE, file);
 		fclose(file);
 		LLVMFuzzerTestOneInput(seeds[found].data, seeds[found].size);
 		found++;

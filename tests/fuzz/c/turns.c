@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Fuzz target for squid_turns.so: actions of a program that serves clients. The first octet selects what the other octets
- * are: how many bytes to read from which kind of file, the uploads into a full buffer that each turn of an event loop
- * reads, the address of an accepted client, the events of a turn that stand for clients, or writes to clients and their
- * times. A failed assertion aborts the process. The missing numbers belong to listen.c.
+ * Fuzz target for squid_turns.so. The first byte selects the function to test (modulo 13), the rest is its input:
+ *   5 read(): type of file, number of bytes to read, content;
+ *   9 zero-length reads of uploads: each byte is a turn of the event loop;
+ *  10 accept(): the client's address;
+ *  11 epoll_wait(): the events of one turn;
+ *  12 write(): writes to clients, and their times.
+ * listen.c uses the other numbers. A failed assertion aborts the process.
  *
  * The library's own sources are part of this file, so that its static functions can be called.
  */
@@ -73,11 +76,11 @@ static void try_read(const uint8_t *data, size_t size)
 
 #define UPLOADS 64
 
-/* Each octet is a turn of the event loop, and selects the first upload of those that the turn reads, each once. */
+/* Each byte is a turn of the event loop, and selects the first upload. The turn reads this and all later ones once. */
 static void try_turns(const uint8_t *data, size_t size)
 {
 	static int sockets[UPLOADS];
-	bool before = false;
+	bool had_turn = false;
 	char nothing;
 
 	for (int i = 0; i < UPLOADS && sockets[i] == 0; i++)
@@ -92,9 +95,10 @@ static void try_turns(const uint8_t *data, size_t size)
 			errno = 0;
 			assert(read(sockets[backwards ? UPLOADS - 1 + from - n : n], &nothing, 0) == -1 && errno == EAGAIN);
 		}
-		/* The last uploads are read in each turn, so each turn after the first has exactly one pause. */
-		assert(pauses == before || (i == 0 && pauses <= 1));
-		before = true;
+		/* Each turn reads the last upload, and its second read begins a turn for the library (zero_read.c). So each
+		 * turn after the first has exactly one pause. */
+		assert(pauses == had_turn || (i == 0 && pauses <= 1));
+		had_turn = true;
 	}
 }
 

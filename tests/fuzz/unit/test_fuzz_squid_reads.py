@@ -127,7 +127,7 @@ def test_parser_reads_the_statements_that_squid_reads(squid: Squid, tmp_path: Pa
         text = configuration(rng, parts if with_parts else [])
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
         lines, problems = read(path, SERVICE)
-        if any("bytes: Squid would take" in problem.text for problem in problems):
+        if any("bytes: Squid would read the part" in problem.text for problem in problems):
             refused += 1
             continue
         if problems and with_parts:

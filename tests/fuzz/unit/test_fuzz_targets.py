@@ -20,7 +20,7 @@ DAMAGED = {
     "tunnel_messages": examples(4_000),
 }
 """Number of damaged inputs for each target, which take about three seconds."""
-MOST_BYTES = 2048
+MAX_BYTES = 2048
 SEED = 8684
 
 
@@ -54,7 +54,7 @@ def damaged(rng: random.Random, seeds: list[bytes], scraps: list[bytes]) -> byte
                 data[at:at] = other[begin : begin + rng.randrange(1, 200)]
             case _:
                 data[at:at] = data[at : at + rng.randrange(1, 40)]
-    return bytes(data[:MOST_BYTES])
+    return bytes(data[:MAX_BYTES])
 
 
 @pytest.mark.parametrize("name", TARGETS)

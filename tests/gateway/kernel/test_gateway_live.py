@@ -147,7 +147,7 @@ def test_silent_uplink_is_unused_until_it_answers_again(home: Home) -> None:
             with home.connect() as fresh:
                 assert fresh.recv(100)
             assert living.recv(100)
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the living one has both again")
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the open connection has both again")
         assert home.begins_on() == "u0"
         assert living.recv(100)
         daemon.stop()
@@ -159,7 +159,7 @@ def test_uplink_that_returns_during_a_trial_is_good(home: Home) -> None:
     with home.daemon() as daemon:
         with home.silent("u0"), home.beginning():
             wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is found dead")
-            wait_until(lambda: home.ways()[0]["for_seconds"] >= 1, "the third SYN is lost, too")
+            wait_until(lambda: home.ways()[0]["for_seconds"] >= 1, "the third SYN is also lost")
         seen: list[str] = []
 
         def is_good() -> bool:
@@ -177,7 +177,7 @@ def test_new_address_of_an_uplink_is_used(home: Home) -> None:
         wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "the uplink is gone")
         home.relay.run(["ip", "addr", "add", "10.94.1.7/24", "dev", "u1"])
         home.relay.run(default_route(1))
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.7"}, "the living one has both")
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.7"}, "the open connection has both")
         assert living.recv(100)
         daemon.stop()
 
@@ -187,10 +187,10 @@ def test_uplink_without_carrier_is_unused(home: Home) -> None:
     with home.daemon() as daemon, home.connect() as living:
         wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the connection has both uplinks")
         home.parent.run(["ip", "link", "set", "u0", "down"])
-        wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the address is no endpoint")
+        wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the address is not an endpoint")
         assert home.begins_on() == "u1"
         home.parent.run(["ip", "link", "set", "u0", "up"])
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the living one has both again")
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the open connection has both again")
         assert home.begins_on() == "u0"
         assert living.recv(100)
         daemon.stop()
@@ -220,11 +220,13 @@ def test_endpoints_and_routes_of_others_are_restored(home: Home) -> None:
         before = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in there().splitlines()}
         with home.daemon() as daemon:
             assert home.begins_on() == "u0"
-            assert " dev u1 " in home.relay.run(["ip", "route", "get", "192.0.2.77"]).stdout, "not to a parent"
+            assert " dev u1 " in home.relay.run(["ip", "route", "get", "192.0.2.77"]).stdout, (
+                "packets to other hosts keep their route"
+            )
             with home.silent("u0"):
                 with home.beginning():
                     wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is found dead")
-                wait_until(lambda: home.endpoints() == {"10.94.1.1", "10.94.3.3"}, "the address is no endpoint")
+                wait_until(lambda: home.endpoints() == {"10.94.1.1", "10.94.3.3"}, "the address is not an endpoint")
             daemon.stop()
         after = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in there().splitlines()}
         assert after == before
@@ -233,7 +235,7 @@ def test_endpoints_and_routes_of_others_are_restored(home: Home) -> None:
         home.relay.run(["ip", "route", "del", "default", "via", "10.94.1.2", "dev", "u1", "metric", "0"])
 
 
-def test_silent_or_refusing_parent_makes_no_uplink_dead(home: Home) -> None:
+def test_uplinks_survive_a_silent_or_refusing_parent(home: Home) -> None:
     """Defect: the daemon declared all uplinks dead, so that open connections lost their subflows."""
     start = "add table inet away; add chain inet away in { type filter hook input priority 0; };"
     rule = f"add rule inet away in tcp dport {PORT} tcp flags & (syn | ack) == syn"
@@ -286,7 +288,7 @@ def test_uplinks_with_the_same_network_are_both_used(home: Home) -> None:
         before = [home.relay.interface_bytes(f"u{number}").received for number in range(2)]
         wait_until(
             lambda: all(home.relay.interface_bytes(f"u{number}").received > before[number] for number in range(2)),
-            "each by its own device",
+            "each subflow uses its own device",
         )
         assert living.recv(100)
         daemon.stop()
@@ -298,7 +300,7 @@ def test_both_uplinks_are_used_again_after_an_outage(home: Home) -> None:
             wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "trials end")
             for number in range(2):
                 home.parent.run(["ip", "link", "set", f"u{number}", "down"])
-            wait_until(lambda: all("link is down" in each["reason"] for each in home.ways()), "links, too")
+            wait_until(lambda: all("link is down" in each["reason"] for each in home.ways()), "the links are down")
             for number in range(2):
                 home.parent.run(["ip", "link", "set", f"u{number}", "up"])
         wait_until(lambda: home.verdicts() == ["good", "good"], "both are good")
@@ -326,7 +328,7 @@ def test_flapping_uplink_does_not_disturb_the_other(home: Home) -> None:
 
 
 def test_plan_prints_the_commands_that_the_daemon_runs(home: Home) -> None:
-    """If a person has run the commands that ``plan`` printed, the daemon finds nothing to change."""
+    """After a person ran the commands that ``plan`` printed, the daemon finds nothing to change."""
     home.settings.write_text(f"{home.settings.read_text()}lan: {{devices: [lan0]}}\n")
 
     def there() -> list[str]:

@@ -197,7 +197,7 @@ def test_tcp_of_any_kind_uses_both_uplinks(home: Home) -> None:
                 assert home.is_whole(f"https://{SITE}", "large.bin")
             return min(octets.values()) > FILES["large.bin"] / 10
 
-        wait_until(both, "a download takes both uplinks")
+        wait_until(both, "a download uses both uplinks")
         assert home.banner() == "220 here 250 hello", "the server speaks first"
         assert home.doctor("ok") == []
         chain = "add chain ip other f { type filter hook forward priority 0; policy drop; }"
@@ -219,7 +219,7 @@ def test_devices_stay_online_without_forwarder_or_parent(home: Home) -> None:
             assert 'mptcp_gateway_uplink{uplink="eth0",verdict="good",version="4"} 1.0' in home.metrics()
             assert "mptcp_forwarder_connections_total 1.0" in home.metrics()
             forwarder.kill()
-        assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2"), "by NAT, at once"
+        assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2"), "by NAT, without a delay"
         with home.forwarder() as forwarder, home.refusing_parent():
             assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2")
             assert home.forwarded_soon("direct", 1)
@@ -227,7 +227,7 @@ def test_devices_stay_online_without_forwarder_or_parent(home: Home) -> None:
 
 
 def test_rules_of_a_killed_gateway_are_removed_without_lan(home: Home) -> None:
-    """Defect: the firewall rules of a killed gateway stayed for good, although the host was no gateway any more."""
+    """Defect: the firewall rules of a killed gateway stayed for good, although the host was no longer a gateway."""
     with home.gateway() as process:
         process.kill()
     assert "mptcp_gateway" in home.relay.run(["nft", "list", "tables"]).stdout
@@ -272,14 +272,14 @@ def test_other_protocols_use_a_tunnel_while_it_is_up(home: Home) -> None:
     link = json.loads(origin.run(["ip", "-j", "link", "show", "vpn0"]).stdout)[0]
     relay.run(["ip", "neigh", "replace", SITE, "lladdr", link["address"], "dev", "vpn0"])
     with home.gateway(", quic: pass, tunnel: vpn0"), home.flow() as flow:
-        wait_until(lambda: flow() == "10.95.0.1", "by the tunnel")
+        wait_until(lambda: flow() == "10.95.0.1", "packets use the tunnel")
         relay.run(["ip", "link", "set", "vpn0", "down"])
-        wait_until(lambda: flow() == relay.address("eth0"), "by the best uplink")
+        wait_until(lambda: flow() == relay.address("eth0"), "packets use the best uplink")
     relay.run(["ip", "link", "del", "vpn0"])
 
 
 def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
-    """The device is the host *core*: with one of its addresses it is on the network of the uplink eth0."""
+    """The device is the host *core*: one of its addresses is in the network of the uplink eth0."""
     core, relay = home.testbed["core"], home.relay
     own, gateway = "10.77.1.77", relay.address("eth0")
     core.run(["ip", "addr", "add", f"{own}/24", "dev", "to-eth0"])
@@ -306,10 +306,10 @@ def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
 def test_udp_flow_leaves_a_dead_uplink(home: Home) -> None:
     """Defect: for a long-lived flow the kernel kept translating to the dead uplink's address."""
     with home.gateway(", quic: pass"), home.forwarder() as forwarder, home.flow() as flow:
-        wait_until(lambda: flow() == home.relay.address("eth0"), "by the first")
+        wait_until(lambda: flow() == home.relay.address("eth0"), "packets use the first uplink")
         with silent(home.testbed["core"], "eth0"):
             assert home.is_whole(f"http://{SITE}", "small.bin"), "this download waits, and reveals the outage"
-            wait_until(lambda: flow() == home.relay.address("wlan0"), "by the other")
+            wait_until(lambda: flow() == home.relay.address("wlan0"), "packets use the other uplink")
         wait_until(lambda: home_of.verdicts(home.relay) == ["good", "good"], "the uplink is back")
         assert flow() == home.relay.address("wlan0"), "the flow stays on its uplink"
         forwarder.stop()

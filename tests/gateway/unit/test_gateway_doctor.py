@@ -79,7 +79,7 @@ def test_doctor_judges_the_home_interface(tmp_path: Path) -> None:
 def test_doctor_judges_each_answer_of_a_parent(
     answer: bytes | None, status: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A parent that takes its time is trying to connect, so it does not refuse."""
+    """A parent that does not answer at once is trying to connect, so it does not refuse."""
     monkeypatch.setattr(doctor, "_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         ended = threading.Event()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for which ways are alive, according to the outcomes of trials."""
+"""Tests for the verdicts on ways, according to the outcomes of trials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mptcp_gateway.health import (
     DEAD_SECONDS,
     FAILURES,
     IDLE_SECONDS,
-    LEAST_SECONDS,
+    MIN_SECONDS,
     STEADY,
     SUSPECT_SECONDS,
     HealthWatch,
@@ -64,7 +64,7 @@ def test_verdict_is_the_last_answer_or_dead_after_repeated_failures(outcomes: li
 
 
 @given(st.lists(st.tuples(st.sampled_from([DSL, LTE]), st.sampled_from([DEAD, REFUSED])), max_size=30))
-def test_unavailable_parent_makes_no_uplink_dead(outcomes: list[tuple[Way, Outcome]]) -> None:
+def test_uplinks_survive_an_unavailable_parent(outcomes: list[tuple[Way, Outcome]]) -> None:
     """Defect: all endpoints were removed, one after the other."""
     watch, now = two(), 0.0
     for way, outcome in outcomes:
@@ -73,7 +73,7 @@ def test_unavailable_parent_makes_no_uplink_dead(outcomes: list[tuple[Way, Outco
         list(watch.due(now, BOTH))
         answer(watch, way, outcome, now + 4)
         watch.suspect({ACCESS.address, OTHER.address}, now + 4)
-        assert watch.judge(now + 4) == [], "no other way has an answer since"
+        assert watch.judge(now + 4) == [], "no other way has been answered since"
         assert watch.verdicts == dict.fromkeys((DSL, LTE, LTE6), Verdict.GOOD)
 
 
@@ -91,14 +91,14 @@ def test_ipv6_uplink_does_not_count_for_ipv4() -> None:
 def test_silent_uplink_is_dead_once_another_has_answered() -> None:
     watch = two()
     watch.suspect({ACCESS.address}, 0.5)
-    assert list(watch.due(SUSPECT_SECONDS - 0.1, BOTH)) == [], "not all the time on a lossy way"
+    assert list(watch.due(SUSPECT_SECONDS - 0.1, BOTH)) == [], "a lossy way is not tried all the time"
     assert list(watch.due(SUSPECT_SECONDS, BOTH)) == [DSL]
     now = SUSPECT_SECONDS + 1
     assert watch.judge(now) == []
     assert list(watch.due(now, BOTH)) == [LTE], "at once"
     answer(watch, LTE, GOOD, now + 0.1)
     assert watch.judge(now + 0.1) == [], "the parent may answer the second SYN"
-    assert watch.judge(SUSPECT_SECONDS + LEAST_SECONDS) == [DSL]
+    assert watch.judge(SUSPECT_SECONDS + MIN_SECONDS) == [DSL]
     assert watch.verdicts[DSL] is Verdict.DEAD
     assert not answer(watch, DSL, DEAD, 6)
 
@@ -160,7 +160,7 @@ def test_flapping_uplink_must_answer_several_times() -> None:
 
 
 def test_returned_link_counts_as_a_new_way() -> None:
-    """Even with the same address, a link that was down meanwhile counts as a new way."""
+    """A link that was down in between counts as a new way, even with the same address."""
     watch = two()
     watch.ways[DSL].due = 1
     list(watch.due(1, BOTH))

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_gateway.model import Access, Lan, Mark, Verdict, Way, uplink_mark
-from mptcp_gateway.plan import BEST_TABLE, FIRST_TABLE, MAIN, MOST_ENDPOINTS, Endpoint, abandoned, apart, best, planned
+from mptcp_gateway.plan import (
+    BEST_TABLE,
+    FIRST_TABLE,
+    MAIN,
+    MAX_ENDPOINTS,
+    Endpoint,
+    abandoned,
+    best,
+    planned,
+    without_twins,
+)
 
 ORDER = ("dsl", "lte", "sat", "a", "b")
 WAYS = [Way(uplink, version) for uplink in ORDER for version in (4, 6)]
@@ -46,7 +56,7 @@ def test_plan_routes_each_address_by_its_own_device(state: dict[Way, tuple[bool,
     for version in (4, 6):
         of_version = [way for way in found if way.version == version]
         chosen = best(ORDER, verdicts, version)
-        assert (chosen is None) is (not of_version), "if a way exists, connections begin on one"
+        assert (chosen is None) is (not of_version), "connections begin on a way if one exists"
         defaults = [each for each in wanted.routes if (each.table, each.version) == (BEST_TABLE, version)]
         # Only packets to a parent use this table.
         to = {rule.to for rule in wanted.rules if rule.table == BEST_TABLE and rule.version == version}
@@ -64,12 +74,12 @@ def test_plan_routes_each_address_by_its_own_device(state: dict[Way, tuple[bool,
         lost = not {Verdict.GOOD, Verdict.UNTRIED} & set(peers)
         if verdicts[way] in (Verdict.GOOD, Verdict.UNTRIED) or (lost and verdicts[way] is Verdict.DEAD):
             carrying.append(Endpoint(found[way].address, found[way].device))
-    assert wanted.endpoints == set(carrying[:MOST_ENDPOINTS])
+    assert wanted.endpoints == set(carrying[:MAX_ENDPOINTS])
 
 
 @given(states, st.sampled_from([None, 77]))
-def test_home_packets_leave_only_by_living_ways(state: dict[Way, tuple[bool, Verdict]], tunnel: int | None) -> None:
-    """As long as a way lives, each packet of the home finds a table, and never one of a dead way."""
+def test_home_packets_never_use_a_dead_way(state: dict[Way, tuple[bool, Verdict]], tunnel: int | None) -> None:
+    """While a way is not dead, each packet of the home finds a table, and never a dead way's."""
     found = {way: access(way, alone) for way, (alone, _) in state.items()}
     verdicts = {way: verdict for way, (_, verdict) in state.items()}
     wanted = planned(ORDER, found, verdicts, PARENTS, Lan(("br0",), tunnel="wg0"), (tunnel, {4}) if tunnel else None)
@@ -78,7 +88,7 @@ def test_home_packets_leave_only_by_living_ways(state: dict[Way, tuple[bool, Ver
     for version in (4, 6):
 
         def leaves(mark: int, version: int = version) -> int | None:
-            """Return the device by which packets with this mark leave, by the kernel's order of rules and routes."""
+            """Return the device that packets with this mark use, in the kernel's order of rules and routes."""
             rules = [each for each in wanted.rules if each.version == version and each.source is None and not each.to]
             for rule in sorted(rules, key=lambda it: it.priority):
                 if (rule.mark and rule.mark != mark) or rule.local:
@@ -111,7 +121,7 @@ def test_abandoned_marks_are_those_of_unused_ways() -> None:
 
 def test_first_of_two_uplinks_with_the_same_address_is_used() -> None:
     found = {Way(uplink, 4): access(Way("dsl", 4), False) for uplink in ("lte", "dsl")}
-    kept, twins = apart(ORDER, found)
+    kept, twins = without_twins(ORDER, found)
     assert list(kept) == [Way("dsl", 4)]
     assert twins == {Way("lte", 4): "dsl"}
 
@@ -119,4 +129,4 @@ def test_first_of_two_uplinks_with_the_same_address_is_used() -> None:
 def test_first_uplinks_get_the_available_endpoints() -> None:
     found = {way: access(way, False) for way in reversed(WAYS)}
     wanted = planned(ORDER, found, dict.fromkeys(found, Verdict.GOOD), PARENTS)
-    assert {each.address for each in wanted.endpoints} == {found[way].address for way in WAYS[:MOST_ENDPOINTS]}
+    assert {each.address for each in wanted.endpoints} == {found[way].address for way in WAYS[:MAX_ENDPOINTS]}

@@ -104,10 +104,10 @@ def test_ipv6_address_of_the_best_kind_is_chosen(current: str | None, expected: 
         (link(flags=0x10), [], ""),
     ],
 )
-def test_route_by_the_device_counts_as_way_to_the_internet(
+def test_route_over_the_device_counts_as_a_way_to_the_internet(
     found: Message, routes: list[Message], gateway: str | None
 ) -> None:
-    """A route with several next hops, and a device that leads to one other host, count as ways to the Internet."""
+    """A route with several next hops, and a point-to-point device, count as ways to the Internet."""
     access = access_of(found, socket.AF_INET, [address("10.0.0.2", length=24)], routes, None)
     assert (access is None) is (gateway is None)
     if access is not None:
@@ -123,8 +123,8 @@ def test_carrier_is_read_from_the_link_state(state: str, carrier: bool) -> None:
     assert access.carrier is carrier
 
 
-def in_proc(of: Address, port: int) -> str:
-    return f"{struct.unpack('=I', of.packed)[0]:08X}:{port:04X}"
+def in_proc(address: Address, port: int) -> str:
+    return f"{struct.unpack('=I', address.packed)[0]:08X}:{port:04X}"
 
 
 @pytest.mark.parametrize(
@@ -139,14 +139,14 @@ def in_proc(of: Address, port: int) -> str:
 def test_retransmitting_connections_to_a_parent_reveal_an_outage(
     to: Address, port: int, timer: int, expected: set[Address], tmp_path: Path
 ) -> None:
-    """Only connections to a parent count, and not those of the daemon's own trials."""
+    """Only connections to a parent count, but not the daemon's own trials."""
     table = tmp_path / "tcp"
     line = f"   0: {in_proc(FIRST, port)} {in_proc(to, 3128)} 02 00000001:00000000 01:00000064 {timer:08X} 0 0 1\n"
     table.write_text("  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt\n" + line)
     assert retransmitting([FIRST], [PARENT], {40001}, [table]) == expected
 
 
-def test_parent_addresses_are_kept_while_no_name_server_answers() -> None:
+def test_parent_addresses_are_kept_without_a_name_server() -> None:
     answers: list[tuple[Goal, ...] | OSError] = [
         socket.gaierror(socket.EAI_AGAIN, "again"),
         (Goal(FIRST, 80),),
@@ -202,12 +202,12 @@ def test_exception_of_a_trial_is_a_dead_verdict(monkeypatch: pytest.MonkeyPatch,
 def test_trial_outcomes_count_despite_kernel_errors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Defect: one error prevented everything after it. Each error is now reported once."""
+    """Defect: one error prevented all later steps. Each error is reported once."""
     daemon = Daemon(Settings({"a": "eth0", "b": "eth1"}, (("192.0.2.1", 80),), "x"), tmp_path)
     turns: list[float] = []
 
     def refused(*_: object) -> None:
-        raise KernelError("look at the uplinks: No buffer space available")
+        raise KernelError("read the uplinks' state: No buffer space available")
 
     def turn(now: float) -> None:
         turns.append(now)
@@ -221,7 +221,7 @@ def test_trial_outcomes_count_despite_kernel_errors(
     daemon.run()
     assert len(turns) == 2
     messages = [each.getMessage() for each in caplog.records]
-    assert messages == ["look at the uplinks: No buffer space available", "No space left on device"]
+    assert messages == ["read the uplinks' state: No buffer space available", "No space left on device"]
 
 
 class Endpoints:
@@ -269,15 +269,15 @@ def test_endpoints_of_others_are_restored(kernel: Endpoints, tmp_path: Path) -> 
     wanted = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
     notes = tmp_path / "before.json"
     before = Before(notes)
-    assert before.have_endpoints(wanted, {FIRST, SECOND}) == []
+    assert before.ensure_endpoints(wanted, {FIRST, SECOND}) == []
     both = kernel.by_address
     assert both == at_first | {SECOND: ("eth1", ("subflow",))}
-    assert before.have_endpoints(wanted[1:], {FIRST, SECOND}) == []
+    assert before.ensure_endpoints(wanted[1:], {FIRST, SECOND}) == []
     assert FIRST not in kernel.there
     successor = Before(notes)  # this one starts after a crash
-    assert successor.have_endpoints(wanted, {FIRST, SECOND}) == []
+    assert successor.ensure_endpoints(wanted, {FIRST, SECOND}) == []
     assert kernel.by_address == both, "as it was"
-    assert successor.have_endpoints([], {FIRST, SECOND}) == []
+    assert successor.ensure_endpoints([], {FIRST, SECOND}) == []
     successor.restore()
     assert kernel.by_address == at_first
     assert not notes.exists()
@@ -288,10 +288,10 @@ def test_refused_endpoint_does_not_prevent_others(kernel: Endpoints, tmp_path: P
     kernel.most = 1
     before = Before(tmp_path / "before.json")
     wanted = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
-    assert len(before.have_endpoints(wanted, {FIRST, SECOND})) == 1
+    assert len(before.ensure_endpoints(wanted, {FIRST, SECOND})) == 1
     assert len(kernel.there) == 1
     for each in (*wanted, wanted[0]):
-        assert before.have_endpoints([each], {FIRST, SECOND}) == []
+        assert before.ensure_endpoints([each], {FIRST, SECOND}) == []
         assert list(kernel.there) == [each.address]
 
 

@@ -26,11 +26,11 @@ def test_settings_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "problems"),
     [
-        (GOOD.replace(", lte: wwan0", ""), ["1: uplinks: 1 uplinks; allowed are 2 to 8"]),
+        (GOOD.replace(", lte: wwan0", ""), ["1: uplinks: 1 uplinks; 2 to 8 are allowed"]),
         (GOOD.replace("wwan0", "eth0"), ["1: uplinks: two uplinks have the same device"]),
         (
             GOOD.replace("proxy.example.net:3128", ""),
-            ["2: parents: no parent; uplinks are tried by connections to one"],
+            ["2: parents: no parent; uplinks are tried by connections to a parent"],
         ),
         (
             GOOD
@@ -39,7 +39,7 @@ def test_settings_are_read() -> None:
         ),
         (
             GOOD + 'lan: {devices: ["a*"]}\nlogin: me\n',
-            ["3: lan: a*: nftables takes no interface", "4: login: write NAME:PASSWORD"],
+            ["3: lan: a*: nftables accepts no interface", "4: login: write NAME:PASSWORD"],
         ),
         (GOOD + "lan: {devices: []}\n", ["3: lan: no devices"]),
         (
@@ -66,8 +66,11 @@ def test_commented_keys_of_the_example_are_valid() -> None:
     lan = settings.lan
     assert lan is not None
     assert (lan.devices, lan.tunnel, lan.quic_refused, lan.fail_open) == (("br0",), "wg0", True, True)
-    assert [str(each) for each in (*lan.past_devices, *lan.past_destinations)] == ["192.168.1.20/32", "203.0.113.0/24"]
-    assert lan.past_ports == (5060,)
+    assert [str(each) for each in (*lan.exempt_devices, *lan.exempt_destinations)] == [
+        "192.168.1.20/32",
+        "203.0.113.0/24",
+    ]
+    assert lan.exempt_ports == (5060,)
 
 
 def test_shipped_example_is_valid_and_its_schema_current() -> None:

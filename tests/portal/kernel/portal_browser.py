@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Headless Chromium with Debian's chromedriver in a client's namespace, with the proxy set as a person would."""
+"""Headless Chromium with Debian's chromedriver in a client's namespace, with the proxy set as a user would do it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEMES = ("light", "dark")
 def chromium(site: PortalSite, *proxy: str, mptcp: bool = True) -> Iterator[Remote]:
     """Yield a browser; *proxy* are flags that set its proxy.
 
-    The calling thread stays in the client's namespace meanwhile.
+    Until the end, the calling thread stays in the client's namespace.
     """
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:

@@ -44,7 +44,7 @@ def connection(site: PortalSite, family: int = 4, node: str = "client", protocol
 def test_squid_serves_an_error_page_while_the_portal_is_down(site: PortalSite, origin: Origin) -> None:
     """This is the first test of the module, so the portal does not run yet. It may start at any time."""
     with connection(site) as client:
-        for _ in range(12):  # after ten failures Squid takes a peer for dead
+        for _ in range(12):  # after ten failures, Squid considers a peer dead
             status, headers, body = client.get(CHECK)
             assert status == 503
             assert "The check page does not answer" in body.decode()
@@ -104,7 +104,7 @@ def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int)
                     "the connection counts as an older one",
                 )
                 assert [each["address"] for each in found["subflows"]][1] == address
-                assert found["lines"] == ["None of them is limited now."]
+                assert found["lines"] == ["No path is limited now."]
                 client.run(["ip", "mptcp", "endpoint", "delete", "id", number])
                 one.until(lambda answer: len(answer["subflows"]) == 1, "one path is left")
         finally:
@@ -112,11 +112,11 @@ def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int)
             client.run(command, check=False)
 
 
-def test_page_knows_a_connection_whose_first_path_is_gone(portal: PortalSite) -> None:
+def test_page_shows_a_connection_without_its_first_path(portal: PortalSite) -> None:
     with portal.throttled(), connection(portal) as client:
         client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         with portal.client.link_down("eth0"):
-            # The kernel gives up a dead subflow when it sends something; meanwhile the other one carries the answers.
+            # The kernel gives up a dead subflow when it sends something; until then, the other one carries the answers.
             portal.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
             found = client.until(lambda answer: len(answer["subflows"]) == 1, "the other path is left")
             assert found["subflows"][0]["path"] == "LTE"
@@ -126,13 +126,13 @@ def test_page_knows_a_connection_whose_first_path_is_gone(portal: PortalSite) ->
 def test_page_shows_a_cap_until_it_is_lifted(portal: PortalSite) -> None:
     with portal.throttled() as throttler, connection(portal) as client:
         found = client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
-        assert found["lines"] == ["None of them is limited now."]
+        assert found["lines"] == ["No path is limited now."]
         portal.reload(throttler, LTE_CAPPED)
         found = client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the cap is seen")
-        assert found["lines"] == ["LTE is held to 5 Mbit/s by rule evening."]
+        assert found["lines"] == ["LTE is limited to 5 Mbit/s by rule evening."]
         assert [each["limit"] for each in found["subflows"]] == ["none", "5 Mbit/s"]
         portal.reload(throttler, PATHS + "rules: []\n")
-        client.until(lambda answer: not any(each["capped"] for each in answer["subflows"]), "the cap is gone")
+        client.until(lambda answer: not any(each["capped"] for each in answer["subflows"]), "the cap is lifted")
 
 
 @pytest.mark.nightly(besides=("[4]",))
@@ -169,7 +169,7 @@ def test_page_shows_a_volume_until_it_is_used_up(portal: PortalSite, origin: Ori
         found = client.until(is_used_up, "the volume is used up")
         assert any("all of 5 MB used up" in line for line in found["lines"])
         found = client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the rule takes effect")
-        assert any("is held to 8 Mbit/s by rule month" in line for line in found["lines"])
+        assert any("is limited to 8 Mbit/s by rule month" in line for line in found["lines"])
 
 
 def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
@@ -210,7 +210,7 @@ OTHERS = {
     "a tunnel to port 80": "CONNECT check.mptcp.internal:80 HTTP/1.1\r\nHost: x\r\n\r\n{hidden}",
     "a tunnel to port 443": "CONNECT check.mptcp.internal:443 HTTP/1.1\r\nHost: x\r\n\r\n{hidden}",
     "a tunnel to the portal": "CONNECT 127.0.0.1:3180 HTTP/1.1\r\nHost: x\r\n\r\n{hidden}",
-    "by the Host alone": "GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\n{claim}\r\n\r\n",
+    "only the Host header": "GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\n{claim}\r\n\r\n",
     "line feeds": "GET http://check.mptcp.internal/check.json HTTP/1.1\nHost: x\n{claim}\n\n",
     "a lone carriage return": "{get}X: y\r{claim}\r\n\r\n",
     "a folded line": "{get}X: y\r\n {claim}\r\n\r\n",
@@ -223,7 +223,7 @@ OTHERS = {
     "a body by two lengths": "{get}Content-Length: 0\r\nContent-Length: {size}\r\n\r\n{hidden}",
     "length and chunks": "{get}Content-Length: {size}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}",
     "no coding": "{get}Transfer-Encoding: identity\r\nContent-Length: {size}\r\n\r\n{hidden}",
-    "chunks that are none": "{get}Transfer-Encoding: xchunked\r\nContent-Length: {size}\r\n\r\n{hidden}",
+    "an invalid coding": "{get}Transfer-Encoding: xchunked\r\nContent-Length: {size}\r\n\r\n{hidden}",
     "two codings": "{get}Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n{hidden}",
     "a body that is expected": "{get}Expect: 100-continue\r\nContent-Length: {size}\r\n\r\n{hidden}",
     "a POST": "POST http://check.mptcp.internal/ HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n{hidden}",
@@ -254,7 +254,7 @@ def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> No
             # An error page may quote the request, which contains the victim's first address.
             for own in (SECOND, f'"address":"{FIRST}"'):
                 assert own.encode() not in answer, (what, answer)
-            # Squid uses the same connections to the portal for all clients: they must contain no rest of the request.
+            # Squid uses the same connections to the portal for all clients, so no part of the request may stay in them.
             found = victim.look()
             assert {each["address"] for each in found["subflows"]} <= {FIRST, SECOND}, what
             assert found["transport"] == "multipath", what

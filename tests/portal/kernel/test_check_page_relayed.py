@@ -38,7 +38,7 @@ def test_page_behind_a_relay_shows_the_relays_connection(make_testbed: Callable[
         # Each answer uses a new connection, whose second subflow joins after the request. Only the kernel is asked.
         answers = [phone.look("MPTCP-Client: 10.77.8.2 3128 10.77.8.2 3128") for _ in range(10)]
         assert {(answer["transport"], answer["throttler"]) for answer in answers} == {("multipath", "absent")}
-        assert all("Another proxy, a relay for instance" in answer["lines"][0] for answer in answers)
+        assert all("Another proxy, for instance a relay" in answer["lines"][0] for answer in answers)
         # The page waits one second for the second subflow, which may be too short on a busy machine.
         assert sum(answer["headline"] == "Multipath TCP with 2 subflows" for answer in answers) >= 6
         with site.throttled(LTE_CAPPED):
@@ -46,4 +46,4 @@ def test_page_behind_a_relay_shows_the_relays_connection(make_testbed: Callable[
                 lambda answer: any(each["capped"] for each in answer["subflows"]), "the page shows the relay's cap"
             )
             assert {each["address"] for each in answer["subflows"]} == {"10.77.1.2", "10.77.2.2"}
-            assert "LTE is held to 5 Mbit/s by rule evening." in answer["lines"]
+            assert "LTE is limited to 5 Mbit/s by rule evening." in answer["lines"]

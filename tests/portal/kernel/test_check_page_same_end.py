@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check page if two clients have the same address and port: each sees only its own connection.
+"""Tests for the check page with two clients at the same address and port: each sees only its own connection.
 
 A NAT may give the same outer address and port to two clients that use different addresses or ports of the proxy,
-because only the pair of both ends must be unique. And an end from which a connection began may later belong to another
+because only the pair of both ends must be unique. Also, the client's end of a connection may later belong to another
 client.
 """
 
@@ -31,7 +31,7 @@ OTHER_ADDRESS = "10.77.8.77"
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSite:
     require("htb", "bpf-pacing")
     testbed = make_module_testbed(with_second_client(TWO_PATHS, "neighbour"))
-    # Add it before Squid starts: Squid refuses clients for a moment when it is told of a new address.
+    # Add it before Squid starts, because Squid refuses clients for a moment when it learns of a new address.
     testbed["proxy"].run(["ip", "address", "add", f"{OTHER_ADDRESS}/24", "dev", "wan0"])
     site = PortalSite.on(testbed)
     site.start_portal()
@@ -78,14 +78,14 @@ def test_clients_behind_one_nat_see_their_own_connections(site: PortalSite, prot
 
 
 def test_client_that_reuses_ends_does_not_see_the_older_connection(site: PortalSite) -> None:
-    """Defect: an MPTCP connection keeps the ends of its first subflow after this has gone.
+    """Defect: an MPTCP connection keeps the ends of its first subflow after that has ended.
 
     A client that later got these ends, by a new lease or from a NAT, was shown the connection.
     """
     neighbour, core = site.testbed["neighbour"], site.testbed["core"]
     port = 25557
     with victim(site, port) as client, site.client.link_down("eth0"):
-        # The kernel gives up a dead subflow when it sends something; meanwhile the other one carries the answers.
+        # The kernel gives up a dead subflow when it sends something; until then, the other one carries the answers.
         site.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
         client.until(lambda answer: [each["path"] for each in answer["subflows"]] == ["LTE"], "the other path is left")
         neighbour.run(["ip", "address", "add", f"{FIRST}/32", "dev", "lo"])

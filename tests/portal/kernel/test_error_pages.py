@@ -17,7 +17,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, RELAY_CONFIG, start_proxy, st
 pytestmark = pytest.mark.kernel
 ORIGIN = "10.77.9.2"
 DEAD = "10.77.9.66"
-"""An address from which nothing comes back."""
+"""An address that never answers."""
 ONE_BYTE = "import socket; s = socket.create_server(('', 2001))\nwhile True: s.accept()[0].close()"
 
 

@@ -133,7 +133,7 @@ def wait_for_words(browser: Remote, words: str) -> None:
 
 
 def save_screenshots(browser: Remote, name: str) -> None:
-    """If MPTCP_SCREENSHOTS is set, write screenshots of the page in all sizes and schemes there, for people."""
+    """If MPTCP_SCREENSHOTS is set, write screenshots of the page in all sizes and schemes there."""
     if not (wanted := os.environ.get("MPTCP_SCREENSHOTS")):
         return
     Path(wanted).mkdir(parents=True, exist_ok=True)
@@ -200,7 +200,7 @@ def test_check_page_follows_changes_of_paths_and_caps(site: PortalSite, origin: 
             site.client.run(add)
             wait_for_words(browser, "Multipath TCP with 2 subflows: Wi-Fi and LTE")
             site.reload(throttler, LTE_CAPPED)
-            wait_for_words(browser, "LTE is held to 5 Mbit/s by rule evening.")
+            wait_for_words(browser, "LTE is limited to 5 Mbit/s by rule evening.")
             site.reload(throttler, CAP_AND_VOLUME)
             wait_for_words(browser, "of 50 MB left")
             download(site, origin)
@@ -208,9 +208,9 @@ def test_check_page_follows_changes_of_paths_and_caps(site: PortalSite, origin: 
             def says_less() -> bool:
                 text = text_of(browser, "#answer")
                 left = re.search(r"contract, Wi-Fi: ([\d.]+)", text)
-                return bool(left and float(left[1]) < 49 and "LTE is held to 5 Mbit/s by rule evening." in text)
+                return bool(left and float(left[1]) < 49 and "LTE is limited to 5 Mbit/s by rule evening." in text)
 
-            wait_until(says_less, "the page says that less is left, and of the cap", timeout=90)
+            wait_until(says_less, "the page shows a smaller volume, and the cap", timeout=90)
             assert_accessible(browser)
             save_screenshots(browser, "check-multipath")
             site.reload(throttler, PATHS + VOLUME % "5 MB")
@@ -218,7 +218,7 @@ def test_check_page_follows_changes_of_paths_and_caps(site: PortalSite, origin: 
             assert not browser.execute_script("return document.getElementById('volumes').hidden")
             download(site, origin)
             wait_for_words(browser, "all of 5 MB used up")
-            wait_for_words(browser, "is held to 8 Mbit/s by rule month.")
+            wait_for_words(browser, "is limited to 8 Mbit/s by rule month.")
             assert_accessible(browser)
             save_screenshots(browser, "check-used-up")
     finally:
@@ -231,7 +231,7 @@ def test_check_page_shows_plain_tcp(site: PortalSite) -> None:
         browser.get(CHECK)
         wait_for_words(browser, "Plain TCP over one path")
         assert "held" not in text_of(browser, "#answer")
-        assert "What speaks Multipath TCP" in text_of(browser, "#systems")
+        assert "Which systems support Multipath TCP" in text_of(browser, "#systems")
         assert_accessible(browser)
         save_screenshots(browser, "check-plain")
         # Defect: the link led to an address of the proxy's host, to which the proxy denies access.
@@ -250,7 +250,7 @@ def test_check_page_reports_a_stopped_throttler(site: PortalSite) -> None:
             browser.get(CHECK)
             wait_for_words(browser, "Wi-Fi and LTE")
         state = "return document.getElementById('answer').dataset.throttler"
-        wait_until(lambda: browser.execute_script(state) == "absent", "the page follows", timeout=90)
+        wait_until(lambda: browser.execute_script(state) == "absent", "the page shows it", timeout=90)
         assert browser.execute_script("return document.getElementById('paths').hidden")
         assert_accessible(browser, 503)
         save_screenshots(browser, "check-without-throttler")
@@ -291,7 +291,9 @@ def report(left: str, throttler: str = "answered", transport: str = "multipath")
         "transport": transport,
         "throttler": throttler,
         "headline": "Multipath TCP with 2 subflows" if transport == "multipath" else "Plain TCP over one path",
-        "lines": ["LTE is held to 5 Mbit/s.", f"month: {left} left."] if known else ["Too many ask at the moment"],
+        "lines": ["LTE is limited to 5 Mbit/s.", f"month: {left} left."]
+        if known
+        else ["Too many requests at the moment"],
         "advice": [],
         "subflows": [path] if known else [],
         "budgets": [volume] if known else [],
@@ -326,7 +328,7 @@ def test_check_page_updates_only_changed_parts(site: PortalSite) -> None:
         shown_report(browser, report("", "busy"))
         assert "month: 30 MB left." in text_of(browser, "#lines")
         assert "LTE" in text_of(browser, "#subflows")
-        assert "Too many ask at the moment: what stands here is from before." in text_of(browser, "#state")
+        assert "Too many requests at the moment: this is the previous state." in text_of(browser, "#state")
         assert not browser.execute_script("return document.getElementById('volumes').hidden")
         shown_report(browser, report("20 MB"))
         assert "month: 20 MB left." in text_of(browser, "#lines")
@@ -334,7 +336,7 @@ def test_check_page_updates_only_changed_parts(site: PortalSite) -> None:
         # The page must still show that the connection is now another one.
         shown_report(browser, report("", "busy", "tcp"))
         assert text_of(browser, "#headline") == "Plain TCP over one path"
-        assert text_of(browser, "#lines") == "Too many ask at the moment"
+        assert text_of(browser, "#lines") == "Too many requests at the moment"
         assert browser.execute_script("return document.getElementById('volumes').hidden")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the captive portal API: the answer of RFC 8908, with what is left of the client's own volume."""
+"""Tests for the captive portal API: the answer of RFC 8908, with the client's own remaining volume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from portal_throttler import MONTH, of_clients
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from mptcp_portal.asking import MOST_SYSTEMS, Asker
+from mptcp_portal.asking import MAX_SYSTEMS, Asker
 from mptcp_portal.captive_page import captive_app, client_address
 from mptcp_portal.settings import load_settings
 
@@ -57,13 +57,13 @@ def test_api_answers_without_a_throttler(tmp_path: Path) -> None:
 
 
 def test_hung_throttler_causes_status_503(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: systems that joined meanwhile were told that they have no volume, and systems ask only once."""
-    monkeypatch.setattr("mptcp_portal.asking._PATIENCE", 0.05)
+    """Defect: systems that joined during the hang were told that they have no volume, and systems ask only once."""
+    monkeypatch.setattr("mptcp_portal.asking._TIMEOUT", 0.05)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
         answer = ask(tmp_path / "s", "127.0.0.1", **{"X-Forwarded-For": "10.0.0.7"})
-    assert (answer.status_code, answer.json()) == (503, {"error": "the volume is not known at the moment"})
+    assert (answer.status_code, answer.json()) == (503, {"error": "the volume is unknown at the moment"})
     assert 10 <= int(answer.headers["retry-after"]) < 20
 
 
@@ -109,8 +109,8 @@ async def ask_within_loop(app: ASGIApp, client: str) -> tuple[int, dict[str, str
 
 
 def test_clients_beyond_the_limit_get_503_with_a_retry_time(tmp_path: Path) -> None:
-    """Defect: of twenty phones that came back at once, some were told nothing of their volume, as if they had none."""
-    clients = [f"10.0.1.{number}" for number in range(MOST_SYSTEMS + 40)]
+    """Defect: of twenty phones that joined at once, some got no volume, as if they had none."""
+    clients = [f"10.0.1.{number}" for number in range(MAX_SYSTEMS + 40)]
     captive = load_settings("captive_portal: {listen: 10.0.0.1:3182, certificate: /c, key: /k}", "portal.yaml").captive
     assert captive is not None
 
@@ -127,7 +127,7 @@ def test_clients_beyond_the_limit_get_503_with_a_retry_time(tmp_path: Path) -> N
         else:
             assert status == 503
             again.append(int(headers["retry-after"]))
-    assert [status for status, _, _ in answers].count(200) == MOST_SYSTEMS
+    assert [status for status, _, _ in answers].count(200) == MAX_SYSTEMS
     # The retry times differ, so that the clients do not all return at the same moment.
     assert 10 <= min(again) < max(again) < 20
 

@@ -18,7 +18,7 @@ from portal_throttler import LTE, MONTH, WIFI, of_clients
 from starlette.testclient import TestClient
 
 from mptcp_portal import asking, own_connection
-from mptcp_portal.asking import MOST_PAGES, MOST_SYSTEMS, Asker
+from mptcp_portal.asking import MAX_PAGES, MAX_SYSTEMS, Asker
 from mptcp_portal.check_page import check_app
 from mptcp_portal.check_report import KernelView, Throttler
 from mptcp_portal.netlink import Ends
@@ -62,7 +62,7 @@ def test_page_shows_the_clients_own_connection(throttler: Path) -> None:
         page = client.get("/", headers={"MPTCP-Client": MINE})
         assert page.status_code == 200
         assert "Multipath TCP with 2 subflows: Wi-Fi and LTE" in page.text
-        assert "LTE is held to 5 Mbit/s by rule evening." in page.text
+        assert "LTE is limited to 5 Mbit/s by rule evening." in page.text
         assert "month: 1.2 of 5 GB left." in page.text
         assert "secret" not in page.text
         found = client.get("/check.json", headers={"MPTCP-Client": OTHER}).json()
@@ -104,13 +104,13 @@ def test_header_of_an_older_squid_conf_shows_no_connection(throttler: Path, caps
         for _ in range(3):
             page = client.get("/", headers={"MPTCP-Client": "10.77.1.2 40000"})
             assert page.status_code == 200
-            assert "squid.conf) are of an earlier version" in page.text
+            assert "squid.conf) are from an earlier version" in page.text
             assert not re.search("LTE|Wi-Fi|month", page.text)
         answer = client.get("/check.json", headers={"MPTCP-Client": "10.77.1.2 40000"}).json()
     assert (answer["transport"], answer["subflows"], answer["budgets"]) == ("unknown", [], [])
     assert not looks
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("mptcp-portal: the check page cannot tell clients how they are connected")
+    assert line.startswith("mptcp-portal: the check page cannot show clients their connection")
     assert line.endswith('request_header_add MPTCP-Client "%>a %>p %>la %>lp" check_page')
 
 
@@ -200,7 +200,7 @@ def test_page_behind_a_relay_waits_briefly_for_a_second_subflow(monkeypatch: pyt
 
     connections, subflows[:], looks = NewConnections(look), [one], 0
     asyncio.run(crowd())
-    assert looks == own_connection.MOST_WAITING * own_connection.LOOKS + 50 - own_connection.MOST_WAITING
+    assert looks == own_connection.MAX_WAITING * own_connection.LOOKS + 50 - own_connection.MAX_WAITING
 
 
 def test_page_without_a_throttler_shows_the_kernels_data(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_page_without_a_throttler_shows_the_kernels_data(tmp_path: Path) -> None
         assert "Multipath TCP with 2 subflows" in client.get("/", headers={"MPTCP-Client": MINE}).text
         page = client.get("/", headers={"MPTCP-Client": "10.77.9.9 4 10.77.8.2 3128"}).text
         assert "Plain TCP over one path" in page
-        assert "What speaks Multipath TCP" in page
+        assert "Which systems support Multipath TCP" in page
 
 
 def test_json_has_status_503_without_a_throttler(tmp_path: Path) -> None:
@@ -365,17 +365,17 @@ def test_number_of_concurrent_page_questions_is_bounded(tmp_path: Path) -> None:
 
     with answering(tmp_path / "s", of_clients({})) as questions:
         answers = asyncio.run(crowd())
-    assert len(questions) == answers.count(Throttler.ANSWERED) == MOST_PAGES
-    assert answers.count(Throttler.BUSY) == 50 - MOST_PAGES
+    assert len(questions) == answers.count(Throttler.ANSWERED) == MAX_PAGES
+    assert answers.count(Throttler.BUSY) == 50 - MAX_PAGES
 
 
 def test_client_with_many_connections_has_one_place(tmp_path: Path) -> None:
-    """Defect: a client with six connections took all places, and all others were told that too many ask."""
+    """Defect: a client with six connections took all places, and all others got BUSY."""
 
     async def both() -> tuple[list[Throttler], list[Throttler]]:
         asker = Asker(tmp_path / "s", pause=0.01)
         many = [asker.client(f"10.0.0.9:{n}", PROXY, None) for n in range(1, 30)]
-        others = [asker.client(f"10.0.0.{n}:1", PROXY, None) for n in range(1, MOST_PAGES)]
+        others = [asker.client(f"10.0.0.{n}:1", PROXY, None) for n in range(1, MAX_PAGES)]
         statuses = [status for status, _ in await asyncio.gather(*many, *others)]
         return statuses[: len(many)], statuses[len(many) :]
 
@@ -392,7 +392,7 @@ def test_client_with_many_ipv6_addresses_has_one_place(tmp_path: Path, address: 
     async def both() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0.01)
         many = [asker.client(f"{address.format(n)}:{n}", PROXY, None) for n in range(1, 30)]
-        others = [asker.client(f"[2001:db8:0:{n:x}::1]:1", PROXY, None) for n in range(2, MOST_PAGES + 1)]
+        others = [asker.client(f"[2001:db8:0:{n:x}::1]:1", PROXY, None) for n in range(2, MAX_PAGES + 1)]
         return [status for status, _ in await asyncio.gather(*many, *others)]
 
     with answering(tmp_path / "s", of_clients({})):
@@ -406,7 +406,7 @@ def test_clients_behind_one_nat64_have_a_place_each(tmp_path: Path) -> None:
 
     async def phones() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0.01)
-        questions = (asker.client(f"[64:ff9b::192.0.2.{n}]:1", PROXY, None) for n in range(1, MOST_PAGES + 1))
+        questions = (asker.client(f"[64:ff9b::192.0.2.{n}]:1", PROXY, None) for n in range(1, MAX_PAGES + 1))
         return [status for status, _ in await asyncio.gather(*questions)]
 
     with answering(tmp_path / "s", of_clients({})):
@@ -436,11 +436,11 @@ def test_page_questions_leave_places_for_captive_portal_questions(tmp_path: Path
     async def both() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0.001)
         pages = [asker.client(f"10.0.0.{n}:1", PROXY, None) for n in range(50)]
-        answers = await asyncio.gather(*pages, *(asker.budgets_of(f"10.0.0.{n}") for n in range(MOST_SYSTEMS)))
+        answers = await asyncio.gather(*pages, *(asker.budgets_of(f"10.0.0.{n}") for n in range(MAX_SYSTEMS)))
         return [status for status, _ in answers[len(pages) :]]
 
     with answering(tmp_path / "s", of_clients({})):
-        assert asyncio.run(both()) == [Throttler.ANSWERED] * MOST_SYSTEMS
+        assert asyncio.run(both()) == [Throttler.ANSWERED] * MAX_SYSTEMS
 
 
 def test_repeated_question_is_asked_once(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the text of the check page: facts of kernel and throttler in words for the owner of a phone."""
+"""Tests for the text of the check page: data of kernel and throttler, put into sentences for phone users."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_report_describes_two_paths_a_cap_and_a_volume() -> None:
     found = answered_report(MULTIPATH, subflows=[WIFI, LTE], budgets=[MONTH])
     assert found.transport is Transport.MULTIPATH
     assert found.headline == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
-    assert found.lines == ("LTE is held to 5 Mbit/s by rule evening.", "month: 1.2 of 5 GB left.")
+    assert found.lines == ("LTE is limited to 5 Mbit/s by rule evening.", "month: 1.2 of 5 GB left.")
 
 
 def test_young_connection_has_its_subflows_so_far() -> None:
@@ -50,9 +50,7 @@ def test_old_connection_is_not_expected_to_get_more_subflows() -> None:
 
 
 def test_report_says_that_no_path_is_limited() -> None:
-    assert answered_report(MULTIPATH, subflows=[WIFI, LTE | {"capped": False}]).lines == (
-        "None of them is limited now.",
-    )
+    assert answered_report(MULTIPATH, subflows=[WIFI, LTE | {"capped": False}]).lines == ("No path is limited now.",)
 
 
 def test_closed_path_is_held_back_without_a_rate() -> None:
@@ -63,7 +61,10 @@ def test_closed_path_is_held_back_without_a_rate() -> None:
 
 def test_report_shows_a_cap_on_uploads() -> None:
     found = answered_report(MULTIPATH, subflows=[WIFI | {"upload_rate": 2_000_000}, LTE])
-    assert found.lines == ("What you send over Wi-Fi is held to 2 Mbit/s.", "LTE is held to 5 Mbit/s by rule evening.")
+    assert found.lines == (
+        "Your uploads over Wi-Fi are limited to 2 Mbit/s.",
+        "LTE is limited to 5 Mbit/s by rule evening.",
+    )
 
 
 def test_report_marks_a_shared_volume() -> None:
@@ -114,9 +115,9 @@ def test_volume_is_shown_rounded_down(left: int, volume: int, words: str) -> Non
             7_000,
             6_000,
             8_000,
-            "all of 5 GB used up, and all until the step at 6 GB; 1 GB left until the next step, at 8 GB.",
+            "all of 5 GB used up, and also all until the step at 6 GB; 1 GB left until the next step, at 8 GB.",
         ),
-        (9_000, 8_000, None, "all of 5 GB used up, and all until the step at 8 GB."),
+        (9_000, 8_000, None, "all of 5 GB used up, and also all until the step at 8 GB."),
         (9_000, 5_000, None, "all of 5 GB used up."),
     ],
 )
@@ -153,7 +154,7 @@ def test_end_of_a_volume_is_in_the_policys_time_zone(monkeypatch: pytest.MonkeyP
             assert line == "month: 1.2 of 5 GB left until 1 December, 05:30 (UTC+0530)."
         used_up = month | {"left": 0, "shared": True, "step": 5 * 10**9, "next_step": None}
         (line,) = answered_report(PLAIN, budgets=[used_up]).lines[1:]
-        assert line == "month: all of 5 GB used up, shared with others; it begins anew on 1 December, 00:00 (UTC)."
+        assert line == "month: all of 5 GB used up, shared with others; it starts over on 1 December, 00:00 (UTC)."
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -164,7 +165,7 @@ def test_kernel_decides_that_a_connection_is_plain_tcp() -> None:
     found = answered_report(PLAIN, subflows=[WIFI, LTE])
     assert found.transport is Transport.TCP
     assert found.headline == "Plain TCP over one path"
-    assert "does not speak Multipath TCP" in found.lines[0]
+    assert "does not support Multipath TCP" in found.lines[0]
     assert found.subflows == ()
 
 
@@ -173,10 +174,10 @@ def test_kernel_decides_that_a_connection_is_plain_tcp() -> None:
     [
         (MULTIPATH, Throttler.ABSENT, "Multipath TCP with 2 subflows", "throttler does not run"),
         (MULTIPATH, Throttler.SILENT, "Multipath TCP with 2 subflows", "throttler does not answer now"),
-        (MULTIPATH, Throttler.BUSY, "Multipath TCP with 2 subflows", "Too many ask"),
+        (MULTIPATH, Throttler.BUSY, "Multipath TCP with 2 subflows", "Too many requests"),
         (KernelView(True, 0, 1), Throttler.ABSENT, "Multipath TCP with 1 subflow so far", "join a moment after"),
-        (PLAIN, Throttler.ABSENT, "Plain TCP over one path", "does not speak"),
-        (None, Throttler.ABSENT, "You are connected", "cannot be told"),
+        (PLAIN, Throttler.ABSENT, "Plain TCP over one path", "does not support"),
+        (None, Throttler.ABSENT, "You are connected", "is unknown"),
     ],
 )
 def test_report_without_a_throttler_has_the_kernels_data(
@@ -213,7 +214,7 @@ def test_report_behind_another_proxy_names_it(kernel: KernelView, headline: str)
     answer = {"multipath": kernel.multipath, "subflows": [WIFI, LTE], "budgets": [MONTH]}
     direct, relayed = (report(kernel, answer, Throttler.ANSWERED, relayed=each) for each in (False, True))
     assert relayed.headline.startswith(headline)
-    assert "Another proxy, a relay for instance" in relayed.lines[0]
+    assert "Another proxy, for instance a relay" in relayed.lines[0]
     assert relayed.lines[1:] == direct.lines
     assert relayed.subflows == direct.subflows
 

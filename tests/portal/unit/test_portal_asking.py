@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for clients that wait for a slow throttler: how many of one network, for how long, and at the portal's end."""
+"""Tests for clients that wait for a slow throttler: how many per network, how long, and at the portal's shutdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from answering_socket import answering
 from portal_throttler import of_clients
 
 from mptcp_portal import asking
-from mptcp_portal.asking import LONGEST_SECONDS, MOST_SYSTEMS, MOST_SYSTEMS_OF_ONE, Asker
+from mptcp_portal.asking import LONGEST_SECONDS, MAX_SYSTEMS, MAX_SYSTEMS_PER_CLIENT, Asker
 from mptcp_portal.bounded import REQUEST_SECONDS
 from mptcp_portal.check_report import Throttler
 
@@ -32,7 +32,7 @@ def silent(tmp_path: Path) -> Iterator[Path]:
 def test_waiting_question_ends_as_busy_after_the_limit(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: each client waited for all earlier ones without a limit, until its connection was cut off unanswered."""
     monkeypatch.setattr(asking, "LONGEST_SECONDS", 0.01)
-    monkeypatch.setattr(asking, "_PATIENCE", 600.0)
+    monkeypatch.setattr(asking, "_TIMEOUT", 600.0)
 
     async def ask() -> None:
         asker = Asker(silent, pause=0)
@@ -60,7 +60,7 @@ def test_asker_waits_for_a_starting_throttler(monkeypatch: pytest.MonkeyPatch) -
         assert (await later.budgets_of("10.0.0.1"))[0] is Throttler.ABSENT
 
     monkeypatch.setattr(asking, "ask_async", answer)
-    monkeypatch.setattr(asking, "_AGAIN_SECONDS", 0)
+    monkeypatch.setattr(asking, "_RETRY_SECONDS", 0)
     asyncio.run(ask())
 
 
@@ -84,7 +84,7 @@ def test_answer_is_not_reused_for_another_token(
 
 
 def test_longest_wait_is_shorter_than_the_request_limit() -> None:
-    assert LONGEST_SECONDS + asking._PATIENCE < REQUEST_SECONDS
+    assert LONGEST_SECONDS + asking._TIMEOUT < REQUEST_SECONDS
 
 
 def test_close_ends_waiting_questions(silent: Path) -> None:
@@ -130,22 +130,22 @@ def statuses_of(path: Path, addresses: list[str]) -> list[Throttler]:
 def test_phones_of_one_lan_get_half_of_the_places(tmp_path: Path) -> None:
     """Defect: all phones of an IPv6 LAN, which share a /64, had one place together.
 
-    When an access point came back, one phone was told its volume, and all others that too many ask.
+    When an access point came back, one phone was told its volume, and all others got BUSY.
     """
-    phones = [f"2001:db8:0:1::{number:x}" for number in range(1, MOST_SYSTEMS_OF_ONE + 2)]
-    elsewhere = [f"2001:db8:0:{number:x}::1" for number in range(2, MOST_SYSTEMS - MOST_SYSTEMS_OF_ONE + 2)]
+    phones = [f"2001:db8:0:1::{number:x}" for number in range(1, MAX_SYSTEMS_PER_CLIENT + 2)]
+    elsewhere = [f"2001:db8:0:{number:x}::1" for number in range(2, MAX_SYSTEMS - MAX_SYSTEMS_PER_CLIENT + 2)]
     statuses = statuses_of(tmp_path / "s", [*phones, *elsewhere])
-    assert statuses[: len(phones)] == [Throttler.ANSWERED] * MOST_SYSTEMS_OF_ONE + [Throttler.BUSY]
+    assert statuses[: len(phones)] == [Throttler.ANSWERED] * MAX_SYSTEMS_PER_CLIENT + [Throttler.BUSY]
     assert set(statuses[len(phones) :]) == {Throttler.ANSWERED}
 
 
 def test_place_is_free_after_its_answer(tmp_path: Path) -> None:
-    phones = [f"2001:db8:0:1::{number:x}" for number in range(1, 3 * MOST_SYSTEMS_OF_ONE + 1)]
+    phones = [f"2001:db8:0:1::{number:x}" for number in range(1, 3 * MAX_SYSTEMS_PER_CLIENT + 1)]
 
     async def one_group_after_another() -> list[Throttler]:
         asker, found = Asker(tmp_path / "s", pause=0.001), []
-        for begin in range(0, len(phones), MOST_SYSTEMS_OF_ONE):
-            group = phones[begin : begin + MOST_SYSTEMS_OF_ONE]
+        for begin in range(0, len(phones), MAX_SYSTEMS_PER_CLIENT):
+            group = phones[begin : begin + MAX_SYSTEMS_PER_CLIENT]
             found += [status for status, _ in await asyncio.gather(*(asker.budgets_of(each) for each in group))]
         return found
 
@@ -154,5 +154,5 @@ def test_place_is_free_after_its_answer(tmp_path: Path) -> None:
 
 
 def test_repeated_questions_of_one_client_take_one_place(tmp_path: Path) -> None:
-    others = [f"10.0.1.{number}" for number in range(1, MOST_SYSTEMS)]
+    others = [f"10.0.1.{number}" for number in range(1, MAX_SYSTEMS)]
     assert set(statuses_of(tmp_path / "s", ["10.0.0.9"] * 50 + others)) == {Throttler.ANSWERED}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the limits of what one client can hold of the portal's servers: connections, time and memory.
+"""Tests for the limits on one client of the portal's servers: connections, time and memory.
 
-The event loop's clock is moved by the tests: none of them waits, and none depends on the machine's speed.
+The tests move the event loop's clock: none of them waits, and none depends on the machine's speed.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def test_connection_with_timely_requests_stays_open(monkeypatch: pytest.MonkeyPa
 
 def test_connections_of_one_address_are_bounded() -> None:
     async def crowd() -> None:
-        async with served(Bounds(of_one=3)) as (_, port):
+        async with served(Bounds(per_client=3)) as (_, port):
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
             for reader, writer in held:
                 writer.write(GET)
@@ -237,7 +237,7 @@ def test_connections_of_one_ipv6_network_are_bounded(addresses: tuple[str, ...],
     async def crowd() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, PlacedLoop)
-        async with served(Bounds(of_one=2)) as (_, port):
+        async with served(Bounds(per_client=2)) as (_, port):
             loop.addresses = iter(addresses)
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in addresses[:2]]
             for reader, writer in held:
@@ -282,7 +282,7 @@ def test_connections_without_a_tls_handshake_are_bounded(
     context = ssl.create_default_context(cafile=str(files[0]))
 
     async def crowd() -> None:
-        async with served(Bounds(of_one=2), files) as (_, port):
+        async with served(Bounds(per_client=2), files) as (_, port):
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
                 await asyncio.open_connection("127.0.0.1", port, ssl=context)

@@ -20,7 +20,7 @@ from reserved_port import reserved_port
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_portal import cli
-from mptcp_portal.bounded import MOST_CONNECTIONS, MOST_OF_ONE
+from mptcp_portal.bounded import MAX_CONNECTIONS, MAX_PER_CLIENT
 from mptcp_portal.cli import main
 
 GOOD = "check: {squid_user: root}\n"
@@ -77,7 +77,7 @@ def test_check_accepts_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_check_warns_of_an_address_that_the_host_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The address may come later, and the portal will then listen on it.
+    """The address may appear later, and the portal then listens on it.
 
     Without the warning a typo would go unnoticed.
     """
@@ -258,7 +258,7 @@ def test_one_client_cannot_hold_all_connections(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline()
-        for _ in range(MOST_CONNECTIONS):
+        for _ in range(MAX_CONNECTIONS):
             held.append(socket.create_connection(("127.0.0.1", port)))
         _wait(lambda: _is_refused(port))
         held.pop().close()
@@ -295,7 +295,7 @@ def test_three_listeners_serve_and_limit_connections_per_client(tmp_path: Path) 
         assert " 200 " in found.splitlines()[0]
         assert "Set it up" in found
         for port, connections in held.items():
-            connections += [socket.create_connection(("127.0.0.1", port)) for _ in range(MOST_OF_ONE)]
+            connections += [socket.create_connection(("127.0.0.1", port)) for _ in range(MAX_PER_CLIENT)]
             if port == check:
                 assert not _is_refused(port)
             else:

@@ -28,7 +28,7 @@ CREDENTIAL = Path(f"/run/credentials/{UNIT}/key")
 def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make settings with a certificate and a key that the unit can read, in a directory that others may enter."""
     if os.geteuid() != 0:
-        pytest.skip("NOT TESTED: only root can find out what others can read")
+        pytest.skip("NOT TESTED: only root can check what others can read")
     monkeypatch.setattr(unit_user.unreadable_by_unit, "__defaults__", (GROUP,))
     # Ignore the unit that this host may have.
     monkeypatch.setattr(unit_user, "groups_of_unit", lambda unit: [])

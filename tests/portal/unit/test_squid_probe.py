@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the portal asks Squid for its parents until Squid has found the portal, and gives up a silent Squid."""
+"""Tests that the portal asks Squid for its parents until Squid has found the portal, and gives up if Squid is
+silent."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def test_portal_counts_as_dead_while_a_worker_reports_it(states: list[str], dead
 
 
 def test_portal_asks_squid_until_squid_has_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(squid_probe, "_AGAIN_SECONDS", 0)
+    monkeypatch.setattr(squid_probe, "_RETRY_SECONDS", 0)
     answers = [PARENTS % (OURS % state) for state in ("Down", "Down", "Up", "Down")]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

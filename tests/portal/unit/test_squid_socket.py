@@ -79,7 +79,7 @@ def test_sockets_are_distinguished_by_both_ends(listen: str, address: str) -> No
         own = clients[0].getsockname()
         for port, each in zip(ports, accepted, strict=True):
             assert tcp_inodes(ends_of(own, (address, port))) == {os.fstat(each.fileno()).st_ino}
-        # A listening socket is no connection.
+        # A listening socket is not a connection.
         assert tcp_inodes(ends_of((address, 1), (address, ports[0]))) == set()
 
 

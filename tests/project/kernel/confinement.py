@@ -7,7 +7,7 @@ from typing import Final
 
 from containers import Container
 from unit_capabilities import NUMBERS
-from unit_exposure import MOST, exposure
+from unit_exposure import MAX_EXPOSURE, exposure
 
 _OF_SQUID: Final = ("chown", "dac_override", "kill", "setgid", "setuid", "net_bind_service", "net_admin")
 NEEDED: Final = {
@@ -23,14 +23,16 @@ NEEDED: Final = {
 
 def exposures(container: Container) -> dict[str, float]:
     """Return each unit's exposure while it runs, by this release's own systemd-analyze."""
-    found = {unit: exposure(container.sh(f"systemd-analyze security --no-pager {unit}.service")) for unit in MOST}
-    assert {unit: figure for unit, figure in found.items() if figure > MOST[unit]} == {}
+    found = {
+        unit: exposure(container.sh(f"systemd-analyze security --no-pager {unit}.service")) for unit in MAX_EXPOSURE
+    }
+    assert {unit: figure for unit, figure in found.items() if figure > MAX_EXPOSURE[unit]} == {}
     return found
 
 
 def assert_units_have_only_needed_privileges(container: Container) -> None:
     group = container.sh("getent group mptcp-throttler").split(":")[2]
-    for unit in MOST:
+    for unit in MAX_EXPOSURE:
         pid = container.sh(f"systemctl show --value -p MainPID {unit}").strip()
         lines = container.sh(f"cat /proc/{pid}/status").splitlines()
         status = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}

@@ -151,7 +151,7 @@ class Container:
     def active(self, unit: str) -> bool:
         return self.sh(f"systemctl is-active {unit}", check=False).strip() == "active"
 
-    def start_anew(self, *units: str) -> None:
+    def restart_after_failure(self, *units: str) -> None:
         """Stop and start *units*. Reset the counters of their start limits first."""
         named = " ".join(units)
         self.sh(f"systemctl stop {named} && systemctl reset-failed {named}")

@@ -73,10 +73,10 @@ def stop_and_wait_for_restart(container: Container, unit: str) -> None:
 @contextmanager
 def short_watchdog(container: Container) -> Iterator[None]:
     container.sh(DROP_IN)
-    container.start_anew(*HANGING)
+    container.restart_after_failure(*HANGING)
     yield
     container.sh("rm -r /run/systemd/system/mptcp-*.service.d && systemctl daemon-reload")
-    container.start_anew(*HANGING)
+    container.restart_after_failure(*HANGING)
 
 
 def squids_of(container: Container) -> set[str]:

@@ -128,7 +128,7 @@ def capped_client(site: Site) -> Iterator[Connection]:
         assert limits == {"ethernet": "5 Mbit/s", "wifi": "none"}, answer
         page = client.get(CHECK)[2].decode()
         assert "Multipath TCP with 2 subflows" in page, page
-        assert "ethernet is held to 5 Mbit/s by rule spare-ethernet." in page, page
+        assert "ethernet is limited to 5 Mbit/s by rule spare-ethernet." in page, page
         yield client
 
 

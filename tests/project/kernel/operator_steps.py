@@ -8,7 +8,7 @@ from typing import Final
 
 from containers import Container
 from installed_services import RELAY_NETWORK, Site
-from unit_exposure import MOST
+from unit_exposure import MAX_EXPOSURE
 
 TOKEN: Final = "0123456789abcdef" * 4
 # From docs/portal.md.
@@ -55,7 +55,7 @@ def configure(site: Site) -> None:
     container.sh(f"(umask 027; echo {TOKEN} >/etc/mptcp-console/token; chgrp mptcp-throttler /etc/mptcp-console/token)")
     # Without a token the console is only for this host.
     container.sh(f"printf 'listen: {address}:8610\\nopen_to_this_host: true\\n' >/etc/mptcp-console/console.yaml")
-    assert "so that a token is needed" in container.sh("mptcp-console check", check=False)
+    assert "so a token is needed" in container.sh("mptcp-console check", check=False)
     container.sh("sed -i /open_to_this_host/d /etc/mptcp-console/console.yaml && mptcp-console check")
     container.sh("systemctl restart mptcp-console")
 
@@ -86,4 +86,4 @@ def configure(site: Site) -> None:
     container.sh("cd /etc/mptcp-gateway && cp gateway.yaml.example gateway.yaml")
     container.sh("echo 'lan: {devices: [lan0]}' >>/etc/mptcp-gateway/gateway.yaml && mptcp-gateway check")
     container.sh("systemctl start mptcp-gateway")
-    assert [unit for unit in MOST if not container.active(unit)] == []
+    assert [unit for unit in MAX_EXPOSURE if not container.active(unit)] == []

@@ -84,7 +84,7 @@ def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path
     host.sh("ip link add wan0 type veth peer name wan1")
     assert "1 rule, no errors" in host.sh("mptcp-throttler check")
     # The console's unit does this at its first start.
-    assert "asks for this token" in host.sh("mptcp-console make-token")
+    assert "requires this token" in host.sh("mptcp-console make-token")
     assert host.sh("stat --format='%U:%G %a' /etc/mptcp-console/token") == "root:mptcp-throttler 640\n"
     for command in COMMANDS:
         assert host.sh(f"{command} check")

@@ -53,7 +53,7 @@ from installed_services import (
 from operator_steps import OPERATORS_OWN, TOKEN, configure, configure_throttler
 from release_builds import built_in
 from typing_shells import SHELLS, TypingShell
-from unit_exposure import MOST
+from unit_exposure import MAX_EXPOSURE
 from unit_places import check_warns_of_files_the_unit_cannot_open
 
 from mptcp_lab.testbed import Testbed
@@ -65,7 +65,7 @@ pytestmark = [
     pytest.mark.skipif(not RELEASES, reason="NOT TESTED: sudo ./run deb --test boots containers and takes minutes"),
 ]
 
-UNITS = tuple(MOST)
+UNITS = tuple(MAX_EXPOSURE)
 ENABLED = ("mptcp-proxy", "mptcp-throttler")
 """Units that the package enables itself; an operator enables the others."""
 COMPLETIONS: Final = {
@@ -217,7 +217,7 @@ def test_package_works_from_installation_to_purge(
     container.sh(f"apt-get remove --yes --quiet {NAME}")
     after = kernel_state(node)
     assert differences(without(kernel, SYSCTLS), without(after, SYSCTLS)) == []
-    # Kernel modules that were loaded meanwhile have added sysctls.
+    # Kernel modules loaded since then have added sysctls.
     assert changed_sysctls(kernel[SYSCTLS], after[SYSCTLS]) == []
     assert not any(container.active(unit) for unit in UNITS)
     assert own_processes(container) == ""

@@ -11,7 +11,7 @@ CONFIG: Final = "/etc/mptcp-proxy/squid.conf"
 KEPT: Final = f"{CONFIG}.kept"
 DROP_INS: Final = "/run/systemd/system/mptcp-proxy.service.d"
 CASES: Final = (
-    ('acl more src "/root/clients.txt"', 78, "does not see what is in /root", "ProtectHome=read-only"),
+    ('acl more src "/root/clients.txt"', 78, "does not see the content of /root", "ProtectHome=read-only"),
     ('acl more src "/tmp/clients.txt"', 78, "has a /tmp of its own", "BindReadOnlyPaths=/tmp/clients.txt"),
     # Squid's own check of its configuration does not open logs.
     ("access_log stdio:/srv/logs/access.log", 1, "may not write there", "ReadWritePaths=/srv/logs"),
@@ -32,10 +32,10 @@ def check_warns_of_files_the_unit_cannot_open(container: Container) -> None:
         container.sh(f"mkdir -p {DROP_INS} && printf '[Service]\\n{setting}\\n' >{DROP_INS}/places.conf")
         container.sh("systemctl daemon-reload")
         assert warning not in container.sh("mptcp-proxy check"), line
-        container.start_anew("mptcp-proxy")
+        container.restart_after_failure("mptcp-proxy")
 
         container.sh(f"mv {KEPT} {CONFIG} && rm -r {DROP_INS} && systemctl daemon-reload")
-        container.start_anew("mptcp-proxy")
+        container.restart_after_failure("mptcp-proxy")
     assert "mptcp-proxy.service" not in container.sh("mptcp-proxy check")
     container.sh("rm -r /root/clients.txt /tmp/clients.txt /srv/logs")
     assert container.failed() == ""

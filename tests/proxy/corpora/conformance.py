@@ -120,7 +120,7 @@ _BODIES = [
     ),
     Row("closed-as-asked", get(_URL, "Connection: close") + get(_URL), statuses(200), reaches=1),
     Row("closed-in-1.0", head(f"GET {_URL} HTTP/1.0") + get(_URL), statuses(200), reaches=1),
-    # Squid takes this for the end of the client (half_closed_clients off). With "on" a client can crash Squid.
+    # Squid treats this as the client's end (half_closed_clients off). With "on" a client can crash Squid.
     Row("half-closed", get(_URL), statuses(200, CLOSED), reaches=None, ends=True),
     Row("connect", head(f"CONNECT {ORIGIN}:443 HTTP/1.1", f"Host: {ORIGIN}:443"), statuses(200), reaches=None),
     Row(

@@ -71,7 +71,7 @@ NAMES: dict[str, list[list[str]]] = {
     "both6.example": [[ORIGIN, "::1"]],
     "many.example": [[ORIGIN, *(f"10.77.9.{n}" for n in range(100, 110)), PROXY]],
     # These names change their answer: the first is for the rules, a later one would be for the connection. Each row has
-    # a name of its own, because one worker does not know the answers that another one got.
+    # its own name, because one worker does not know the answers that another one got.
     "rebind-get.example": [[ORIGIN], ["127.0.0.1"]],
     "rebind-get-port.example": [[ORIGIN], ["127.0.0.1"]],
     "rebind-own.example": [[ORIGIN], [PROXY]],

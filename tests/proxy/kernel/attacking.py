@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a whole corpus."""
+    """Results of all requests of a corpus."""
 
     failed: dict[str, str]
     """For each row with a wrong result: what is wrong."""
@@ -184,7 +184,7 @@ def fault_of(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
         return f"status {answer.first}, not {sorted(row.status)}: {answer.raw[:120]!r}"
     if row.answers > len(answer.statuses) and CLOSED not in row.status:
         return f"{len(answer.statuses)} answers, not {row.answers}"
-    # If the end of the first request is ambiguous, the rest may be no valid request and get a 400 of its own.
+    # If the end of the first request is ambiguous, the rest may be an invalid request and get its own 400.
     refused = row.reaches is None and answer.statuses[1:] and answer.statuses[-1] == 400
     if len(answer.statuses) - bool(refused) > row.most:
         return f"{len(answer.statuses)} answers, not {row.most} at the most: {answer.statuses}"

@@ -50,7 +50,7 @@ while True:
     head = query[:2] + struct.pack("!HHHHH", 0x8180 if known else 0x8183, 1, len(of_kind), 0, 0)
     server.sendto(head + question + answers, client)
 """
-"""Name server. It reads a JSON file (name to addresses) anew for each question, and answers with a TTL of one second.
+"""Name server. It rereads a JSON file (name to addresses) for each query, and answers with a TTL of one second.
 """
 
 

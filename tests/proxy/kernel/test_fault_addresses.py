@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for addresses of the proxy's host that change each second: traffic goes on, and Squid is reconfigured only
+"""Tests for addresses of the proxy's host that change each second: traffic continues, and Squid is reconfigured only
 once."""
 
 from __future__ import annotations

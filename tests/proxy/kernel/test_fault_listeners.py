@@ -106,7 +106,7 @@ def test_supervisor_ends_with_an_error_if_no_worker_listens(testbed: Testbed, st
     # The supervisor is about to end; stop it until the doctor has run.
     proxy.process.signal(signal.SIGSTOP)
     port = doctor(node, proxy)[f"port {PROXY_PORT}"]
-    assert (port["status"], port["text"]) == ("fail", "the proxy runs, and nobody listens on it")
+    assert (port["status"], port["text"]) == ("fail", "the proxy runs, but no process listens on it")
     proxy.process.signal(signal.SIGCONT)
     assert proxy.process.wait(GENEROUS) == 1
     assert proxy.process.output().count(message) == 1

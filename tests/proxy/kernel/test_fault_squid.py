@@ -204,7 +204,7 @@ def test_restart_refuses_connections_at_once(testbed: Testbed, start: Callable[[
         start(2)
         begun = time.time()
         clients.until_served()
-    # TCP tells clients at once; no client waits for a proxy that does not run.
+    # Clients get a reset at once; no client waits for a proxy that does not run.
     assert {each.how for each in clients.failed()} <= LOST | {REFUSED}
     assert [each for each in clients.failed() if stopped + 1 < each.when - each.took and each.took > GENEROUS / 4] == []
     assert [each for each in clients.failed() if each.when - each.took > begun] == []
@@ -331,7 +331,7 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
         proxy = start(2)
         outcome = disk / "reloads.json"
         wait_until(lambda: b"serving: " in outcome.read_bytes(), "the outcome is written", timeout=GENEROUS)
-        # The preload libraries go on counting: the space for their counters was allocated at the start.
+        # The preload libraries continue to count: the space for their counters was allocated at the start.
         files = {path: path.read_bytes() for path in disk.iterdir() if path.is_file() and path.name != "counters"}
         before = kids(proxy.process)
         with traffic(testbed) as clients:

@@ -21,7 +21,7 @@ from mptcp_proxy.squid import installed
 
 pytestmark = pytest.mark.kernel
 QUICK = ("connect_timeout 2 seconds", "forward_timeout 3 seconds", "shutdown_lifetime 0 seconds")
-LEAST = {"open proxy": 80, "malformed": 80, "conformance": 60}
+MIN_ROWS = {"open proxy": 80, "malformed": 80, "conformance": 60}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ class TestAsShipped:
 
     def test_corpus_has_enough_rows(self, name: str) -> None:
         rows = CORPORA[name]
-        assert len({row.id for row in rows}) == len(rows) >= LEAST[name]
+        assert len({row.id for row in rows}) == len(rows) >= MIN_ROWS[name]
 
 
 @pytest.mark.parametrize(

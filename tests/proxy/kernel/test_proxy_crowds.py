@@ -18,13 +18,13 @@ from mptcp_lab.testbed.crowds import Timed, add_addresses, crowd, timed_requests
 from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
-MOST, MOST_SERVED = 1000, 800
+MAX_OPEN, MAX_SERVED = 1000, 800
 """Limits for one client address: client_ip_max_connections and the ACL too_many in conf/squid.conf."""
 MORE = 8
 """Number of connections accepted in one turn (shim/turns/fair_turns.c). Squid checks its limit only after the turn."""
-MOST_MEMORY = 500_000
+MAX_MEMORY = 500_000
 """Bound for the resident kB of Squid's worker with 7,500 connections. 200,000 to 260,000 were measured."""
-MOST_DESCRIPTORS = 9000
+MAX_DESCRIPTORS = 9000
 """Bound for this worker's descriptors.
 
 8,013 were measured, because a tunnel needs two. LimitNOFILE of mptcp-proxy.service is 65,536.
@@ -33,7 +33,7 @@ PAUSE = 3.0
 """Seconds without a further closed connection: on a busy machine Squid may pause."""
 REQUESTS = 40
 PATIENT = [f"{name} 20 minutes" for name in ("request_start_timeout", "request_timeout", "client_idle_pconn_timeout")]
-"""Long timeouts, so that Squid does not give up incomplete headers and idle connections meanwhile.
+"""Long timeouts, so that Squid does not give up incomplete headers and idle connections during the test.
 
 A busy machine may need long to open all connections.
 """
@@ -75,19 +75,19 @@ def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: 
     # The attacking client gets another address, because the limit applies to each address.
     [other] = add_addresses(client, "eth0", [9])
     with crowd(client, proxy, origin, "slow-headers", 2500, [other]) as slow:
-        wait_until(lambda: slow.standing() <= MOST + MORE, "connections above the limit are closed", timeout=300)
+        wait_until(lambda: slow.standing() <= MAX_OPEN + MORE, "connections above the limit are closed", timeout=300)
         standing = slow.settled(PAUSE)
-        assert standing >= MOST - 1, "connections below the limit stay open"
-        assert descriptors(proxy) < MOST + 200
+        assert standing >= MAX_OPEN - 1, "connections below the limit stay open"
+        assert descriptors(proxy) < MAX_OPEN + 200
         assert all_are_served(timed_requests(client, proxy, origin, REQUESTS))
     assert other in (proxy.logs / "cache.log").read_text()
     wait_until_closed(proxy)
 
 
 def test_requests_of_one_client_above_its_limit_get_429(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
-    with crowd(module_testbed["client"], proxy, origin, "keep-alives", MOST + 200, ["10.77.1.2"]) as idle:
-        assert abs(idle.got["200"] - MOST_SERVED) <= 2
-        assert abs(idle.got["429"] - (MOST - MOST_SERVED)) <= 2
+    with crowd(module_testbed["client"], proxy, origin, "keep-alives", MAX_OPEN + 200, ["10.77.1.2"]) as idle:
+        assert abs(idle.got["200"] - MAX_SERVED) <= 2
+        assert abs(idle.got["429"] - (MAX_OPEN - MAX_SERVED)) <= 2
     wait_until_closed(proxy)
 
 
@@ -106,8 +106,8 @@ def test_thousands_of_idle_connections_do_not_block_another_client(
         assert [each.standing() for each in (idle, tunnels, slow)] == [5000, 500, 2000]
         assert all_are_served(timed_requests(client, proxy, origin, REQUESTS))
         print(f"{descriptors(proxy)} descriptors, {memory(proxy)} kB")
-        assert 8000 <= descriptors(proxy) < MOST_DESCRIPTORS
-        assert memory(proxy) < MOST_MEMORY
+        assert 8000 <= descriptors(proxy) < MAX_DESCRIPTORS
+        assert memory(proxy) < MAX_MEMORY
     wait_until_closed(proxy)
 
 
@@ -117,8 +117,8 @@ def test_client_limit_applies_to_each_worker(testbed: Testbed, require: Callable
     require("squid", "apache2", "gcc")
     origin = start_origin(testbed["origin"], {"file": 1000})
     proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *PATIENT, "workers 2"))
-    with crowd(testbed["client"], proxy, origin, "keep-alives", 2 * MOST + 400, ["10.77.1.2"]) as idle:
-        assert abs(idle.got["200"] - 2 * MOST_SERVED) <= 4
-        assert abs(idle.got["429"] - 2 * (MOST - MOST_SERVED)) <= 4
+    with crowd(testbed["client"], proxy, origin, "keep-alives", 2 * MAX_OPEN + 400, ["10.77.1.2"]) as idle:
+        assert abs(idle.got["200"] - 2 * MAX_SERVED) <= 4
+        assert abs(idle.got["429"] - 2 * (MAX_OPEN - MAX_SERVED)) <= 4
         # worker_descriptors leaves out the coordinator, which accepts no connections.
-        assert [MOST <= each.open < MOST + 200 for each in worker_descriptors(proxy)] == [True, True]
+        assert [MAX_OPEN <= each.open < MAX_OPEN + 200 for each in worker_descriptors(proxy)] == [True, True]

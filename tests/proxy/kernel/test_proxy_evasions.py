@@ -151,7 +151,7 @@ def test_claimed_loopback_address_opens_the_status_pages(module_testbed: Testbed
     """Defect: the check accepted this configuration."""
     claimed = ["-H", "X-Forwarded-For: 127.0.0.1"]
     with served(module_testbed, behind=behind) as (proxy, complaints):
-        assert bool([text for text in complaints if "whoever is believed to come from this host" in text]) == bool(
+        assert bool([text for text in complaints if "anyone whose claim to be this host is believed" in text]) == bool(
             behind
         )
         client = module_testbed["client"]

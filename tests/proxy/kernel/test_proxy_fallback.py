@@ -74,7 +74,7 @@ def test_turns_library_is_not_loaded_if_all_its_features_are_off(
 @pytest.mark.nightly(besides=("no library",))
 @pytest.mark.parametrize("loads", [True, False], ids=["library", "no library"])
 def test_library_that_was_not_loaded_is_reported(testbed: Testbed, require: Callable[..., None], loads: bool) -> None:
-    """The loader complains, but Squid starts nevertheless."""
+    """The loader complains, but Squid still starts."""
     require("squid", "gcc")
     if not loads:
         needs_library()

@@ -69,7 +69,7 @@ def test_unfinished_edit_of_a_list_has_no_effect(
         os.kill(pid, signal.SIGKILL)
     wait_until(
         lambda: len(after := workers(proxy.process)) == len(before) and not set(after) & set(before),
-        "all are started anew",
+        "all are replaced",
         process=proxy.process,
     )
     wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}"}, "they listen", process=proxy.process)

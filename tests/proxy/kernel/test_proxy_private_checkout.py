@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests for a checkout that others may not enter, or whose path LD_PRELOAD cannot hold.
 
-Home directories are often private. Squid's workers must get the library nevertheless.
+Home directories are often private. Squid's workers must still get the library.
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ def test_claimed_client_address_is_not_passed_on(scene: Scene) -> None:
 
 @pytest.mark.parametrize("coding", ["gzip", "chunked, identity", "x"])
 def test_body_with_an_unknown_coding_is_refused(scene: Scene, coding: str) -> None:
-    """A server that ignored the length beside it would take the body for a request, as Squid 5 does with "identity"."""
+    """A server that ignored the length next to it would read the body as a request, as Squid 5 does with "identity"."""
     inner = f"GET http://{ORIGIN}:{OK}/inner HTTP/1.1\n\n"
     headers = f"Host: {ORIGIN}\nTransfer-Encoding: {coding}\nContent-Length: {len(inner) + 2}\nConnection: close\n\n"
     answer = scene.ask(f"PUT http://{ORIGIN}:{OK}/coded HTTP/1.1\n{headers}{inner}")

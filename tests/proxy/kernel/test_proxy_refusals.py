@@ -39,7 +39,7 @@ exit $code
 
 BROKEN = {
     "unknown directive": (GOOD + "http_acess deny all\n", ":5: http_acess: there is no such directive; did you mean"),
-    "no port": (GOOD.replace("http_port 3128\n", ""), ": no http_port: nothing would listen"),
+    "no port": (GOOD.replace("http_port 3128\n", ""), ": no http_port: Squid would not listen"),
     "port out of range": (GOOD.replace("3128", "70000"), ":1: http_port 70000: The value '70000' is larger"),
     "port is not a number": (GOOD.replace("3128", "proxy"), ":1: http_port proxy: "),
     "port twice": (GOOD + "http_port 10.0.0.1:3128\n", ":5: http_port 10.0.0.1:3128: the port is already taken by"),

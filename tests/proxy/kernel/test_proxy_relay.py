@@ -221,7 +221,7 @@ def test_dead_parent_is_skipped_and_used_again_when_it_returns(
     before = origin.mib()["TcpPassiveOpens"]
     for https in (False, True) * 3:
         assert get(relayed, https=https)[0] in ({503, DEAD} if https else {503})
-    assert origin.mib()["TcpPassiveOpens"] == before, "no request went past the parents"
+    assert origin.mib()["TcpPassiveOpens"] == before, "no request bypassed the parents"
 
     wait_until(lambda: not tcp_listeners(testbed["proxy"]), "its port is free", timeout=60)
     wait_until(
@@ -321,7 +321,7 @@ def test_relay_follows_the_addresses_of_a_parents_name(make_testbed: Callable[..
 def test_requests_do_not_share_a_connection_to_the_parent(
     make_testbed: Callable[..., Testbed], shared: bool, connections: int
 ) -> None:
-    """On a shared connection Squid 5 takes a body behind "Transfer-Encoding: identity" for another request."""
+    """On a shared connection, Squid 5 reads a body after "Transfer-Encoding: identity" as another request."""
     relayed = chain(make_testbed(RELAY), more="server_persistent_connections on\n" if shared else "")
     urls = [relayed.origin.url("small.bin")] * 2
     before = relayed.node.mib()["MPTcpExtMPCapableSYNTX"]

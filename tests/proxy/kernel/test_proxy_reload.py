@@ -305,7 +305,7 @@ def test_crashing_supervisor_leaves_no_squid_behind(testbed: Testbed, require: C
 
 
 def start(node: LiveNode, command: Sequence[str] = ()) -> Process:
-    """Start the proxy with directories of its own, without waiting."""
+    """Start the proxy with its own directories, without waiting."""
     mounts: dict[str, str | Path] = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
     for target in ("/run/mptcpproxy", "/var/log/mptcpproxy"):
         directory = node.directory / target[1:4]

@@ -36,11 +36,11 @@ REQUESTS = {
     "to a closed port": ("GET " + URL.replace("{origin}", "{origin}:8099") + " HTTP/1.1", *FIELDS),
     "to an unknown name": ("GET " + URL.replace("{origin}", "nobody.invalid") + " HTTP/1.1", *FIELDS),
     "a tunnel": ("CONNECT {origin}:443 HTTP/1.1", *FIELDS),
-    # Squid takes the user for the host.
+    # Squid reads the user as the host.
     "a tunnel with a password": ("CONNECT hidden-user:hidden-password@{origin}:443 HTTP/1.1", *FIELDS),
     "a tunnel with only a user": ("CONNECT hidden-user@{origin}:443 HTTP/1.1", *FIELDS),
     "a tunnel with only a password": ("CONNECT :hidden-password@{origin}:443 HTTP/1.1", *FIELDS),
-    # Squid takes the password for the port, which is forbidden or invalid.
+    # Squid reads the password as the port, which is forbidden or invalid.
     "a tunnel with a password of digits": ("CONNECT hidden-user:12321@{origin}:443 HTTP/1.1", *FIELDS),
     "a tunnel with a password of many digits": ("CONNECT hidden-user:12321999999999@{origin}:443 HTTP/1.1", *FIELDS),
     "a tunnel with a password as the port": ("CONNECT hidden-user:443@{origin}:443 HTTP/1.1", *FIELDS),
@@ -91,7 +91,7 @@ def test_secrets_of_requests_are_in_no_log(testbed: Testbed, require: Callable[.
     # The log line of a tunnel contains only what is certainly a host.
     assert f" CONNECT {host}:443 " in written["access.log"]
     assert " CONNECT 127.0.0.1:443 " in written["access.log"]
-    # Squid 6 takes two of the requests with a password for invalid ones, whose log lines have no method.
+    # Squid 6 considers two of the requests with a password invalid; their log lines have no method.
     squid = installed()
     assert squid is not None
     assert written["access.log"].count(" CONNECT error:") == (4 if squid.version.startswith("6") else 6)
@@ -115,7 +115,7 @@ def test_users_of_tunnels_are_in_no_log_of_a_relay(
     tunnels = {name: REQUESTS[name] for name in names}
     answers = send_requests(relayed.client, relayed.relay, host, tunnels)
     assert b" 200 " in answers["a tunnel"].partition(b"\r\n")[0]
-    # After the stop each request has a line, though not always as a tunnel: Squid 6 takes some for invalid requests.
+    # After the stop each request has a line, though not always as a tunnel: Squid 6 considers some requests invalid.
     relayed.relay.process.stop(60)
     written = (relayed.relay.logs / "access.log").read_text()
     assert f" CONNECT {host}:443 " in written

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload library under a small program instead of Squid, in a network namespace of its own."""
+"""Tests for the preload library under a small program instead of Squid, in its own network namespace."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ tell(protocol=protocol(s), same=s.fileno() == number, name=s.getsockname()[:2], 
 @pytest.mark.parametrize("opened", ["socket()", "socket(AF_INET, SOCK_STREAM, 262)"], ids=["TCP", "MPTCP"])
 @pytest.mark.parametrize("together", [False, True])
 def test_port_is_shared_only_with_so_reuseport(preloaded: Preloaded, opened: str, together: bool) -> None:
-    """Squid's workers do this: each has a listener of its own on the port."""
+    """Squid's workers do this: each has its own listener on the port."""
     found = preloaded(f"""
 def listener():
     s = {opened}; s.setsockopt(SOL_SOCKET, SO_REUSEPORT, {int(together)}); s.bind(("", 3128)); s.listen(); return s

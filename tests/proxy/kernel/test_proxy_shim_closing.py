@@ -160,7 +160,7 @@ tell(got_error=got_error, late=late, mine=mine == [number], again=again)
 def test_number_of_held_connections_is_bounded(play: Callable[..., Any]) -> None:
     found = play("""
 def tasks(): return os.listdir("/proc/self/task")
-# With the first thread a sanitizer starts one of its own.
+# With the first thread, a sanitizer also starts one.
 thread = threading.Thread(target=int); thread.start(); thread.join()
 until(lambda: str(thread.native_id) not in tasks())
 threads = len(tasks())

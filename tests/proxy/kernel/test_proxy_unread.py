@@ -23,7 +23,7 @@ pytestmark = pytest.mark.kernel
 UPLOADS, PORT = 60, 8081
 RECOMMENDED, SMALLER = 2 << 20, 512 << 10
 """Bytes: the largest receive buffer that docs/operator.md recommends, and a smaller one, to show its effect."""
-MOST, MOST_WITH_SMALLER = 2_500_000, 800_000
+MAX_RECEIVED, MAX_WITH_SMALLER = 2_500_000, 800_000
 """Largest bytes per upload with each: the buffer, and the data in flight until the client learns the window."""
 PATIENCE = 180.0
 """Seconds within which the received bytes must stop growing."""
@@ -101,8 +101,8 @@ def test_largest_receive_buffer_bounds_the_memory_of_unread_uploads(hosts: Seque
             # On a busy machine the sender may pause.
             found[largest] = settled(proxy, 15.0)
     print({largest: f"{size / UPLOADS / 1e6:.2f} MB each" for largest, size in found.items()})
-    assert found[SMALLER] < UPLOADS * MOST_WITH_SMALLER
-    assert found[RECOMMENDED] < UPLOADS * MOST
+    assert found[SMALLER] < UPLOADS * MAX_WITH_SMALLER
+    assert found[RECOMMENDED] < UPLOADS * MAX_RECEIVED
     # The buffer size is the limit: with a larger buffer, more data is accepted.
     assert found[RECOMMENDED] > 1.15 * found[SMALLER]
 
@@ -134,6 +134,6 @@ def uploading(
             yield uploads
         finally:
             uploads.stop(60)
-            # Squid no longer reads and would not notice that the clients are gone.
+            # Squid no longer reads and would not notice that the clients have left.
             serving.process.stop(60)
         wait_until(lambda: held(proxy) == 0, "the kernel has given up all data", timeout=GIVEN_UP)

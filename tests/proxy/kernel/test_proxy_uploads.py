@@ -48,7 +48,7 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
 
 @pytest.mark.parametrize("mptcp", [False, True], ids=["TCP", "MPTCP"])
 def test_large_upload_to_a_slow_origin_arrives_complete(module_testbed: Testbed, proxy: Proxy, mptcp: bool) -> None:
-    """Squid 5 takes a read into its full buffer for the end of the upload (bug 5405)."""
+    """Squid 5 treats a read into its full buffer as the end of the upload (bug 5405)."""
     client = module_testbed["client"]
     body = client.directory / "body"
     body.write_bytes(bytes(SIZE))

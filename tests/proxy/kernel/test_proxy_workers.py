@@ -232,7 +232,7 @@ def test_reload_refuses_features_that_workers_cannot_share(testbed: Testbed, req
     before = (started.state / "squid.conf").read_bytes()
     configuration(node, "delay_pools 1", "workers 1")
     started.process.signal(signal.SIGHUP)
-    message = "delay_pools 1: each of the 2 workers would have it for itself; restart the proxy"
+    message = "delay_pools 1: each of the 2 workers would have its own; restart the proxy"
     wait_until(lambda: message in started.process.output(), "the supervisor reports it", process=started.process)
     assert "reload refused" in started.process.output()
     assert (started.state / "squid.conf").read_bytes() == before

@@ -35,7 +35,7 @@ class Host:
         self.lasts = 0.0
         """Seconds that a trial takes."""
         self.ready: float | None = None
-        """Time at which the running trial ends, or None."""
+        """Time when the running trial ends, or None."""
         self.installed: list[frozenset[Network]] = []
         self.troubles = Troubles()
         monkeypatch.setattr(time, "monotonic", lambda: self.now)

@@ -45,7 +45,7 @@ def test_impossible_value_for_a_version_is_a_mistake(text: str) -> None:
     assert texts(answer) == [""], "Squid would complain a second time"
     (problem,) = answer.problems
     assert str(problem) == (
-        f"squid.conf:1: {text}: Squid 6.13 cannot, it always acts as by request_entities on"
+        f"squid.conf:1: {text}: Squid 6.13 cannot do this, it always acts as with request_entities on"
         " (allowed: request_entities on, or no such line)"
     )
     assert answer.notes == ()

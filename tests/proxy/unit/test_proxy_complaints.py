@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mptcp_proxy.configuration.complaints import MOST_ROUNDS, NO_TIME, complaints, fatal_remark
+from mptcp_proxy.configuration.complaints import MAX_ROUNDS, NO_TIME, complaints, fatal_remark
 from mptcp_proxy.configuration.source import PhysicalLine, written
 from mptcp_proxy.problem import Problem
 
@@ -234,7 +234,7 @@ def test_number_of_runs_of_squid_is_bounded() -> None:
         return f"{STAMP}{BUNGLED}"
 
     found(parse, "via on")
-    assert calls <= MOST_ROUNDS
+    assert calls <= MAX_ROUNDS
 
 
 def test_slow_squid_is_not_run_again() -> None:

@@ -38,7 +38,7 @@ OPENING = {"address": "192.0.2.1", "id": 3, "subflow": True}
         ([], {"*"}, OK, "no other address"),
         ([ANNOUNCED, ON_A_PORT], {"192.0.2.1"}, OK, "192.0.2.1, 192.0.2.9 port 4000"),
         ([ANNOUNCED], {"*"}, OK, "192.0.2.1"),
-        ([ANNOUNCED], {"192.0.2.7", "[2001:db8::1]"}, WARN, "192.0.2.1, where the proxy does not listen"),
+        ([ANNOUNCED], {"192.0.2.7", "[2001:db8::1]"}, WARN, "192.0.2.1 is announced to clients"),
         ([{**ANNOUNCED, "address": "2001:db8::1"}], {"[2001:db8::1]"}, OK, "2001:db8::1"),
         # The proxy does not run, so no listener is known.
         ([ANNOUNCED], set(), OK, "192.0.2.1"),
@@ -57,7 +57,7 @@ def test_doctor_judges_the_endpoints(
 @pytest.mark.parametrize(
     ("error", "status", "words", "remedy"),
     [
-        (None, OK, "gives MPTCP sockets", ""),
+        (None, OK, "supports MPTCP sockets", ""),
         (errno.ENOPROTOOPT, FAIL, "switched off", "sysctl -w net.mptcp.enabled=1"),
         (errno.EPROTONOSUPPORT, FAIL, "built without", "apt install linux-image"),
         (errno.EINVAL, FAIL, "built without", "CONFIG_MPTCP"),
@@ -165,8 +165,8 @@ ELSEWHERE = "listen_ports: [3129, 3130]\n"
     ("head", "text", "words"),
     [
         # The throttler's settings are as shipped, but squid.conf has another port.
-        (None, "", "/etc/squid.conf or an announced address has 3129, and the throttler looks at 3128 alone"),
-        (HEAD, "", "/etc/squid.conf or an announced address has 3129, and the throttler looks at 3128 alone"),
+        (None, "", "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128"),
+        (HEAD, "", "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128"),
         (None, ELSEWHERE, None),
         # An older throttler does not report its ports.
         (HEAD, ELSEWHERE, None),
@@ -174,7 +174,7 @@ ELSEWHERE = "listen_ports: [3129, 3130]\n"
         (
             HEAD | {"listen_ports": [3128]},
             ELSEWHERE,
-            "/etc/squid.conf or an announced address has 3129, and the throttler looks at 3128 alone",
+            "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128",
         ),
         (HEAD | {"listen_ports": [3128, 3129]}, "", None),
     ],
@@ -194,7 +194,7 @@ def test_port_that_the_throttler_does_not_watch_is_reported(
         assert finding.status is OK
     else:
         assert (finding.status, finding.text) == (WARN, words)
-        assert f"have 3129 in listen_ports of {settings}, as in listen_ports: [3128, 3129]; " in finding.remedy
+        assert f"add 3129 to listen_ports of {settings}, as in listen_ports: [3128, 3129]; " in finding.remedy
         assert finding.remedy.endswith("systemctl restart mptcp-throttler")
 
 
@@ -357,7 +357,7 @@ def test_doctor_judges_the_descriptor_limit(hard: int, file_nr: str, status: Sta
 @pytest.mark.parametrize(
     ("available", "modules", "status", "text"),
     [
-        ("reno cubic bbr", "", OK, "bbr is there"),
+        ("reno cubic bbr", "", OK, "bbr is available"),
         ("reno cubic", "kernel/net/ipv4/tcp_bbr.ko.xz:\nkernel/x.ko:\n", WARN, "not loaded"),
         ("reno cubic bbr2", "kernel/net/ipv4/tcp_bbr2.ko:\n", WARN, "no bbr"),
         ("", "", WARN, "no bbr"),

@@ -73,7 +73,7 @@ def test_unbounded_new_connections_are_a_warning() -> None:
         bounds.new_connections(listed, Path("/x y/limit.nft")) for listed in ("table inet x {\n}\n", "", None)
     )
     assert (loaded.status, not_loaded.status, unknown.status) == (OK, WARN, Status.UNSEEN)
-    assert loaded.text.startswith("bounded")
+    assert loaded.text.startswith("limited")
     assert "is not loaded" in not_loaded.text
     assert not_loaded.remedy.startswith("nft -f '/x y/limit.nft'   # ")
     assert all(map(is_complete, (loaded, not_loaded, unknown)))

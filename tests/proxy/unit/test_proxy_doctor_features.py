@@ -108,7 +108,7 @@ def test_one_netfilter_backend_is_enough(results: features.Results, statuses: li
         ({"shim": None, "mptcp": None}, "", OK, "turns a listener into an MPTCP listener"),
         ({}, "", OK, "is built"),
         ({}, "/x.so is not built", FAIL, "/x.so is not built"),
-        ({"shim": "stayed plain TCP", "mptcp": "Protocol not available"}, "", WARN, "could not be tried"),
+        ({"shim": "stayed plain TCP", "mptcp": "Protocol not available"}, "", WARN, "could not be tested"),
         ({"shim": "stayed plain TCP", "mptcp": None}, "", FAIL, "stayed plain TCP"),
     ],
 )

@@ -81,7 +81,7 @@ def test_port_without_a_listener_of_a_running_proxy_is_a_failure(role: Role) -> 
     """Defect: the doctor reported the port as free and ok, although Squid's workers were gone."""
     (finding,) = host.ports(checked("http_port 3128"), [], frozenset({7}), True, role, frozenset({3128}))
     assert finding.status is FAIL
-    assert finding.text == f"the {role.value} runs, and nobody listens on it"
+    assert finding.text == f"the {role.value} runs, but no process listens on it"
     assert f"systemctl restart mptcp-{role.value}" in finding.remedy
     assert is_complete(finding)
     # The port was added to the file after the last reload, or nothing runs.
@@ -103,10 +103,12 @@ def test_doctor_reports_the_status_of_the_running_service() -> None:
 
 
 def test_doctor_judges_free_space() -> None:
-    there, not_there = (host.room(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True))
-    assert (there.status, not_there.status) == (OK, WARN)
-    assert not_there.check == "room in /run/n"
-    assert is_complete(not_there)
+    there, missing_addresses = (
+        host.room(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True)
+    )
+    assert (there.status, missing_addresses.status) == (OK, WARN)
+    assert missing_addresses.check == "room in /run/n"
+    assert is_complete(missing_addresses)
 
 
 def test_doctor_judges_the_configuration() -> None:
@@ -117,7 +119,7 @@ def test_doctor_judges_the_configuration() -> None:
     assert finding.status is FAIL
     assert finding.text == "squid.conf:3: via maybe: no, and 1 more"
     assert "mptcp-proxy check --config squid.conf" in finding.remedy
-    # A missing Squid has a finding of its own.
+    # A missing Squid has its own finding.
     assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf", Role.PROXY).status is OK
 
 

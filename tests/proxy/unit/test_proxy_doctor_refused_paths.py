@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the doctor's finding about paths whose clients squid.conf does not let in."""
+"""Tests for the doctor's finding about paths whose clients squid.conf does not allow."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def assert_finding(finding: Finding, status: Status, *words: str) -> None:
     ("states", "error", "status", "words"),
     [
         ({"one": True}, "", OK, "1 parent, none"),
-        ({"one": True, "two": False}, "", WARN, "taken for dead: two"),
+        ({"one": True, "two": False}, "", WARN, "considered dead: two"),
         ({}, "403 Forbidden", WARN, "403 Forbidden"),
         ({}, "", WARN, "names none"),
     ],
@@ -146,7 +146,7 @@ def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
             FAIL,
             [": by eth0 ip mptcp endpoint delete id 3 && ip mptcp endpoint add 10.77.2.2 dev wlan0 subflow   #"],
         ),
-        ([], WARN, ["nothing to look at"]),
+        ([], WARN, ["nothing to check"]),
     ],
 )
 def test_doctor_judges_the_routes_of_the_uplinks(

@@ -61,7 +61,7 @@ OPEN = [
             "%>p %http::ru /bin/helper",
             "%IDENT %ui /bin/helper",
             "/bin/helper",
-            # A code must be a word of its own: Squid ends with an error at two codes in one word, or at "%" before a
+            # A code must be a separate word: Squid ends with an error at two codes in one word, or at "%" before a
             # code.
             "%DST:%SRC /bin/helper",
             "%%SRC /bin/helper",
@@ -84,7 +84,7 @@ OPEN = [
                     "Remote-Addr",
                 )
             ),
-            # The result of another helper, or of none.
+            # The result of another helper, or of no helper.
             "%EXT_USER /bin/helper",
             "%EXT_TAG %ea /bin/helper",
             "%un /bin/helper",
@@ -335,5 +335,5 @@ def test_helper_that_gets_no_client_is_named_in_the_problem() -> None:
         "http_access deny u !all",
     ]
     (found,) = open_proxy_problems(parse(*texts, "http_access allow alice", "http_access deny all"))
-    assert "external_acl_type cat is not told who the client is" in str(found)
+    assert "external_acl_type cat gets no information that identifies the client" in str(found)
     assert list(open_proxy_problems(parse(*texts, "http_access allow u alice", "http_access deny all"))) == []

@@ -61,7 +61,7 @@ def test_files_are_installed_with_their_content_and_mode(tmp_path: Path, monkeyp
     others = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644, "lists": 0o755}
     assert modes.pop("error-pages") == 0o755
     assert modes == {"squid.conf": 0o640, **others}
-    # Squid takes the file for a template, in which "%" begins a code.
+    # Squid reads the file as a template, in which "%" begins a code.
     assert "%" not in places.check_page_missing.read_text()
     pages = list(places.error_pages.iterdir())
     assert {path.stat().st_mode & 0o777 for path in pages} == {0o644}

@@ -34,7 +34,7 @@ def test_start_and_reload_end_if_ss_does_not_answer(
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     found = list(listeners(statements([PhysicalLine("f", 1, "http_port 3128")], "n")))
     watch = ListenersWatch(Places(), Role.PROXY, Reported(Places()), 0, found, 1)
-    # A process in place of Squid, without children of ours.
+    # A process in place of Squid, without our child processes.
     with subprocess.Popen(["sleep", "60"]) as squid:
         for _ in range(2):
             begun = now

@@ -113,11 +113,11 @@ def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
         ('follow_x_forwarded_for allow "/etc/names"', "names of lists from a file are not checked"),
         # Defect: the next list, for example of clients, would get the second line of this file instead of its own
         # values.
-        ('acl a random "/etc/values"', "one value for random, and what is left of the file for values of the next"),
-        ('acl a max_user_ip -s "/etc/values"', "one value for max_user_ip, and what is left of the file"),
-        ("acl a connections_encrypted '/etc/values'", "one value for connections_encrypted, and what is left of"),
-        ('note key parameters("/etc/values")', "what is in the file of parameters(...) is not checked"),
-        ('auth_param basic realm=parameters("/etc/values")', "what is in the file of parameters(...) is not checked"),
+        ('acl a random "/etc/values"', "one value for random, and the rest of the file as values of the next"),
+        ('acl a max_user_ip -s "/etc/values"', "one value for max_user_ip, and the rest of the file"),
+        ("acl a connections_encrypted '/etc/values'", "one value for connections_encrypted, and the rest of"),
+        ('note key parameters("/etc/values")', "the file of parameters(...) is not checked"),
+        ('auth_param basic realm=parameters("/etc/values")', "the file of parameters(...) is not checked"),
         ('acl a src "/etc/half', "not a name in quotation marks, without blanks"),
         ('acl a src "/etc/two words"', "not a name in quotation marks, without blanks"),
         ('acl a url_regex "/etc/a\\ b"', "not a name in quotation marks, without blanks"),

@@ -109,7 +109,7 @@ OPEN = [
     ["if 99999999999999999999 = 9223372036854775807", "http_access allow all", "endif", "http_access deny all"],
     # Squid cuts a line at the first carriage return.
     ["http_access allow all\r!all", "http_access deny all"],
-    # Squid does not take a Unicode blank for white space: one of these two ACLs matches all clients.
+    # For Squid, a Unicode blank is not white space: one of these two ACLs matches all clients.
     ["acl a\u00a0b src all", "acl a src 10.0.0.0/8", "http_access allow a\u00a0b"],
     # Squid drops a value that overlaps an earlier one: in the first case all, in the second all except 192.0.2.1.
     ["acl few src 192.0.2.1 all", "http_access deny few", "http_access allow all"],
@@ -252,7 +252,9 @@ def test_rules_of_a_closed_proxy_are_accepted(texts: list[str]) -> None:
 @pytest.mark.parametrize(("last", "warned"), [("deny !users", True), ("deny all", False), ("deny All", False)])
 def test_last_rule_that_denies_less_than_all_is_a_warning(last: str, warned: bool) -> None:
     found = open_proxy_problems(parse("acl users proxy_auth REQUIRED", "http_access deny bad", f"http_access {last}"))
-    expected = ["squid.conf:3: warning: http_access deny !users: as the last rule it lets in whatever no rule matches"]
+    expected = [
+        "squid.conf:3: warning: http_access deny !users: as the last rule, it allows all requests that no rule matches"
+    ]
     assert [str(each).partition(" (")[0] for each in found] == expected * warned
 
 

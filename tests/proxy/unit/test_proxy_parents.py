@@ -83,7 +83,7 @@ def test_parent_with_a_named_port_is_recognized(monkeypatch: pytest.MonkeyPatch)
 def test_cache_peer_that_is_no_remote_parent_is_reported(text: str) -> None:
     assert list(parents(parse(text))) == []
     own = "127.0.0.1" in text or "::1" in text or "localhost" in text
-    assert ("this host is no parent" if own else "no cache_peer") in problems(text, NEVER)[0].text
+    assert ("this host is not a parent" if own else "no cache_peer") in problems(text, NEVER)[0].text
     assert problems(text, NEVER)[0].line == (1 if own else None)
 
 
@@ -123,7 +123,7 @@ def test_rules_that_send_all_requests_to_parents_have_no_problem(rules: list[str
         (["if ${process_number} = 1", NEVER, "endif"], "never_direct does not hold"),
         (["if false", NEVER, "endif"], "never_direct does not hold"),
         (["never_direct allow !all"], "never_direct does not hold"),
-        (["always_direct allow all", NEVER], "every request goes past the parents"),
+        (["always_direct allow all", NEVER], "every request bypasses the parents"),
     ],
 )
 def test_rules_that_bypass_the_parents_are_a_problem(rules: list[str], words: str) -> None:
@@ -136,7 +136,7 @@ def test_rules_that_bypass_the_parents_are_a_problem(rules: list[str], words: st
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("cache_peer b sibling 3128 3130", "a sibling is not asked for everything"),
+        ("cache_peer b sibling 3128 3130", "a sibling does not get every request"),
         ("cache_peer b parent 3128 3130", "without no-query"),
     ],
 )
@@ -176,7 +176,7 @@ def test_relay_ships_the_same_rules_as_the_proxy() -> None:
         text = (REPOSITORY / "conf" / name).read_text()
         return re.findall(r"^(?:http_access|acl clients) .*$", text, re.MULTILINE)
 
-    # A relay has no check page of its own and resolves no names.
+    # A relay has no check page, and resolves no names.
     own = ("to_anywhere", "check_page", "check_name")
     shared = [each for each in rules("squid.conf") if not any(name in each for name in own)]
     assert shared == rules("relay-squid.conf")
@@ -207,7 +207,7 @@ def test_list_begins_with_current_addresses_and_fits_the_buffer(present: set[int
     text = render(now, before)
     listed = text.split()
     assert set(listed) <= now | before
-    assert len(listed) == min(followed.MOST, len(now | before))
+    assert len(listed) == min(followed.MAX_PARENTS, len(now | before))
     assert set(listed[: len(now)]) <= now
     size = re.search(r"#define LIST_SIZE (\d+)", (Path(shim.__file__).parent / "listen/listen.h").read_text())
     assert size

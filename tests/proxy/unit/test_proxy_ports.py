@@ -123,6 +123,6 @@ def test_tproxy_listener_on_another_port_is_a_warning() -> None:
 
 def test_configuration_without_a_port_is_refused() -> None:
     (problem,) = port_problems("via on")
-    assert str(problem).startswith("squid.conf: no http_port: nothing would listen")
+    assert str(problem).startswith("squid.conf: no http_port: Squid would not listen")
     # A malformed port statement is another mistake, which Squid reports.
     assert port_problems("http_port abc") == []

@@ -31,11 +31,11 @@ OF_THE_UNIT = "mptcp-proxy.service"
 EDIT = "in a drop-in of the unit (systemctl edit mptcp-proxy)"
 TO_READ = "a place that it sees, as /etc/mptcp-proxy; or"
 TO_WRITE = "below /run/mptcpproxy, /var/log, /run/squid"
-NO_HOMES = ("does not see what is in", f"{TO_READ} ProtectHome=read-only {EDIT}")
+NO_HOMES = ("does not see the content of", f"{TO_READ} ProtectHome=read-only {EDIT}")
 OWN_PLACES = ("of its own, without the host's files", f"{TO_READ} BindReadOnlyPaths= {EDIT}")
 READ_ONLY = ("may not write there", f"{TO_WRITE}; or ReadWritePaths= {EDIT}")
-LOST = ("of its own, which no other program sees and which ends with it", TO_WRITE)
-UNSEEN = ("does not see what is in", TO_WRITE)
+LOST = ("of its own, which no other program sees and which is removed with it", TO_WRITE)
+UNSEEN = ("does not see the content of", TO_WRITE)
 
 
 class Service:
@@ -155,7 +155,7 @@ def test_symbolic_link_is_judged_by_its_target(service: Service) -> None:
     log.symlink_to("/var/log/cache.log")
     (problem,) = service.warned(f'acl clients src "{link}"', f"cache_log {log}")
     assert problem.text == (
-        f'acl clients src "{link}": {OF_THE_UNIT} does not see what is in /root ({link} is /root/clients.txt)'
+        f'acl clients src "{link}": {OF_THE_UNIT} does not see the content of /root ({link} is /root/clients.txt)'
     )
     # A path through a hidden directory is not visible either.
     hidden = service.directory / "hidden"
@@ -168,7 +168,7 @@ def test_symbolic_link_is_judged_by_its_target(service: Service) -> None:
 
 def test_relative_name_is_resolved_in_the_root_directory(service: Service) -> None:
     (problem,) = service.warned('acl clients src "root/clients"')
-    assert problem.text.endswith("does not see what is in /root (root/clients is /root/clients)")
+    assert problem.text.endswith("does not see the content of /root (root/clients is /root/clients)")
 
 
 def test_configuration_that_the_unit_cannot_see_is_a_warning(service: Service, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the judgement whether Squid listens as it should, and when a change is reported."""
+"""Tests for whether Squid is judged to listen correctly, and when a change is reported."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_hopeless_workers_are_revived_before_squid_is_deserted() -> None:
 
 def test_processes_without_any_cpu_time_are_found() -> None:
     standstill = Standstill()
-    for look in range(Standstill.LOOKS):
+    for look in range(Standstill.CHECKS):
         assert standstill.process({5: 100, 6: look}) == frozenset()
     assert standstill.process({5: 100, 6: 10}) == {5}
     assert standstill.process({5: 100, 6: 11, 7: 0}) == {5}
@@ -205,6 +205,6 @@ def test_listener_of_unknown_owner_counts_only_at_our_address() -> None:
     hosts = {3128: {"192.168.7.1"}}
     assert serving.picture({3128: 1}, {5}, [foreign], hosts) == Picture((3128,), missing=(3128,))
     assert serving.picture({3128: 1}, {5}, [foreign, ours], hosts) == Picture((3128,))
-    # A host name may stand for any address, and no host means all addresses.
+    # A host name may mean any address, and no host means all addresses.
     for host in ("proxy.example", "", "[::]", "0.0.0.0"):
         assert serving.picture({3128: 1}, {5}, [ours], {3128: {host}}) == Picture((3128,))

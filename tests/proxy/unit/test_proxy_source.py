@@ -168,7 +168,7 @@ def test_bytes_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
         (
             f"# {'x' * 8189}http_access allow all",
             ("main.conf", 1),
-            "bytes: Squid would take what is behind the first 8191",
+            "bytes: Squid would read the part after the first 8191",
         ),
         (f"via on\n#{'x' * 8190}", ("main.conf", 2), "a line of 8191 bytes"),
         (f"#{chr(233) * 4095}", ("main.conf", 1), "a line of 8191 bytes"),
@@ -275,7 +275,7 @@ def test_missing_file_is_a_problem() -> None:
 def test_check_page_header_of_an_earlier_version_is_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
     """The old header names only the client's end, which another connection may share."""
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
-    found = [each for each in checked.problems if "of an earlier version" in each.text]
+    found = [each for each in checked.problems if "from an earlier version" in each.text]
     assert [(each.line, each.warning) for each in found] == [(2, True)] * warned
     assert all('"%>a %>p %>la %>lp" check_page' in each.allowed for each in found)
 
@@ -316,7 +316,7 @@ def test_log_whose_full_disk_would_end_squid_is_a_warning(tmp_path: Path, text: 
     [
         (
             "access_log /var/log/a.log squid all",
-            "on-error=drop right after /var/log/a.log, the rest behind it (a format as logformat=NAME)",
+            "on-error=drop right after /var/log/a.log, the rest after it (a format as logformat=NAME)",
         ),
         ("access_log daemon:/var/log/a.log squid", "access_log stdio:PATH on-error=drop"),
     ],

@@ -12,8 +12,8 @@ import pytest
 from mptcp_proxy.configuration.check import check, processors, shared_directory, shared_memory
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import (
-    LEAST_SHARED,
-    MOST,
+    MAX_WORKERS,
+    MIN_SHARED,
     Workers,
     not_by_reload,
     room_problems,
@@ -27,7 +27,7 @@ from mptcp_proxy.places import Places, Role
 
 CACHE_MEM = 256 << 20
 """Squid's default for cache_mem in bytes."""
-ROOM = LEAST_SHARED + CACHE_MEM
+ROOM = MIN_SHARED + CACHE_MEM
 
 
 def lines(*texts: str) -> list[PhysicalLine]:
@@ -45,7 +45,7 @@ def test_default_is_one_worker_for_each_processor(count: int) -> None:
 
 
 def test_default_is_limited_to_the_maximum() -> None:
-    assert wanted([], Role.PROXY, 1000, ROOM).count == MOST
+    assert wanted([], Role.PROXY, 1000, ROOM).count == MAX_WORKERS
 
 
 def test_last_stated_number_that_applies_is_used() -> None:
@@ -80,12 +80,12 @@ def test_default_is_one_worker_if_a_setting_needs_it(text: str, count: int) -> N
 
 def test_invalid_number_is_reported_with_its_line() -> None:
     configuration = list(
-        statements(lines("workers 0", "workers -1", f"workers {MOST + 1}", "workers 2", "workers two"), "n")
+        statements(lines("workers 0", "workers -1", f"workers {MAX_WORKERS + 1}", "workers 2", "workers two"), "n")
     )
     found = list(worker_problems(configuration, 2))
     assert [(p.line, p.warning) for p in found] == [(1, False), (2, False), (3, False)]
     assert str(found[0]) == (
-        "squid.conf:1: workers 0: no number of workers"
+        "squid.conf:1: workers 0: not a number of workers"
         " (allowed: 1 to 128; no such line: one for each processor, here 2)"
     )
 
@@ -94,7 +94,7 @@ def test_more_workers_than_processors_are_a_warning() -> None:
     (found,) = worker_problems(list(statements(lines("workers 3"), "n")), 2)
     assert found.warning
     assert str(found) == (
-        "squid.conf:1: warning: workers 3: more than the 2 processors that it may use, which makes nothing faster"
+        "squid.conf:1: warning: workers 3: more than the 2 processors that it may use, which is not faster"
     )
     assert list(worker_problems(list(statements(lines("workers 2"), "n")), 2)) == []
 
@@ -137,7 +137,7 @@ def test_setting_for_one_worker_is_refused_at_a_reload_of_several(
     requested = wanted(list(statements(lines("via on", text, stated), "n")), Role.PROXY, 4, ROOM)
     problem = not_by_reload(requested, running)
     if refused:
-        words = f"{' '.join(text.split()[:2])}: each of the 2 workers would have it for itself; restart the proxy"
+        words = f"{' '.join(text.split()[:2])}: each of the 2 workers would have its own; restart the proxy"
         assert str(problem) == f"squid.conf:2: {words}"
     else:
         assert problem is None
@@ -197,7 +197,7 @@ def test_only_usable_processors_are_counted() -> None:
 
 
 def test_default_is_one_worker_without_room_for_shared_memory() -> None:
-    found = wanted([], Role.PROXY, 4, LEAST_SHARED - 1)
+    found = wanted([], Role.PROXY, 4, MIN_SHARED - 1)
     assert (found.count, found.reason) == (1, "/dev/shm has no room for the shared memory of several")
     assert wanted(list(statements(lines("workers 4"), "n")), Role.PROXY, 4, 0).count == 4
 
@@ -207,7 +207,7 @@ def test_free_shared_memory_is_measured(tmp_path: Path) -> None:
     assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system without a stated limit has none"
     free = os.statvfs(tmp_path)
     assert shared_memory("n", tmp_path) == pytest.approx(free.f_bavail * free.f_frsize, rel=0.1)
-    assert shared_memory("n") > LEAST_SHARED
+    assert shared_memory("n") > MIN_SHARED
 
 
 def test_own_segments_of_an_instance_count_as_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -268,10 +268,10 @@ def test_size_of_the_shared_cache_follows_the_directives(texts: list[str], size:
     """Defect: the space was computed as if nothing were cached, and workers ended by SIGBUS when it was full."""
     configuration = list(statements(lines(*texts), "n"))
     assert shared_cache(configuration) == size
-    found = wanted(configuration, Role.PROXY, 4, LEAST_SHARED + size)
+    found = wanted(configuration, Role.PROXY, 4, MIN_SHARED + size)
     assert found.count == 4
     if size:
-        found = wanted(configuration, Role.PROXY, 4, LEAST_SHARED + size - 1)
+        found = wanted(configuration, Role.PROXY, 4, MIN_SHARED + size - 1)
         assert (found.count, found.reason) == (1, "/dev/shm has no room for cache_mem, which several share")
 
 

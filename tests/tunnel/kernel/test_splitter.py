@@ -23,7 +23,7 @@ from mptcp_common.bpf import Bpf
 from mptcp_common.kernel_error import KernelError
 from mptcp_tunnel.kernel.packets import checksum, packet_of, parsed_packet
 from mptcp_tunnel.kernel.programs import JOINER, PATH_STATE, PROGRAMS, ROOM, SPLITTER, STATE_HEAD, Programs
-from mptcp_tunnel.model import MOST_PATHS, End, Ends, Mode, PathState, Split
+from mptcp_tunnel.model import MAX_PATHS, End, Ends, Mode, PathState, Split
 from mptcp_tunnel.settings import MODES
 
 pytestmark = pytest.mark.kernel
@@ -195,7 +195,7 @@ def drawn_path(random: Random, version: int, number: int) -> PathState:
 def test_splitter_chooses_the_path_of_the_model(kernel: Kernel, seed: int) -> None:
     random = Random(seed)
     split, version = MODES[random.choice(sorted(MODES))], random.choice([4, 6])
-    paths = [drawn_path(random, version, number) for number in range(random.randint(1, MOST_PATHS))]
+    paths = [drawn_path(random, version, number) for number in range(random.randint(1, MAX_PATHS))]
     queue = 0 if split.mode is Mode.WEIGHTS else random.choice([0, 10, 100]) * MS
     weights, duplicate = tuple(random.choices(range(1, 1001), k=4)), random.random() < 0.5
     split = replace(split, weights=weights, duplicate=duplicate, queue=queue)
@@ -208,7 +208,7 @@ def test_splitter_chooses_the_path_of_the_model(kernel: Kernel, seed: int) -> No
         paths, split = [replace(each, alive=True) for each in paths], replace(split, queue=0)
     for _ in range(40):
         size, service = random.choice([80, 299, 300, random.randint(80, 1500)]), random.choice([0, 3, 0x88, 0xB8, 0xBB])
-        copied = random.randrange(MOST_PATHS) if random.random() < 0.25 else None
+        copied = random.randrange(MAX_PATHS) if random.random() < 0.25 else None
         frame = Frame(size, service, copied, random.random() < 0.5)
         one_packet(kernel, inside, split, paths, frame, random, measured)
 
@@ -217,7 +217,7 @@ def one_packet(
     kernel: Kernel, inside: Ends, split: Split, paths: list[PathState], frame: Frame, random: Random, measured: int
 ) -> None:
     now, wait = time.monotonic_ns(), random.choice([12, 200]) * MS
-    next_free = [now + random.randint(-wait // 4, wait) for _ in range(MOST_PATHS)]
+    next_free = [now + random.randint(-wait // 4, wait) for _ in range(MAX_PATHS)]
     before = Queues(random.choice([0, 7, 0xFFFE, 0xFFFF, 0x1FFFF]), now, next_free)
     kernel.remember(before)
     start = time.monotonic_ns()
@@ -255,7 +255,7 @@ def test_bytes_follow_the_weights_after_a_path_was_dead(
         PathState(ends(4, index + 1, 4500), 100 + index, ip_address("10.0.0.200"), rate=10 ** (5 + index))
         for index in range(len(weights))
     ]
-    kernel.remember(Queues(0, 0, [0] * MOST_PATHS))
+    kernel.remember(Queues(0, 0, [0] * MAX_PATHS))
     random = Random(seed)
     for alive in (set(range(len(weights))), {*range(len(weights))} - {dead}, set(range(len(weights)))):
         paths = [replace(each, alive=index in alive) for index, each in enumerate(states)]
@@ -292,7 +292,7 @@ def test_programs_keep_a_device_checksum_right(kernel: Kernel, version: int) -> 
     path = PathState(outside, 100, ip_address(ADDRESSES[version].format(200)))
     kernel.programs.set_tunnel(5, inside, [path], Split())
     kernel.programs.set_outside({outside: (5, 0)})
-    kernel.remember(Queues(0, 0, [0] * MOST_PATHS))
+    kernel.remember(Queues(0, 0, [0] * MAX_PATHS))
     came = Ends(outside.remote, outside.local)
     for program, frame in ((SPLITTER, Frame(1000).packed(inside)), (JOINER, Frame(1000).packed(came, 7))):
         assert kernel.run(program, frame, summed=True)[0] == REDIRECTED
@@ -316,7 +316,7 @@ def test_paths_that_swap_addresses_keep_both_entries(kernel: Kernel) -> None:
 
 def test_map_of_another_size_is_refused() -> None:
     bpf = Bpf()
-    table = bpf.array("test_states", STATE_HEAD.size + MOST_PATHS * PATH_STATE.size - 8, 1)
+    table = bpf.array("test_states", STATE_HEAD.size + MAX_PATHS * PATH_STATE.size - 8, 1)
     with pytest.raises(KernelError, match=r"mptcp_tunnel\.o was built for another version; rebuild it with run"):
         bpf.load(PROGRAMS / "mptcp_tunnel.o", bytes(8204), {"states": table}, Path("./run"))
     bpf.close()

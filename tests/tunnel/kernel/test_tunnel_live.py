@@ -151,7 +151,7 @@ def sides(number: int, host: int = 1) -> tuple[tuple[str, str, int], tuple[str, 
 
 
 def link(relay: LiveNode, proxy: LiveNode, number: int, host: int = 1) -> None:
-    """Make link *number* between both nodes. The relay's addresses end in *host*."""
+    """Create link *number* between both nodes. The relay's addresses end in *host*."""
     relay.run(["ip", "link", "add", f"u{number}", "type", "veth", "peer", f"u{number}", "netns", proxy.namespace])
     for node, side in ((relay, 0), (proxy, 1)):
         # Without addrgenmode none, the kernel would add a link-local address later.
@@ -211,7 +211,7 @@ def test_program_uses_both_paths_and_daemons_clean_up(site: Site, require: Calla
     with site.proxy.running(echo), connected_daemons(site):
         assert site.exchange(500) >= 495
         for node in (site.relay, site.proxy):
-            wait_until(lambda: min(each["packets_sent"] for each in site.paths(node)) > 100, "both carry something")  # noqa: B023
+            wait_until(lambda: min(each["packets_sent"] for each in site.paths(node)) > 100, "both paths carry packets")  # noqa: B023
     for node, state in zip((site.relay, site.proxy), before, strict=True):
         assert differences(state, kernel_state(node)) == []
 
@@ -271,7 +271,7 @@ def test_daemon_restores_rules_routes_and_filters(site: Site) -> None:
         (number,) = re.findall(r"^\s*7712\s+(\d+)", site.relay.run(["cat", QUEUES]).stdout, re.M)
         os.kill(int(number), signal.SIGKILL)
         wait_until(lambda: differences(before, kernel_state(site.relay)) == [], "all objects exist again", timeout=30)
-        wait_until(lambda: "7712" in site.relay.run(["cat", QUEUES]).stdout, "so is the resequencer", timeout=30)
+        wait_until(lambda: "7712" in site.relay.run(["cat", QUEUES]).stdout, "the resequencer runs again", timeout=30)
         assert site.exchange(200) >= 195
         assert site.queued(site.relay) > 0
     for node, state in zip((site.relay, site.proxy), states, strict=True):
@@ -300,33 +300,35 @@ def test_dead_path_stays_unused_when_the_other_falls_silent(site: Site) -> None:
     ):
         wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "the path is silent")
         relay.kill()
-        wait_until(lambda: site.paths(site.proxy)[0]["silent_s"] > 6, "the other is silent for long")
+        wait_until(lambda: site.paths(site.proxy)[0]["silent_s"] > 6, "the other path has been silent for long")
         before = [each["packets_sent"] for each in site.paths(site.proxy)]
         site.exchange(200)
-        wait_until(lambda: site.paths(site.proxy)[0]["packets_sent"] > before[0], "packets go by that one")
+        wait_until(lambda: site.paths(site.proxy)[0]["packets_sent"] > before[0], "packets use the other path")
         assert site.alive(site.proxy) == [False, False]
         assert site.paths(site.proxy)[1]["packets_sent"] == before[1]
 
 
 def test_uplink_is_used_again_after_it_returns_as_a_new_device(site: Site) -> None:
-    """The relay gets a new address on it, and at the proxy it is also a new device."""
+    """The relay gets a new address on it, and at the proxy it also becomes a new device."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         site.exchange(20)
         unlink(site.relay, 1)
-        wait_until(lambda: "not there" in site.paths(site.relay)[1]["trouble"], "the relay reports the missing uplink")
+        wait_until(
+            lambda: "does not exist" in site.paths(site.relay)[1]["trouble"], "the relay reports the missing uplink"
+        )
         wait_until(lambda: sum(site.alive(site.proxy)) == 1, "the proxy has stopped using the path")
         assert site.exchange(100) >= 98
         link(site.relay, site.proxy, 1, host=7)
         wait_until(lambda: site.alive(site.relay) == [True, True], "the path is back")
-        wait_until(lambda: site.paths(site.proxy)[-1]["remote"] == "10.93.1.7", "the proxy knows where")
+        wait_until(lambda: site.paths(site.proxy)[-1]["remote"] == "10.93.1.7", "the proxy knows the new address")
         before = [each["packets_sent"] for each in site.paths(site.proxy)]
         assert site.exchange(200) >= 195
         wait_until(
             lambda: all(each["packets_sent"] > sent for each, sent in zip(site.paths(site.proxy), before, strict=True)),
-            "both carry something",
+            "both paths carry packets",
         )
         unlink(site.relay, 1, host=7)
-        link(site.relay, site.proxy, 1)  # Restore the link as the fixture made it
+        link(site.relay, site.proxy, 1)  # Restore the fixture's link
 
 
 def test_proxy_follows_a_changed_gateway(site: Site) -> None:
@@ -347,7 +349,7 @@ def test_proxy_follows_a_changed_gateway(site: Site) -> None:
             after = [each["packets_sent"] for each in site.paths(site.proxy)]
             return came >= 195 and min(map(sub, after, before)) > 20
 
-        wait_until(both_carry, "packets go by the new one", timeout=30)
+        wait_until(both_carry, "packets use the new gateway", timeout=30)
         site.proxy.run(["ip", "route", "del", "10.93.1.1", "via", "10.93.1.9", "dev", "u1"])
         for node, neighbour in ((site.proxy, "10.93.1.9"), (site.relay, "10.93.1.2")):
             node.run(["ip", "neigh", "del", neighbour, "dev", "u1"])
@@ -393,8 +395,11 @@ def test_uplink_without_ethernet_header_carries_packets(site: Site) -> None:
     with bare_ip_link(site), site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         assert site.exchange(500) >= 495
         for node in (site.relay, site.proxy):
-            wait_until(lambda: min(each["packets_received"] for each in site.paths(node)) > 100, "both bring something")  # noqa: B023
-    link(site.relay, site.proxy, 1)  # Restore the link as the fixture made it
+            wait_until(
+                lambda: min(each["packets_received"] for each in site.paths(node)) > 100,  # noqa: B023
+                "both paths deliver packets",
+            )
+    link(site.relay, site.proxy, 1)  # Restore the fixture's link
 
 
 def test_proxy_follows_a_relay_to_the_other_ip_version(site: Site) -> None:
@@ -415,12 +420,12 @@ def test_proxy_follows_a_relay_to_the_other_ip_version(site: Site) -> None:
                 queued = site.queued(site.proxy)
                 with site.numbers(site.proxy) as numbers:
                     assert site.exchange(200) >= 195
-                assert site.queued(site.proxy) >= queued + 195, "the resequencer has them"
+                assert site.queued(site.proxy) >= queued + 195, "the resequencer received them"
                 assert len(numbers) >= 150
                 assert max(numbers) - min(numbers) < 250, "each has the next number"
                 wait_until(
                     lambda: sum(each["packets_sent"] for each in site.paths(site.proxy)) >= sum(before) + 195,  # noqa: B023
-                    "the answers went by the paths",
+                    "the answers used the paths",
                 )
                 relay.stop()
         proxy.stop()
@@ -510,7 +515,7 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                 with suppress(BlockingIOError):
                     while True:
                         answered[each] += len(each.recv(2048))
-                assert answered[each] <= sent[each], "no address gets more than was sent in its name"
+                assert answered[each] <= sent[each], "no address gets more messages than were sent in its name"
         assert answered[hears] > 0, "the copied messages were valid"
         assert [each["remote"] for each in site.paths(site.proxy)] == before
         assert site.alive(site.relay) == site.alive(site.proxy) == [True, True]
@@ -562,9 +567,9 @@ def test_wireguard_download_survives_the_loss_of_a_path(site: Site) -> None:
         assert min(each["packets_sent"] for each in site.paths(site.proxy)) > 100
 
 
-def read(client: socket.socket, least: int) -> bytes:
+def read(client: socket.socket, minimum: int) -> bytes:
     found = b""
-    while len(found) < least:
+    while len(found) < minimum:
         found += client.recv(1 << 16)
     return found
 
@@ -589,7 +594,7 @@ def received(program: socket.socket, count: int) -> list[bytes]:
 
 
 def sent(site: Site) -> list[int]:
-    """Return the number of packets that the relay has sent by each path, according to its daemon."""
+    """Return the number of packets that the relay has sent on each path, according to its daemon."""
     return [each["packets_sent"] for each in site.paths(site.relay)]
 
 
@@ -637,4 +642,4 @@ def test_small_and_expedited_packets_are_duplicated(site: Site) -> None:
                 here.sendto(packet, (PEER, PORT))
             assert sorted(received(there, 50 * copies)) == sorted(packets * copies)
             if copies == 2:
-                wait_until(lambda: min(map(sub, sent(site), before)) >= 50, "each path carries one")  # noqa: B023
+                wait_until(lambda: min(map(sub, sent(site), before)) >= 50, "each path carries a copy")  # noqa: B023

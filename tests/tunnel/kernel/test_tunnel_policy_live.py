@@ -78,10 +78,10 @@ def passed(node: LiveNode, interface: str) -> dict[str, int]:
     return {each: int(octets) for each, octets in re.findall(r"class htb (\S+).*\n Sent (\d+)", shown)}
 
 
-def rate(counted: Callable[[], int], least: int) -> float:
-    """Return the rate of a byte counter in bit/s, measured over at least *least* bytes."""
+def rate(counted: Callable[[], int], minimum: int) -> float:
+    """Return the rate of a byte counter in bit/s, measured over at least *minimum* bytes."""
     began, first = time.monotonic(), counted()
-    wait_until(lambda: counted() - first >= least, f"{least} bytes pass", timeout=60)
+    wait_until(lambda: counted() - first >= minimum, f"{minimum} bytes pass", timeout=60)
     return 8 * (counted() - first) / (time.monotonic() - began)
 
 
@@ -120,7 +120,7 @@ def test_cap_holds_on_one_path_and_ends_with_the_throttler(
         assert rate(lambda: passed(proxy, "u1").get(of_cap, 0), 1_000_000) <= 1.15 * CAP
         more = {key: value - dear.get(key, 0) for key, value in passed(proxy, "u1").items()}
         assert more["4d50:ffff"] < 0.05 * more[of_cap], "all packets of the path are in the class"
-        assert passed(proxy, "u0")[of_other] - free.get(of_other, 0) > 2 * more[of_cap], "the other carries more"
+        assert passed(proxy, "u0")[of_other] - free.get(of_other, 0) > 2 * more[of_cap], "the other path carries more"
         throttler.process.kill()
         throttler = start_throttler(proxy, config(proxy, tunnels, backend))
         assert [f"4d50:{each & 0xFFFF:x}" for each in classes()] == [of_other, of_cap], (
@@ -139,8 +139,10 @@ def test_cap_holds_on_one_path_and_ends_with_the_throttler(
         throttler.process.kill()
         command = [proxy.program("mptcp-throttler"), "cleanup", "--config", str(throttler.config)]
         assert proxy.popen(command, name="cleanup", mounts=throttler_mounts(proxy)).wait(60) == 0
-        wait_until(lambda: classes() == [0, 0], "the leftovers of a killed daemon are gone")
+        wait_until(lambda: classes() == [0, 0], "the leftovers of a killed daemon are removed")
         assert differences(before, kernel_state(proxy)) == []
         with proxy.link_down("u0"):
-            wait_until(lambda: site.alive(proxy) == [False, True], "the other is silent")
-            assert rate(lambda: int(site.paths(proxy)[1]["bytes_sent"]), 1_000_000) > 1.15 * CAP, "it is free again"
+            wait_until(lambda: site.alive(proxy) == [False, True], "the other path is silent")
+            assert rate(lambda: int(site.paths(proxy)[1]["bytes_sent"]), 1_000_000) > 1.15 * CAP, (
+                "the path is no longer capped"
+            )

@@ -170,9 +170,11 @@ def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
         paths.exchange()
     for later in (200 * MS, 60 * SECOND):
         assert paths.relay.used(paths.now + later, there) == [True, False]
-        assert paths.relay.used(paths.now + later, [False, True])[1], "there is no other"
+        assert paths.relay.used(paths.now + later, [False, True])[1], "no other path is left"
     paths.relay.count([PathCounters(1, 100, 0, 0)], paths.now + 60 * SECOND)
-    assert paths.relay.used(paths.now + 61 * SECOND, there) == [True, False], "nor when the tunnel wakes"
+    assert paths.relay.used(paths.now + 61 * SECOND, there) == [True, False], (
+        "it is also unused when the tunnel resumes"
+    )
     paths = TwoPaths()
     for _ in range(6):
         paths.exchange()
@@ -209,7 +211,7 @@ def test_long_dead_path_does_not_count_in_delays() -> None:
 
 @pytest.mark.parametrize("host", ["relay", "proxy"])
 def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
-    """Defect: its clock began anew, and for 30 s every message seemed late or early."""
+    """Defect: its clock restarted, and for 30 s every message seemed late or early."""
     paths = TwoPaths()
     for _ in range(4):
         paths.exchange()
@@ -283,7 +285,7 @@ def test_late_reading_of_a_message_counts_as_no_queue() -> None:
 
 @pytest.mark.parametrize("host", ["relay", "proxy"])
 def test_longer_route_counts_as_no_queue(host: str) -> None:
-    """Defect: after a change of uplink or address, the additional delay was taken for a queue for 30 s."""
+    """Defect: after a change of uplink or address, the additional delay counted as a queue for 30 s."""
     ends, longer = Ends(), 70
     for _ in range(3):
         ends.exchange()
@@ -308,7 +310,7 @@ def test_next_silence_predicts_when_a_path_is_silent() -> None:
         while ends.relay.alive(now) == [True]:
             after = ends.relay.next_silence(now)
             assert after is not None
-            assert ends.relay.alive(after - 1) == [True], "it lives until then"
+            assert ends.relay.alive(after - 1) == [True], "it is alive until then"
             now, looks = after, looks + 1
         assert looks <= 2
 

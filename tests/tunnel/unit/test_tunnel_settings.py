@@ -64,12 +64,12 @@ def test_shares_follow_the_weights() -> None:
     [
         (RELAY.replace("{dsl: eth0, lte: wwan0}", "{dsl: eth0}"), 2, "1 paths; a relay has 2 to 8"),
         (RELAY.replace("lte: wwan0", "lte: eth0"), 6, "two paths have the same interface"),
-        (RELAY.replace('    peer: "203.0.113.5:51820"\n', ""), 5, 'paths are a relay\'s, which has a "peer"'),
+        (RELAY.replace('    peer: "203.0.113.5:51820"\n', ""), 5, 'paths need a "peer"'),
         (PROXY.replace("uplinks: [eth0]\n", ""), 2, 'needs "uplinks"'),
         (RELAY.replace("203.0.113.5:51820", "vpn.example.net"), 5, "is not an address and port"),
         (RELAY.replace("51820\n    key", "0\n    key"), 3, "1 to 65535 is allowed"),
         (RELAY + "    mode: ordered\n", 7, 'did you mean "order"'),
-        (RELAY + "    mode: one\n    spill_ms: 10\n", 8, "for the modes spill or order"),
+        (RELAY + "    mode: one\n    spill_ms: 10\n", 8, "use mode spill or order"),
         (RELAY + "    weights: [1, 2]\n", 7, "mode spill has no weights"),
         (RELAY + "    mode: weights\n    weights: [1, 2, 3]\n", 7, "3 weights; 2, one for each path, are needed"),
         (RELAY + "    mode: weights\n    weights: [1, 0]\n", 8, "0 is out of range; 1 to 1000 is allowed"),
@@ -87,10 +87,10 @@ def test_mistake_is_reported_with_its_line(text: str, line: int, words: str) -> 
 def test_short_or_world_readable_key_is_refused(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_bytes(b"short\n")
-    with pytest.raises(ValueError, match="can be read by others than its owner; chmod 600"):
+    with pytest.raises(ValueError, match="can be read by other users than its owner; chmod 600"):
         read_key(key)
     key.chmod(0o600)
-    with pytest.raises(ValueError, match="has 5 bytes; a key has 16 at least"):
+    with pytest.raises(ValueError, match="has 5 bytes; a key has at least 16"):
         read_key(key)
     key.write_bytes(b" " + b"x" * 16 + b"\n")
     assert read_key(key) == b"x" * 16

@@ -35,7 +35,7 @@ class Daemon:
     def turn(self) -> None:
         for key, _ in self.selector.select(0.01):
             key.data()
-        self.socket.answer_the_silent()
+        self.socket.answer_waiting()
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def test_silent_client_does_not_delay_others(tmp_path: Path) -> None:
 
 
 def test_client_that_does_not_read_is_dropped_without_delay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the daemon waited until that client had read its answer, and meanwhile sent no probes."""
+    """Defect: the daemon waited until that client had read its answer, and sent no probes in that time."""
     daemon = Daemon(tmp_path / "socket")
     daemon.more = "x" * (8 << 20)
     with asking(tmp_path / "socket") as deaf, asking(tmp_path / "socket") as other:

@@ -24,7 +24,7 @@ _CREDENTIALS = struct.Struct("=iII")
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def single_daemon() -> Iterator[None]:
     """Hold the lock of the network namespace. Raises KernelError if another daemon holds it."""
     with socket.socket(socket.AF_UNIX) as held:
         try:
@@ -33,7 +33,7 @@ def alone() -> Iterator[None]:
         except OSError as error:
             process, user = _holder()
             if user in (0, os.geteuid()):
-                raise KernelError(f"it runs already in this network namespace: process {process}") from error
+                raise KernelError(f"mptcp-tunnel already runs in this network namespace: process {process}") from error
             log.warning("the address @%s is taken by no mptcp-tunnel; a second one would not be noticed", _ADDRESS[1:])
         yield
 

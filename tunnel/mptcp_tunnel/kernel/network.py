@@ -49,7 +49,7 @@ def index_of(interface: str) -> int:
     try:
         return socket.if_nametoindex(interface)
     except OSError:
-        raise KernelError(f"{interface} is not there") from None
+        raise KernelError(f"{interface} does not exist") from None
 
 
 class Network:
@@ -117,7 +117,7 @@ class Network:
         try:
             self._set_addresses(index, index_of(_PEER_DEVICE))
         except NetlinkError as error:
-            raise KernelError(f"mend the device {DEVICE}: {reason(error)}") from error
+            raise KernelError(f"restore the device {DEVICE}: {reason(error)}") from error
         for rule in self._rules.values():
             self._add(rule)
 

@@ -3,7 +3,7 @@
 port. raw(7), packet(7).
 
 Messages leave by the uplink that they probe, from its address and the program's port, so that they keep a NAT's mapping
-for the tunnel open. They come in by a packet socket, with a filter for their first two bytes.
+for the tunnel open. They arrive on a packet socket, with a filter for their first two bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SOL_PACKET, _PACKET_IGNORE_OUTGOING = 263, 23
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _IP_PKTINFO = 26, 33, 35, 8
 _TIMESPEC = struct.Struct("@ll")
 _PLAUSIBLE_WAIT: Final = 10_000_000_000
-"""Nanoseconds. If a message seems to have waited longer than this by its time stamp, the wall clock was set."""
+"""Nanoseconds. If a message's time stamp shows a longer wait, the wall clock was set."""
 _ETH_P_ALL: Final = 3
 _LARGEST: Final = 2048
 _ANCILLARY: Final = socket.CMSG_SPACE(16)
@@ -92,7 +92,7 @@ class Receiver:
         self._socket.close()
 
     def read(self, limit: int) -> list[Received]:
-        """Return at most *limit* waiting messages. Raises KernelError if the interface is gone."""
+        """Return at most *limit* waiting messages. Raises KernelError if the interface has been removed."""
         found: list[Received] = []
         now = time.monotonic_ns()
         ahead = time.time_ns() - now

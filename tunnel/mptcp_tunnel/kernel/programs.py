@@ -22,7 +22,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from mptcp_common.bpf import Bpf
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
-from mptcp_tunnel.model import MOST_PATHS, MOST_TUNNELS, Address, End, Ends, PathCounters, PathState, Split
+from mptcp_tunnel.model import MAX_PATHS, MAX_TUNNELS, Address, End, Ends, PathCounters, PathState, Split
 
 log = logging.getLogger(__name__)
 PROGRAMS: Final = Path(__file__).parent / "programs"
@@ -35,7 +35,7 @@ _NUMBER = struct.Struct("=I")
 _PLACE = struct.Struct("=II")
 _HOP = struct.Struct("=I16s")
 _PATH = struct.Struct(f"={2 * _END.size}s{_HOP.size}sIIIQQQQ")
-_TUNNEL = struct.Struct(f"={2 * _END.size}sQQQII{MOST_PATHS * _PATH.size}s")
+_TUNNEL = struct.Struct(f"={2 * _END.size}sQQQII{MAX_PATHS * _PATH.size}s")
 PATH_STATE = struct.Struct("=QQQQQ")
 """The time when the path's virtual queue will be empty, then the path's counters."""
 STATE_HEAD = struct.Struct("=QQ")
@@ -93,12 +93,12 @@ class Programs:
         for port in ports:
             bits[port // 8] |= 1 << port % 8
         try:
-            self._inside = self._bpf.hash_map("tunnel_inside", 2 * _END.size, _NUMBER.size, MOST_TUNNELS)
+            self._inside = self._bpf.hash_map("tunnel_inside", 2 * _END.size, _NUMBER.size, MAX_TUNNELS)
             self._outside = self._bpf.hash_map(
-                "tunnel_outside", 2 * _END.size, _PLACE.size, 2 * MOST_PATHS * MOST_TUNNELS
+                "tunnel_outside", 2 * _END.size, _PLACE.size, 2 * MAX_PATHS * MAX_TUNNELS
             )
-            self._tunnels = self._bpf.array("tunnel_tunnels", _TUNNEL.size, MOST_TUNNELS)
-            self.states = self._bpf.array("tunnel_states", STATE_HEAD.size + MOST_PATHS * PATH_STATE.size, MOST_TUNNELS)
+            self._tunnels = self._bpf.array("tunnel_tunnels", _TUNNEL.size, MAX_TUNNELS)
+            self.states = self._bpf.array("tunnel_states", STATE_HEAD.size + MAX_PATHS * PATH_STATE.size, MAX_TUNNELS)
             """The programs' counters: per tunnel a head, and its paths."""
             maps = {
                 "inside": self._inside,
@@ -136,7 +136,7 @@ class Programs:
         try:
             (link,) = self._route.get_links(uplink)
         except NetlinkError as error:
-            raise KernelError(f"look at interface {uplink}: {reason(error)}") from error
+            raise KernelError(f"read interface {uplink}: {reason(error)}") from error
         has_header = link["ifi_type"] in _WITH_ETHERNET
         self._attach(uplink, _INGRESS, JOINER if has_header else IP_JOINER)
 
@@ -149,7 +149,7 @@ class Programs:
                 del self._attached[interface, parent]
                 continue
             if program not in self._names(interface, parent):
-                log.warning("the program %s is not at interface %s any more: attached again", program, interface)
+                log.warning("the program %s was detached from interface %s: attached again", program, interface)
                 self._attach(interface, parent, program)
 
     def set_tunnel(
@@ -173,7 +173,7 @@ class Programs:
         self._places |= places
 
     def forget_outside(self, ends: Ends, place: tuple[int, int]) -> None:
-        """Remove these ends of a path, unless another path has them now. Raises KernelError."""
+        """Remove these ends of a path, unless they belong to another path now. Raises KernelError."""
         if self._places.get(ends) == place:
             del self._places[ends]
             self._bpf.delete_batch(self._outside, packed_ends(ends))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The resequencer: a program that holds packets of a netfilter queue until the packets before them have arrived.
 
-The program is written in C (``resequencer/``). If it is not running, the queue passes packets as they come
+The program is written in C (``resequencer/``). If it is not running, the queue passes packets in the order of arrival
 (``bypass``). A packet's number is in IPv4's identification field, or in IPv6's flow label.
 """
 
@@ -80,7 +80,7 @@ class Resequencer:
                 _run(make, text)
         if self._process.poll() is None:
             return False
-        log.warning("the resequencer has ended with %s: started again", self._process.returncode)
+        log.warning("the resequencer ended with %s: restarted", self._process.returncode)
         self._end()
         self._process = _start()
         return True
@@ -107,8 +107,8 @@ class Resequencer:
                 if self._add_iptables_rule(name, table):
                     continue
                 if name == "iptables":
-                    raise KernelError(f"queue packets that come by {DEVICE}: {refused}") from refused
-                log.warning("queue IPv6 packets that come by %s: %s; they pass as they come", DEVICE, refused)
+                    raise KernelError(f"queue packets from {DEVICE}: {refused}") from refused
+                log.warning("queue IPv6 packets from %s: %s; they pass in the order of arrival", DEVICE, refused)
 
     def _add_iptables_rule(self, name: str, table: tuple[str, str]) -> bool:
         chain = ["-t", "raw", "-w"]
@@ -143,7 +143,7 @@ def _start() -> subprocess.Popen[str]:
     try:
         return subprocess.Popen([PROGRAM, str(QUEUE)], stdin=subprocess.PIPE, text=True)
     except OSError as error:
-        raise KernelError(f"start {PROGRAM}, which ./run makes: {error.strerror}") from error
+        raise KernelError(f"start {PROGRAM}, which ./run builds: {error.strerror}") from error
 
 
 def _listed(table: tuple[str, str]) -> str:

@@ -85,7 +85,7 @@ class Routes:
         index = index_of(interface)
         there = [each for each in addresses.get(index, ()) if each.version == to.version and not each.is_link_local]
         if not there:
-            raise KernelError(f"{interface} has no address of IPv{to.version}")
+            raise KernelError(f"{interface} has no IPv{to.version} address")
         return self.next_hop(to, there[0], index), there[0]
 
     def _query(self, kind: int, flags: int, body: bytes) -> list[bytes]:

@@ -46,7 +46,7 @@ def missing() -> dict[Need, str]:
     counts as missing."""
     results, refusal = in_fresh_namespace(__name__, ())
     if refusal:
-        return {Need("a trial of the kernel", "missing features are not known", "run this as root"): refusal}
+        return {Need("a trial of the kernel", "missing features are unknown", "run this as root"): refusal}
     return {NEEDS[feature]: reason for feature, reason in results.items() if reason is not None}
 
 

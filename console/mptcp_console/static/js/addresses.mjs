@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Typed addresses: whole, incomplete, or wrong. Pure.
+ * Parses typed addresses: complete, incomplete, or wrong. Pure.
  */
 
-/** @typedef {{kind: "none"|"whole"|"incomplete"|"wrong", address: string}} Typed *address*: if it is whole, as the throttler writes it */
+/** @typedef {{kind: "none"|"whole"|"incomplete"|"wrong", address: string}} Typed *address*: if it is whole, in the throttler's notation */
 
 /** @param {string} text @returns {Typed} */
 export function addressOf(text) {
@@ -16,7 +16,7 @@ export function addressOf(text) {
 /** @param {Typed["kind"]} kind @returns {string} the hint beside the field; usually empty */
 export function addressHint(kind) {
   if (kind === "incomplete") return "The address is incomplete: all clients are shown.";
-  return kind === "wrong" ? "This is no IP address, and no name of one: all clients are shown." : "";
+  return kind === "wrong" ? "This is not an IP address or a known name: all clients are shown." : "";
 }
 
 /** @param {string} word @returns {string} the address, "incomplete" or "wrong" */
@@ -30,7 +30,7 @@ function four(word) {
 }
 
 /**
- * Read by RFC 4291, 2.2; written by RFC 5952.
+ * Parses RFC 4291, 2.2; formats by RFC 5952.
  * @param {string} word @returns {string} the address, "incomplete" or "wrong"
  */
 function six(word) {

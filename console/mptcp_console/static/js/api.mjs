@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Requests to the console. A failed one has a sentence as its reason.
+ * Requests to the console. A failed request throws an Error with a sentence.
  */
 
 /** @param {string} path @param {Record<string, string|number>} [parameters] empty ones are left out */
 export async function get(path, parameters = {}) {
   const query = new URLSearchParams(
     Object.entries(parameters).filter(([, value]) => value !== "").map(([key, value]) => [key, String(value)]));
-  // Not by its size: Safari before 17 and Firefox before 112 lack that.
+  // URLSearchParams.size is missing in Safari before 17 and Firefox before 112.
   const text = String(query);
   return answer(`/api/${path}${text === "" ? "" : `?${text}`}`, {});
 }
@@ -40,11 +40,12 @@ async function answer(url, how) {
   return document;
 }
 
-/** Milliseconds between two begins while events keep coming. */
-const LEAST = 1_000;
+/** Minimum milliseconds between two starts while events keep coming. */
+const MIN_INTERVAL = 1_000;
 
 /**
- * Repeats *work* while *wanted* returns true, never twice at once, *seconds* after the last run ended, or earlier after an
+ * Repeats *work* while *wanted* returns true, never twice at once, *seconds* after the last run ended, or earlier after
+ * an
  * event. It pauses while the page is hidden, and continues at once when the page is visible again.
  */
 export class Repeated {
@@ -91,13 +92,13 @@ export class Repeated {
     this.#timer = setTimeout(() => this.#go(), this.seconds * 1000);
   }
 
-  /** After an event: run now, or a second after the last begin. */
+  /** After an event: run now, or a second after the last start. */
   soon() {
     if (this.#soon !== 0 || !this.wanted()) return;
     this.#soon = setTimeout(() => {
       this.#soon = 0;
       this.#go();
-    }, Math.max(0, this.#begun + LEAST - Date.now()));
+    }, Math.max(0, this.#begun + MIN_INTERVAL - Date.now()));
   }
 
   #go() {

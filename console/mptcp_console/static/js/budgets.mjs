@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Budgets as bars: on the live page, and with the policy.
+ * Draws budgets as bars: on the live page, and on the policy's page.
  */
 import {keyed, make, setText} from "./dom.mjs";
 import {counted, hour, percent, size} from "./format.mjs";
@@ -10,7 +10,7 @@ import {named} from "./names.mjs";
 
 /**
  * @param {Element} list @param {Budget[]} totals of budgets per client @param {Budget[]} accounts
- * @param {number} now @param {string} zone the policy's, by which budgets are reset
+ * @param {number} now @param {string} zone the policy's, in which budgets are reset
  */
 export function showBudgets(list, totals, accounts, now, zone) {
   const shown = [...totals.map(each => ({...each, client: null})), ...accounts];
@@ -41,7 +41,7 @@ function update(item, each, now, zone) {
   meter.value = each.volume > 0 ? Math.min(1, each.used / each.volume) : 0;
   meter.textContent = text;
   const whose = each.accounts === undefined ? [] : [`${counted(each.accounts, "client")}, ${each.used_up} over their budget`];
-  setText(until, [...whose, ...(each.until === null ? [] : [`starts again ${hour(each.until, now, zone)}`])].join("; "));
+  setText(until, [...whose, ...(each.until === null ? [] : [`restarts ${hour(each.until, now, zone)}`])].join("; "));
 }
 
 /** @param {{used: number, volume: number}} each @returns {string} */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The graph: uPlot, with caps, and a line at the held time.
+ * The graph: uPlot, with caps, and a line at the selected time.
  */
 import uPlot from "../vendor/uplot/uPlot.esm.js";
 import {colour, pathColour} from "./colours.mjs";
@@ -13,7 +13,7 @@ const LOW = 220;
 const NARROW = 560;
 
 /**
- * The upper end of the axis, 0 before anything is drawn.
+ * Returns the upper end of the axis; 0 before anything is drawn.
  * @param {uPlot} plot
  */
 function highest(plot) {
@@ -33,8 +33,8 @@ export class Chart {
 
   /**
    * @param {HTMLElement} parent
-   * @param {(index: number|null) => void} point called with the pointer's place, null when it leaves
-   * @param {(index: number) => void} hold called with the clicked place
+   * @param {(index: number|null) => void} point called with the pointer's index, null when it leaves
+   * @param {(index: number) => void} hold called with the clicked index
    */
   constructor(parent, point, hold) {
     this.parent = parent;
@@ -50,7 +50,7 @@ export class Chart {
 
   /**
    * @param {import("./series.mjs").Series} series @param {string} direction @param {number|null} held a time
-   * @returns {{morePaths: number, moreCaps: number, highCaps: number}} how many have no room
+   * @returns {{morePaths: number, moreCaps: number, highCaps: number}} how many are not shown
    */
   draw(series, direction, held) {
     const {lines, caps, top, ...more} = drawn(series, direction);
@@ -70,7 +70,7 @@ export class Chart {
     return more;
   }
 
-  /** Draw again, for example in dark colours. */
+  /** Draw everything again next time, for example in dark colours. */
   forget() {
     this.#shape = "";
   }
@@ -119,7 +119,7 @@ export class Chart {
   }
 
   /**
-   * The names of caps at their right end, and the line at the held time.
+   * Draws the labels of caps at their right end, and the line at the selected time.
    * @param {uPlot} plot
    */
   #decorate(plot) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The field for a client's address, on two pages.
+ * The input field for a client's address, used on two pages.
  */
 import {addressHint, addressOf} from "./addresses.mjs";
 import {setText} from "./dom.mjs";
 import {addressNamed} from "./names.mjs";
 
 /**
- * The requested client, by address or name; empty while *field* has no whole address, and *hint* says so.
+ * Returns the requested client, given by address or name; empty while *field* has no complete address, which *hint*
+ * says.
  * @param {HTMLInputElement} field @param {Element} hint @returns {string}
  */
 export function clientIn(field, hint) {

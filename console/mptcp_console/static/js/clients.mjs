@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The clients by rate, bytes or budget, and those with plain TCP.
+ * The page of clients, sorted by rate, bytes or budget, and of those with plain TCP.
  */
 import {Repeated, get} from "./api.mjs";
 import {isUsedUp, usedText} from "./budgets.mjs";
@@ -71,7 +71,7 @@ function draw(clients, total) {
   });
   body.querySelector(":scope > .empty")?.remove();
   if (clients.length === 0) {
-    body.append(make("tr", {class: "empty"}, make("td", {colspan: "7"}, "No client has a connection of Multipath TCP now.")));
+    body.append(make("tr", {class: "empty"}, make("td", {colspan: "7"}, "No client has a Multipath TCP connection now.")));
   }
 }
 
@@ -92,13 +92,13 @@ function budgetCell(budgets) {
 /** @param {PlainTcp|null|undefined} plain */
 function drawPlain(plain) {
   const known = plain ?? null;
-  setText(byId("plain-count"), known === null ? "not known"
+  setText(byId("plain-count"), known === null ? "unknown"
     : `${counted(known.total, "client")}, ${counted(known.connections, "connection")}`);
   const list = byId("plain-clients");
   keyed(list, known?.clients ?? [], each => each.client, () => make("li"),
     (item, each) => setText(item, `${named(each.client)}: ${counted(each.connections, "connection")}`));
   list.querySelector(":scope > .empty")?.remove();
   if (known === null || known.clients.length === 0) {
-    list.append(make("li", {class: "empty"}, known === null ? "The throttler does not say who uses plain TCP." : "Nobody uses plain TCP now."));
+    list.append(make("li", {class: "empty"}, known === null ? "The throttler does not report clients of plain TCP." : "No client uses plain TCP now."));
   }
 }

@@ -2,7 +2,7 @@
 /**
  * One colour per path, the same everywhere on the page, in the order of first use.
  */
-/** One for each path that can be drawn, and one for traffic without a path. */
+/** One colour for each path that can be drawn, and one for traffic without a path. */
 const COLOURS = 17;
 const OF_NO_PATH = 8;
 /** @type {Map<string, number>} */
@@ -19,7 +19,7 @@ export function colourNumber(path) {
 }
 
 /**
- * Give a policy's paths their colours in the order of names.
+ * Assigns colours to a policy's paths in the order of their names.
  * @param {(string|null)[]} paths
  */
 export function meet(paths) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * One connection: why each subflow is capped or not, and its events.
+ * The page of one connection: why each subflow is capped or not, and its events.
  */
 import {Repeated, get} from "./api.mjs";
 import {byId, facts, keyed, make, setText} from "./dom.mjs";
@@ -78,13 +78,13 @@ export class ConnectionPage {
 }
 
 /**
- * Why nothing new is known about a connection.
+ * Returns why nothing new is known about a connection.
  * @param {number|null} known time of the shown state; null if none is shown @param {boolean} hasEvents
  */
 export function closedText(known, hasEvents) {
-  if (known !== null) return `This connection is closed. What is shown is from ${clock(known)}, when it was last there.`;
-  return hasEvents ? "This connection is closed. What happened to it stands below."
-    : "There is no such connection now, and no event of one is kept.";
+  if (known !== null) return `This connection is closed. Its last known state, from ${clock(known)}, is shown.`;
+  return hasEvents ? "This connection is closed. Its events are below."
+    : "There is no such connection now, and no events of it are stored.";
 }
 
 /** @param {ExplainedSubflow} each */
@@ -92,12 +92,12 @@ function isCapped(each) {
   return each.cap_state !== "none";
 }
 
-/** An empty card. Updates change only what differs, so that focus and selection stay. */
+/** Returns an empty card. Updates change only what differs, so that focus and selection stay. */
 function cardOf() {
   return make("article", {class: "card"},
     make("div", {class: "card-head"}, make("h2", {}, make("span"), make("span"), make("span", {class: "badge"}))),
     make("p", {class: "reason"}), make("dl", {class: "facts"}),
-    make("h3", {}, "Rules, in the order in which they were checked"), make("ol", {class: "tried"}), make("p", {class: "help"}, "No rule is for this direction."),
+    make("h3", {}, "Rules, in the order in which they were checked"), make("ol", {class: "tried"}), make("p", {class: "help"}, "No rule applies to this direction."),
     make("h3", {}, "What was applied after the rules"), make("ul", {class: "stages"}));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The table of connections: one page, sorted and filtered by the throttler. It is renewed every two seconds, and after a
- * change of caps.
+ * The table of connections: one page, sorted and filtered by the throttler. It is updated every two seconds, and after
+ * a change of caps.
  */
 import {Repeated, get} from "./api.mjs";
 import {clientIn} from "./client_filter.mjs";
@@ -104,7 +104,7 @@ export class ConnectionsPage {
   /** @param {boolean} isEmpty @param {boolean} isFiltered */
   #none(isEmpty, isFiltered) {
     byId("connections-none").hidden = !isEmpty;
-    setText(byId("connections-none-text"), isFiltered ? "No connection matches the filter." : "There is no connection of Multipath TCP now.");
+    setText(byId("connections-none-text"), isFiltered ? "No connection matches the filter." : "There is no Multipath TCP connection now.");
     byId("connections-clear").hidden = !isFiltered;
   }
 
@@ -133,13 +133,13 @@ function cells() {
   return [...kinds.map(kind => make("td", {class: kind})), make("td", {}, make("span"), reasoned())];
 }
 
-/** A word that opens to show its reason: tooltips need a mouse. */
+/** Returns a word that opens to show its reason, because tooltips need a mouse. */
 function reasoned() {
   return make("details", {class: "why"}, make("summary", {}, make("span", {class: "badge"})), make("p"));
 }
 
 /**
- * Show in the last cell of *row* whether it is capped.
+ * Shows in the last cell of *row* whether it is capped.
  * @param {HTMLTableRowElement} row @param {string} plain text without a reason @param {{text: string, kind: string, reason: string}|null} verdict
  */
 function setVerdict(row, plain, verdict) {

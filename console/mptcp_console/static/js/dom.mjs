@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Elements. Text is only set as text, so that no name of a rule or path can become markup.
+ * Helpers for elements. Text is only set as text, so that a rule's or path's name cannot become markup.
  */
 
 /**
@@ -16,7 +16,7 @@ export function make(name, attributes = {}, ...children) {
 }
 
 /**
- * The element with this ID in index.html.
+ * Returns the element with this ID in index.html.
  * @param {string} id @returns {any}
  */
 export function byId(id) {
@@ -25,14 +25,14 @@ export function byId(id) {
   return found;
 }
 
-/** @param {Element} element @param {string} text is set only if it differs, so that a selection stays */
+/** @param {Element} element @param {string} text set only if it differs, so that a selection stays */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 /**
- * Make the children of *parent* match *items*. Existing children are updated, so that focus and selection stay. If the
- * order changes, the others move around the child with the focus, because a browser takes the focus off a moved element.
+ * Makes the children of *parent* match *items*. Existing children are updated, so that focus and selection stay. If the
+ * order changes, the others move around the child with the focus, because a moved element loses the focus.
  * @template T
  * @template {HTMLElement} E
  * @param {Element} parent @param {T[]} items @param {(item: T) => string} key
@@ -85,7 +85,7 @@ function selection() {
 }
 
 /**
- * Restore the selection after a move.
+ * Restores the selection after a move.
  * @param {Selected} was
  */
 function select({anchor, anchorOffset, focus, focusOffset}) {
@@ -95,7 +95,7 @@ function select({anchor, anchorOffset, focus, focusOffset}) {
 }
 
 /**
- * Set the cells of a row after its head.
+ * Sets the cells of a row after its head.
  * @param {HTMLTableRowElement} row @param {(string|Node)[]} values
  */
 export function fill(row, values) {
@@ -107,7 +107,7 @@ export function fill(row, values) {
 }
 
 /**
- * Fill a list of names and values.
+ * Fills a list of names and values.
  * @param {Element} list @param {[string, string|Node][]} facts
  */
 export function facts(list, facts) {

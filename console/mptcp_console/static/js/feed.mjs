@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The stream of moments: open while the page is visible, and opened again when it ends or falls silent.
+ * The stream of moments: it is open while the page is visible, and reopened when it ends or falls silent.
  *
- * A browser has at most six connections to a console, for all tabs together, and a stream takes one. If hidden pages kept
- * theirs, a seventh tab would not load, and neither would a page after six in the back/forward cache.
+ * A browser has at most six connections to a console, for all tabs together, and a stream takes one. If hidden pages
+ * kept theirs, a seventh tab would not load, nor would a page with six others in the back/forward cache.
  */
 const SILENCE = 15_000;
 const AGAIN = 1_000;
@@ -19,7 +19,7 @@ export class Feed {
 
   /**
    * @param {(moment: import("./types.mjs").Moment) => void} take
-   * @param {(why: "gone"|"full") => void} lose called when the stream breaks, and when the console turns out to be full
+   * @param {(why: "gone"|"full") => void} lose called when the stream breaks, or the console has too many pages
    * @param {() => void} rest called when it ends without a fault, for example because the page is hidden
    */
   constructor(take, lose, rest) {
@@ -63,7 +63,7 @@ export class Feed {
     this.#timer = setTimeout(() => this.#broken(), SILENCE);
   }
 
-  /** It broke, or there is no room: a request tells which. */
+  /** The stream broke, or the console has too many; a request shows which. */
   #refused() {
     if (this.#failures > 0) {
       this.#broken();
@@ -82,7 +82,7 @@ export class Feed {
   }
 
   async #retry() {
-    // A stream does not show why it was refused; a request does: the token may have expired, or there is no room.
+    // Unlike a stream, a request shows why it was refused: the token has expired, or the console has too many pages.
     try {
       // TypeScript 4.8 does not know AbortSignal.timeout.
       const signals = /** @type {typeof AbortSignal & {timeout(milliseconds: number): AbortSignal}} */ (AbortSignal);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Numbers, sizes and times, in the project's common format. Pure.
+ * Formats numbers, sizes and times as all programs of the project do. Pure.
  */
 
 const RATES = [[1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]];
@@ -24,16 +24,16 @@ function withUnit(value, units, base) {
 }
 
 /**
- * The unit that keeps numbers up to *most* short.
- * @param {number} most bits/s @returns {{factor: number, unit: string}}
+ * Returns the unit that keeps numbers up to *maximum* short.
+ * @param {number} maximum bits/s @returns {{factor: number, unit: string}}
  */
-export function unitOf(most) {
-  const [factor, unit] = RATES.find(([each]) => most >= Number(each)) ?? [1, "bit/s"];
+export function unitOf(maximum) {
+  const [factor, unit] = RATES.find(([each]) => maximum >= Number(each)) ?? [1, "bit/s"];
   return {factor: Number(factor), unit: String(unit)};
 }
 
 /**
- * A measured rate to three digits.
+ * Formats a measured rate with three digits.
  * @param {number|null|undefined} bits bits/s @returns {string}
  */
 export function rate(bits) {
@@ -41,7 +41,7 @@ export function rate(bits) {
 }
 
 /**
- * A configured rate, without trailing zeros.
+ * Formats a configured rate without trailing zeros.
  * @param {number|null|undefined} bits @returns {string}
  */
 export function cap(bits) {
@@ -65,7 +65,7 @@ export function milliseconds(seconds) {
 }
 
 /**
- * A duration.
+ * Formats a duration.
  * @param {number} seconds @returns {string}
  */
 export function age(seconds) {
@@ -87,7 +87,7 @@ export function percent(part, whole) {
 }
 
 /**
- * The local time of day.
+ * Formats the local time of day.
  * @param {number} seconds since the epoch @returns {string} 10:15:03
  */
 export function clock(seconds) {
@@ -96,7 +96,7 @@ export function clock(seconds) {
 }
 
 /**
- * The time of day, with the date unless it is today.
+ * Formats the time of day, with the date unless it is today.
  * @param {number} seconds @param {number} now both since the epoch
  */
 export function moment(seconds, now) {
@@ -107,9 +107,9 @@ export function moment(seconds, now) {
 }
 
 /**
- * The last time at which local clocks showed *text*.
+ * Returns the last time at which local clocks showed *text*.
  * @param {string} text HH:MM or HH:MM:SS @param {number} now since the epoch
- * @returns {number|null} seconds since the epoch; null if it is no time
+ * @returns {number|null} seconds since the epoch; null if it is not a time
  */
 export function lastTime(text, now) {
   const found = /^(\d{1,2}):(\d{2})(?::(\d{2}))?$/.exec(text.trim());
@@ -117,17 +117,17 @@ export function lastTime(text, now) {
   const [hour, minute, second] = [found[1], found[2], found[3] ?? "0"].map(Number);
   const wanted = [hour, minute, second].map(part => String(part).padStart(2, "0")).join(":");
   const today = new Date(now * 1000);
-  // The day before may have skipped this time, too (daylight saving).
+  // The day before may also have skipped this time (daylight saving).
   for (const days of [0, 1, 2]) {
     const first = new Date(today.getFullYear(), today.getMonth(), today.getDate() - days, hour, minute, second).getTime() / 1000;
-    // If clocks were set back, it comes twice, an hour or half an hour apart.
+    // If clocks were set back, it occurs twice, an hour or half an hour apart.
     for (const time of [first + 3600, first + 1800, first]) if (time <= now + 1 && clock(time) === wanted) return time;
   }
   return null;
 }
 
 /**
- * A moment in the policy's time zone, with the zone's name, because the reader's may differ.
+ * Formats a time in the policy's time zone, with the zone's name, because the reader's may differ.
  *
  * @param {number} seconds @param {number} now both since the epoch @param {string} zone
  * @returns {string} 18:00 (Europe/Athens); in UTC if the browser does not know the zone

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Lists of events: on the live page, of a connection, and all.
+ * Lists of events: on the live page, on a connection's page, and on the page of all events.
  */
 import {get} from "./api.mjs";
 import {clientIn} from "./client_filter.mjs";
@@ -11,11 +11,11 @@ import {now} from "./server_time.mjs";
 
 /** @typedef {import("./types.mjs").Happening} Happening */
 
-const MOST = 300;
+const MAX_SHOWN = 300;
 
 /**
  * @param {Element} list @param {Happening[]} events the newest first @param {number} today seconds since the epoch
- * @param {string} none text without any @param {string} [about] the connection that needs no link
+ * @param {string} none text if there are no events @param {string} [about] the connection that needs no link
  */
 export function show(list, events, today, none, about) {
   keyed(list, events, each => String(each.serial), each => row(each, about), (element, each) => {
@@ -26,13 +26,13 @@ export function show(list, events, today, none, about) {
 }
 
 /**
- * Return the newest events from *answer*, after those that the stream brought since the request.
+ * Returns the newest events from *answer*, after those that the stream brought since the request.
  *
  * @param {Happening[]} answer the oldest first @param {Happening[]} shown now, the newest first
  * @param {Happening[]} before shown at the request @param {number} most
  */
 export function answered(answer, shown, before, most) {
-  // Compare objects, not numbers: a restarted console numbers from the start.
+  // Compare objects, not numbers, because a restarted console restarts its numbers.
   const had = new Set(before), known = new Set(answer.map(each => each.serial));
   return shown.filter(each => !had.has(each) && !known.has(each.serial)).concat(answer.reverse()).slice(0, most);
 }
@@ -53,7 +53,7 @@ function row(each, about) {
 export class EventsPage {
   /** @type {Happening[]} the newest first */
   #events = [];
-  /** The text without any. */
+  /** The text if there are no events. */
   #none = "Loading …";
   #form = byId("events-filter");
   #timer = 0;
@@ -94,14 +94,14 @@ export class EventsPage {
     const message = byId("events-message");
     const before = this.#events;
     try {
-      const answer = await get("events", {...this.#wanted(), limit: MOST});
-      this.#events = answered(answer.events, this.#events, before, MOST);
+      const answer = await get("events", {...this.#wanted(), limit: MAX_SHOWN});
+      this.#events = answered(answer.events, this.#events, before, MAX_SHOWN);
       this.#none = this.#isFiltered() ? "No event matches the filter." : "No events yet.";
       setText(message, "");
-      const since = answer.since === null ? "" : `; all are kept since ${clock(answer.since)}`;
-      setText(byId("events-count"), answer.more ? `the newest ${MOST}${since}` : `${this.#events.length} within an hour${since}`);
+      const since = answer.since === null ? "" : `; complete since ${clock(answer.since)}`;
+      setText(byId("events-count"), answer.more ? `the newest ${MAX_SHOWN}${since}` : `${this.#events.length} within an hour${since}`);
     } catch (error) {
-      this.#none = "The events are not known.";
+      this.#none = "The events are unknown.";
       setText(message, `Not available: ${/** @type {Error} */ (error).message}.`);
     }
     this.#draw();
@@ -115,8 +115,8 @@ export class EventsPage {
       && (rule === "" || each.rule === rule) && (from === "" || each.time >= Number(from))
       && each.serial > (this.#events[0]?.serial ?? 0));
     if (taken.length === 0) return;
-    this.#events = [...taken.reverse(), ...this.#events].slice(0, MOST);
-    setText(byId("events-count"), this.#events.length === MOST ? `the newest ${MOST}` : `${this.#events.length} within an hour`);
+    this.#events = [...taken.reverse(), ...this.#events].slice(0, MAX_SHOWN);
+    setText(byId("events-count"), this.#events.length === MAX_SHOWN ? `the newest ${MAX_SHOWN}` : `${this.#events.length} within an hour`);
     this.#draw();
   }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The throttler's own figures: what it sees, what it lost, how long caps take. Pure.
+ * The throttler's own figures: its observations, losses, and delays of caps. Pure.
  */
 import {age, counted} from "./format.mjs";
 
 /** @typedef {{le: number[], count: number[], total: number, sum: number}} Histogram */
 
 /**
- * The figures of one answer about the policy; unknown ones of an older throttler are shown as such.
+ * Returns the figures of one answer about the policy; those that an older throttler lacks are shown as "–".
  * @param {any} answer @returns {[string, string][]}
  */
 export function healthFacts(answer) {
@@ -53,7 +53,7 @@ function bpfText(is) {
   return is === undefined ? "–" : is ? "yes" : "no: this kernel cannot run the BPF program";
 }
 
-/** @param {Histogram|null|undefined} times @returns {string} how long most took, and their number */
+/** @param {Histogram|null|undefined} times @returns {string} median, 95th percentile, and number */
 export function reactionText(times) {
   if (!times) return "–";
   if (times.total === 0) return "none yet";

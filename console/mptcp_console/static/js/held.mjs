@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Sentences about a held time: which of its events are shown, how many there were, and why something is unknown. Pure.
+ * Sentences about the selected time: which of its events are shown, how many there were, and why something is unknown.
+ * Pure.
  *
  * @typedef {{since: number|null, from: number, to: number, kinds: Record<string, number>}} Counted
  * @typedef {{time: number, more: boolean, since: number|null, events: import("./types.mjs").Happening[], counted: Counted}} Around
- *   *since*: from here on all events are kept; *counted*: numbers of events, and since when they are complete
+ *   *since*: time since which all events are stored; *counted*: numbers of events, and since when they are complete
  * @typedef {{state: "asked"}|{state: "failed", why: string}|{state: "known", answer: Around}} Nearby
  */
 import {clock} from "./format.mjs";
 
-/** Seconds before and after the time. */
+/** Seconds before and after the selected time. */
 export const AROUND = 15;
 
 /**
- * The text in place of events if there is none to show.
+ * Returns the text to show instead of events if there are none.
  * @param {Nearby} nearby @param {number} time @returns {string}
  */
 export function noEvents(nearby, time) {
   if (nearby.state === "asked") return "Loading …";
   if (nearby.state === "failed") return `The events of that time are not available: ${nearby.why}.`;
   const {since} = nearby.answer;
-  return since !== null && since <= time - AROUND ? `Nothing happened within ${AROUND} s of this time.` : "No event of that time is kept.";
+  return since !== null && since <= time - AROUND ? `No events within ${AROUND} s of this time.` : "No events of that time are stored.";
 }
 
 /**
- * A sentence about events that are not shown.
+ * Returns a sentence about events that are not shown.
  * @param {Nearby} nearby @param {number} time @returns {string} usually empty
  */
 export function eventsNote(nearby, time) {
@@ -32,10 +33,10 @@ export function eventsNote(nearby, time) {
   const {events, more, since, counted: numbers} = nearby.answer;
   const parts = [];
   if (more) {
-    parts.push(`Shown are the ${events.length} nearest, of ${clock(events[0].time)} to ${clock(Number(events.at(-1)?.time))}.`);
+    parts.push(`Only the ${events.length} nearest are shown, from ${clock(events[0].time)} to ${clock(Number(events.at(-1)?.time))}.`);
   }
   const isWhole = since !== null && since <= time - AROUND;
-  if (!isWhole && since !== null) parts.push(`All events are kept since ${clock(since)}, none or some from before.`);
+  if (!isWhole && since !== null) parts.push(`Events are complete only since ${clock(since)}.`);
   if (more || !isWhole) parts.push(countsText(numbers));
   return parts.join(" ");
 }
@@ -44,19 +45,19 @@ export function eventsNote(nearby, time) {
 function countsText({since, from, to, kinds}) {
   if (since === null || since >= to) {
     const until = since === null ? "" : ` before ${clock(since)}`;
-    return `How many there were is not known${until}: the console or the throttler began then, or missed some.`;
+    return `Their number is unknown${until}: the console or the throttler started then, or missed some.`;
   }
   const begin = Math.max(from, since);
-  const most = Object.entries(kinds).sort(([, a], [, b]) => b - a).map(([kind, count]) => `${count.toLocaleString("en")} ${kind || "other"}`);
-  return `From ${clock(begin)} to ${clock(to)} there were ${most.length === 0 ? "none" : most.join(", ")}.`;
+  const counts = Object.entries(kinds).sort(([, a], [, b]) => b - a).map(([kind, count]) => `${count.toLocaleString("en")} ${kind || "other"}`);
+  return `From ${clock(begin)} to ${clock(to)} there were ${counts.length === 0 ? "none" : counts.join(", ")}.`;
 }
 
 /**
- * The text in place of rates if none is known for a time.
- * @param {number|null|undefined} since time of the first kept value; null if there is none @param {number} time
+ * Returns the text to show instead of rates if none is known for a time.
+ * @param {number|null|undefined} since time of the first stored value; null without values @param {number} time
  */
 export function noRates(since, time) {
-  if (since === null || since === undefined) return "Nothing is known yet.";
-  if (time < since) return `Nothing is kept of this time: what the console keeps begins at ${clock(since)}.`;
-  return "No rate is known of this time: the throttler did not answer then, or had just begun.";
+  if (since === null || since === undefined) return "No data yet.";
+  if (time < since) return `No data for this time: the console's data begin at ${clock(since)}.`;
+  return "No rate is known for this time: the throttler did not answer then, or had just started.";
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Connects the page's parts: the shown view, the stream, light and dark.
+ * Connects the page's parts: the shown view, the stream, and the colour scheme.
  */
 import {byId, keyed, make, setText} from "./dom.mjs";
 import {age} from "./format.mjs";
@@ -14,7 +14,7 @@ import {setNames} from "./names.mjs";
 import {OverviewPage} from "./overview.mjs";
 import {PolicyPage, WhatIfPage} from "./policy.mjs";
 import {HealthPage} from "./proxy_health.mjs";
-import {heard, now} from "./server_time.mjs";
+import {now, synchronize} from "./server_time.mjs";
 import {viewOf} from "./view.mjs";
 import {announcement, changesCaps, faultsText, refusedText, stateText, troubleText} from "./words.mjs";
 
@@ -45,8 +45,8 @@ let shown = "";
 /** The version of the page's address names. */
 let namesVersion = -1;
 
-/** @param {boolean} byPerson whether the user went there, so that the focus follows */
-function navigate(byPerson) {
+/** @param {boolean} byUser whether the user navigated, so that the focus follows */
+function navigate(byUser) {
   const {view, token, span, client} = viewOf(location.hash);
   for (const section of document.querySelectorAll("main > section")) {
     /** @type {HTMLElement} */ (section).hidden = section.id !== `view-${view}`;
@@ -64,7 +64,7 @@ function navigate(byPerson) {
   connection.show(view === "connection" ? token : "");
   policy.show(view === "policy");
   if (view === "events" && (shown !== view || span)) events.show(span);
-  if (byPerson && shown !== view) {
+  if (byUser && shown !== view) {
     byId(`title-${view}`).focus();
     scrollTo(0, 0);
   }
@@ -80,7 +80,7 @@ function drawState() {
   byId("trouble").hidden = text === null;
   overview.age(text !== null);
   setText(byId("trouble-text"), text ?? "");
-  // Beside the alert: in it, it would be read out each second.
+  // Outside of the alert, where a screen reader would read it out each second.
   const since = lost?.since ?? throttler?.since ?? 0;
   setText(byId("trouble-age"), text === null ? "" : `(${age(now() - since)})`);
   byId("faults").hidden = faults.length === 0;
@@ -88,8 +88,8 @@ function drawState() {
   health.throttler(stateText(throttler, lost, faults.length));
 }
 
-/** Load what rarely changes. */
-async function learn() {
+/** Load facts that rarely change. */
+async function loadAbout() {
   try {
     const about = await get("about");
     namesVersion = about.names_version;
@@ -108,7 +108,7 @@ async function learn() {
 /** @param {import("./types.mjs").Moment} moment */
 function take(moment) {
   const wasGone = lost !== null || hasRested || throttler === null;
-  heard(moment.time);
+  synchronize(moment.time);
   throttler = moment.throttler;
   lost = null;
   hasRested = false;
@@ -116,7 +116,7 @@ function take(moment) {
     overview.load();
     if (shown === "events") events.load();
   }
-  if (moment.names !== namesVersion) learn();
+  if (moment.names !== namesVersion) loadAbout();
   overview.push(moment);
   if (changesCaps(latest, moment)) for (const page of [connections, connection, policy]) page.changed();
   latest = moment.now ?? latest;
@@ -181,7 +181,7 @@ byId("theme").addEventListener("click", () => {
   try {
     localStorage.setItem("theme", theme);
   } catch {
-    // Then it applies to this page only.
+    // Without storage, it applies only to this page.
   }
   drawTheme();
 });

@@ -12,7 +12,7 @@ export function setNames(all) {
 }
 
 /**
- * A line or an address, with the name after each address.
+ * Returns a line or an address, with the name after each address.
  * @param {string} text @returns {string} 10.77.1.2:40000 (phone)
  */
 export function named(text) {
@@ -26,8 +26,8 @@ export function named(text) {
 }
 
 /**
- * The address with this name.
- * @param {string} name @returns {string} empty if there is none
+ * Returns the address with this name.
+ * @param {string} name @returns {string} empty if the name is unknown
  */
 export function addressNamed(name) {
   return [...names].find(([, each]) => each.toLowerCase() === name.trim().toLowerCase())?.[0] ?? "";

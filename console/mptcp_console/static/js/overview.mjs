@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The live page: figures, the graph, and the state at one time.
+ * The live page: figures, the graph, and the state at the selected time.
  */
 import {get} from "./api.mjs";
 import {showBudgets} from "./budgets.mjs";
@@ -22,29 +22,29 @@ import {capText, momentText, notDrawn} from "./words.mjs";
 /** Seconds for which the console keeps one value per second. */
 const FINE = 600;
 const NEARBY = 7;
-const MOST_AROUND = 100;
+const MAX_NEARBY = 100;
 const TABLE_ROWS = 20;
-/** Milliseconds: a held arrow key causes a request only when it is released. */
+/** Milliseconds: an arrow key that is held down causes a request only when it is released. */
 const SETTLING = 80;
 
 export class OverviewPage {
   #series = new Series(FINE, 1);
   #direction = "down";
-  /** @type {number|null} the held time */
+  /** @type {number|null} the selected time */
   #held = null;
   /** @type {number|null} the pointer's index */
   #pointed = null;
   /** @type {import("./types.mjs").Happening[]} the newest first */
   #latest = [];
-  /** @type {import("./held.mjs").Nearby} those around the held time */
+  /** @type {import("./held.mjs").Nearby} those around the selected time */
   #around = {state: "asked"};
-  /** @type {Kept|null} numbers of a held time that has left the graph */
+  /** @type {Kept|null} numbers of a selected time that has left the graph */
   #kept = null;
   /** @type {Overview|null} the stream's last one */
   #now = null;
   #asking = 0;
-  /** Whether events came during the request for those around the held time. */
-  #cameMeanwhile = false;
+  /** Whether events arrived during the request for those around the selected time. */
+  #cameDuringRequest = false;
   #graph = byId("graph");
   #chart = new Chart(this.#graph, index => this.#point(index), index => this.#hold(this.#series.times[index]));
   /** When the history was requested, in steps of the series. */
@@ -98,7 +98,7 @@ export class OverviewPage {
       this.#since = columns.since;
       this.#latest = answered(events.events, this.#latest, before, NEARBY);
     } catch {
-      // The feed reports the failure; the next moment starts the graph again.
+      // The feed reports the failure; the next moment restarts the graph.
     }
     this.draw();
   }
@@ -121,8 +121,8 @@ export class OverviewPage {
     }
     if (this.#kept?.state === "failed") this.#kept = null;
     if (this.#held !== null && this.#isAroundGrowing(this.#held, moment)) this.#askAround(this.#held);
-    // The pending answer may be from before they came.
-    this.#cameMeanwhile ||= this.#around.state === "asked" && (moment.events.length > 0 || moment.more_events);
+    // The pending answer may lack these events.
+    this.#cameDuringRequest ||= this.#around.state === "asked" && (moment.events.length > 0 || moment.more_events);
     this.draw();
   }
 
@@ -192,25 +192,25 @@ export class OverviewPage {
     if (time === undefined) return;
     this.#held = time;
     this.#around = {state: "asked"};
-    this.#cameMeanwhile = false;
+    this.#cameDuringRequest = false;
     this.#kept = null;
     this.draw();
     clearTimeout(this.#asking);
     this.#asking = setTimeout(() => this.#askAround(time), SETTLING);
   }
 
-  /** @param {number} time the held one */
+  /** @param {number} time the selected one */
   async #askAround(time) {
     try {
-      const answer = await get("events", {from: Math.max(0, time - AROUND), to: time + AROUND, near: time, limit: MOST_AROUND});
+      const answer = await get("events", {from: Math.max(0, time - AROUND), to: time + AROUND, near: time, limit: MAX_NEARBY});
       if (this.#held !== time) return;
       this.#around = {state: "known", answer};
-      if (this.#cameMeanwhile) {
-        this.#cameMeanwhile = false;
+      if (this.#cameDuringRequest) {
+        this.#cameDuringRequest = false;
         this.#asking = setTimeout(() => this.#askAround(time), SETTLING);
       }
     } catch (error) {
-      // Earlier knowledge still holds.
+      // The earlier answer is still valid.
       if (this.#held !== time || this.#around.state === "known") return;
       this.#around = {state: "failed", why: /** @type {Error} */ (error).message};
     }
@@ -218,8 +218,8 @@ export class OverviewPage {
   }
 
   /**
-   * Load the numbers of a time that has left the graph.
-   * @param {number} time the held one
+   * Loads the numbers of a time that has left the graph.
+   * @param {number} time the selected one
    */
   async #keep(time) {
     const step = now() - time < FINE - 20 ? 1 : 10;
@@ -239,7 +239,7 @@ export class OverviewPage {
   }
 
   /**
-   * The numbers of the held time.
+   * Returns the numbers of the selected time.
    * @param {number} time @returns {{paths: import("./series.mjs").AtTime[], none: string}}
    */
   #then(time) {
@@ -286,7 +286,7 @@ export class OverviewPage {
     const isNow = this.#held === null && this.#pointed === null;
     const time = this.#held ?? (this.#pointed !== null ? times[this.#pointed] : this.#now?.time ?? times.at(-1)) ?? 0;
     const {paths, none} = this.#held !== null ? this.#then(this.#held)
-      : {paths: isNow ? this.#current() : this.#series.at(Number(this.#pointed), this.#direction), none: "Nothing is known yet."};
+      : {paths: isNow ? this.#current() : this.#series.at(Number(this.#pointed), this.#direction), none: "No data yet."};
     const title = this.#isStale && time > 0 ? `Last known: ${clock(time)}` : "Now";
     const old = byId("tiles-note");
     old.hidden = !this.#isStale || this.#now === null;
@@ -307,7 +307,7 @@ export class OverviewPage {
     graph.setAttribute("aria-valuemin", String(times[0] ?? 0));
     graph.setAttribute("aria-valuemax", String(times.at(-1) ?? 0));
     graph.setAttribute("aria-valuenow", String(Math.min(time, times.at(-1) ?? time)));
-    // Without a held time, it would be read out each second.
+    // Without a selected time, a screen reader would read it out each second.
     if (this.#held !== null || !graph.matches(":focus")) graph.setAttribute("aria-valuetext", momentText(time, paths));
   }
 
@@ -317,7 +317,7 @@ export class OverviewPage {
       : this.#series.at(this.#series.times.length - 1, this.#direction);
   }
 
-  /** The latest events, or those around the held time. */
+  /** Show the latest events, or those around the selected time. */
   #nearby() {
     const held = this.#held, nearby = this.#around;
     setText(byId("title-nearby"), held === null ? "Latest events" : `Events around ${clock(held)}`);
@@ -328,7 +328,7 @@ export class OverviewPage {
     all.hidden = held === null || nearby.state !== "known" || !nearby.answer.more;
     if (held !== null) all.href = eventsBetween(held - AROUND, held + AROUND);
     const around = nearby.state === "known" ? [...nearby.answer.events].reverse() : [];
-    const none = this.#since === null ? "Nothing is known yet." : "No events yet.";
+    const none = this.#since === null ? "No data yet." : "No events yet.";
     show(byId("nearby"), held === null ? this.#latest : around, now(), held === null ? none : noEvents(nearby, held));
   }
 
@@ -342,7 +342,7 @@ export class OverviewPage {
       });
   }
 
-  /** The graph as a table: a row stays until its time has left the graph. */
+  /** Show the graph as a table: a row stays until its time has left the graph. */
   #table() {
     if (!byId("as-table").open) return;
     const {times, step} = this.#series;
@@ -377,7 +377,7 @@ export class OverviewPage {
     const sum = (/** @type {string} */ direction) => {
       if (overview === null) return null;
       const rates = overview.paths.filter(each => each.direction === direction);
-      // The first rates come about a second after the start.
+      // The first rates are known about a second after the start.
       return rates.length === 0 && overview.connections > 0 ? null : rates.reduce((all, each) => all + each.rate, 0);
     };
     const starting = (overview?.landing ?? 0) > 0 ? ` (${overview?.landing} starting)` : "";
@@ -393,7 +393,7 @@ export class OverviewPage {
 }
 
 /**
- * The bytes of each path today and this month.
+ * Shows the bytes of each path today and this month.
  * @param {Overview} overview @param {string} zone
  */
 function volumes({volumes: {day, month}, time}, zone) {
@@ -407,22 +407,22 @@ function volumes({volumes: {day, month}, time}, zone) {
       fill(row, [size(now?.down ?? 0), size(now?.up ?? 0), size(each.down), size(each.up)]);
     });
   body.querySelector(":scope > .empty")?.remove();
-  if (month.paths.length === 0) body.append(make("tr", {class: "empty"}, make("td", {colspan: "5"}, "No path has carried anything yet.")));
+  if (month.paths.length === 0) body.append(make("tr", {class: "empty"}, make("td", {colspan: "5"}, "No path has carried data yet.")));
   setText(byId("volumes-note"), sinceText(day, month, time, zone));
 }
 
 /**
- * Since when bytes are counted, unless that is the begin of day and month.
+ * Returns since when bytes are counted, unless that is the beginning of day and month.
  * @param {import("./types.mjs").Volume} day @param {import("./types.mjs").Volume} month @param {number} now @param {string} zone
  */
 export function sinceText(day, month, now, zone) {
   if (day.since === month.since && day.since > day.begin + 1) {
-    return `Counted from ${hour(day.since, now, zone)}, nothing is known of before.`;
+    return `Counted from ${hour(day.since, now, zone)}; earlier bytes are unknown.`;
   }
   const text = (/** @type {string} */ name, /** @type {import("./types.mjs").Volume} */ {begin, since}) =>
-    since > begin + 1 ? `${name}: counted from ${hour(since, now, zone)}, nothing is known of before.` : "";
+    since > begin + 1 ? `${name}: counted from ${hour(since, now, zone)}; earlier bytes are unknown.` : "";
   const parts = [text("Today", day), text("This month", month)].filter(each => each !== "");
-  return parts.length === 0 ? `Day and month are those of ${zone}.` : parts.join(" ");
+  return parts.length === 0 ? `Day and month in the time zone ${zone}.` : parts.join(" ");
 }
 
 /** @param {import("./series.mjs").AtTime} each */

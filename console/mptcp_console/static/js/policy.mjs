@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The policy in force with its budgets, the throttler's figures, and what another policy would do.
+ * The page of the current policy and its budgets, and the page that shows what another policy would do.
  */
 import {Repeated, get, post} from "./api.mjs";
 import {showBudgets} from "./budgets.mjs";
@@ -45,7 +45,7 @@ export class PolicyPage {
       draw(answer);
     } catch (error) {
       const why = /** @type {Error} */ (error).message;
-      setText(message, byId("policy-body").hidden ? `No policy is known, because ${why}.` : `Not up to date: ${why}.`);
+      setText(message, byId("policy-body").hidden ? `The policy is unknown: ${why}.` : `Not up to date: ${why}.`);
     }
   }
 }
@@ -78,7 +78,7 @@ function draw(answer) {
       setText(item.children[2], each.conditions.length > 0 ? `When: ${each.conditions.join("; ")}` : "Every subflow");
     });
   words.querySelector(":scope > .empty")?.remove();
-  if (order.length === 0) words.append(make("li", {class: "empty"}, "The policy has no rule: nothing is capped."));
+  if (order.length === 0) words.append(make("li", {class: "empty"}, "The policy has no rules: nothing is capped."));
   const place = (/** @type {Rule} */ each) => order.indexOf(each.rule) + 1 || order.length + 1;
   const rules = [...answer.rules].sort((/** @type {Rule} */ a, /** @type {Rule} */ b) => place(a) - place(b));
   const body = byId("rules").tBodies[0];
@@ -103,7 +103,7 @@ function draw(answer) {
 }
 
 /**
- * Who shares a cap, and the number of its classes.
+ * Returns who shares a cap, and the number of its classes.
  * @param {Rule} each
  */
 function shared(each) {
@@ -112,7 +112,7 @@ function shared(each) {
   return `${whose}${number}${(each.shared_classes ?? 0) > 0 ? ", with other paths" : ""}`;
 }
 
-/** The page that tries a policy. */
+/** The page that shows what a policy would do. */
 export class WhatIfPage {
   constructor() {
     byId("what-if").addEventListener("submit", (/** @type {Event} */ event) => {
@@ -126,12 +126,12 @@ export class WhatIfPage {
   async #start() {
     const text = byId("what-if-text");
     const result = byId("what-if-result");
-    if (text.value.trim() !== "" && !confirm("Replace what is written there?")) return;
+    if (text.value.trim() !== "" && !confirm("Replace the text?")) return;
     try {
       const policy = await get("policy_text");
       text.value = policy.text;
       const since = `${moment(policy.since, policy.time)} (${age(policy.time - policy.since)})`;
-      result.replaceChildren(make("p", {class: "message"}, `This is in force since ${since}, of ${policy.file}.`));
+      result.replaceChildren(make("p", {class: "message"}, `In force since ${since}, from ${policy.file}.`));
     } catch (error) {
       result.replaceChildren(make("p", {class: "message"}, `No answer: ${/** @type {Error} */ (error).message}.`));
     }
@@ -169,13 +169,13 @@ function answerOf(answer) {
     ` with this policy${dry(answer.dry_run_then)}.`);
   const stay = treated("What stays capped", answer.stay_capped ?? [], answer.stay_capped_count ?? 0,
     "would be capped and treated as now", ["Cap"], each => [reasoned(each)]);
-  if (changes.length === 0) return [head, make("p", {}, "No subflow that is there now would be treated differently."), ...stay];
+  if (changes.length === 0) return [head, make("p", {}, "No current subflow would be treated differently."), ...stay];
   return [head, ...treated("What would change", changes, answer.changed, "would be treated differently", ["Now", "Then"],
     each => [make("td", {}, each.now), reasoned(each)]), ...stay];
 }
 
 /**
- * A cell with a policy's effect on a subflow, and why.
+ * Returns a cell with a policy's effect on a subflow, and its reason.
  * @param {Treated} each
  */
 function reasoned(each) {
@@ -183,7 +183,7 @@ function reasoned(each) {
 }
 
 /**
- * A table of subflows; nothing if there are none.
+ * Returns a table of subflows; empty without subflows.
  * @param {string} label @param {Treated[]} rows @param {number} number of all, of which these are the first
  * @param {string} what a text about them @param {string[]} titles @param {(each: Treated) => Node[]} cells
  * @returns {Node[]}

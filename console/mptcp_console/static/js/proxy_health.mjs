@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Whether the proxy works: Squid, the throttler and the kernel's counters on one page.
+ * The page of the proxy's health: Squid, the throttler and the kernel's counters.
  */
 import {Repeated, get} from "./api.mjs";
 import {byId, facts, setText} from "./dom.mjs";
@@ -22,7 +22,7 @@ export class HealthPage {
     if (visible) this.#asked.now();
   }
 
-  /** @param {string} state as at the top of each page, which also shows faults */
+  /** @param {string} state as at the top of each page */
   throttler(state) {
     this.#state = state;
     this.#draw();

@@ -8,7 +8,7 @@
  * @typedef {{rule: string, share: string, cap: number, lowest: number, guaranteed: number, total: number, shared: number,
  *   capped: number}} Cap
  *   Of a rule on a path: the ceil of its classes (one for all, or one per client) is from *lowest* to *cap*, together
- *   *total*; bits/s. *shared* of the classes have subflows of other paths, too. *capped* is a number of subflows.
+ *   *total*; bits/s. *shared* of the classes also have subflows of other paths. *capped* is a number of subflows.
  * @typedef {{key: string, rule: string, path: string|null, values: (number|null)[], latest: Cap|null}} CapLine
  * @typedef {{path: string|null, rate: number|null, caps: Cap[]}} AtTime
  */
@@ -40,7 +40,7 @@ export class Series {
   }
 
   /**
-   * Replace the data with the history.
+   * Replaces the data with the history.
    * @param {Columns} columns
    */
   load(columns) {
@@ -58,7 +58,7 @@ export class Series {
   }
 
   /**
-   * Continue with *now*; after a long pause, the time between stays empty.
+   * Appends *now*; after a long pause, the time between stays empty.
    * @param {Overview} now
    */
   push(now) {
@@ -129,14 +129,14 @@ export class Series {
     return found.sort((a, b) => a.key.localeCompare(b.key));
   }
 
-  /** @param {number} time @returns {number} the index of the value at that time, or the nearest one; -1 if there is none */
+  /** @param {number} time @returns {number} the index of the value at that time, or the nearest one; -1 without values */
   indexOf(time) {
     if (this.times.length === 0) return -1;
     const index = Math.floor((time - this.times[0]) / this.step);
     return Math.min(Math.max(index, 0), this.times.length - 1);
   }
 
-  /** @param {number} time @returns {boolean} whether it has a value; the latest holds until the next */
+  /** @param {number} time @returns {boolean} whether that time has a value; the latest one is valid until the next */
   covers(time) {
     return this.times.length > 0 && time >= this.times[0] && time <= Number(this.times.at(-1)) + this.step + LONGEST_PAUSE;
   }
@@ -152,7 +152,7 @@ export class Series {
   }
 
   /**
-   * The current rates and caps of the shown paths. The series' last value may be a mean of ten seconds.
+   * Returns the current rates and caps of the shown paths. The series' last value may be a mean of ten seconds.
    * @param {Overview} overview @param {string} direction @returns {AtTime[]}
    */
   now(overview, direction) {
@@ -175,7 +175,7 @@ function capOf(each, cap) {
 }
 
 /**
- * A cap at one time from the history, with defaults for what that leaves out.
+ * Returns a cap at one time from the history, with defaults for missing values.
  * @param {import("./types.mjs").RuleColumn} each @param {number|null} cap @param {number} index @returns {Cap|null}
  */
 function capAt(each, cap, index) {
@@ -196,33 +196,33 @@ function ruleKey(each) {
   return JSON.stringify([each.direction, each.path, each.policy, each.rule, each.share]);
 }
 
-const MOST_CAPS = 12;
-const MOST_PATHS = 16;
+const MAX_CAPS = 12;
+const MAX_PATHS = 16;
 
 /**
- * The lines of *series* to draw, current caps first, and how many more paths and caps there are.
+ * Returns the lines of *series* to draw, current caps first, and how many more paths and caps there are.
  * @param {Series} series @param {string} direction
  */
 export function drawn(series, direction) {
   const lines = series.lines(direction), caps = series.caps(direction);
   const byPresence = [...caps.filter(each => each.latest !== null), ...caps.filter(each => each.latest === null)];
-  const shown = {lines: lines.slice(0, MOST_PATHS), caps: byPresence.slice(0, MOST_CAPS)};
+  const shown = {lines: lines.slice(0, MAX_PATHS), caps: byPresence.slice(0, MAX_CAPS)};
   const top = ceiling(shown.lines, shown.caps);
   return {
     ...shown, top, highCaps: shown.caps.filter(each => highest([each]) > top).length,
-    morePaths: Math.max(0, lines.length - MOST_PATHS), moreCaps: Math.max(0, caps.length - MOST_CAPS),
+    morePaths: Math.max(0, lines.length - MAX_PATHS), moreCaps: Math.max(0, caps.length - MAX_CAPS),
   };
 }
 
 /** @param {{values: (number|null)[]}[]} all @returns {number} */
 function highest(all) {
-  let most = 0;
-  for (const {values} of all) for (const value of values) if (value !== null && value > most) most = value;
-  return most;
+  let maximum = 0;
+  for (const {values} of all) for (const value of values) if (value !== null && value > maximum) maximum = value;
+  return maximum;
 }
 
 /**
- * The axis's maximum: the highest rate with some room, and caps that are not far above it.
+ * Returns the axis's maximum, with room for the highest rate, and for caps that are not far above it.
  * @param {Line[]} lines @param {CapLine[]} caps
  */
 export function ceiling(lines, caps) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The time by the console's clock, which all requests and displays use: a browser's own may be minutes off.
+ * The time of the console's clock, which all requests and displays use, because a browser's clock may be minutes off.
  */
 let ahead = 0;
 
 /** @param {number} time just received from the console, seconds since the epoch */
-export function heard(time) {
+export function synchronize(time) {
   ahead = time - Date.now() / 1000;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Before drawing: set light or dark as chosen here, otherwise as the system has it.
+// Before drawing: set the colour scheme chosen on this page, or else the system's.
 "use strict";
 try {
   const chosen = localStorage.getItem("theme");

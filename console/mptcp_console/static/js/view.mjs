@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The view that an address selects. Pure.
+ * Parses the address, which selects a view. Pure.
  */
 
 /** @typedef {"live"|"clients"|"connections"|"connection"|"events"|"policy"|"what-if"|"health"} View */
@@ -22,7 +22,7 @@ export function viewOf(hash) {
 }
 
 /**
- * The address of the events from one time to another.
+ * Returns the address of the events from one time to another.
  * @param {number} from @param {number} to
  */
 export function eventsBetween(from, to) {

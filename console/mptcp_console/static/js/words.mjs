@@ -17,7 +17,7 @@ export function capText(each) {
 }
 
 /**
- * Labels for a cap in the graph, longest first.
+ * Returns labels for a cap in the graph, longest first.
  * @param {import("./series.mjs").Cap} each @returns {string[]}
  */
 export function capLabels(each) {
@@ -25,7 +25,7 @@ export function capLabels(each) {
 }
 
 /**
- * The ceil of classes that may differ.
+ * Formats the ceil of classes, which may differ.
  * @param {number|null|undefined} lowest @param {number|null} highest
  */
 export function between(lowest, highest) {
@@ -34,7 +34,7 @@ export function between(lowest, highest) {
 }
 
 /**
- * The rate that HTB guarantees, if it is below the ceil.
+ * Formats the rate that HTB guarantees, if it is below the ceil.
  * @param {number|null} rate @param {number|null} ceil
  */
 export function guaranteed(rate, ceil) {
@@ -42,11 +42,11 @@ export function guaranteed(rate, ceil) {
 }
 
 /**
- * The state at a time, as one sentence.
+ * Returns the state at one time as a sentence.
  * @param {number} time @param {AtTime[]} paths
  */
 export function momentText(time, paths) {
-  if (paths.length === 0) return `${clock(time)}: nothing is known`;
+  if (paths.length === 0) return `${clock(time)}: no data`;
   const parts = paths.map(({path, rate: value, caps}) => {
     const under = caps.map(each => `cap ${capText(each)} by ${each.rule}`).join(", ");
     return `${pathName(path)} ${value === null ? "unknown" : rate(value)}${under ? ` (${under})` : ""}`;
@@ -55,7 +55,7 @@ export function momentText(time, paths) {
 }
 
 /**
- * A sentence about what is not drawn, and why.
+ * Returns a sentence about what is not drawn, and why.
  * @param {{morePaths: number, moreCaps: number, highCaps: number}} more @param {number} moreRules capping rules that the page does not get
  * @returns {string} usually empty
  */
@@ -65,44 +65,44 @@ export function notDrawn({morePaths, moreCaps, highCaps}, moreRules) {
   if (moreCaps > 0) parts.push(counted(moreCaps, "more cap"));
   if (highCaps > 0) parts.push(`${counted(highCaps, "cap")} far above all rates`);
   const drawn = parts.length === 0 ? "" : `Not drawn: ${parts.join(", ")}. The table has them. `;
-  const listed = moreRules === 0 ? "" : `Neither drawn nor in the table: ${counted(moreRules, "more cap")}, with the fewest subflows; the page Policy has all.`;
+  const listed = moreRules === 0 ? "" : `Neither drawn nor in the table: ${counted(moreRules, "more cap")} with fewer subflows; the page Policy has all.`;
   return (drawn + listed).trim();
 }
 
 /**
- * Why the page has nothing new from the console; null while it has.
+ * Why the page gets nothing new from the console; null while it does.
  * @typedef {{since: number, why: "gone"|"full"}|null} Lost
  */
 
 /**
- * Why the page is outdated; null if it is not. A change is read out, so the text has no growing numbers.
+ * Returns why the page is outdated; null if it is not. Changes are read out, so the text has no growing numbers.
  * @param {import("./types.mjs").Throttler|null} throttler @param {Lost} lost
  */
 export function troubleText(throttler, lost) {
   if (lost?.why === "full") {
-    return `Too many pages of the console are open, so that this one is not updated since ${clock(lost.since)}: close others. `
-      + "It is tried again every five seconds. What is shown is from then.";
+    return `Too many pages of the console are open, so this one has not been updated since ${clock(lost.since)}: close others. `
+      + "The page tries again every five seconds, and shows the state of that time.";
   }
   if (lost !== null) {
-    return `The console has not answered since ${clock(lost.since)}; it is tried again. What is shown is from then.`;
+    return `The console has not answered since ${clock(lost.since)}; the page tries again, and shows the state of that time.`;
   }
   if (throttler === null || throttler.state === "up") return null;
   const text = throttler.text.charAt(0).toUpperCase() + throttler.text.slice(1);
-  return `${text}. Since ${clock(throttler.since)}; it is asked again every second. ${CAPS_THEN[throttler.state]}`;
+  return `${text}. Since ${clock(throttler.since)}; the console tries again every second. ${CAPS_THEN[throttler.state]}`;
 }
 
 /** The consequence for the proxy's clients: a stop removes all caps; any other end leaves them in the kernel. */
 const CAPS_THEN = {
   up: "",
-  down: "The proxy goes on to serve, and nothing is capped: a stop removes all caps.",
-  crashed: "The proxy goes on to serve. Caps that were set stay until the throttler is started again and takes them over.",
-  silent: "The proxy goes on to serve, and caps that are set stay.",
-  refused: "Proxy and throttler are not affected by this.",
-  odd: "Proxy and throttler are not affected by this.",
+  down: "The proxy still serves, and nothing is capped: a stop removes all caps.",
+  crashed: "The proxy still serves. Existing caps stay until the throttler is started again and takes them over.",
+  silent: "The proxy still serves, and existing caps stay.",
+  refused: "This does not affect proxy and throttler.",
+  odd: "This does not affect proxy and throttler.",
 };
 
 /**
- * What is wrong with a throttler that answers.
+ * Returns the problems of a throttler that answers.
  * @param {string[]} faults @returns {string} usually empty
  */
 export function faultsText(faults) {
@@ -110,11 +110,11 @@ export function faultsText(faults) {
 }
 
 /**
- * A sentence about a refused reload, which may be days ago.
+ * Returns a sentence about a refused reload, which may be days ago.
  * @param {{time: number, errors: string[]}} refused @param {number} now
  */
 export function refusedText(refused, now) {
-  return `A reload was refused at ${moment(refused.time, now)}; the policy from before is in force. ${refused.errors.join(" ")}`;
+  return `A reload was refused at ${moment(refused.time, now)}; the previous policy is in force. ${refused.errors.join(" ")}`;
 }
 
 /** @param {import("./types.mjs").Throttler|null} throttler @param {Lost} lost @param {number} faults of a throttler that answers */
@@ -122,13 +122,13 @@ export function stateText(throttler, lost, faults = 0) {
   if (lost !== null) return lost.why === "full" ? "console full" : "console lost";
   if (throttler === null) return "connecting";
   if (throttler.state === "up" && faults > 0) return `live, ${counted(faults, "fault")}`;
-  return {up: "live", down: "throttler down", crashed: "throttler crashed", silent: "throttler hangs", refused: "not allowed", odd: "not understood"}[
+  return {up: "live", down: "throttler down", crashed: "throttler crashed", silent: "throttler hangs", refused: "no access", odd: "invalid answer"}[
     throttler.state];
 }
 
 /**
- * Whether caps changed, so that the shown connections and rules are outdated. Many events at once come later than the
- * numbers.
+ * Returns whether caps changed, so that the shown connections and rules are outdated. Many events at once arrive later
+ * than the numbers.
  * @param {import("./types.mjs").Overview|null} before @param {import("./types.mjs").Moment} moment
  */
 export function changesCaps(before, {now, events, more_events}) {
@@ -137,7 +137,7 @@ export function changesCaps(before, {now, events, more_events}) {
 }
 
 /**
- * The announcement of events; null: none.
+ * Returns the announcement of events; null without one.
  * @param {import("./types.mjs").Happening[]} events
  */
 export function announcement(events) {
@@ -150,7 +150,7 @@ export function announcement(events) {
 }
 
 /**
- * The result of a tried rule, as in `mptcp-throttler explain`: a matching rule may still cap nothing.
+ * Returns the result of a tried rule, as in `mptcp-throttler explain`: a matching rule may still cap nothing.
  * @param {import("./types.mjs").Tried} rule @param {number} now @param {string} zone of the policy
  */
 export function triedText({matched, failed, until}, now, zone) {
@@ -159,7 +159,7 @@ export function triedText({matched, failed, until}, now, zone) {
 }
 
 /**
- * The bytes of both directions.
+ * Returns the bytes of both directions.
  * @param {{bytes_sent: number|null, bytes_received: number|null}} each
  */
 export function carried({bytes_sent, bytes_received}) {
@@ -167,7 +167,7 @@ export function carried({bytes_sent, bytes_received}) {
 }
 
 /**
- * What caps a subflow.
+ * Returns the caps of a subflow.
  * @param {import("./types.mjs").Subflow} subflow @param {boolean} dryRun whether the policy caps nothing
  * @returns {{text: string, kind: string}}
  */
@@ -186,7 +186,7 @@ export function verdict(subflow, dryRun = false) {
 }
 
 /**
- * Why a subflow is capped or not, for each direction with a reason.
+ * Returns why a subflow is capped or not, for each direction with a reason.
  * @param {import("./types.mjs").Subflow} subflow @returns {string}
  */
 export function reasonsText({reason, upload}) {

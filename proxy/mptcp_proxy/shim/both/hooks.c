@@ -88,13 +88,13 @@ void mptcp_hide(const void *object)
 static void make_room(void)
 {
 	struct rlimit limit;
-	rlim_t most;
+	rlim_t max;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= DESCRIPTORS)
 		return;
-	most = limit.rlim_cur + COPIES < DESCRIPTORS ? limit.rlim_cur + COPIES : DESCRIPTORS;
+	max = limit.rlim_cur + COPIES < DESCRIPTORS ? limit.rlim_cur + COPIES : DESCRIPTORS;
 	first_copy = limit.rlim_cur;
-	limit.rlim_cur = limit.rlim_max < most ? limit.rlim_max : most;
+	limit.rlim_cur = limit.rlim_max < max ? limit.rlim_max : max;
 	if (setrlimit(RLIMIT_NOFILE, &limit) == 0)
 		end_of_copies = limit.rlim_cur;
 }

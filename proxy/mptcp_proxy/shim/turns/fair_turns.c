@@ -265,9 +265,9 @@ static int share_of(int found, int room)
 	return share * found <= room ? share : room / found;
 }
 
-int add_clients(struct epoll_event *events, int count, int most, const uint16_t *ready, int found)
+int add_clients(struct epoll_event *events, int count, int max, const uint16_t *ready, int found)
 {
-	int share = share_of(found, most - count);
+	int share = share_of(found, max - count);
 	bool more_waits = false;
 
 	pthread_mutex_lock(&clients_lock);
@@ -285,7 +285,7 @@ int add_clients(struct epoll_event *events, int count, int most, const uint16_t 
 }
 
 /* Allow twice as many accepts as in the previous turn, unless one of these failed. */
-int add_accepts(struct epoll_event *events, int others, int count, int most)
+int add_accepts(struct epoll_event *events, int others, int count, int max)
 {
 	bool wait = false;
 
@@ -295,7 +295,7 @@ int add_accepts(struct epoll_event *events, int others, int count, int most)
 		if (fd < 0 || fd >= DESCRIPTORS || !descriptors[fd].listens || (events[i].events & EPOLLIN) == 0)
 			continue;
 		wait = true;
-		for (unsigned int n = 1; n < accepts && count < most; n++)
+		for (unsigned int n = 1; n < accepts && count < max; n++)
 			events[count++] = events[i];
 	}
 	if (!wait)

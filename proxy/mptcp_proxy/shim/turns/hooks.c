@@ -114,41 +114,41 @@ EXPORTED int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
 }
 
 /* Return the events for which the kernel need not be asked. They come first, in a separate turn. */
-static int go_on(struct epoll_event *events, int most, int *timeout)
+static int known_events(struct epoll_event *events, int max, int *timeout)
 {
 	int count;
 
 	pthread_mutex_lock(&events_lock);
-	count = go_on_with_joined(events, most);
-	count = add_fresh(events, count, most, timeout);
+	count = continue_joined(events, max);
+	count = add_fresh(events, count, max, timeout);
 	pthread_mutex_unlock(&events_lock);
 	return count;
 }
 
-EXPORTED int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
+EXPORTED int epoll_wait(int epoll, struct epoll_event *events, int max, int timeout)
 {
 	uint16_t ready[CLIENTS];
 	int count, found, others;
 
 	start();
 	if (!fair || epoll != event_loop)
-		return next_epoll_wait(epoll, events, most, timeout);
+		return next_epoll_wait(epoll, events, max, timeout);
 	count_up(TURNS, 1);
 	for (int fd; (fd = next_ended()) >= 0; close_alone(fd))
 		forget(fd);
-	count = go_on(events, most, &timeout);
+	count = known_events(events, max, &timeout);
 	if (count > 0)
 		return count;
-	count = next_epoll_wait(epoll, events, most, timeout);
+	count = next_epoll_wait(epoll, events, max, timeout);
 	begin_turn(count);
 	if (count <= 0)
 		return count;
 	others = part(events, count, ready, &found);
 	if (found > 0) {
-		count = add_clients(events, others, most, ready, found);
+		count = add_clients(events, others, max, ready, found);
 		count = others + without_rests(events + others, count - others);
 	}
-	return add_accepts(events, others, count, most);
+	return add_accepts(events, others, count, max);
 }
 
 ssize_t read(int fd, void *buffer, size_t size)

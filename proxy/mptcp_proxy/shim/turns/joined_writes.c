@@ -38,7 +38,7 @@
 /* Buffer for a header and the data after it, as long as it is unknown whether much data follows. */
 #define BEGINNING 16384
 /* Maximum number of connections with held data. Writes to other connections go directly to the kernel. */
-#define MOST_HELD 256
+#define MAX_HELD 256
 #ifndef REST_SECONDS
 #define REST_SECONDS 60
 #endif
@@ -53,10 +53,10 @@ struct joined {
 	char bytes[JOINED];
 };
 
-static struct joined *all_joined[MOST_HELD], *spare;
+static struct joined *all_joined[MAX_HELD], *spare;
 static int number_joined;	  /* used entries of all_joined[] */
 static atomic_int number_waiting; /* number of them that wait; read without the lock */
-static int ended[MOST_HELD];	  /* copies without held data */
+static int ended[MAX_HELD];	  /* copies without held data */
 static atomic_int number_ended;	  /* read without the lock */
 
 static void drop(struct joined *joined)
@@ -167,7 +167,7 @@ static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool
 	size_t room;
 
 	*wait = false;
-	if (without_joined_writes || number_joined == MOST_HELD || descriptors[fd].broken || !waits_to_write(fd))
+	if (without_joined_writes || number_joined == MAX_HELD || descriptors[fd].broken || !waits_to_write(fd))
 		return NULL;
 	if (!is_header(bytes, size) && !is_piece(size))
 		return NULL;
@@ -213,7 +213,7 @@ ssize_t join(int fd, const char *bytes, size_t size)
 	return (ssize_t)size;
 }
 
-int go_on_with_joined(struct epoll_event *events, int most)
+int continue_joined(struct epoll_event *events, int max)
 {
 	int count = 0;
 
@@ -228,7 +228,7 @@ int go_on_with_joined(struct epoll_event *events, int most)
 		}
 		if (!joined->more || !waits_to_write(joined->fd)) {
 			send_joined(joined);
-		} else if (count < most && may_serve(joined->fd)) {
+		} else if (count < max && may_serve(joined->fd)) {
 			serve(joined->fd, &events[count++]);
 			joined->more = joined->late = false;
 		} else if (joined->late) {

@@ -12,10 +12,10 @@
  * that a library such as GnuTLS makes for the program: if the kernel had no room, the library would get EAGAIN, and
  * Squid would end the connection.
  *
- * These events continue what the last turn began. Before the kernel is asked for other events, at most MOST of them are
- * given to clients, each of which has a share, and at most MOST to descriptors that do not belong to a client. Changes
- * are passed to the kernel just before it is asked, so changes that the program cancels in between cost nothing: for
- * example, it stops waiting to write to an idle connection to the origin, and waits for the answer.
+ * These events continue what the last turn began. Before the kernel is asked for other events, at most MAX_EVENTS of
+ * them are given to clients, each of which has a share, and at most MAX_EVENTS to descriptors that do not belong to a
+ * client. Changes are passed to the kernel just before it is asked, so changes that the program cancels in between cost
+ * nothing: for example, it stops waiting to write to an idle connection to the origin, and waits for the answer.
  *
  * For a descriptor without an earlier write, only the kernel knows whether it may be written to, because it may still
  * be connecting. All this applies to the program's event loop (fair_turns.c), and to descriptors that are registered
@@ -30,7 +30,7 @@
 #include "turns.h"
 
 #define TIMES 2
-#define MOST (4 * TURN)
+#define MAX_EVENTS (4 * TURN)
 #define ODD (EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP)
 
 /* The lock is recursive, because a signal handler that reports a fault in this library may close descriptors. */
@@ -42,7 +42,7 @@ static struct ends {
 } queues[QUEUES] = { { -1, -1 }, { -1, -1 }, { -1, -1 } };
 
 /* Number of events given since the kernel was last asked, per place and of all clients, and each client's limit. */
-static int given_to[CLIENTS], given, share = MOST;
+static int given_to[CLIENTS], given, share = MAX_EVENTS;
 
 static void append(enum queue queue, int fd)
 {
@@ -180,7 +180,7 @@ bool may_serve(int fd)
 {
 	int place = place_at(fd);
 
-	return place == 0 ? given_to[0] < MOST : given < MOST && given_to[place] < share;
+	return place == 0 ? given_to[0] < MAX_EVENTS : given < MAX_EVENTS && given_to[place] < share;
 }
 
 void serve(int fd, struct epoll_event *event)
@@ -196,7 +196,7 @@ void serve(int fd, struct epoll_event *event)
 
 /* Events for which there is no room come first in the next turn, which follows at once. If it is no longer known
  * whether a descriptor may be written to, the kernel is asked from now on. */
-int add_fresh(struct epoll_event *events, int count, int most, int *timeout)
+int add_fresh(struct epoll_event *events, int count, int max, int *timeout)
 {
 	bool seen[CLIENTS] = { false };
 	int clients = 0;
@@ -209,7 +209,7 @@ int add_fresh(struct epoll_event *events, int count, int most, int *timeout)
 			if (each->left == 0) {
 				each->fresh = false;
 				append(CHANGED, fd);
-			} else if (may_serve(fd) && count < most && descriptors[fd].joined == NULL) {
+			} else if (may_serve(fd) && count < max && descriptors[fd].joined == NULL) {
 				serve(fd, &events[count++]);
 				each->left--;
 			} else {
@@ -226,7 +226,7 @@ int add_fresh(struct epoll_event *events, int count, int most, int *timeout)
 		next = next_of(SERVED, fd);
 		append(FRESH, fd);
 	}
-	share = clients > MOST ? 1 : MOST / (clients > 0 ? clients : 1);
+	share = clients > MAX_EVENTS ? 1 : MAX_EVENTS / (clients > 0 ? clients : 1);
 	if (count == 0) {
 		tell_changes();
 		given = 0;

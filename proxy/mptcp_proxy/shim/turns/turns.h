@@ -107,12 +107,12 @@ void begin_turn(int count);
  * *ready*, their number in *found*. Return how many events are left. */
 int part(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *found);
 
-/* Add to *count* events the events of the *found* places in *ready*. Return the new count, at most *most*. */
-int add_clients(struct epoll_event *events, int count, int most, const uint16_t *ready, int found);
+/* Add to *count* events the events of the *found* places in *ready*. Return the new count, at most *max*. */
+int add_clients(struct epoll_event *events, int count, int max, const uint16_t *ready, int found);
 
 /* Repeat events of listeners, so that they accept several connections. *others*: how many of *count* events do not
  * belong to clients. */
-int add_accepts(struct epoll_event *events, int others, int count, int most);
+int add_accepts(struct epoll_event *events, int others, int count, int max);
 
 /* -------------------------------------------------------------------------------------------------- may_write.c */
 
@@ -140,8 +140,8 @@ void serve(int fd, struct epoll_event *event);
 
 /* Add to *count* events those for which the kernel need not be asked. If there are no events, tell the kernel the
  * changes; the caller then asks it with *timeout*, which is set to 0 if events are left for the next turn. Return the
- * new count, at most *most*. */
-int add_fresh(struct epoll_event *events, int count, int most, int *timeout);
+ * new count, at most *max*. */
+int add_fresh(struct epoll_event *events, int count, int max, int *timeout);
 
 /* Forget all that is known about *fd*, which is closed or reused. */
 void forget_interest(int fd);
@@ -152,8 +152,8 @@ void forget_interest(int fd);
 ssize_t join(int fd, const char *bytes, size_t size);
 
 /* Send held data that is due. Store *events* for connections on which the program may write more; return their number,
- * at most *most*. */
-int go_on_with_joined(struct epoll_event *events, int most);
+ * at most *max*. */
+int continue_joined(struct epoll_event *events, int max);
 
 /* Not held: remove from *count* events those for which only the library waits. Return how many are left. */
 int without_rests(struct epoll_event *events, int count);

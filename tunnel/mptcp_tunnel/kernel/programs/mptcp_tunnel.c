@@ -176,8 +176,8 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
     __u32 chosen;
 
     /* The chosen path is kept in cb[0], because the verifier would follow every value of a variable to the end. */
-    load->packet->cb[0] = MOST_PATHS;
-    for (__u32 each = 0; each < MOST_PATHS; each++) {
+    load->packet->cb[0] = MAX_PATHS;
+    for (__u32 each = 0; each < MAX_PATHS; each++) {
         const struct path *path = &tunnel->paths[each];
         __u64 start, done, cost;
 
@@ -209,9 +209,9 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
         }
     }
     chosen = load->packet->cb[0];
-    if (chosen < MOST_PATHS) {
+    if (chosen < MAX_PATHS) {
         if (tunnel->queue && !load->light && least_done > now + tunnel->queue && time - tunnel->probed < SILENT)
-            return MOST_PATHS;
+            return MAX_PATHS;
         state->paths[chosen].next_free = least_done;
         if (tunnel->mode == MODE_WEIGHTS)
             state->clock = least;
@@ -248,9 +248,9 @@ int mptcp_split(struct __sk_buff *packet)
     load.bytes = packet->len;
     load.light = packet->len < LIGHT || (headers.service & 0xfc) == EXPEDITED;
     chosen = choose(tunnel, state, &load);
-    if (chosen >= MOST_PATHS)
+    if (chosen >= MAX_PATHS)
         return TC_ACT_SHOT;
-    if (load.light && tunnel->duplicate && (packet->cb[1] & ~(MOST_PATHS - 1)) != COPY) {
+    if (load.light && tunnel->duplicate && (packet->cb[1] & ~(MAX_PATHS - 1)) != COPY) {
         /* The copy enters this program again; cb[1] tells it which path to avoid. */
         packet->cb[1] = COPY | chosen;
         redirect_clone(packet, settings.device, 0);
@@ -295,7 +295,7 @@ static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, 
         return TC_ACT_OK;
     chosen = place->path;
     __asm__("" : "+r"(chosen)); /* read once: the verifier does not trust a second read */
-    if (chosen >= MOST_PATHS)
+    if (chosen >= MAX_PATHS)
         return TC_ACT_OK;
     tunnel = map_lookup(&tunnels, &place->tunnel);
     state = map_lookup(&states, &place->tunnel);

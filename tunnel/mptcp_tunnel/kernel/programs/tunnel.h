@@ -19,7 +19,7 @@
 #define NETWORK32(number) ((__u32)(number))
 #endif
 
-#define MOST_PATHS 8
+#define MAX_PATHS 8
 #define MAGIC 0xf4                /* first byte of probes and answers: neither WireGuard's nor OpenVPN's */
 #define MARK 0x4d540000           /* packet mark of joined packets; the path's number is in the lower bits */
 #define COPY 0x4d540000           /* in cb[1] of a copied packet; the original's path is in the lower bits */
@@ -69,7 +69,7 @@ struct path {
     __u32 alive;
     __u32 class; /* HTB class on that interface, major and minor number; 0: the interface's own choice */
     __u64 byte_time; /* ns / 1024 per byte; in MODE_WEIGHTS, 1024 / the path's share */
-    __u64 delay;     /* ns in excess of the path with the least delay */
+    __u64 delay;     /* ns in excess of the path with the smallest delay */
     __u64 room;      /* ns that its virtual queue may hold */
     __u64 queue;     /* ns that the last probe waited on the path, as of tunnel.probed */
 };
@@ -81,7 +81,7 @@ struct tunnel {
     __u64 probed;    /* ns, CLOCK_MONOTONIC: when the daemon wrote this */
     __u32 mode;      /* enum mode */
     __u32 duplicate; /* whether light packets are sent on two paths */
-    struct path paths[MOST_PATHS];
+    struct path paths[MAX_PATHS];
 };
 
 /* Counted by the programs. */
@@ -96,7 +96,7 @@ struct path_state {
 struct state {
     __u64 sequence;
     __u64 clock; /* in MODE_WEIGHTS, instead of the time: bytes / share of the last chosen path */
-    struct path_state paths[MOST_PATHS];
+    struct path_state paths[MAX_PATHS];
 };
 
 struct settings {
