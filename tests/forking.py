@@ -159,6 +159,7 @@ def close() -> None:
     """End the forkservers. The testbeds have already ended the processes that these started."""
     while _servers:
         _servers.popitem()[1].close()
+    _spent.clear()  # now os.times() has them, as seconds of the forkservers' children
 
 
 def _serve(command: str, control: socket.socket) -> int:

@@ -80,7 +80,7 @@ def test_what_if_starts_from_the_policy_in_force(site: Site) -> None:
 
     start.click()
     chromium.until(lambda: written() == TEXT, "the text of the policy in force")
-    chromium.until_text(RESULT, "of /etc/mptcp-throttler/policy.yaml.")
+    chromium.until_text(RESULT, "from /etc/mptcp-throttler/policy.yaml.")
     text.send_keys("# mine")
     # The page replaces the user's text only after a confirmation.
     start.click()

@@ -38,7 +38,7 @@ def start(site: Site) -> Iterator[Callable[..., Process]]:
     os.chown(state, USER, USER)
     for left in state.iterdir():
         os.chown(left, USER, USER)
-    site.testbed.directory.chmod(0o711)
+    site.testbed.directory.chmod(0o755)
     for file in (site.config, site.policy):
         file.chmod(0o644)
     lock = state / "xtables.lock"
