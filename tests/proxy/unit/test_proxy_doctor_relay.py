@@ -202,7 +202,7 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
     [
         (["a:1"], 0, Towards(), OK, "0 connections to parents, none by plain TCP"),
         (["a:1", "b:1"], 0, Towards(several=3, one=1), OK, "4 connections to parents, 3 with two subflows or more"),
-        (["a:1"], 0, Towards(one=2), WARN, "each of one subflow"),
+        (["a:1"], 0, Towards(one=2), WARN, "one subflow each"),
         (["a:1"], 0, Towards(several=9, plain=1), FAIL, "1 of 10 connections to parents by plain TCP"),
         ([], 0, Towards(several=9), FAIL, "lacks a:1"),
         (["a:1"], 2, Towards(), FAIL, "without the preload library (2 of its processes)"),

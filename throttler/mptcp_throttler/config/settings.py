@@ -53,7 +53,7 @@ def _hexadecimal(what: str, highest: int, example: str, about: str = "") -> Pars
 def _without_gaps(mask: int) -> int:
     bits = mask // (mask & -mask)
     if bits & (bits + 1):
-        raise ValueError(f"{mask:#010x} has gaps; its bits must stand next to each other (e.g. 0x00ff0000)")
+        raise ValueError(f"{mask:#010x} has gaps; its bits must be contiguous (e.g. 0x00ff0000)")
     return mask
 
 
@@ -168,18 +168,18 @@ def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
     if rules > numbers:
         mask = f"0x{ownership.mark_mask:08x}"
         message = (
-            f"{mask} numbers {counted(numbers, 'rule')}, but the policy has {rules}; give it at least "
-            f"{rules.bit_length()} bits, or the policy fewer rules"
+            f"{mask} is enough for {counted(numbers, 'rule')}, but the policy has {rules}; "
+            f"use at least {rules.bit_length()} bits, or fewer rules"
         )
         problems.append(settings.problem("mark_mask", mask, message))
     if ownership.tunnel_ports and (policy.acts_on_upload or any(rule.steer for rule in policy.rules)):
-        message = "of tunnels, uploads are counted and not capped, and no rule steers them"
+        message = "tunnels' uploads are counted and not capped, and no rule steers tunnels"
         problems.append(settings.problem("tunnel_ports", "", message, Severity.WARNING))
     for path in policy.paths.values():
         for name in sorted(set(path.interfaces or ()) - set(settings.interfaces)):
             message = (
-                f"the policy's path {path.name} names {name}, on which nothing is captured"
-                f"{did_you_mean(name, settings.interfaces)}: add it here, or no subflow is seen on it"
+                f"the policy's path {path.name} names {name}, which is not listed here"
+                f"{did_you_mean(name, settings.interfaces)}: add it, or its subflows are not seen"
             )
             problems.append(settings.problem("interfaces", name, message, Severity.WARNING))
     return in_order(problems)
