@@ -14,7 +14,7 @@ from itertools import islice
 from ..problem import Problem
 from .access import OVERRIDE
 from .address_values import FORMS, address_value
-from .list_values import list_values, passed_over, without_flags
+from .list_values import ignored_words, list_values, without_flags
 from .source import Statement
 
 _RULES = ("http_access", "follow_x_forwarded_for", "proxy_protocol_access")
@@ -79,10 +79,10 @@ def _name(statement: Statement, name: str) -> Iterator[Problem]:
 
 def _addresses(statement: Statement, words: Sequence[str]) -> Iterator[Problem]:
     what = " ".join(statement.words[:3])
-    if behind := passed_over(words):
+    if ignored := ignored_words(words):
         yield _problem(
             statement,
-            f"{what}: Squid passes over {' '.join(behind)!r}, behind a file",
+            f"{what}: Squid ignores {' '.join(ignored)!r} after a file",
             "a line of its own for the file",
         )
     values = ((value, remark) for value in list_values(words) if (remark := address_value(value.text).remark))

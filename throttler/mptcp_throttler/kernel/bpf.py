@@ -174,12 +174,12 @@ def largest_send_buffer() -> int:
         return probe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
-def _value(limit: SocketLimit, most: int) -> tuple[int, int, int]:
+def _value(limit: SocketLimit, maximum: int) -> tuple[int, int, int]:
     rate, not_sent, send_buffer = limit.rate, limit.not_sent, limit.send_buffer
     return (
         UNLIMITED if rate is None else min(UNLIMITED - 1, -(-rate // 8)),
         0 if not_sent is None else max(1, not_sent),
-        0 if send_buffer is None or most < MIN_SEND_BUFFER else min(most, send_buffer) // 2,
+        0 if send_buffer is None or maximum < MIN_SEND_BUFFER else min(maximum, send_buffer) // 2,
     )
 
 

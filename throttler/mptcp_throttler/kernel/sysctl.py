@@ -83,7 +83,7 @@ class OwnedSysctls:
             raise KernelError(f"{self._note}: is {text[:40]!r}; allowed: an object of sysctls and their values")
         for name, value in note.items():
             if name not in OURS:
-                raise KernelError(f"{self._note}: {name}: is no sysctl of ours; allowed: {', '.join(sorted(OURS))}")
+                raise KernelError(f"{self._note}: {name}: not our sysctl; allowed: {', '.join(sorted(OURS))}")
             if not (isinstance(value, str) and value.isascii() and value.isdigit()):
                 raise KernelError(f"{self._note}: {name}: {value!r}; allowed: digits")
         return note
