@@ -167,7 +167,7 @@ def not_by_reload(workers: Workers, running: int) -> Problem | None:
 
 
 def worker_problems(directives: Sequence[Statement], processors: int) -> Iterator[Problem]:
-    """Yield the problems of a stated number of workers. If the text is no number, Squid's own check reports it."""
+    """Yield the problems of a stated number of workers. Squid's own check reports text that is not a number."""
     stated = last(directives, DIRECTIVE)
     count = _number(stated) or 1 if stated else 1
     if count > 1 and (shared := _own_files(directives, shared=True)):

@@ -196,6 +196,6 @@ def _repeated_items(document: Document) -> Iterator[Problem]:
             if isinstance(item, str | int) and item in items[:index]:
                 message = "is listed twice; once is enough"
             elif key == "tunnel_ports" and isinstance(taken, list | tuple) and item in taken:
-                message = "is among listen_ports; a tunnel's must be another, for the port tells which is UDP"
+                message = "is among listen_ports; a tunnel needs another, because the port tells TCP from UDP"
             if message:
                 yield problem_at(document, (key, index), item, f"{shown(item)} {message}")

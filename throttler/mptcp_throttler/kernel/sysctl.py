@@ -65,7 +65,7 @@ class OwnedSysctls:
             f"{name} is {found}, not {value}" for name, value in wanted.items() if (found := _read(name)) != value
         ]
         if self._noted and read_state(self._note) is None:
-            problems.append(f"{self._note} is gone, which says what to put back")
+            problems.append(f"{self._note} is gone, which says what to restore")
         return problems
 
     def restore(self) -> None:
@@ -78,7 +78,7 @@ class OwnedSysctls:
         try:
             note = json.loads(text)
         except ValueError as error:
-            raise KernelError(f"{self._note} cannot be read ({error}); it says what to put back") from error
+            raise KernelError(f"{self._note} cannot be read ({error}); it says what to restore") from error
         if not isinstance(note, dict):
             raise KernelError(f"{self._note}: is {text[:40]!r}; allowed: an object of sysctls and their values")
         for name, value in note.items():

@@ -49,7 +49,7 @@ class TunnelTable:
     ports: Collection[int]
     paths: dict[FourTuple, TunnelPath] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)  # by token
-    strangers: set[tuple[str, int]] = field(default_factory=set)  # name and port of ignored ones, at other ports
+    ignored: set[tuple[str, int]] = field(default_factory=set)  # name and port of tunnels at other ports
     _tokens: dict[str, int] = field(default_factory=dict)
     _signs: dict[int, _Sign] = field(default_factory=dict)  # by :attr:`TunnelPath.number`
     _latest: int = LARGEST_TOKEN
@@ -90,7 +90,7 @@ class TunnelTable:
                 local, remote = (ip_address(path[end]).packed for end in ("local", "remote"))
                 four_tuple = FourTuple(local, int(path["local_port"]), remote, int(path["remote_port"]))
                 if four_tuple.local_port not in self.ports:
-                    self.strangers.add((name, four_tuple.local_port))
+                    self.ignored.add((name, four_tuple.local_port))
                     continue
                 begun = int(path["id"])
                 signs[begun] = sign = self._sign(begun, path, now)

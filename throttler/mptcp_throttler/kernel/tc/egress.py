@@ -165,7 +165,7 @@ class HtbTrafficControl:
     async def read(self) -> tuple[list[str], dict[int, ClassSpec] | None]:
         problems = []
         if self._note_is_gone():
-            problems.append(f"{self._state_file} is gone, which says what to put back")
+            problems.append(f"{self._state_file} is gone, which says what to restore")
         common: dict[int, ClassSpec] | None = None
         stray: set[int] = set()
         for link in self._shaped():
@@ -214,7 +214,7 @@ class HtbTrafficControl:
                 noted["restoring"] = True
                 self._write_notes()
             root_qdisc.restore(link, tree)
-            log.info("%s: put back %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
+            log.info("%s: restored %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
         if noted:
             if noted["gso"] != link.gso:
                 set_gso(link, noted["gso"])
@@ -248,7 +248,7 @@ class HtbTrafficControl:
                 if not all(map(str.isdigit, notes)):
                     raise ValueError("an earlier version wrote it, whose 'mptcp-throttler cleanup' reads it")
             except ValueError as error:
-                what = f"{self._state_file} cannot be read ({error}); it says what to put back at the root"
+                what = f"{self._state_file} cannot be read ({error}); it says what to restore at the root"
                 raise KernelError(what) from error
             self._notes = notes
         return self._notes
