@@ -34,8 +34,8 @@ from .lists import CopiedList, WithLists, no_room, renamed, with_copies
 from .parents import Parent, parent_problems, parents
 from .sandbox import unit_problems
 from .source import (
-    MAX_LINE,
     ALLOWED_LENGTH,
+    MAX_LINE,
     PhysicalLine,
     Statement,
     is_command,

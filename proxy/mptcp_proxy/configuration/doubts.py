@@ -21,7 +21,7 @@ _RULES = ("http_access", "follow_x_forwarded_for", "proxy_protocol_access")
 _ADDRESSES = ("src", "dst", "localip", "myip")
 _LONGEST_NAME = 61
 """Bytes of a list's name: Squid truncates 63 to 62, which may be another list's name, and refuses longer ones."""
-_MOST_REMARKS = 5
+_MAX_REMARKS = 5
 """Maximum number of remarks per list: if five values are doubtful, the others are likely to be."""
 
 
@@ -86,6 +86,6 @@ def _addresses(statement: Statement, words: Sequence[str]) -> Iterator[Problem]:
             "a line of its own for the file",
         )
     values = ((value, remark) for value in list_values(words) if (remark := address_value(value.text).remark))
-    for value, remark in islice(values, _MOST_REMARKS):
+    for value, remark in islice(values, _MAX_REMARKS):
         file, number = (value.file, value.number) if value.file else (statement.file, statement.number)
         yield Problem(f"{what} {value.text}: {remark}", file, number, allowed=f"{FORMS}; as it is: {OVERRIDE}")

@@ -22,8 +22,8 @@ from mptcp_throttler.config import DEFAULT_SOCKET
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.shaping.model import Ownership
 
-SMALLEST_GSO: Final = 2048
-LARGEST_GSO: Final = 65536
+MIN_GSO: Final = 2048
+MAX_GSO: Final = 65536
 _GROUP_NAME: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 _OURS: Final = Ownership()
 _TUNNEL_SOCKET: Final = "/run/mptcp-tunnel/status.sock"
@@ -67,13 +67,13 @@ def _gso(value: object) -> int | str:
     if value in ("auto", "keep") and isinstance(value, str):
         return value
     try:
-        return parse_size(value, SMALLEST_GSO, LARGEST_GSO)
+        return parse_size(value, MIN_GSO, MAX_GSO)
     except ValueError as error:
         raise ValueError(f"{error}; or write auto or keep") from None
 
 
 _ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
-_BYTES: Final = {"type": "integer", "minimum": SMALLEST_GSO, "maximum": LARGEST_GSO}
+_BYTES: Final = {"type": "integer", "minimum": MIN_GSO, "maximum": MAX_GSO}
 _SIZE: Final = {"type": "string", "pattern": SIZE_PATTERN}
 
 _Port = Annotated[int, between(1, 65535)]

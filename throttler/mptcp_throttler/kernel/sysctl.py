@@ -38,7 +38,7 @@ class OwnedSysctls:
         return {name: noted[name] if name in noted else _read(name) for name in names}
 
     def hold(self, wanted: Mapping[str, str]) -> None:
-        """Set the *wanted* sysctls and restore all others of ours.
+        """Set the *wanted* sysctls and restore our others.
 
         Raises KernelError if one cannot be set or noted; those not held before are then restored.
         """

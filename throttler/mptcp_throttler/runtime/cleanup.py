@@ -66,7 +66,7 @@ async def _tunnels(settings: Settings) -> str:
         return ""  # a restarted daemon has no classes
     except OSError as error:
         raise KernelError(f"tunnels: {settings.tunnel_socket}: {error.strerror or 'no answer'}") from error
-    return "tunnels: no path is in a class of ours"
+    return "tunnels: no path is in our classes"
 
 
 async def _uploads(settings: Settings) -> str:

@@ -256,7 +256,7 @@ class PlainTcpCaps(Component):
             if self._made is None:  # the kernel refused the last change of the table
                 await self._make()
             elif self._wanted and await self._listed() != self._made:
-                log.warning("nftables table %s is not as it was made: restored", PLAIN_TCP_TABLE)
+                log.warning("nftables table %s was changed: restored", PLAIN_TCP_TABLE)
                 self.repairs += 1
                 await self._make()
 

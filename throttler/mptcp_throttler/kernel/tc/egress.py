@@ -49,7 +49,7 @@ class HtbTrafficControl:
         if not links:
             if self.prepared:
                 return  # wait for an interface to return
-            raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
+            raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; see 'ip link'")
         refused = await self._take_all(links)
         if len(refused) == len(links):
             # Otherwise classes would count as made without any interface.
@@ -236,7 +236,7 @@ class HtbTrafficControl:
                 self._absent.add(name)
                 noted = (find(int(index)) for index, each in self._noted.items() if each["name"] == name)
                 now = "".join(f", which is called {link.name} now" for link in noted if link is not None)
-                log.warning("there is no interface %s%s; 'ip link' lists those there are", name, now)
+                log.warning("there is no interface %s%s; see 'ip link'", name, now)
         return found
 
     @property
