@@ -30,7 +30,7 @@ def test_messages_of_each_daemon_are_collected() -> None:
         "the keeper of the path manager is gone: after a kill, joins would fail",  # from a list
         "no address of parent …: …",  # from a local name
         "…: …; the previous names stay in use",  # from a callback
-        "…: not a regular file; remove it",  # from an exception
+        "not a regular file; remove it",  # from an exception
     ):
         assert text in known
 

@@ -207,7 +207,7 @@ def test_version_0_dialogue_is_described_without_keys(replay: Run, form: tuple[s
 def test_connections_from_before_the_capture_are_reported(replay: Run) -> None:
     _, out, err = replay(pcap(BOTH[4:11]))
     assert "0 connections, 0 subflows" in out
-    assert "1 join whose HMAC could not be checked, for keys are missing" in err
+    assert "1 join whose HMAC could not be checked: keys are missing" in err
     assert "note: 1 subflow began before the capture" in err
 
 
