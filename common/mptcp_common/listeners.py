@@ -41,11 +41,10 @@ def listening(address: str, port: int, backlog: int) -> socket.socket:
 
 
 def missing_addresses(source: str, addresses: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield a warning for each of *addresses* that this host does not have. They are by their key in the settings file
-    *source*."""
+    """Yield a warning for each of *addresses* (by key in the settings file *source*) that this host does not have."""
     for key, address in addresses.items():
         if not _can_bind(address):
-            message = f"no interface of this host has {address}; nobody is answered there until one has"
+            message = f"no interface of this host has {address}; it cannot be reached until one has it"
             yield Problem(source, 0, 0, key, address, message, Severity.WARNING)
 
 

@@ -25,7 +25,7 @@ from ruamel.yaml.reader import ReaderError
 
 from mptcp_common.problems import NOTHING, DocumentError, KeyPath, Nothing, Problem, key_text, shown
 
-LARGEST_TEXT: Final = 128 * 1024
+MAX_TEXT: Final = 128 * 1024
 """Maximum number of characters. A hundred rules with comments take about 30,000."""
 _MOST_VALUES: Final = 50_000
 _DEEPEST: Final = 32
@@ -125,8 +125,8 @@ class _Unreadable(Exception):
 
 def _compose(text: str) -> MappingNode:
     """Return the root node of *text*, or raise :class:`_Unreadable`."""
-    if len(text) > LARGEST_TEXT:
-        raise _Unreadable(f"{len(text)} characters are too many; at most {LARGEST_TEXT} are read")
+    if len(text) > MAX_TEXT:
+        raise _Unreadable(f"{len(text)} characters are too many; at most {MAX_TEXT} are read")
     if other := _OTHER_VERSION.search(text):
         line = text.count("\n", 0, other.start()) + 1
         advice = "remove this line (YAML 1.2 is used)"

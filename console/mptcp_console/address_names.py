@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-LARGEST: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 """Maximum size of the file, bytes."""
 LONGEST_NAME: Final = 64
 
@@ -38,9 +38,9 @@ def parse_names(text: str) -> dict[str, str]:
 def read_names(file: Path) -> dict[str, str]:
     """Return the names in *file*. Raises OSError, ValueError."""
     with file.open("rb") as opened:
-        content = opened.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise ValueError(f"has more than {LARGEST} bytes")
+        content = opened.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"has more than {MAX_BYTES} bytes")
     try:
         return parse_names(content.decode())
     except UnicodeDecodeError as error:

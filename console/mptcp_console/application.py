@@ -35,9 +35,9 @@ from mptcp_console.watch import MAX_WATCHERS, TooMany, Watch, state_of_error
 STATIC: Final = Path(__file__).parent / "static"
 DOCS: Final = (Path("/usr/share/doc/mptcp-steering-proxy/docs"), Path(__file__).parents[2] / "docs")
 """Possible places of the documentation: in the package, and in a checkout."""
-LARGEST_BODY: Final = 256 * 1024
+MAX_BODY: Final = 256 * 1024
 """Maximum size of a request's body, bytes: enough for a policy in which JSON escapes every character as ``\\uXXXX``."""
-LARGEST_FORM: Final = 4096
+MAX_FORM: Final = 4096
 
 _DOC: Final = re.compile("[a-z0-9-]{1,40}")
 
@@ -192,7 +192,7 @@ class Console:
 
     async def _what_if(self, request: Request) -> Response:
         try:
-            document = json.loads(await _body(request, LARGEST_BODY))
+            document = json.loads(await _body(request, MAX_BODY))
         except (ValueError, RecursionError):  # RecursionError: lists nested thousands deep
             raise questions.Wrong('the body is not JSON; send {"policy": "TEXT"}') from None
         return await self._answer_to(questions.what_if(document))
@@ -205,7 +205,7 @@ class Console:
     async def _log_in(self, request: Request) -> Response:
         assert self._token is not None
         try:
-            form = parse_qs((await _body(request, LARGEST_FORM)).decode(), max_num_fields=4)
+            form = parse_qs((await _body(request, MAX_FORM)).decode(), max_num_fields=4)
         except ValueError:
             form = {}
         if not self._token.matches(form.get("token", [""])[0].strip()):

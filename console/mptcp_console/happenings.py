@@ -83,12 +83,12 @@ class Wanted:
 class Happenings:
     """The newest events; the oldest are dropped."""
 
-    def __init__(self, most: int = MAX_EVENTS, most_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, limit: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
         self._events: deque[Happening] = deque()
         """In order of arrival."""
         self._by_time: list[Happening] = []
         """The same events in order of time, which differs if a clock was set back. It still has some dropped events."""
-        self._most, self._most_bytes = most, most_bytes
+        self._limit, self._max_bytes = limit, max_bytes
         self._bytes = 0
         self.counts = EventCounts()
         self.serial = 0
@@ -130,7 +130,7 @@ class Happenings:
         insort(self._by_time, happening, key=_TIME)
         self._bytes += len(happening.text)
         self.counts.add(time, fields.get("kind", ""))
-        while len(self._events) > self._most or self._bytes > self._most_bytes:
+        while len(self._events) > self._limit or self._bytes > self._max_bytes:
             gone = self._drop()
             self.since = max(self.since or 0.0, self._events[0].time if self._events else gone.time)
         self._tidy()

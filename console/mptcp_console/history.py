@@ -76,8 +76,8 @@ class _Track:
 class Tracks:
     """All tracks, by the caller's keys."""
 
-    def __init__(self, most: int = MAX_TRACKS) -> None:
-        self._most = most
+    def __init__(self, limit: int = MAX_TRACKS) -> None:
+        self._limit = limit
         self._tracks: dict[Hashable, _Track] = {}
         self._first = 0
         self._now: int | None = None
@@ -119,7 +119,7 @@ class Tracks:
         assert self._now is not None, "advance comes first"
         track = self._tracks.get(key)
         if track is None:
-            if len(self._tracks) >= self._most:
+            if len(self._tracks) >= self._limit:
                 self.refused += 1
                 return
             track = self._tracks[key] = _Track(merge)

@@ -108,8 +108,8 @@ def _answer(period: _Period) -> dict[str, Any]:
     paths: dict[str | None, dict[str, Any]] = {}
     for key, count in period.octets.items():
         paths.setdefault(key.path, {"path": key.path, "down": 0, "up": 0})[key.direction] = count
-    most = sorted(paths.values(), key=lambda each: -each["down"] - each["up"])[:MAX_PATHS]
-    return {"begin": period.begin, "since": period.since, "paths": most}
+    largest = sorted(paths.values(), key=lambda each: -each["down"] - each["up"])[:MAX_PATHS]
+    return {"begin": period.begin, "since": period.since, "paths": largest}
 
 
 def _zone(summary: Mapping[str, Any]) -> tzinfo:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon of one host: watches and tries the uplinks, and configures the kernel according to the plan.
+"""The daemon of one host: watches and tests the uplinks, and configures the kernel according to the plan.
 
 notices of the kernel ──▶ look ──▶ health ──▶ plan ──▶ routes, rules, endpoints
                                     ▲ │
@@ -67,7 +67,7 @@ class Daemon:
     """The daemon of one host."""
 
     def __init__(self, settings: Settings, directory: Path) -> None:
-        """*directory*: for the status file, and the note of the state to restore. Raises KernelError and OSError."""
+        """*directory*: of the status file and the saved kernel state. Raises KernelError and OSError."""
         self._settings = settings
         self._order = tuple(settings.uplinks)
         self._directory = directory
@@ -99,8 +99,8 @@ class Daemon:
         self._written = 0.0
         self._tunnel: tuple[int, frozenset[int]] | None = None
         """The tunnel device's index, and the IP versions of its addresses; None if it is not up."""
-        self._guarded = False
-        """Whether this daemon made the firewall."""
+        self._has_firewall = False
+        """Whether this daemon set the firewall up."""
         self.ending = False
 
     @contextmanager
@@ -111,8 +111,8 @@ class Daemon:
                 scope.callback(each.close)
             for each in (self._notices, self._woken):
                 self._selector.register(each, selectors.EVENT_READ)
-            # At the end, the firewall is removed only after forwarding has stopped. If these settings have no home
-            # network, a table from an earlier start with other settings is removed at once.
+            # At the end, the firewall is removed only after forwarding has stopped. Without a home network, a table
+            # from an earlier start with other settings is removed at once.
             if self._lan is not None:
                 scope.callback(lambda: self._attempt("firewall", firewall.remove))
             else:
@@ -147,7 +147,7 @@ class Daemon:
             tell("mptcp-gateway", WATCHDOG)
 
     def _attempt(self, name: str, do: Callable[[], Iterable[str] | None]) -> bool:
-        """Call *do*, and log refusals that did not occur at its last call; return whether there were none."""
+        """Call *do*, log errors that its last call did not have, and return whether there were none."""
         try:
             failed = set(do() or ())
         except (KernelError, OSError) as error:
@@ -158,7 +158,7 @@ class Daemon:
         return not failed
 
     def _look(self, now: float) -> None:
-        """Read the current ways. Raises KernelError."""
+        """Find the current ways. Raises KernelError."""
         before = self._health.found
         found, self._twins = without_twins(self._order, self._network.found(self._settings.uplinks, before))
         self._health.follow(found, now)
@@ -175,10 +175,10 @@ class Daemon:
     def _open_home(self, lan: Lan) -> list[str]:
         """Set up sysctls and the firewall of a gateway. Raises KernelError."""
         self._tunnel = self._network.device(lan.tunnel) if lan.tunnel else None
-        # Make the firewall first: without it, no packet may be forwarded.
-        if not self._guarded or not firewall.exists():
+        # Set the firewall up first: without it, no packet may be forwarded.
+        if not self._has_firewall or not firewall.exists():
             firewall.apply(ruleset(lan, self._settings.uplinks))
-            self._guarded = True
+            self._has_firewall = True
         return self._before.open_home(lan.devices, self._settings.uplinks.values())
 
     def _turn(self, now: float) -> None:
@@ -194,10 +194,10 @@ class Daemon:
                 self._answered[each.way.version] = each.outcome.goal
             if health.take(each.way, each.life, each.outcome, now):
                 changed = True
-                self._say(each.way, health.ways[each.way])
+                self._log_health(each.way, health.ways[each.way])
         for way in health.judge(now):
             changed = True
-            self._say(way, health.ways[way])
+            self._log_health(way, health.ways[way])
         if self._goals != self._resolver.goals:
             self._goals, changed = self._resolver.goals, True
         if changed:
@@ -209,7 +209,7 @@ class Daemon:
             self._attempt("status", lambda: self._write_status(now))
 
     @staticmethod
-    def _say(way: Way, health: Health) -> None:
+    def _log_health(way: Way, health: Health) -> None:
         level = logging.INFO if health.verdict is Verdict.GOOD else logging.WARNING
         log.log(
             level, "uplink %s, IPv%d: %s%s", *way, health.verdict.value, f": {health.reason}" if health.reason else ""

@@ -320,8 +320,8 @@ class Forwarder:
 def _listeners() -> Iterator[list[socket.socket]]:
     """Yield the listeners. They are on loopback, so that only connections that the kernel passes arrive. Raises
     KernelError."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
     with ExitStack() as scope:
         made = []
         for family, level, option in (

@@ -37,7 +37,7 @@ _SHORTEST_INTERVAL, _LONGEST_INTERVAL, _QUIET_SECONDS = 2.0, 60.0, 60.0
 interval returns to the initial one."""
 _FREQUENT_INTERVAL: Final = 16.0
 """If the interval between reloads reaches this many seconds, the log says that addresses keep changing."""
-_CONSEQUENCE: Final = "until it can be, requests for new addresses of this host may pass"
+_CONSEQUENCE: Final = "for now, requests for new addresses of this host may pass"
 
 
 class AddressesWatch:
@@ -56,7 +56,7 @@ class AddressesWatch:
         self._trials = Spacing(_SHORTEST_INTERVAL, _LONGEST_INTERVAL, _QUIET_SECONDS + 2 * PARSE_SECONDS)
         """Spacing of failed trials, each of which may wait for name servers until their timeout."""
         self._readable_until = 0.0
-        """Monotonic time until which a list that could not be written is retried without another trial."""
+        """Until this monotonic time, a failed write of the list is retried without another trial."""
         # Check once soon after the start, because an address may have changed before the watch began.
         self.due: float | None = time.monotonic() + _SETTLE
         """Time of the next check; None if the next check follows a change."""

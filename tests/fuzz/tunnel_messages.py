@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 from mptcp_tunnel.kernel.packets import packet_of, parsed_packet
 from mptcp_tunnel.learning import MAX_DELAY, MAX_RATE, MIN_RATE, SECOND
-from mptcp_tunnel.message import LARGEST, SIZE, Key, Kind, Message, pack, parse, sender_of
+from mptcp_tunnel.message import MAX_SIZE, SIZE, Key, Kind, Message, pack, parse, sender_of
 from mptcp_tunnel.model import MAGIC, MAX_PATHS, End, Ends, PathCounters
 from mptcp_tunnel.session import DISPATCHES, PATIENCE, Session
 
@@ -79,7 +79,7 @@ class Tunnel:
         """Give a payload to the proxy; return its answer."""
         if sender_of(payload) != KEY.identifier:
             return None
-        assert SIZE <= len(payload) <= LARGEST
+        assert SIZE <= len(payload) <= MAX_SIZE
         message = parse(payload, KEY)
         if message is None:
             return None

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,26 +26,26 @@ UNPRIVILEGED = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
     """Make a working copy with the script and some of the files that it packs."""
-    made = tmp_path / "sources"
+    copy = tmp_path / "sources"
     for folder in ("debian", "conf", "docs", "systemd", "proxy/mptcp_proxy"):
-        (made / folder).mkdir(parents=True)
+        (copy / folder).mkdir(parents=True)
     for file in ("pyproject.toml", "CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md"):
-        (made / file).touch()
-    shutil.copy(SCRIPT, made / "debian")
+        (copy / file).touch()
+    shutil.copy(SCRIPT, copy / "debian")
     for name, text in (("dpkg-buildpackage", f"echo x >../{PACKAGE}; touch {tmp_path}/built"), ("lintian", "exit 0")):
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
     (tmp_path / "tmp").mkdir()
-    return made
+    return copy
 
 
-def build(sources: Path, *arguments: str | Path, by: list[str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the script and return the result. *by*: command prefix."""
+def build(sources: Path, *arguments: str | Path, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run the script and return the result. *prefix*: of the command."""
     directory = sources.parent
     return subprocess.run(
-        [*(by or []), "sh", "debian/package", *map(str, arguments)],
+        [*prefix, "sh", "debian/package", *map(str, arguments)],
         cwd=sources,
         env={"PATH": f"{directory}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": f"{directory}/tmp", "LC_ALL": "C"},
         capture_output=True,
@@ -67,27 +68,27 @@ def test_package_is_put_into_the_given_directory(sources: Path) -> None:
 def test_unwritable_directory_is_refused_before_the_build(sources: Path, target: str, named: str) -> None:
     """Defect: after a build by root, a build without root failed at its last step, after minutes, without a package."""
     (sources / "dist").mkdir(mode=0o555)
-    ended = build(sources, target, by=UNPRIVILEGED if os.geteuid() == 0 else [])
+    ended = build(sources, target, prefix=UNPRIVILEGED if os.geteuid() == 0 else ())
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert line.startswith(f"deb: the package cannot be left in {sources / target}: {sources / named} is ")
+    assert line.startswith(f"deb: cannot write the package to {sources / target}: {sources / named} is ")
     assert not (sources.parent / "built").exists()
     assert list((sources.parent / "tmp").iterdir()) == []
 
 
-def test_files_made_by_root_belong_to_the_owner_of_the_sources(sources: Path) -> None:
+def test_files_of_a_build_by_root_get_the_owner_of_the_sources(sources: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can give a directory away")
     os.chown(sources, 65534, 65533)
-    there = sources.parent / "there"
-    there.mkdir()
+    existing = sources.parent / "there"
+    existing.mkdir()
     (sources / "link").symlink_to(sources.parent / "linked")
     for arguments, made, owner in (
         ([], sources / "dist", (65534, 65533)),
         # A directory that was given by name or that existed before keeps its owner.
         (["made"], sources / "made", (0, 0)),
         (["link"], sources.parent / "linked", (0, 0)),
-        ([there], there, (0, 0)),
+        ([existing], existing, (0, 0)),
     ):
         assert build(sources, *arguments).returncode == 0
         assert (made.stat().st_uid, made.stat().st_gid) == owner, made

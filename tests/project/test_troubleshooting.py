@@ -9,7 +9,7 @@ from logged_messages import HOLE, PACKAGES, REPOSITORY, messages
 
 PAGE = (REPOSITORY / "docs/troubleshooting.md").read_text()
 MAX_ROWS = 14
-"""Largest number of messages that one text on the page may stand for."""
+"""Maximum number of messages that one text on the page may cover."""
 
 
 def patterns() -> dict[str, re.Pattern[str]]:
@@ -27,10 +27,10 @@ def test_messages_of_each_daemon_are_collected() -> None:
     for text in (
         "… segments dropped by the capture buffer",  # from a format string
         "Squid does not listen on port …; the reason is in …",  # from another method
-        "the keeper of the path manager is gone, without which a kill costs joins",  # from a list
+        "the keeper of the path manager is gone: after a kill, joins would fail",  # from a list
         "no address of parent …: …",  # from a local name
         "…: …; the previous names stay in use",  # from a callback
-        "… is no regular file; remove it",  # from an exception
+        "not a regular file; remove it",  # from an exception
     ):
         assert text in known
 

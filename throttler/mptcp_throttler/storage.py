@@ -145,7 +145,7 @@ def read_grants(path: Path) -> tuple[Grant, ...]:
         grants = msgspec.json.decode(text, type=tuple[Grant, ...])
         for each in grants:
             if not 0 <= each.since <= each.until <= _LATEST:
-                raise ValueError(f"{each.since} to {each.until} is no time")
+                raise ValueError(f"{each.since} to {each.until} is invalid")
             if not each.budget:
                 _ = each.network
     except (msgspec.MsgspecError, ValueError) as error:

@@ -26,7 +26,7 @@ _MAC_BYTES = 16
 _FIELDS = struct.Struct(f"!BBBB{IDENTIFIER_BYTES}sQQQQQQ")
 SIZE: Final = _FIELDS.size + _MAC_BYTES
 """Size of an unpadded message, bytes."""
-LARGEST: Final = 1472
+MAX_SIZE: Final = 1472
 """Maximum size of a padded message, bytes. Padded messages serve to find the largest packet that a path carries."""
 
 
@@ -80,7 +80,7 @@ def pack(message: Message, key: Key, size: int = SIZE) -> bytes:
 
 def sender_of(payload: bytes) -> bytes | None:
     """Return the sender's identifier in *payload*, unverified; None unless *payload* is a message of this version."""
-    if not SIZE <= len(payload) <= LARGEST or payload[0] != MAGIC or payload[1] != VERSION:
+    if not SIZE <= len(payload) <= MAX_SIZE or payload[0] != MAGIC or payload[1] != VERSION:
         return None
     return payload[4 : 4 + IDENTIFIER_BYTES]
 

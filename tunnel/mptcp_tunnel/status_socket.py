@@ -24,7 +24,7 @@ from mptcp_common.trust import throttler_uid
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 0.1
-LARGEST_REQUEST: Final = 1 << 20
+MAX_REQUEST: Final = 1 << 20
 """Maximum size of a request, bytes."""
 ANSWER_SECONDS: Final = 5.0
 """Maximum time for a client to read a piece of the answer."""
@@ -101,7 +101,7 @@ class StatusSocket:
         except OSError:  # counts as the end
             received = b""
         request += received
-        if not received or received.endswith(b"\n") or len(request) > LARGEST_REQUEST:
+        if not received or received.endswith(b"\n") or len(request) > MAX_REQUEST:
             self._answer(client)
         else:
             self._waiting[client] = time.monotonic() + PATIENCE_SECONDS, request

@@ -31,7 +31,7 @@ from .source import Statement, last
 OVERRIDE = "--allow-open-proxy"
 """The option by which the operator states that the rules are intended."""
 _REMEDY = f"http_access allow for the prefixes of your clients, then: http_access deny all; as it is: {OVERRIDE}"
-_MOST = {"IPv4": (IPV4.public, 1 << 28), "IPv6": (IPV6.public, 1 << 115)}
+_MAX_ALLOWED = {"IPv4": (IPV4.public, 1 << 28), "IPv6": (IPV6.public, 1 << 115)}
 """Maximum number of public addresses of clients: sixteen /8 of IPv4, one /13 of IPv6. No operator has as many. For
 comparison, IANA gave each regional registry a /12 of IPv6; 2a00::/12 is for Europe and the Middle East."""
 
@@ -257,9 +257,9 @@ def _too_many(allowed: Addresses) -> str:
     """Return the share of a family's public addresses that is *allowed*; "" if this is not an open proxy."""
     in_others = ((embedded(allowed, way), "IPv4", f", by {way.name}") for way in WAYS)
     for addresses, family, way in ((allowed, "IPv4", ""), (allowed, "IPv6", ""), *in_others):
-        public, most = _MOST[family]
+        public, maximum = _MAX_ALLOWED[family]
         count = (addresses & public).count
-        if count > most:
+        if count > maximum:
             return f"{max(1, round(100 * count / public.count))} % of the Internet's {family} addresses{way}"
     return ""
 

@@ -63,10 +63,10 @@ def address_value(text: str) -> AddressValue:
         found = form.match(text)
         if found and (found[2] or found[3] or (found[4].startswith("/") and len(found[4]) > 1)):
             return _block(found, parse, longest)
-    first, behind = _word(text)
+    first, rest = _word(text)
     if "/" in text:
         return _unknown("Squid would not take it for an address and a length")
-    return _exactly(_single(first), _passed_over(behind))
+    return _exactly(_single(first), _ignored(rest))
 
 
 def _exactly(addresses: Addresses, remark: str = "") -> AddressValue:
@@ -82,14 +82,14 @@ def _word(text: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (text, "")
 
 
-def _passed_over(behind: str) -> str:
-    """Return the remark about text *behind* a value; empty for punctuation, a comment and words."""
-    words = behind.split()
-    if behind[:1] in SPACE:
+def _ignored(rest: str) -> str:
+    """Return the remark about the *rest* after a value; empty for punctuation, a comment and words."""
+    words = rest.split()
+    if rest[:1] in SPACE:
         words = [word for word in words if _ADDRESS_LIKE.fullmatch(word)]
-    if behind.startswith("#") or not any(each.isalnum() for word in words for each in word):
+    if rest.startswith("#") or not any(each.isalnum() for word in words for each in word):
         return ""
-    return f"Squid passes over {' '.join(words)!r}"
+    return f"Squid ignores {' '.join(words)!r}"
 
 
 def _block(found: re.Match[str], parse: Callable[[str], int | None], longest: int) -> AddressValue:
@@ -97,11 +97,11 @@ def _block(found: re.Match[str], parse: Callable[[str], int | None], longest: in
     if max(len(part or "") for part in found.groups()[:3]) > _LONGEST:
         return _unknown("longer than Squid has room for")
     first, last = parse(found[1]), parse(found[2]) if found[2] else 0
-    length, behind = longest, found[4]
-    if found[3] is None and behind.startswith("/"):
+    length, rest = longest, found[4]
+    if found[3] is None and rest.startswith("/"):
         # Squid ignores a one-letter mask. For IPv6 it uses the mask that the previous value left there.
         if longest == 128 and found[2] is None:
-            return _unknown("no length behind the slash")
+            return _unknown("no length after the slash")
     elif found[3] is not None:
         stated = _length(found[3], longest)
         if isinstance(stated, str):
@@ -111,7 +111,7 @@ def _block(found: re.Match[str], parse: Callable[[str], int | None], longest: in
         length = stated
     if first is None or last is None:
         return _unknown("no address")
-    return _between(first, last, length, longest, _passed_over(behind))
+    return _between(first, last, length, longest, _ignored(rest))
 
 
 def _between(first: int, last: int, length: int, longest: int, remark: str) -> AddressValue:

@@ -30,7 +30,7 @@ class Addresses:
         """Return all addresses from *first* to *last*. Raises ValueError if there are none."""
         low, high = _number(first), _number(last)
         if low > high:
-            raise ValueError(f"{first} is behind {last}")
+            raise ValueError(f"{first} is after {last}")
         return cls(((low, high),))
 
     @classmethod

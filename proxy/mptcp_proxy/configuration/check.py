@@ -34,8 +34,8 @@ from .lists import CopiedList, WithLists, no_room, renamed, with_copies
 from .parents import Parent, parent_problems, parents
 from .sandbox import unit_problems
 from .source import (
-    LONGEST,
-    SHORT_ENOUGH,
+    ALLOWED_LENGTH,
+    MAX_LINE,
     PhysicalLine,
     Statement,
     is_command,
@@ -295,9 +295,9 @@ def _command_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
 
 def _long_problems(lines: Sequence[PhysicalLine]) -> Iterator[Problem]:
     for line in lines:
-        if (length := size(line.text)) > LONGEST:
-            text = f"{line.text[:40]}...: with what mptcp-proxy adds it is a line of {length} bytes, two for Squid"
-            yield Problem(text, line.file, line.number, allowed=SHORT_ENOUGH)
+        if (length := size(line.text)) > MAX_LINE:
+            text = f"{line.text[:40]}...: with mptcp-proxy's additions it has {length} bytes; Squid splits it"
+            yield Problem(text, line.file, line.number, allowed=ALLOWED_LENGTH)
 
 
 def _half_closed_problems(directives: Sequence[Statement]) -> Iterator[Problem]:

@@ -14,14 +14,14 @@ from itertools import islice
 from ..problem import Problem
 from .access import OVERRIDE
 from .address_values import FORMS, address_value
-from .list_values import list_values, passed_over, without_flags
+from .list_values import ignored_words, list_values, without_flags
 from .source import Statement
 
 _RULES = ("http_access", "follow_x_forwarded_for", "proxy_protocol_access")
 _ADDRESSES = ("src", "dst", "localip", "myip")
 _LONGEST_NAME = 61
 """Bytes of a list's name: Squid truncates 63 to 62, which may be another list's name, and refuses longer ones."""
-_MOST_REMARKS = 5
+_MAX_REMARKS = 5
 """Maximum number of remarks per list: if five values are doubtful, the others are likely to be."""
 
 
@@ -79,13 +79,13 @@ def _name(statement: Statement, name: str) -> Iterator[Problem]:
 
 def _addresses(statement: Statement, words: Sequence[str]) -> Iterator[Problem]:
     what = " ".join(statement.words[:3])
-    if behind := passed_over(words):
+    if ignored := ignored_words(words):
         yield _problem(
             statement,
-            f"{what}: Squid passes over {' '.join(behind)!r}, behind a file",
+            f"{what}: Squid ignores {' '.join(ignored)!r} after a file",
             "a line of its own for the file",
         )
     values = ((value, remark) for value in list_values(words) if (remark := address_value(value.text).remark))
-    for value, remark in islice(values, _MOST_REMARKS):
+    for value, remark in islice(values, _MAX_REMARKS):
         file, number = (value.file, value.number) if value.file else (statement.file, statement.number)
         yield Problem(f"{what} {value.text}: {remark}", file, number, allowed=f"{FORMS}; as it is: {OVERRIDE}")

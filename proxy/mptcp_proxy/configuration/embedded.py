@@ -15,7 +15,7 @@ from ipaddress import IPv4Address
 from .addresses import IPV4, Addresses
 
 _ZERO = 8
-"""Bits 64 to 71 of an address are zero; an IPv4 address continues behind them (RFC 6052, 2.2)."""
+"""Bits 64 to 71 of an address are zero; an IPv4 address continues after them (RFC 6052, 2.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Way:
 
     name: str
     prefix: Addresses
-    behind: int
-    """Bits behind the IPv4 address."""
+    after: int
+    """Bits after the IPv4 address."""
     turned: int = 0
     """Mask of its inverted bits."""
     parted: int = 0
@@ -54,7 +54,7 @@ def embedded(addresses: Addresses, way: Way) -> Addresses:
 
 
 def _of_each(addresses: Addresses, way: Way) -> Iterator[Addresses]:
-    width = way.behind + 32 + (_ZERO if way.parted else 0)
+    width = way.after + 32 + (_ZERO if way.parted else 0)
     for low, high in addresses.ranges:
         if high - low + 1 >> width:  # all, whatever precedes them
             yield IPV4.all
@@ -66,7 +66,7 @@ def _of_each(addresses: Addresses, way: Way) -> Iterator[Addresses]:
 
 
 def _between(low: int, high: int, way: Way, width: int) -> Addresses:
-    first, last = ((number & (1 << width) - 1) >> way.behind for number in (low, high))
+    first, last = ((number & (1 << width) - 1) >> way.after for number in (low, high))
     if way.parted:
         first, last = _joined(first, way.parted, at_least=True), _joined(last, way.parted, at_least=False)
     ends = sorted((first ^ way.turned, last ^ way.turned)) if way.turned else (first, last)

@@ -22,7 +22,7 @@ from .source import Statement
 _HELPER_OPTION = re.compile(r"[a-z._-]+=.*|ipv[46]")
 """Options of an external_acl_type, which come before its codes. After the codes come the helper and its arguments."""
 _CODE = re.compile(
-    r"""%["\[#'/]?-?[0-9]*(?P<before>\{[^}]*\})?(?:http::|ssl::|tls::)?(?P<code>.*?)(?P<behind>\{[^}]*\})?"""
+    r"""%["\[#'/]?-?[0-9]*(?P<before>\{[^}]*\})?(?:http::|ssl::|tls::)?(?P<code>.*?)(?P<after>\{[^}]*\})?"""
 )
 """One code: one word, possibly with an argument before or after it. A code with a maximum length (%.1SRC) does not
 match, because it passes only a part of the value."""
@@ -134,7 +134,7 @@ def _identifies(word: str, known: _Known, accepts_all: bool) -> bool:
     found = _CODE.fullmatch(word)
     if found is None:
         return False
-    code, argument = found["code"], found["before"] or found["behind"]
+    code, argument = found["code"], found["before"] or found["after"]
     if accepts_all:
         return known.logins and code in _ASKS_FOR_A_LOGIN
     if code == "un":

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads the values of a statement that may have them in a file, as Squid does (ConfigParser::strtokFile).
+"""Reads a statement's values, which may be in a file, as Squid does (ConfigParser::strtokFile).
 
 Rules (Squid 5.7 and 6.13, src/ConfigParser.cc; src/acl/Options.cc):
 
 * A word that begins with a quotation mark, single or double, names a file, up to the next mark of either kind.
 * Each line of the file is one value, up to a word that begins with '#'. A line is read in pieces of 2047 bytes.
-* The file ends the statement, even if it cannot be opened: words behind it are ignored.
+* The file ends the statement, even if it cannot be opened: words after it are ignored.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def listed_file(word: str) -> str | None:
     return re.split("[\"']", word[1:], maxsplit=1)[0] if word.startswith(_MARKS) else None
 
 
-def passed_over(words: Sequence[str]) -> tuple[str, ...]:
+def ignored_words(words: Sequence[str]) -> tuple[str, ...]:
     """Return the *words* after a file."""
     at = next((n for n, word in enumerate(words) if word.startswith(_MARKS)), len(words))
     return tuple(words[at + 1 :])
@@ -75,5 +75,5 @@ def _of_file(text: bytes, file: str) -> Iterator[Value]:
 
 
 def _lines(text: bytes) -> Iterator[bytes]:
-    """Yield the lines with their ends, which count for the length of a piece."""
+    """Yield the lines with their newlines, which are part of a piece."""
     return (each + b"\n" for each in text.split(b"\n"))

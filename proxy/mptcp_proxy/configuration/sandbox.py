@@ -63,7 +63,7 @@ _READING = re.compile(
 )
 """Directives whose words may name certificates, keys, helper programs and their files, or files of Squid's own."""
 _NAMED = re.compile(r"""(?:[^/"']*[=:])?["']?(?P<name>/(?!/)[^"']*)["']?""")
-"""A word that is a file name, or has one behind "=" or ":", and is no URL."""
+"""A word that is a file name, or has one after "=" or ":", but not a URL."""
 _WRITING = re.compile(r"access_log|icap_log|tls_key_log|cache_log|cache_store_log|cache_swap_state|pid_filename")
 _MODULE = re.compile(r"(?:stdio|daemon):")
 

@@ -10,10 +10,10 @@ Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):
 * ``${service_name}`` is replaced here. ``${process_name}`` and ``${process_number}`` differ between processes and are
   left to Squid.
 * Of nested ``if`` statements only the innermost decides.
-* Blanks and tabs separate words. Other white space of C (isspace(3)) may only stand before the first word, behind the
-  last one, and behind ``if`` and ``include``. Other characters that Python takes for white space are none for Squid.
+* Blanks and tabs separate words. Other white space of C (isspace(3)) is allowed only before the first word, after the
+  last one, and after ``if`` and ``include``. Further white space of Python is ordinary text.
 * Some directives have two names.
-* ``include`` takes names and wildcards, at most 16 deep, and stands for the lines of these files. It has no comment.
+* ``include`` takes names and wildcards, no comment, at most 16 deep, and stands for the lines of these files.
 
 Why one sequence: Squid gets a copy with the includes resolved. So Squid acts on the lines that were checked, even if
 the files change afterwards, and a worker that Squid restarts reads the same lines.
@@ -31,18 +31,18 @@ from pathlib import Path
 from ..problem import Problem
 
 MAX_DEPTH = 16
-LONGEST = 8190
+MAX_LINE = 8190
 """Maximum number of bytes of a line: Squid reads pieces of BUFSIZ - 1 bytes, with the line's end (fgets(3))."""
-SHORT_ENOUGH = f"{LONGEST} bytes; a long statement on several lines, by \\ at the end"
+ALLOWED_LENGTH = f"{MAX_LINE} bytes; to continue a statement, end its lines with \\"
 SPACE = " \t\n\v\f\r"
 """White space in the C locale."""
 _WORD = re.compile(r"[^ \t\n\r]+")
-_APART = re.compile(rf"[^{SPACE}]+[{SPACE}]*(?:#[^{SPACE}]*[{SPACE}]*)*")
-"""A word and the blanks behind it. A word that begins with '#' is not split off: a line would begin with it."""
+_WORD_AND_BLANKS = re.compile(rf"[^{SPACE}]+[{SPACE}]*(?:#[^{SPACE}]*[{SPACE}]*)*")
+"""A word, the blanks after it, and further words that begin with '#', which must not begin a line."""
 _BRANCH = re.compile(rf"(if|else|endif)(?:[{SPACE}]+(.*))?", re.DOTALL)
 _INCLUDE = re.compile(rf"include[{SPACE}](.*)", re.DOTALL)
 _INTEGER = re.compile(rf"[{SPACE}]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
-_MOST = (1 << 63) - 1
+_MAX_LONG = (1 << 63) - 1
 _OTHER_NAMES = {
     "ascii_port": "http_port",
     "cache_access_log": "access_log",
@@ -73,7 +73,7 @@ class Statement:
     last: int
     """Indexes in the sequence of physical lines, both included."""
     applies: bool | None = True
-    """False: never. None: that depends on the process, by the surrounding ``if``."""
+    """False: never. None: the surrounding ``if`` depends on the process."""
 
     @property
     def conditional(self) -> bool:
@@ -123,7 +123,7 @@ def statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Sta
 
 
 def last(directives: Sequence[Statement], directive: str) -> Statement | None:
-    """Return the last statement of *directive* that has a value. Squid's own check reports one without a value."""
+    """Return the last statement of *directive* that has a value. Squid's own check reports the others."""
     return next((each for each in reversed(directives) if each.directive == directive and len(each.words) > 1), None)
 
 
@@ -166,14 +166,14 @@ def _truth(condition: str) -> bool | None:
 
 
 def _integer(text: str) -> int | None:
-    """Return the number as strtol(3) with base 0 reads it, clamped to a long. None if *text* is no number."""
+    """Return the number as strtol(3) with base 0 reads it, clamped to a long. None unless it is a number."""
     found = _INTEGER.fullmatch(text)
     if found is None:
         return None
     sign, digits = found.groups()
     octal = digits.startswith("0") and digits.isdigit()
     number = int(digits, 8 if octal else 0)
-    return max(-number, -_MOST - 1) if sign == "-" else min(number, _MOST)
+    return max(-number, -_MAX_LONG - 1) if sign == "-" else min(number, _MAX_LONG)
 
 
 def read(path: Path, service_name: str) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...]]:
@@ -258,16 +258,16 @@ def _cut_problems(path: str, raw: Sequence[bytes]) -> Iterator[Problem]:
             yield Problem("a NUL byte: Squid would not see what follows it", path, number)
         elif line.partition(b"\r")[2].strip():
             yield Problem("a carriage return: Squid would not see what follows it", path, number)
-        if len(line) > LONGEST:
+        if len(line) > MAX_LINE:
             text = (
-                f"a line of {len(line)} bytes: Squid would read the part after the first {LONGEST + 1} as another line"
+                f"a line of {len(line)} bytes: Squid would read the part after the first {MAX_LINE + 1} as another line"
             )
-            yield Problem(text, path, number, allowed=SHORT_ENOUGH)
+            yield Problem(text, path, number, allowed=ALLOWED_LENGTH)
 
 
 def put(lines: list[PhysicalLine], statement: Statement, text: str) -> None:
-    """Put *text* in the place of *statement*, which was read from *lines*: on its last line, or, if that would be too
-    long, on as many of its lines as needed."""
+    """Replace *statement*, which was read from *lines*, with *text*: on its last line, or, if that would be too long,
+    on as many of its lines as needed."""
     if text.endswith("\\"):
         text += " "  # a line that ends in a backslash would continue in the next one
     there = statement.last - statement.first + 1
@@ -277,17 +277,17 @@ def put(lines: list[PhysicalLine], statement: Statement, text: str) -> None:
         lines[index] = replace(lines[index], text=piece)
 
 
-def _pieces(text: str, most: int) -> list[str]:
-    """Split *text* into lines that Squid joins to the same text. The last one of *most* takes all that is left."""
-    if size(text) <= LONGEST:
+def _pieces(text: str, limit: int) -> list[str]:
+    """Split *text* into at most *limit* lines that Squid joins to the same text. The last one takes the rest."""
+    if size(text) <= MAX_LINE:
         return [text]
     pieces: list[list[str]] = [[]]
-    room = LONGEST - 1
-    for words in _APART.findall(text):
+    room = MAX_LINE - 1
+    for words in _WORD_AND_BLANKS.findall(text):
         room -= size(words)
-        if room < 0 and pieces[-1] and len(pieces) < most:
+        if room < 0 and pieces[-1] and len(pieces) < limit:
             pieces.append([])
-            room = LONGEST - 1 - size(words)
+            room = MAX_LINE - 1 - size(words)
         pieces[-1].append(words)
     return ["".join(piece) + "\\" * (piece is not pieces[-1]) for piece in pieces]
 
@@ -298,7 +298,7 @@ def size(text: str) -> int:
 
 
 def _branch_problems(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Problem]:
-    """Yield an ``if`` or ``endif`` without its counterpart in this file: for Squid each file has its own."""
+    """Yield an ``if`` or ``endif`` without its counterpart in this file: Squid pairs them within a file."""
     begun: list[Statement] = []
     for statement in written(lines, service_name):
         match statement.branch:

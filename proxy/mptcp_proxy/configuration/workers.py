@@ -167,7 +167,7 @@ def not_by_reload(workers: Workers, running: int) -> Problem | None:
 
 
 def worker_problems(directives: Sequence[Statement], processors: int) -> Iterator[Problem]:
-    """Yield the problems of a stated number of workers. If the text is no number, Squid's own check reports it."""
+    """Yield the problems of a stated number of workers. Squid's own check reports text that is not a number."""
     stated = last(directives, DIRECTIVE)
     count = _number(stated) or 1 if stated else 1
     if count > 1 and (shared := _own_files(directives, shared=True)):
@@ -182,13 +182,13 @@ def worker_problems(directives: Sequence[Statement], processors: int) -> Iterato
         if statement.directive != DIRECTIVE or len(statement.words) < 2:
             continue
         text, number = f"{DIRECTIVE} {statement.words[1]}", _number(statement)
-        most = max(processors, 1)
-        good = f"1 to {MAX_WORKERS}; no such line: one for each processor, here {most}"
+        useful = max(processors, 1)
+        good = f"1 to {MAX_WORKERS}; no such line: one for each processor, here {useful}"
         if number is not None and not 1 <= number <= MAX_WORKERS:
             yield Problem(f"{text}: not a number of workers", statement.file, statement.number, good)
-        elif number is not None and number > most:
+        elif number is not None and number > useful:
             yield Problem(
-                f"{text}: more than the {most} processor{'s' * (most > 1)} that it may use, which is not faster",
+                f"{text}: more than the {useful} processor{'s' * (useful > 1)} that it may use, which is not faster",
                 statement.file,
                 statement.number,
                 warning=True,

@@ -18,7 +18,7 @@ from .kernel import lasting_sysctl
 
 _LIMIT, _UPLINKS, _ROUTES = "path manager", "uplinks", "routes of uplinks"
 _BLACKHOLE = "sysctl blackhole"
-_ONE_PATH = "the parents are reached over one uplink, and lost with it"
+_ONE_PATH = "traffic to the parents uses one uplink, and fails with it"
 _LASTING = "at each boot, see docs/relay.md"
 GATEWAY = Path("/run/mptcp-gateway/status.json")
 """This file exists while mptcp-gateway runs. That daemon removes the endpoint of a dead uplink."""
@@ -89,13 +89,13 @@ def blackhole(seconds: str | None, counts: given_up.GivenUp, in_force: bool) -> 
     mptcp-sysctl.rst); None if the kernel lacks it. *in_force*: the kernel has given up at this time."""
     key = given_up.SYSCTL
     counted_text = (
-        f"{given_up.TIMES} {counts.times}, {counted(counts.connections, 'connection')} by plain TCP for it since boot"
+        f"{given_up.TIMES} {counts.times}, {counted(counts.connections, 'connection')} used plain TCP for it since boot"
         f" ({given_up.CONNECTIONS})"
     )
     if in_force:
         return fail(
             _BLACKHOLE,
-            f"the kernel has given up Multipath TCP for now, for {key} = {seconds} s or a multiple: {counted_text}",
+            f"the kernel has given up Multipath TCP for {key} = {seconds} s or a multiple of it: {counted_text}",
             "it got an answer only without Multipath TCP, which an outage of a few seconds can cause;"
             f" until that time is over, {_ONE_PATH}",
             f"{lasting_sysctl(key, '0')}   # it tries again at once",
@@ -208,7 +208,7 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
             check,
             outcomes,
             "the parent, or a device on the path to it, does not support Multipath TCP: only one path",
-            "on the parent: mptcp-proxy doctor   # and is its port that of an MPTCP listener: ss -Mltn",
+            "on the parent: mptcp-proxy doctor   # and check that ss -Mltn shows its port",
         )
     return fail(
         check,
@@ -221,7 +221,7 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
 def no_parent(unread: str) -> Finding:
     """Report a relay without a parent. *unread*: the part of the configuration that the caller may not read."""
     if unread:
-        return unseen("parents", f"{unread} has them")
+        return unseen("parents", f"those in {unread}")
     return fail("parents", "no parent", "a relay sends every request to a parent", f"add, for instance: {EXAMPLE}")
 
 
@@ -231,7 +231,7 @@ def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Tow
     them."""
     check = "the running relay"
     if now is None:
-        yield unseen(check, "its libraries, and how its connections to parents are carried")
+        yield unseen(check, "its libraries, and its connections to parents")
         return
     restart = "journalctl -u mptcp-relay --grep mptcp_listen   # shows the reason; then: systemctl restart mptcp-relay"
     missing = sorted(set(goals) - set(listed))
@@ -252,7 +252,7 @@ def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Tow
     elif now.one and not now.several:
         yield warn(
             check,
-            f"{counted(now.all, 'connection')} to parents, each of one subflow",
+            f"{counted(now.all, 'connection')} to parents, one subflow each",
             "just opened, or never joined: see the lines about uplinks and parents",
             "mptcp-proxy doctor --role relay",
         )

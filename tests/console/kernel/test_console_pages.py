@@ -143,7 +143,7 @@ def test_dry_run_shows_no_subflow_as_capped(site: Site) -> None:
     assert not site.browser.find("#dry-run").is_displayed()
     site.world.dry_run = True
     try:
-        site.browser.until(lambda: site.browser.find("#dry-run").is_displayed(), "the page names the dry run")
+        site.browser.until(lambda: site.browser.find("#dry-run").is_displayed(), "the page shows the dry run")
         assert site.browser.text("#dry-run").startswith("Dry run: nothing is capped.")
         site.browser.until(lambda: "cap" not in site.browser.text("#legend"), "no cap is shown")
         site.browser.until_text("#tiles", "Capped subflows0")
@@ -259,7 +259,7 @@ def test_filter_without_a_match_says_so_and_can_be_cleared(site: Site) -> None:
         site.open(page)
         site.browser.find(field).send_keys("10.99.9.9")
         message = site.browser.find(none)
-        site.browser.until(message.is_displayed, "the page names the empty result")
+        site.browser.until(message.is_displayed, "the page reports no result")
         photograph(site, f"{page}-none-desktop-light")
         site.browser.find(f"{none} button").click()
         site.browser.until_text(*READY[page])
@@ -500,7 +500,7 @@ def test_console_with_a_token_requires_login(site: Site) -> None:
         site.browser.find("#token").send_keys(LOGIN_TOKEN, Keys.ENTER)
         site.browser.until_text("#state-text", "live")
         assert LOGIN_TOKEN not in site.browser.driver.current_url
-        site.browser.until(lambda: site.browser.find("#logout").is_displayed(), "one can log out")
+        site.browser.until(lambda: site.browser.find("#logout").is_displayed(), "logout is shown")
         site.browser.find("#logout button").click()
         site.browser.until(lambda: site.browser.driver.current_url.endswith("/login"), "the form again")
         site.browser.open("about:blank")

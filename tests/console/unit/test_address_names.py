@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_console.address_names import LARGEST, AddressNames, parse_names, read_names
+from mptcp_console.address_names import MAX_BYTES, AddressNames, parse_names, read_names
 
 
 def test_names_file_has_the_format_of_a_hosts_file() -> None:
@@ -23,7 +23,7 @@ def test_wrong_line_is_reported_with_its_number(text: str) -> None:
 
 def test_too_large_or_binary_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "names"
-    for content in (b"#" * (LARGEST + 1), b"10.77.1.2 \xff"):
+    for content in (b"#" * (MAX_BYTES + 1), b"10.77.1.2 \xff"):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=r"more than|not UTF-8"):
             read_names(file)

@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
 from mptcp_console.access import COOKIE, COOKIE_SECONDS
-from mptcp_console.application import LARGEST_BODY, Console
+from mptcp_console.application import MAX_BODY, Console
 from mptcp_console.happenings import Wanted
 from mptcp_console.lane import Lane
 from mptcp_console.overviews import MAX_BUDGETS, whole
@@ -288,7 +288,7 @@ def test_policy_text_is_that_of_the_policy_in_force(site: Site, client: TestClie
     "body",
     [b"", b"{", b"[]", b'{"policy": 1}', b'{"policy": " "}', b"[" * 100_000,
      json.dumps({"policy": "a" * (LONGEST_POLICY + 1)}).encode(),
-     json.dumps({"policy": "ä" * (LONGEST_POLICY // 2 + 1)}).encode(), b"a" * (LARGEST_BODY + 1)],
+     json.dumps({"policy": "ä" * (LONGEST_POLICY // 2 + 1)}).encode(), b"a" * (MAX_BODY + 1)],
     ids=["none", "broken", "list", "number", "blank", "deep", "long", "long-in-bytes", "large"],
 )  # fmt: skip
 def test_malformed_what_if_request_does_not_reach_the_throttler(site: Site, client: TestClient, body: bytes) -> None:

@@ -113,7 +113,7 @@ def connections_are_pushed(patch: Patch) -> None:
 
 def bounds_of_policies_are_gone(patch: Patch) -> None:
     patch.setattr(questions, "LONGEST_POLICY", 1 << 40)
-    patch.setattr(application, "LARGEST_BODY", 1 << 40)
+    patch.setattr(application, "MAX_BODY", 1 << 40)
 
 
 def new_watcher_waits_forever(patch: Patch) -> None:

@@ -24,7 +24,7 @@ def texts(kept: Happenings, wanted: Wanted | None = None, limit: int = 100) -> l
 
 
 def test_newest_events_are_kept_with_the_time_since_when() -> None:
-    kept = Happenings(most=3)
+    kept = Happenings(limit=3)
     for number in range(3):
         kept.add(event(NOW + number, text=str(number)))
     assert kept.since is None
@@ -35,7 +35,7 @@ def test_newest_events_are_kept_with_the_time_since_when() -> None:
 
 def test_counts_outlast_dropped_events() -> None:
     """Defect: if many events came, nothing was known about a time ten minutes ago."""
-    kept = Happenings(most=3)
+    kept = Happenings(limit=3)
     kept.missing_before(NOW - 100)
     for number in range(50):
         kept.add(event(NOW + number, kind="applied" if number % 2 else "lifted"))
@@ -139,7 +139,7 @@ def test_nearest_agrees_with_a_full_search_under_clock_changes(seed: int, monkey
     """The clock is set forward and back, old events are dropped, and some are forgotten."""
     monkeypatch.setattr(happenings, "_MOST_GONE", 5)
     chance = random.Random(seed)
-    kept = Happenings(most=chance.randint(1, 40))
+    kept = Happenings(limit=chance.randint(1, 40))
     now = NOW
     for _ in range(chance.randint(0, 120)):
         now += chance.choice([0, 0.5, 1, 1, 1, 1, 1, 1, chance.randint(-5000, 5000)])
@@ -166,7 +166,7 @@ def test_nearest_agrees_with_a_full_search_under_clock_changes(seed: int, monkey
 
 def test_dropped_events_leave_the_time_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(happenings, "_MOST_GONE", 5)
-    kept = Happenings(most=10)
+    kept = Happenings(limit=10)
     for number in range(100):
         kept.add(event(NOW + number))
         assert len(kept._by_time) <= 15
@@ -176,7 +176,7 @@ def test_dropped_events_leave_the_time_index(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_bytes_of_kept_events_are_bounded() -> None:
-    kept = Happenings(most_bytes=10_000)
+    kept = Happenings(max_bytes=10_000)
     for _ in range(1000):
         kept.add(event(text="ä" * 5000, rule="r" * 5000))
     assert kept.bytes <= 10_000

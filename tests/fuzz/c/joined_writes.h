@@ -9,8 +9,8 @@
 struct stream {
 	int server, client; /* -1: closed */
 	size_t sent, got;
-	bool reset; /* the client has got ECONNRESET, which recv(2) reports once, before the end */
-	uint32_t asked; /* events requested from epoll(7) */
+	bool reset; /* the client got ECONNRESET, which recv(2) reports only once */
+	uint32_t events; /* requested from epoll(7) */
 };
 
 /* Returns the byte that each stream has at this position. */
@@ -51,15 +51,15 @@ static void put(struct stream *stream, size_t size)
 		stream->sent += written;
 }
 
-static void ask(struct stream *stream, int loop, uint32_t events)
+static void poll_for(struct stream *stream, int loop, uint32_t events)
 {
 	struct epoll_event event = { .events = events, .data.fd = stream->server };
-	int what = stream->asked == 0 ? EPOLL_CTL_ADD : events == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD;
+	int change = stream->events == 0 ? EPOLL_CTL_ADD : events == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD;
 
-	if (stream->asked == 0 && events == 0)
+	if (stream->events == 0 && events == 0)
 		return;
-	assert(epoll_ctl(loop, what, stream->server, &event) == 0);
-	stream->asked = events;
+	assert(epoll_ctl(loop, change, stream->server, &event) == 0);
+	stream->events = events;
 }
 
 static void poll_loop(struct stream *streams, int loop, int wait)
@@ -74,7 +74,7 @@ static void poll_loop(struct stream *streams, int loop, int wait)
 		while (n < STREAMS && streams[n].server != events[i].data.fd)
 			n++;
 		assert(n < STREAMS && events[i].events != 0);
-		assert((events[i].events & ~(streams[n].asked | EPOLLERR | EPOLLHUP)) == 0);
+		assert((events[i].events & ~(streams[n].events | EPOLLERR | EPOLLHUP)) == 0);
 	}
 	for (int fd = 0; fd < DESCRIPTORS && number_joined > 0; fd++) {
 		struct joined *joined = descriptors[fd].joined;
@@ -102,11 +102,11 @@ static void open_streams(struct stream *streams, int loop)
 		assert(connect(streams[i].client, (struct sockaddr *)&address, sizeof address) == 0);
 		streams[i].server = accept4(listener, (struct sockaddr *)&from, &length, SOCK_NONBLOCK);
 		assert(streams[i].server >= 0 && is_clients(streams[i].server));
-		ask(&streams[i], loop, EPOLLIN | EPOLLOUT);
+		poll_for(&streams[i], loop, EPOLLIN | EPOLLOUT);
 	}
 }
 
-/* Closes the client by a reset, because TIME_WAIT would use up the ports. */
+/* Resets the connection, because TIME_WAIT would use up the ports. */
 static void reset_client(struct stream *stream)
 {
 	static const struct linger reset = { .l_onoff = 1 };
@@ -125,33 +125,33 @@ static void close_server(struct stream *stream)
 	stream->server = -1;
 }
 
-static void take_step(struct stream *stream, struct stream *streams, int loop, int what)
+static void take_step(struct stream *stream, struct stream *streams, int loop, int action)
 {
 	static const size_t sizes[] = { PIECE, PIECE, PIECE, PIECE + FRAMING, PIECE + FRAMING + 1, 1, 700, JOINED };
 	static const uint32_t events[] = { EPOLLIN, EPOLLOUT, EPOLLIN | EPOLLOUT, 0 };
-	int room;
+	int size;
 
-	if (what < 16) {
+	if (action < 16) {
 		poll_loop(streams, loop, 0);
-	} else if (stream->client >= 0 && what < 24) {
-		take(stream, what % 2 == 0 ? 5000 : 1 << 17);
+	} else if (stream->client >= 0 && action < 24) {
+		take(stream, action % 2 == 0 ? 5000 : 1 << 17);
 	} else if (stream->server < 0) {
 		return;
-	} else if (what < 64) {
-		put(stream, sizes[what % 8]);
-	} else if (what < 76) {
-		ask(stream, loop, events[what % 4]);
-	} else if (what < 82) {
-		room = what % 2 == 0 ? 1 : 1 << 20;
-		setsockopt(stream->server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-	} else if (what == 82) {
+	} else if (action < 64) {
+		put(stream, sizes[action % 8]);
+	} else if (action < 76) {
+		poll_for(stream, loop, events[action % 4]);
+	} else if (action < 82) {
+		size = action % 2 == 0 ? 1 : 1 << 20;
+		setsockopt(stream->server, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+	} else if (action == 82) {
 		reset_client(stream);
-	} else if (what == 83) {
+	} else if (action == 83) {
 		close_server(stream);
 	}
 }
 
-/* Each octet is a step of one of the streams. */
+/* Each byte is one step of one stream. */
 static void try_writes(const uint8_t *data, size_t size)
 {
 	struct stream streams[STREAMS];
@@ -174,7 +174,7 @@ static void try_writes(const uint8_t *data, size_t size)
 		struct stream *stream = &streams[i];
 
 		if (stream->server >= 0)
-			ask(stream, loop, EPOLLIN);
+			poll_for(stream, loop, EPOLLIN);
 		/* The library must send the rest even if the program does not ask for EPOLLOUT. */
 		while (stream->client >= 0 && stream->got < stream->sent && take(stream, 1 << 17)) {
 			poll_loop(streams, loop, 0);
@@ -184,7 +184,7 @@ static void try_writes(const uint8_t *data, size_t size)
 	}
 	for (int i = 0; i < STREAMS; i++)
 		close_server(&streams[i]);
-	/* The library closes connections with waiting data for a vanished client in the next turn. */
+	/* If data wait for a vanished client, the library closes the connection next turn. */
 	for (int turn = 0; turn < 3; turn++)
 		poll_loop(streams, loop, 0);
 	assert(number_joined == 0 && number_waiting == 0 && number_ended == 0);

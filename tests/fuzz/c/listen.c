@@ -60,7 +60,7 @@ static void try_ports(const char *list)
 static void try_address(const uint8_t *data, size_t size)
 {
 	struct sockaddr_storage address = { 0 };
-	/* Allocate on the heap, so that the sanitizer detects a read behind the end. */
+	/* Allocate on the heap, so that the sanitizer detects a read past the end. */
 	void *exact = malloc(size > 0 ? size : 1);
 	int port;
 

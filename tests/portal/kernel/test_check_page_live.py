@@ -52,7 +52,7 @@ def test_squid_serves_an_error_page_while_the_portal_is_down(site: PortalSite, o
         status, _, body = client.get(origin.url("page"))
         assert (status, len(body)) == (200, 1000)
     site.start_portal()
-    # Defect: the first request to each of Squid's workers got 503, and only then the worker looked for the portal.
+    # Defect: the first request to each of Squid's workers got 503, because only then did it look for the portal.
     for _ in range(CONNECTIONS):
         with connection(site) as client:
             assert client.get(CHECK)[0] == 200
@@ -93,7 +93,7 @@ def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int)
             with connection(portal, family) as one:
                 one.get(CHECK)
                 found = one.until(lambda answer: len(answer["subflows"]) == 1, "one path is seen")
-                # "so far" is only said of a young connection, and on a busy machine this one may be old by now.
+                # "so far" is shown only for a young connection; on a busy machine this one may be old by now.
                 assert found["headline"].replace(" so far", "") == "Multipath TCP with 1 subflow: Wi-Fi"
                 client.run(["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"])
                 found = one.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
@@ -159,7 +159,7 @@ def test_page_shows_a_volume_until_it_is_used_up(portal: PortalSite, origin: Ori
         def is_used_up(answer: dict[str, Any]) -> bool:
             """Return whether the client has used up a volume.
 
-            Each of its addresses has one; the path shares may vary.
+            Each address has one; the split of the traffic varies.
             """
             if min((each["left"] for each in answer["budgets"]), default=1) <= 0:
                 return True
@@ -201,7 +201,7 @@ def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
         assert {each["address"] for each in mine["subflows"]} == {FIRST, SECOND}
 
 
-OTHERS = {
+MALFORMED = {
     "HTTP/1.0": "GET http://check.mptcp.internal/check.json HTTP/1.0\r\nConnection: keep-alive\r\n{claim}\r\n\r\n",
     "another Host": "GET http://check.mptcp.internal/check.json HTTP/1.1\r\nHost: x.example\r\n{claim}\r\n\r\n",
     "capitals": "GET http://CHECK.Mptcp.Internal/check.json HTTP/1.1\r\nHost: x\r\n{claim}\r\n\r\n",
@@ -247,7 +247,7 @@ def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> No
             "hexadecimal": f"{len(hidden):x}",
             "large": "x" * 20_000,
         }
-        for what, text in OTHERS.items():
+        for what, text in MALFORMED.items():
             with connection(portal, node="neighbour") as thief:
                 answer = thief.send_raw(text.format(**values).encode())
             assert answer.startswith(b"HTTP/1.1 "), (what, answer)
@@ -314,7 +314,7 @@ def test_captive_portal_api_returns_the_remaining_bytes(portal: PortalSite) -> N
             found = client.until(lambda answer: bool(answer["budgets"]), "the volume is seen")
             (own,) = [each for each in found["budgets"] if each["client"] == FIRST]
             assert own["left"] <= before
-            # The portal repeats an answer of the last second.
+            # The portal caches an answer for one second.
             wait_until(lambda: 0 < left() <= own["left"], "the remaining volume has shrunk")
     # Only the web server in front of the portal gets an answer.
     assert "captive" not in portal.client.run(curl).stdout

@@ -80,7 +80,7 @@ def test_only_the_configured_web_server_is_answered(throttler: Path) -> None:
 
 
 def test_extra_slash_causes_no_redirect(tmp_path: Path) -> None:
-    """Defect: a slash behind the path caused a redirect by HTTP to the host that the Host header named."""
+    """Defect: a slash after the path caused a redirect by HTTP to the host that the Host header named."""
     captive = load_settings(TEXT, "portal.yaml").captive
     assert captive is not None
     client = TestClient(captive_app(captive, Asker(tmp_path / "s", pause=0)), base_url="http://evil.example")

@@ -55,7 +55,7 @@ def attacked(
     container.outside(f"apt-get update --quiet && apt-get install --yes --quiet /shared/{package.name}")
     with (container.root / "etc/mptcp-proxy/squid.conf").open("a") as file:
         file.write(f"dns_nameservers {ORIGIN}\n")
-    with scene.naming():
+    with scene.name_server():
         container.boot(scene.proxy.namespace)
         try:
             until(lambda: accepts(scene.client, scene.proxy.service_address(), PROXY_PORT), "the proxy listens")

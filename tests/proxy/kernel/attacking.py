@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The scene of the attack tests: a client that sends a corpus, a recording origin, and forbidden services."""
+"""The set-up of the attack tests: a client for the corpora, a recording origin, and forbidden services."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Scene:
     def start(cls, testbed: Testbed) -> Scene:
         scene = cls(testbed["client"], testbed["proxy"], testbed["origin"], testbed.directory)
         (scene.directory / "names.json").write_text(json.dumps(NAMES))
-        spelt = {name: base64.b64encode(answer).decode() for name, answer in ANSWERS.items()}
-        (scene.directory / "answers.json").write_text(json.dumps(spelt))
+        encoded = {name: base64.b64encode(answer).decode() for name, answer in ANSWERS.items()}
+        (scene.directory / "answers.json").write_text(json.dumps(encoded))
         origin, files = scene.origin, (scene.directory / "answers.json", scene.directory / "origin.record")
         web = origin.popen(program("web", *files, WEB), name="web")
         tunnel = origin.popen(program("echo", scene.directory / "tunnel.record", TUNNEL), name="goal")
@@ -89,7 +89,7 @@ class Scene:
         return scene
 
     @contextmanager
-    def naming(self) -> Iterator[None]:
+    def name_server(self) -> Iterator[None]:
         """Run a new name server, so that each name is asked for the first time."""
         names = self.origin.popen(program("names", self.directory / "names.json"), name="names")
         try:
@@ -100,7 +100,7 @@ class Scene:
     @contextmanager
     def serving(self, config: Path) -> Iterator[Proxy]:
         """Run a proxy and a new name server."""
-        with self.naming():
+        with self.name_server():
             proxy = start_proxy(self.proxy, config)
             try:
                 yield proxy
@@ -120,7 +120,7 @@ class Scene:
 
     def ask(self, rows: Sequence[Row], patient: bool) -> dict[str, Answer]:
         """Send each row on a separate connection, many at once. *patient*: wait for all answers that must come."""
-        spelt = [
+        encoded = [
             {
                 "id": row.id,
                 "data": base64.b64encode(row.data).decode(),
@@ -132,7 +132,7 @@ class Scene:
             for row in rows
         ]
         path = self.directory / "rows.json"
-        path.write_text(json.dumps(spelt))
+        path.write_text(json.dumps(encoded))
         output = self.client.run(program("ask", path, self.proxy.service_address(), PROXY_PORT), timeout=900)
         return {
             name: Answer(tuple(found["statuses"]), base64.b64decode(found["raw"]))
@@ -187,7 +187,7 @@ def fault_of(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
     # If the end of the first request is ambiguous, the rest may be an invalid request and get its own 400.
     refused = row.reaches is None and answer.statuses[1:] and answer.statuses[-1] == 400
     if len(answer.statuses) - bool(refused) > row.most:
-        return f"{len(answer.statuses)} answers, not {row.most} at the most: {answer.statuses}"
+        return f"{len(answer.statuses)} answers, not at most {row.most}: {answer.statuses}"
     if row.reaches is not None and len(mine) != row.reaches:
         return f"the origin got it {len(mine)} times, not {row.reaches}: {answer.raw[:80]!r}"
     if row.has not in answer.raw:

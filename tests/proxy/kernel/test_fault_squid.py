@@ -337,7 +337,7 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
         with traffic(testbed) as clients:
             filling = fill(disk)
             node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
-            wait_until(lambda: "until it can be" in proxy.process.output(), "the supervisor logs it", timeout=GENEROUS)
+            wait_until(lambda: "; for now, " in proxy.process.output(), "the supervisor logs it", timeout=GENEROUS)
             proxy.process.signal(signal.SIGHUP)
             wait_until(lambda: "reload refused" in proxy.process.output(), "refused", timeout=GENEROUS)
             clients.until_served()
@@ -346,7 +346,7 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
             assert clients.failed() == []
             tried = Attempts(disk)
             wait_until(lambda: tried.seen() >= 2, "the attempt fails several times", timeout=GENEROUS)
-            assert proxy.process.output().count("until it can be") == 1
+            assert proxy.process.output().count("; for now, ") == 1
             filling.unlink()
             before_freed, freed = processors.read(), time.monotonic()
             there = disk / "own-addresses"

@@ -77,11 +77,11 @@ def origin(module_testbed: Testbed) -> Origin:
 
 
 @contextmanager
-def served(testbed: Testbed, *before: str, behind: str = "") -> Iterator[tuple[Proxy, list[str]]]:
-    """Serve with statements *before* and *behind* the shipped configuration. Yield also the check's complaints."""
+def served(testbed: Testbed, *before: str, after: str = "") -> Iterator[tuple[Proxy, list[str]]]:
+    """Serve with statements *before* and *after* the shipped configuration. Also yield the check's complaints."""
     node = testbed["proxy"]
     path: Path = node.directory / "evasion.conf"
-    path.write_text("\n".join([*before, f"include {SQUID_CONFIG}", behind, "shutdown_lifetime 0 seconds", ""]))
+    path.write_text("\n".join([*before, f"include {SQUID_CONFIG}", after, "shutdown_lifetime 0 seconds", ""]))
     complaints = [str(problem) for problem in check(path, "mptcpproxy", None).problems]
     proxy = start_proxy(node, path, arguments=("--allow-open-proxy",))
     try:
@@ -146,13 +146,13 @@ def test_rules_by_an_embedded_ipv4_prefix_serve_strangers(module_testbed: Testbe
         assert got.status == 200
 
 
-@pytest.mark.parametrize("behind", ["", "follow_x_forwarded_for allow clients"])
-def test_claimed_loopback_address_opens_the_status_pages(module_testbed: Testbed, behind: str) -> None:
+@pytest.mark.parametrize("after", ["", "follow_x_forwarded_for allow clients"])
+def test_claimed_loopback_address_opens_the_status_pages(module_testbed: Testbed, after: str) -> None:
     """Defect: the check accepted this configuration."""
     claimed = ["-H", "X-Forwarded-For: 127.0.0.1"]
-    with served(module_testbed, behind=behind) as (proxy, complaints):
+    with served(module_testbed, after=after) as (proxy, complaints):
         assert bool([text for text in complaints if "anyone whose claim to be this host is believed" in text]) == bool(
-            behind
+            after
         )
         client = module_testbed["client"]
         assert fetch(client, STATUS, proxy.url()).status == REFUSED
@@ -161,4 +161,4 @@ def test_claimed_loopback_address_opens_the_status_pages(module_testbed: Testbed
             "the workers have registered with the coordinator",
             process=proxy.process,
         )
-        assert fetch(client, STATUS, proxy.url(), options=claimed).status == (200 if behind else REFUSED)
+        assert fetch(client, STATUS, proxy.url(), options=claimed).status == (200 if after else REFUSED)

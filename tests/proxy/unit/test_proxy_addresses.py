@@ -52,5 +52,5 @@ def test_all_addresses_and_the_empty_set() -> None:
     assert EVERYBODY - EVERYBODY == NOBODY
     assert Addresses.common([]) == EVERYBODY
     assert Addresses.union([]) == NOBODY
-    with pytest.raises(ValueError, match="is behind"):
+    with pytest.raises(ValueError, match="is after"):
         Addresses.between(ip_address("10.0.0.2"), ip_address("10.0.0.1"))

@@ -96,7 +96,7 @@ def test_squid_is_reconfigured_only_if_it_can_read_its_configuration(host: Host)
     assert host.until(1300.0) == 0
     assert host.installed == []
     assert host.troubles.text.startswith(
-        "Squid would end at Bungled squid.conf line 3: acl own src office.example; until"
+        "Squid would end at Bungled squid.conf line 3: acl own src office.example; for now"
     )
     # Trials come after 1, 3, 7, 15, 31 and 63 seconds, then once a minute.
     assert host.trials == 9
@@ -120,7 +120,7 @@ def test_slow_trials_are_repeated_less_often(host: Host) -> None:
     host.until(2000.0)
     # The pauses are 2, 4, 8, 16, 32, 60, 60 … seconds.
     assert host.trials == 11
-    assert host.troubles.text.startswith("Squid does not read it within 60 s; until")
+    assert host.troubles.text.startswith("Squid does not read it within 60 s; for now")
 
 
 def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

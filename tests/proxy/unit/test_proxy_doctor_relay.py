@@ -71,7 +71,7 @@ def test_doctor_judges_the_subflow_limit(subflows: int | None, status: Status, w
         ("0", (2, 30), False, OK, []),
         ("3600", (0, 0), False, WARN, ["is 3600", "not in force", "sysctl -w net.mptcp.blackhole_timeout=0"]),
         ("3600", (2, 30), False, WARN, ["not in force", "MPTcpExtBlackhole 2", "30 connections"]),
-        ("3600", (2, 1), True, FAIL, ["has given up Multipath TCP", "3600", "MPTcpExtBlackhole 2", "1 connection by",
+        ("3600", (2, 1), True, FAIL, ["has given up Multipath TCP", "3600", "MPTcpExtBlackhole 2", "1 connection used",
                                       "MPTcpExtMPCapableSYNTXDisabled", "sysctl -w net.mptcp.blackhole_timeout=0"]),
     ],
 )  # fmt: skip
@@ -182,7 +182,7 @@ def test_outgoing_addresses_of_squid_are_read() -> None:
         ([PLAIN], "", FAIL, "plain TCP"),
         ([UNCOUNTED], "", Status.UNSEEN, "a second subflow"),
         ([UNCOUNTED, DEAD], "", WARN, "Network is unreachable"),
-        ([PLAIN, DEAD], "", FAIL, "on the parent: mptcp-proxy doctor   # and is its port"),
+        ([PLAIN, DEAD], "", FAIL, "on the parent: mptcp-proxy doctor   # and check"),
         ([DEAD], "", FAIL, "Network is unreachable"),
         ([], "Name or service not known", FAIL, "Name or service not known"),
     ],
@@ -202,7 +202,7 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
     [
         (["a:1"], 0, Towards(), OK, "0 connections to parents, none by plain TCP"),
         (["a:1", "b:1"], 0, Towards(several=3, one=1), OK, "4 connections to parents, 3 with two subflows or more"),
-        (["a:1"], 0, Towards(one=2), WARN, "each of one subflow"),
+        (["a:1"], 0, Towards(one=2), WARN, "one subflow each"),
         (["a:1"], 0, Towards(several=9, plain=1), FAIL, "1 of 10 connections to parents by plain TCP"),
         ([], 0, Towards(several=9), FAIL, "lacks a:1"),
         (["a:1"], 2, Towards(), FAIL, "without the preload library (2 of its processes)"),

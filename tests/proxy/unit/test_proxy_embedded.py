@@ -22,7 +22,7 @@ def _written(v4: int) -> list[tuple[int, IPv6Address]]:
         (0, IPv6Address(0x2002 << 112 | v4 << 80)),
         (1, IPv6Address(int(IPv6Address("64:ff9b::")) | v4)),
         (2, IPv6Address(int(IPv6Address("2001:0:102:304::")) | (v4 ^ 0xFFFFFFFF))),
-        # RFC 6052, 2.2: 16 bits before and 16 behind the zero octet; 8 and 24; 32 behind it; 32 at the end.
+        # RFC 6052, 2.2: 16 bits before and 16 after the zero octet; 8 and 24; 32 after it; 32 at the end.
         (3, IPv6Address(local | v4 >> 16 << 64 | (v4 & 0xFFFF) << 40)),
         (4, IPv6Address(local | 0xAB << 72 | v4 >> 24 << 64 | (v4 & 0xFFFFFF) << 32)),
         (5, IPv6Address(local | 0xABCD << 64 | v4 << 24)),
@@ -47,7 +47,7 @@ def test_range_of_addresses_is_extracted(one: int, other: int) -> None:
         assert found == Addresses.between(IPv4Address(low), IPv4Address(high)), ends
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.name}-{way.behind}")
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.name}-{way.after}")
 def test_whole_prefix_contains_all_of_ipv4(way: Way) -> None:
     assert embedded(way.prefix, way) == IPV4.all
 

@@ -53,7 +53,7 @@ OPEN = [
     *(
         [f"external_acl_type where {format_codes}", "acl ok external where", "http_access allow ok"]
         for format_codes in (
-            # Codes behind the helper's path are its arguments, not its input.
+            # Codes after the helper's path are its arguments, not its input.
             "%DST /bin/helper %SRC",
             "ttl=60 ipv4 /bin/helper %SRC",
             "%#ru /bin/helper",

@@ -69,7 +69,7 @@ OPEN = [
     # If a mask has zeros before ones, Squid uses only the first ones; if it has no ones there, it uses a mask of all
     # ones.
     ["acl odd src 10.0.0.0/0.255.255.255", "http_access allow odd", "http_access deny all"],
-    # Squid ignores any text behind a valid address.
+    # Squid ignores any text after a valid address.
     ["acl odd src 0.0.0.0/1,128.0.0.0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src 0.0.0.0/1x", "http_access allow odd", "http_access deny all"],
     ["acl odd src 1.0.0.0-223.255.255.255x", "http_access allow odd", "http_access deny all"],
@@ -148,7 +148,7 @@ OPEN = [
             "::4000:0/98",
             "::ffff:0:0:0/96",
             "::ffff:0:4000:0-::ffff:0:7fff:ffff",
-            # NAT64's prefix for local use: each network chooses how it divides the bits behind it.
+            # NAT64's prefix for local use: each network chooses how it divides the bits after it.
             "64:ff9b:1::/48",
             "64:ff9b:1:fffe::/96",
             "64:ff9b:1:fffe::4000:0/98",
@@ -163,7 +163,7 @@ OPEN = [
     # For Squid 5 and 6 a prefix length of 0 means one address, whatever the notation; so do the words ipv4 and ipv6.
     ["acl v6 src ::/0", "acl v4 src 10.0.0.0/0", "http_access deny v4", "http_access deny v6", "http_access allow all"],
     ["acl v6 src ipv6", "acl v4 src ipv4", "http_access deny v4", "http_access deny v6", "http_access allow all"],
-    # If a file does not exist, Squid ends the statement there: no ACL name, no rule, and no value behind it.
+    # If a file does not exist, Squid ends the statement there: no ACL name, no rule, and no value after it.
     ['http_access deny "/nonexistent/names"', "http_access allow all"],
     ['acl every src "/nonexistent/clients" all', "http_access deny every", "http_access allow all"],
 ]
@@ -277,9 +277,9 @@ def test_file_is_read_with_each_kind_of_quotation_mark(tmp_path: Path, word: str
 
 
 @pytest.mark.parametrize(
-    ("listed", "behind"),
+    ("listed", "after"),
     [
-        # Squid ignores words behind the file name.
+        # Squid ignores words after the file name.
         ("0.0.0.0/1\n128.0.0.0/1\n", " ::/1 8000::/1"),
         # Squid takes only the first value of each line.
         ("0.0.0.0/1 128.0.0.0/1\n::/1 8000::/1\n", ""),
@@ -287,10 +287,10 @@ def test_file_is_read_with_each_kind_of_quotation_mark(tmp_path: Path, word: str
         (f"# {'x' * 2045}10.0.0.0/8\n", ""),
     ],
 )
-def test_values_that_squid_ignores_in_a_file_deny_no_client(tmp_path: Path, listed: str, behind: str) -> None:
+def test_values_that_squid_ignores_in_a_file_deny_no_client(tmp_path: Path, listed: str, after: str) -> None:
     names = tmp_path / "strangers"
     names.write_text(listed)
-    rules = (f'acl strangers src "{names}"{behind}', "http_access deny strangers", "http_access allow all")
+    rules = (f'acl strangers src "{names}"{after}', "http_access deny strangers", "http_access allow all")
     assert list(open_proxy_problems(parse(*rules)))
 
 

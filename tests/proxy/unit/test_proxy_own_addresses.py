@@ -31,7 +31,7 @@ def test_addresses_within_others_are_not_written() -> None:
 
 @given(st.integers(0, 32), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**80 - 1))
 def test_own_ipv4_address_is_included_as_embedded_in_ipv6(length: int, own: int, other: int, rest: int) -> None:
-    """NAT64 has the IPv4 address at the end, 6to4 behind the first 16 bits."""
+    """NAT64 has the IPv4 address at the end, 6to4 after the first 16 bits."""
     prefix = IPv4Network((own, length), strict=False)
     nat64, six_to_four = own_addresses.embedded(prefix)
     for each in (own, other):

@@ -210,7 +210,7 @@ def test_includes_of_seventeen_levels_are_refused(tmp_path: Path) -> None:
 
 
 def test_file_that_includes_itself_is_read_once(tmp_path: Path) -> None:
-    """Otherwise, through several names of the same file, the three lines would be read 3 to the 16th time."""
+    """Otherwise, through several names of the same file, the three lines would be read 3**16 times."""
     (tmp_path / "link.conf").symlink_to("main.conf")
     main = write(tmp_path, main="include DIR/main.conf\ninclude DIR/./ma*.conf\ninclude DIR/link.conf\n")
     lines, problems = read(main, "n")
@@ -252,7 +252,7 @@ def test_only_blanks_and_tabs_separate_words() -> None:
     (statement,) = written(lines, "n")
     assert statement.words == ("acl", "a\u00a0b\x1cc\vd", "src", "all")
     assert [s.text for s in written([PhysicalLine("f", 1, "\u00a0# via on")], "n")] == ["\u00a0# via on"]
-    # Behind these words Squid itself looks for white space, as C defines it.
+    # After these words Squid itself looks for white space, as C defines it.
     lines = [PhysicalLine("f", n, text) for n, text in enumerate(["if\vfalse", "via on", "endif", "if\u00a0false"], 1)]
     assert [s.applies for s in written(lines, "n")] == [True, False, False, True]
 
@@ -330,9 +330,9 @@ def test_port_statement_without_room_for_added_options_is_refused(tmp_path: Path
     """The proxy adds options to the statement."""
     for length, problems in ((8150, 0), (8170, 1)):
         checked = check(write(tmp_path, main=f"http_port 3128 {'x' * length}\n"), "n", None)
-        assert len([each for each in checked.problems if "two for Squid" in each.text]) == problems
+        assert len([each for each in checked.problems if "Squid splits it" in each.text]) == problems
     checked = check(write(tmp_path, main=f"http_port \\\n3128 {'x' * 8000} \\\n{'y' * 8170}\n"), "n", None)
-    assert not [each for each in checked.problems if "two for Squid" in each.text], (
+    assert not [each for each in checked.problems if "Squid splits it" in each.text], (
         "a statement on several lines has room"
     )
 
@@ -362,7 +362,7 @@ def test_changed_statement_is_split_into_lines_that_squid_joins(
 
 @pytest.mark.parametrize("port", ["http_port 3128 name=C:\\ ", "http_port 3128 # C:\\ ", "http_port \\\n3128 name=\\ "])
 def test_added_option_does_not_join_the_next_line(tmp_path: Path, port: str) -> None:
-    """Defect: the blank behind the backslash was lost, so that the next line, a denying rule, joined the statement."""
+    """Defect: the blank after the backslash was lost, so that the next line, a denying rule, joined the statement."""
     rules = "acl here src 10.0.0.0/8\nhttp_access deny !here\nhttp_access allow all\n"
     main = write(tmp_path, main=f"{port}\n{rules}")
     checked = check(main, "n", None)

@@ -63,9 +63,9 @@ AMBIGUOUS = {
     # Target and Host of a request (RFC 9112, 3.2).
     "no Host": b"GET /x HTTP/1.1\r\n\r\n",
     "two Hosts": _get(b"Host: b"),
-    # Data behind a request.
-    "data behind the last chunk": _chunks(b"0\r\n\r\nX"),
-    "data behind a body": _post(b"Content-Length: 1", body=b"ab"),
+    # Data after a request.
+    "data after the last chunk": _chunks(b"0\r\n\r\nX"),
+    "data after a body": _post(b"Content-Length: 1", body=b"ab"),
     "an unfinished head": _get()[:-4],
     "a second request that is ambiguous": _get() + b"GET /y HTTP/1.1\r\n\r\n",
 }

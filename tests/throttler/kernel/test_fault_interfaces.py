@@ -36,7 +36,7 @@ def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 @pytest.fixture
 def throttler(host: Site) -> Iterator[Throttler]:
-    """A throttler with extra0 and with traffic on wan0. After the test, nothing of it is left on any interface."""
+    """A throttler with extra0 and with traffic on wan0. After the test, no interface is shaped any more."""
     host.policy.write_text(POLICY)
     create_extra0(host)
     try:
@@ -58,7 +58,7 @@ def run(host: Site, command: str) -> str:
 
 def create_extra0(host: Site, peer: str = "extra1") -> None:
     run(host, f"ip link add extra0 type veth peer {peer}; ip link set {peer} up; ip link set extra0 up")
-    # The interface comes up later than the command returns, and the tests compare its initial state.
+    # The interface comes up after the command returns, and the tests compare its initial state.
     until(lambda: "state UP" in run(host, "ip link show extra0"), timeout=GENEROUS)
 
 
@@ -149,7 +149,7 @@ def test_interface_dropped_from_the_settings_after_a_kill_is_restored(host: Site
         killed.process.kill()
         host.config.write_text(settings.replace(', "extra0"', ""))
         with running(host) as throttler:
-            assert "extra0: put back" in throttler.process.output()
+            assert "extra0: restored" in throttler.process.output()
             assert "4d50" not in run(host, "tc qdisc show dev extra0")
             assert run(host, "ip -d link show extra0") == before
             assert "rate 5Mbit" in run(host, "tc class show dev wan0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the helpers for fault tests can fail: a pause counts unless the machine itself was stalled."""
+"""Tests that the checks of the fault tests can fail: a pause counts unless the machine itself stalled."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Lack:
     netfilter: str = "iptables"
     policy: str = POLICY
     runs: str | None = None
-    """If not None, the throttler runs nevertheless, with this backend."""
+    """If not None, the throttler still runs, with this backend."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 

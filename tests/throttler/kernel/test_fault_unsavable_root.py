@@ -33,7 +33,7 @@ rules:
 FOREIGN_QDISC = "qdisc pfifo_head_drop 7: root"
 """A kind of qdisc that the throttler does not replace. A single command makes it, so that there is no moment without
 it."""
-REFUSED = "interface wan1 has a qdisc of kind pfifo_head_drop, which could not be put back exactly"
+REFUSED = "interface wan1 has a qdisc of kind pfifo_head_drop, which could not be restored exactly"
 LEFT_OUT = "until it can be taken, wan1 is not shaped; the others are"
 BACK = "wan1 can be taken again: it is shaped"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests for the keeper: after the throttler dies, joins still succeed, the sysctls are restored, and the keeper ends.
 
-The kernel accepts joins while any process on the host listens to path-manager events, in whatever network namespace. A
+The kernel accepts joins while any process on the host listens to path-manager events, in any network namespace. A
 throttler elsewhere would therefore hide a keeper that does not listen. The tests read from the kernel which sockets in
 the proxy's own namespace listen. They can see refused joins only while no process listens elsewhere.
 """
@@ -199,7 +199,7 @@ def test_connections_can_join_after_the_throttler_was_killed(site: Site) -> None
             assert site.listens(keeper)
             # Connections that are made at once, while the keeper does its work, must be able to join, too.
             ports += [site.open_connection(old) for _ in range(5)]
-            wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
+            wait_until(lambda: site.sysctls() == before, "the keeper restores the sysctls")
             late = [site.open_connection(new) for _ in range(5)]
             join()
             wait_until(lambda: site.have_joined(ports + late), "every connection has its second path")
@@ -219,7 +219,7 @@ def test_connections_can_join_after_the_throttler_was_killed(site: Site) -> None
 
 @pytest.mark.nightly
 def test_joins_are_refused_if_the_keeper_is_killed_too(site: Site) -> None:
-    """Counter-test: without a keeper, the failure that the test above excludes does happen."""
+    """Control: without a keeper, the failure that the test above excludes does happen."""
     before = site.sysctls()
     throttler = site.start(STANDBY)
     refused = site.refused()
@@ -228,7 +228,7 @@ def test_joins_are_refused_if_the_keeper_is_killed_too(site: Site) -> None:
     wait_until(lambda: not site.listening_sockets(), "the keeper is gone")
     elsewhere = any_process_listens()
     with site.connections() as (port,):
-        wait_until(lambda: site.refused() > refused or site.have_joined([port]), "the join is decided")
+        wait_until(lambda: site.refused() > refused or site.have_joined([port]), "the join has ended")
         assert not site.have_joined([port]) or elsewhere or any_process_listens()
     assert site.sysctls() == ["1", "3"]
     site.cleanup()
@@ -296,7 +296,7 @@ def test_twenty_kills_leave_at_most_one_keeper_which_ends(site: Site, tmp_path: 
         for number in range(20):
             run = site.node.run([sys.executable, "-c", HOLDER, str(tmp_path), STANDBY], check=False)
             assert run.returncode == -signal.SIGKILL, run.stderr
-            wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
+            wait_until(lambda: site.sysctls() == before, "the keeper restores the sysctls")
             assert len(site.keepers()) <= 1, number
     wait_until(lambda: not site.keepers(), "the keeper ends")
     # The note that a killed throttler set backup flags stays until a start or cleanup has reset the flags.
@@ -317,15 +317,14 @@ def test_keeper_ignores_signals_to_the_whole_service(site: Site) -> None:
         os.kill(keeper, signal.SIGCONT)
         wait_for_two_checks(keeper)
         assert site.keepers() == [keeper]
-        wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
+        wait_until(lambda: site.sysctls() == before, "the keeper restores the sysctls")
 
         def ended() -> bool:
             with suppress(ProcessLookupError):
                 os.kill(keeper, signal.SIGTERM)
             return not site.keepers()
 
-        # A later SIGTERM is meant for the keeper, as when the host shuts down. The keeper decides how much later that
-        # is.
+        # A later SIGTERM is meant for the keeper, as when the host shuts down. The keeper decides how much later.
         wait_until(ended, "the keeper ends")
     site.cleanup()
 

@@ -62,7 +62,7 @@ def test_plain_and_multipath_tcp_share_one_cap(site: Site) -> None:
     assert site.plain_download_seconds() > 1.2 * least, "plain TCP gets only a part of the cap"
     site.abort(multipath)
     site.node.run(["nft", "delete", "table", "inet", PLAIN_TCP_TABLE])
-    wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is put back")
+    wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is restored")
     site.reload(throttler, UNCAPPED)
     wait_until(lambda: PLAIN_TCP_TABLE not in site.tables(), "the table is removed with the rule")
     assert site.plain_download_seconds() < least

@@ -136,7 +136,7 @@ def test_backup_flags_are_removed_with_the_rule(site: Site) -> None:
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
         site.reload(throttler, UNCAPPED)
         wait_until(lambda: site.backups() == [False, False], "the standby is regular again")
-        wait_until(lambda: site.sysctls() == before, "the sysctls are put back")
+        wait_until(lambda: site.sysctls() == before, "the sysctls are restored")
     site.stop_cleanly(throttler)
 
 
@@ -146,17 +146,17 @@ def test_backup_flags_of_a_killed_throttler_are_removed(site: Site) -> None:
     with site.download():
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
         throttler.process.kill()
-        wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
+        wait_until(lambda: site.sysctls() == before, "the keeper restores the sysctls")
         throttler = site.start(BALANCE)
         wait_until(lambda: site.backups() == [False, False], "the standby is regular again")
-        wait_until(lambda: site.sysctls() == before, "the sysctls are put back")
+        wait_until(lambda: site.sysctls() == before, "the sysctls are restored")
         site.stop_cleanly(throttler, keeper=True)
     throttler = site.start(STANDBY)
     with site.download():
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
         throttler.process.kill()
         # Without a successor, only cleanup takes the flag back.
-        assert "the backup flag of 1 subflow taken back" in site.cleanup()
+        assert "the backup flag of 1 subflow cleared" in site.cleanup()
         assert site.backups() == [False, False]
     assert site.sysctls() == before
 

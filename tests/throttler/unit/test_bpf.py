@@ -14,7 +14,7 @@ from mptcp_throttler.kernel.bpf import UNLIMITED, Bpf, ProgramConstants, _value
 from mptcp_throttler.shaping.initial_options import LARGE_BOUND
 from mptcp_throttler.shaping.model import SocketLimit
 
-MOST = 8 << 20
+MAX_SIZE = 8 << 20
 
 
 def test_constants_contain_every_listening_port() -> None:
@@ -27,9 +27,9 @@ def test_program_and_planner_have_the_same_large_bound() -> None:
 
 
 def test_map_value_of_a_socket_limit() -> None:
-    assert _value(SocketLimit(), MOST) == (UNLIMITED, 0, 0)
-    assert _value(SocketLimit(8_000_000, 1000, 2 << 20), MOST) == (1_000_000, 1000, 1 << 20)
-    assert _value(SocketLimit(send_buffer=16 << 20), MOST)[2] == MOST // 2
+    assert _value(SocketLimit(), MAX_SIZE) == (UNLIMITED, 0, 0)
+    assert _value(SocketLimit(8_000_000, 1000, 2 << 20), MAX_SIZE) == (1_000_000, 1000, 1 << 20)
+    assert _value(SocketLimit(send_buffer=16 << 20), MAX_SIZE)[2] == MAX_SIZE // 2
     assert _value(SocketLimit(send_buffer=1 << 20), 2 * 212_992)[2] == 0, "too little to help"
 
 

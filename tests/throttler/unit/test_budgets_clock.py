@@ -20,7 +20,7 @@ OLD = Account("lte", "10.77.1.2", int(at("2025-10-01 00:00")))
 
 @pytest.mark.parametrize("setting", [0, 1], ids=["at the start", "later"])
 def test_clock_that_is_far_ahead_for_a_while_deletes_no_accounts(tmp_path: Path, setting: int) -> None:
-    """Defect: the first tick after the start deleted accounts that were old by a wrong clock: usage was lost."""
+    """Defect: the first tick after the start deleted accounts that a wrong clock made old: usage was lost."""
     path = tmp_path / "lib" / "ledger.sqlite"
     ledger = Ledger(path)
     ledger.write(BOOT, usage({USED: 2_000_000, OLD: 5}))

@@ -22,7 +22,7 @@ from test_daemon_births import report_event
 from mptcp_common.status_client import ask
 from mptcp_throttler.cli.asking import reload_outcome
 from mptcp_throttler.cli.status import print_status
-from mptcp_throttler.config.files import news_of_settings, read_settings
+from mptcp_throttler.config.files import changed_settings, read_settings
 from mptcp_throttler.mptcp.model import KernelEventKind
 from mptcp_throttler.runtime import logs
 from mptcp_throttler.runtime.logs import Lines
@@ -270,8 +270,8 @@ def test_reload_reports_settings_that_need_a_restart(tmp_path: Path, text: str, 
     path.write_text("interfaces: [w0]\n# a comment\npolicy: p.yaml\n")
     before = read_settings(path)
     path.write_text(text)
-    assert expected in "\n".join(news_of_settings(path, before))
-    assert bool(news_of_settings(path, before)) is bool(expected)
+    assert expected in "\n".join(changed_settings(path, before))
+    assert bool(changed_settings(path, before)) is bool(expected)
 
 
 @scenario

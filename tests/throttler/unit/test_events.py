@@ -35,7 +35,7 @@ RULE = a_rule("cap", ("a",), RATE)
 
 @given(st.integers(0, 30), st.integers(0, 40))
 def test_event_numbers_have_no_gaps_and_the_oldest_are_dropped(count: int, after: int) -> None:
-    ring = EventRing(most=10)
+    ring = EventRing(limit=10)
     for number in range(1, count + 1):
         ring.add(float(number), "closed", detail=str(number))
     found = list(ring.after(after))

@@ -105,7 +105,7 @@ class Bench:
     def _save(self, link: Link) -> list[root_qdisc.Saved]:
         if self.tree.roots[link.name] == FOREIGN:
             raise KernelError(
-                f"interface {link.name} has a qdisc of kind {FOREIGN}, which could not be put back exactly"
+                f"interface {link.name} has a qdisc of kind {FOREIGN}, which could not be restored exactly"
             )
         return []
 
@@ -157,12 +157,12 @@ async def compare_after_notice(bench: Bench) -> None:
     await run_loop()
 
 
-@pytest.mark.parametrize("why", ["cannot be put back", "the kernel refuses ours"])
+@pytest.mark.parametrize("why", ["cannot be restored", "the kernel refuses ours"])
 def test_new_caps_are_made_on_the_other_interface(run: Run, why: str) -> None:
     """Defect: a class that one interface lacked counted as missing on all, and its entries were never made."""
 
     async def scenario(bench: Bench) -> None:
-        bench.tree.set_foreign_root("wan1", FOREIGN if why == "cannot be put back" else "pfifo")
+        bench.tree.set_foreign_root("wan1", FOREIGN if why == "cannot be restored" else "pfifo")
         bench.tree.refused = "wan1"
         await compare_after_notice(bench)
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)

@@ -149,11 +149,11 @@ def test_entry_too_long_for_a_datagram_becomes_a_line(
 
 def test_restarted_journal_gets_entries_again(log: logging.Logger, journald: Journal, stderr: io.StringIO) -> None:
     journald.close()
-    log.info("while it is away")
+    log.info("while it is down")
     journald.listen()
     log.info("again")
     assert [each["MESSAGE"] for each in journald.entries()] == ["INFO: again"]
-    assert stderr.getvalue() == "<6>INFO: while it is away\n"
+    assert stderr.getvalue() == "<6>INFO: while it is down\n"
 
 
 def test_child_process_writes_lines(log: logging.Logger, journald: Journal, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.L
     closing(sockets, in_force=False).close_excess(excess_events(), is_dry_run=False)
     assert sockets.closed == []
     (line,) = caplog.records
-    assert "too many subflows: its connection has 4 others: left, " in line.getMessage()
+    assert "too many subflows: its connection has 4 others: left open: " in line.getMessage()
     assert line.getMessage().endswith("nothing caps it")
 
 

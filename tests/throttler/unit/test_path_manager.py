@@ -172,7 +172,7 @@ def test_cleanup_resets_flags_if_the_file_exists_and_removes_it(
         family.FlagsNote(host.state).write()
     settings: Any = SimpleNamespace(state_directory=host.state)
     done = asyncio.run(cleanup._backup_flags(settings))
-    assert done == ("sockets: the backup flag of 1 subflow taken back" if noted else "")
+    assert done == ("sockets: the backup flag of 1 subflow cleared" if noted else "")
     assert requests == ([(1, False), (3, False)] if noted else [])
     assert not (host.state / family.FLAGS_NOTE).exists()
 

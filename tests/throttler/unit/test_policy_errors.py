@@ -114,7 +114,7 @@ IN_PATHS = {
     ),
     "host bits": (
         "  wifi: {clients: [10.77.2.9/24]}",
-        '5: paths.wifi.clients[0]: "10.77.2.9/24" has bits set behind its prefix length; '
+        '5: paths.wifi.clients[0]: "10.77.2.9/24" has bits set beyond its prefix length; '
         'write "10.77.2.0/24" for the network or "10.77.2.9" for the one address',
     ),
     "no prefix": (

@@ -43,7 +43,7 @@ CAPTURES = {
     "cooked v2": pcap(BOTH, COOKED_2, cooked_2),
     "cooked v2, 802.1Q": pcap(BOTH, COOKED_2, lambda frame: cooked_2(tagged(0x8100)(frame))),
     "raw IP": pcap(BOTH, RAW, bare),
-    "cut behind the TCP header": pcap(BOTH, snap=118),
+    "cut after the TCP header": pcap(BOTH, snap=118),
     "compressed": gzip.compress(pcap(BOTH)),
     "pcapng": pcapng(BOTH),
     "pcapng, cooked v2": pcapng(BOTH, COOKED_2, cooked_2),
@@ -207,7 +207,7 @@ def test_version_0_dialogue_is_described_without_keys(replay: Run, form: tuple[s
 def test_connections_from_before_the_capture_are_reported(replay: Run) -> None:
     _, out, err = replay(pcap(BOTH[4:11]))
     assert "0 connections, 0 subflows" in out
-    assert "1 join whose HMAC could not be checked, for keys are missing" in err
+    assert "1 join whose HMAC could not be checked: keys are missing" in err
     assert "note: 1 subflow began before the capture" in err
 
 
@@ -230,10 +230,10 @@ def test_missing_segments_of_the_given_ports_are_reported(replay: Run) -> None:
 @pytest.mark.parametrize(
     ("capture", "code", "message"),
     [
-        (b"", 1, "mptcp-throttler: /capture: is no capture file, pcap or pcapng: "),
-        (b"GIF89a and more, for a header has 24 bytes", 1, "mptcp-throttler: /capture: is no capture file, "),
-        (pcap(BOTH)[:11], 1, "mptcp-throttler: /capture: is no capture file, pcap or pcapng: "),
-        (pcapng(BOTH)[:11], 1, "mptcp-throttler: /capture: is no capture file, pcap or pcapng: "),
+        (b"", 1, "mptcp-throttler: /capture: not a pcap or pcapng file: "),
+        (b"GIF89a and more, for a header has 24 bytes", 1, "mptcp-throttler: /capture: not a pcap or "),
+        (pcap(BOTH)[:11], 1, "mptcp-throttler: /capture: not a pcap or pcapng file: "),
+        (pcapng(BOTH)[:11], 1, "mptcp-throttler: /capture: not a pcap or pcapng file: "),
         (b"\x1f\x8bnothing", 1, "mptcp-throttler: /capture: "),
         (pcap(BOTH)[:-3], 0, "note: /capture: ends in the middle of a packet\n"),
         (pcapng(BOTH)[:-3], 0, "note: /capture: PcapNg: "),

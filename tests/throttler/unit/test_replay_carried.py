@@ -30,7 +30,7 @@ rules:
     budget: {period: month, steps: [{after: 50 KB, throttle: {rate: 1 Mbit/s}}]}
 """
 TCP_AT = 34
-"""Offset of the TCP header, behind Ethernet and IPv4."""
+"""Offset of the TCP header, after Ethernet and IPv4."""
 
 
 def replace_bytes(frame: bytes, at: int, value: bytes) -> bytes:
@@ -93,7 +93,7 @@ def ends(found: Iterable[Entry]) -> list[str]:
     return [each.text.partition("; ")[2] for each in found if each.kind == "closed" and each.four_tuple is not None]
 
 
-def test_counting_starts_anew_if_a_port_is_reused() -> None:
+def test_counting_restarts_if_a_port_is_reused() -> None:
     """The new connection has other sequence numbers. The end of neither connection was captured."""
     run = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT])
     first, second = Host("first"), Host("second", time=1100.0)
@@ -111,7 +111,7 @@ def test_counting_starts_anew_if_a_port_is_reused() -> None:
 
 
 def test_data_of_the_segment_that_activates_a_subflow_count() -> None:
-    """The third ACK itself was lost, either on the path or by the capture."""
+    """The third ACK itself was lost on the path, or was not captured."""
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
     syn, syn_ack, ack = path.handshake()
@@ -169,7 +169,7 @@ def test_each_byte_counts_once_in_any_order(
     for at, size in pieces:
         assert carried.count(segment(begin + at), size, from_client=False) is (at + size > seen)
         seen = max(seen, at + size)
-        assert carried.down == seen, "missing earlier bytes count, because they are late or lost by the capture"
+        assert carried.down == seen, "missing earlier bytes count, because they are late or were not captured"
     assert (carried.down, carried.up) == (5_000, 0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_daemon import PATHS, running, scenario
 
-from mptcp_throttler.policy.conditions import MOST_PREFIXES
+from mptcp_throttler.policy.conditions import MAX_PREFIXES
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.views.words import rules_in_words
 
@@ -116,9 +116,9 @@ def test_period_of_a_budget_is_described(budget: str, begins: str) -> None:
 
 
 def test_some_of_many_clients_are_named() -> None:
-    prefixes = [f"10.{number}.0.0/16" for number in range(MOST_PREFIXES + 2)]
+    prefixes = [f"10.{number}.0.0/16" for number in range(MAX_PREFIXES + 2)]
     text = f"when: {{clients: [{', '.join(prefixes)}]}}, throttle: {{rate: 5 Mbit/s}}"
-    assert words_of_rule(text)[0] == [f"clients {', '.join(prefixes[:MOST_PREFIXES])} and 2 more"]
+    assert words_of_rule(text)[0] == [f"clients {', '.join(prefixes[:MAX_PREFIXES])} and 2 more"]
 
 
 @scenario

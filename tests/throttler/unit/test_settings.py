@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the daemon's settings: their meaning, mistakes, and whether they fit the policy."""
+"""Tests for the daemon's settings: their values, mistakes, and whether they fit the policy."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ BROKEN = {
     ),
     "mask with gaps": (
         "mark_mask: 0x00f0f000",
-        "mark_mask: 0x00f0f000 has gaps; its bits must stand next to each other (e.g. 0x00ff0000)",
+        "mark_mask: 0x00f0f000 has gaps; its bits must be contiguous (e.g. 0x00ff0000)",
     ),
     "mask 0": (
         "mark_mask: 0",
@@ -275,8 +275,8 @@ def test_too_narrow_mark_mask_is_an_error_on_its_line() -> None:
     settings = load_settings(f"{NEEDED}\nmark_mask: 0x00030000\n", "throttler.yaml")
     (problem,) = check_together(settings, load_policy(f"version: 1\n{rules(5)}", "policy.yaml"))
     assert str(problem) == (
-        "throttler.yaml:4: mark_mask: 0x00030000 numbers 3 rules, but the policy has 5; "
-        "give it at least 3 bits, or the policy fewer rules"
+        "throttler.yaml:4: mark_mask: 0x00030000 is enough for 3 rules, but the policy has 5; "
+        "use at least 3 bits, or fewer rules"
     )
     assert problem.severity is Severity.ERROR
 
@@ -285,8 +285,8 @@ def test_too_narrow_default_mask_is_an_error_without_a_line() -> None:
     settings = load_settings(NEEDED, "throttler.yaml")
     (problem,) = check_together(settings, load_policy(f"version: 1\n{rules(256)}", "policy.yaml"))
     assert str(problem) == (
-        "throttler.yaml: mark_mask: 0x00ff0000 numbers 255 rules, but the policy has 256; "
-        "give it at least 9 bits, or the policy fewer rules"
+        "throttler.yaml: mark_mask: 0x00ff0000 is enough for 255 rules, but the policy has 256; "
+        "use at least 9 bits, or fewer rules"
     )
 
 
@@ -295,8 +295,8 @@ def test_path_on_an_interface_without_capture_is_warned_about() -> None:
     policy = load_policy("version: 1\npaths: {lte: {interfaces: [wan0, lte0]}}\nrules: []\n", "policy.yaml")
     (problem,) = check_together(settings, policy)
     assert str(problem) == (
-        "throttler.yaml:1: warning: interfaces: the policy's path lte names lte0, on which nothing is captured: "
-        "add it here, or no subflow is seen on it"
+        "throttler.yaml:1: warning: interfaces: the policy's path lte names lte0, which is not listed here: "
+        "add it, or its subflows are not seen"
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_throttler.views.requests import LARGEST_REQUEST, QUERIES, Request, RequestError, parse_request
+from mptcp_throttler.views.requests import MAX_REQUEST, QUERIES, Request, RequestError, parse_request
 
 
 def parse(**request: object) -> Request:
@@ -57,7 +57,7 @@ def test_arguments_are_converted() -> None:
         (b'{"query": "connections", "limit": 2.0}', '"limit": 2.0 is not a whole number'),
         (b'{"query": "connections", "sort": "size"}', '"sort": "size" is none of rate, bytes, age, client'),
         (b'{"query": "connections", "path": 3}', '"path": 3 is not text of at most 200 characters'),
-        (b'{"query": "' + b"x" * LARGEST_REQUEST + b'"}', "longer than 65536 bytes"),
+        (b'{"query": "' + b"x" * MAX_REQUEST + b'"}', "longer than 65536 bytes"),
     ],
 )
 def test_invalid_request_is_refused_with_a_short_message(line: bytes, words: str) -> None:

@@ -22,7 +22,7 @@ import pytest
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.runtime import status
 from mptcp_throttler.runtime.status import MAX_ANSWERS, SILENT_SECONDS, StatusServer
-from mptcp_throttler.views.requests import LARGEST_REQUEST
+from mptcp_throttler.views.requests import MAX_REQUEST
 
 MANY = 20_000_000
 """Bytes: more than a Unix socket holds while nobody reads."""
@@ -376,4 +376,4 @@ def test_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await server.close()
         return found.decode()
 
-    assert LARGEST_REQUEST < int(asyncio.run(scenario())) <= 2 * LARGEST_REQUEST
+    assert MAX_REQUEST < int(asyncio.run(scenario())) <= 2 * MAX_REQUEST

@@ -351,7 +351,7 @@ def test_too_narrow_mark_mask_is_an_error_of_both_files(settings: Path, capsys: 
     policy = settings.parent / "policy.yaml"
     policy.write_text(policy.read_text() + "  - {name: more, throttle: none}\n")
     assert main(["check", "--config", str(settings)]) == 1
-    assert f"{settings}:3: mark_mask: 0x00010000 numbers 1 rule, but the policy has 2" in capsys.readouterr().err
+    assert f"{settings}:3: mark_mask: 0x00010000 is enough for 1 rule, but the policy has 2" in capsys.readouterr().err
 
 
 def test_status_without_a_daemon_is_an_error(

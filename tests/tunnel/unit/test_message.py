@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_tunnel.message import LARGEST, SIZE, VERSION, Key, Kind, Message, pack, parse, sender_of
+from mptcp_tunnel.message import MAX_SIZE, SIZE, VERSION, Key, Kind, Message, pack, parse, sender_of
 from mptcp_tunnel.model import MAGIC
 
 KEY, OTHER = Key(b"k" * 32), Key(b"o" * 32)
@@ -24,7 +24,7 @@ MESSAGES = st.builds(
 )
 
 
-@given(MESSAGES, st.integers(SIZE, LARGEST))
+@given(MESSAGES, st.integers(SIZE, MAX_SIZE))
 def test_packed_message_is_parsed_back(message: Message, size: int) -> None:
     payload = pack(message, KEY, size)
     assert len(payload) == size
@@ -47,8 +47,8 @@ def test_message_with_a_changed_byte_is_rejected(message: Message, data: st.Data
 def payloads(draw: st.DrawFn) -> bytes:
     """Draw bytes that begin like a message, with or without the right authentication code."""
     begin = bytes([MAGIC, draw(st.sampled_from([VERSION, VERSION + 1])), draw(st.integers(0, 3))])
-    size = draw(st.sampled_from([SIZE - 17, SIZE - 16, LARGEST - 16, LARGEST - 15]) | st.integers(0, 2 * SIZE))
-    body = (begin + draw(st.binary()) + KEY.identifier * LARGEST)[:size]
+    size = draw(st.sampled_from([SIZE - 17, SIZE - 16, MAX_SIZE - 16, MAX_SIZE - 15]) | st.integers(0, 2 * SIZE))
+    body = (begin + draw(st.binary()) + KEY.identifier * MAX_SIZE)[:size]
     return body + (KEY.code(body) if draw(st.booleans()) else b"")
 
 
@@ -56,7 +56,7 @@ def payloads(draw: st.DrawFn) -> bytes:
 def test_arbitrary_bytes_are_parsed_or_rejected(payload: bytes) -> None:
     """Bytes with the right code are a message, unless their kind is unknown. All others are rejected."""
     sender = sender_of(payload)
-    assert (sender is not None) == (SIZE <= len(payload) <= LARGEST and payload[:2] == bytes([MAGIC, VERSION]))
+    assert (sender is not None) == (SIZE <= len(payload) <= MAX_SIZE and payload[:2] == bytes([MAGIC, VERSION]))
     if sender is not None:
         message = parse(payload, KEY)
         right = payload[-16:] == KEY.code(payload[:-16])

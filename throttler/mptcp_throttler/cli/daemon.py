@@ -12,7 +12,7 @@ from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError
 from mptcp_throttler.cli.shared import complain, policy_with_warnings
-from mptcp_throttler.config.files import news_of_settings, read_settings
+from mptcp_throttler.config.files import changed_settings, read_settings
 from mptcp_throttler.config.host import host_problems, stacked_interfaces
 from mptcp_throttler.config.settings import with_announced_ports
 from mptcp_throttler.kernel.mptcp_pm.family import announced_ports
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
 
     async def daemon() -> None:
-        news = partial(news_of_settings, options.config, from_file)
+        news = partial(changed_settings, options.config, from_file)
         await Daemon(settings, policy, read_policy, read_settings=news).run()
 
     try:

@@ -31,12 +31,12 @@ _NOTES: Final = {
     "version_0": ("SYN", " for MPTCP version 0 (RFC 6824), which is not tracked"),
     "misdirected": (
         "segment",
-        " ignored, for the proxy's host sent what is from a client, or the other way round: forged, or captured "
-        "elsewhere than on the proxy (--elsewhere)",
+        " ignored: the proxy's host sent a client's segment, or the other way round: forged, or not captured on "
+        "the proxy (--elsewhere)",
     ),
     "malformed": ("MPTCP option", " that no RFC has"),
-    "unproven_joins": ("join", " whose HMAC could not be checked, for keys are missing"),
-    "overflows": ("subflow", " not tracked, for there were too many"),
+    "unproven_joins": ("join", " whose HMAC could not be checked: keys are missing"),
+    "overflows": ("subflow", " not tracked: there were too many"),
 }
 """For each counter, what it counts, and what the user should know about it."""
 

@@ -33,14 +33,14 @@ def read_settings(path: Path) -> Settings:
     return load_settings(text_of(path), str(path))
 
 
-def news_of_settings(path: Path, running: Settings) -> list[str]:
-    """Return what changed in the settings file at *path* for which the *running* daemon needs a restart."""
+def changed_settings(path: Path, running: Settings) -> list[str]:
+    """Return messages about changes in the file at *path* that need a restart of the *running* daemon."""
     try:
         now = read_settings(path)
     except DocumentError as error:
-        return [*str(error).splitlines(), f"{path} was changed, and the next start would be refused"]
+        return [*str(error).splitlines(), f"{path} was changed; the next start would be refused"]
     keys = [key for key in Settings.model_fields if getattr(now, key) != getattr(running, key)]
-    return [f"{path}: {', '.join(keys)} changed; restart the throttler for that"] if keys else []
+    return [f"{path}: {', '.join(keys)} changed; restart the throttler"] if keys else []
 
 
 def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, tuple[Problem, ...]]:
@@ -49,7 +49,7 @@ def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, t
 
 
 def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Policy, tuple[Problem, ...]]:
-    """Do what :func:`read_policy` does for a *text*; *source* names it in messages."""
+    """Do the same as :func:`read_policy` for *text*; *source* names it in messages."""
     checked = check_policy(text, source)
     if checked.policy is None:
         raise DocumentError(checked.problems)
@@ -101,7 +101,7 @@ def read_connections(path: Path, settings: Settings, now: float) -> list[Connect
     if section is None or problems:
         raise DocumentError(problems)
     ports = settings.ownership.listen_ports
-    connections, strangers = [], []
+    connections, mismatches = [], []
     for place, connection in enumerate(section.connections):
         subflows = []
         for number, each in enumerate(connection.subflows):
@@ -112,7 +112,7 @@ def read_connections(path: Path, settings: Settings, now: float) -> list[Connect
                 message = "local and remote are addresses of different families"
             if message:
                 at = ("connections", place, "subflows", number, "local")
-                strangers.append(problem_at(document, at, None, message))
+                mismatches.append(problem_at(document, at, None, message))
             subflows.append(
                 Subflow(
                     FourTuple(*each.local, *each.remote),
@@ -125,6 +125,6 @@ def read_connections(path: Path, settings: Settings, now: float) -> list[Connect
                 )
             )
         connections.append(Connection(place + 1, tuple(subflows), now))
-    if strangers:
-        raise DocumentError(strangers)
+    if mismatches:
+        raise DocumentError(mismatches)
     return connections

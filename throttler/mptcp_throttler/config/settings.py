@@ -22,8 +22,8 @@ from mptcp_throttler.config import DEFAULT_SOCKET
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.shaping.model import Ownership
 
-SMALLEST_GSO: Final = 2048
-LARGEST_GSO: Final = 65536
+MIN_GSO: Final = 2048
+MAX_GSO: Final = 65536
 _GROUP_NAME: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 _OURS: Final = Ownership()
 _TUNNEL_SOCKET: Final = "/run/mptcp-tunnel/status.sock"
@@ -53,7 +53,7 @@ def _hexadecimal(what: str, highest: int, example: str, about: str = "") -> Pars
 def _without_gaps(mask: int) -> int:
     bits = mask // (mask & -mask)
     if bits & (bits + 1):
-        raise ValueError(f"{mask:#010x} has gaps; its bits must stand next to each other (e.g. 0x00ff0000)")
+        raise ValueError(f"{mask:#010x} has gaps; its bits must be contiguous (e.g. 0x00ff0000)")
     return mask
 
 
@@ -67,13 +67,13 @@ def _gso(value: object) -> int | str:
     if value in ("auto", "keep") and isinstance(value, str):
         return value
     try:
-        return parse_size(value, SMALLEST_GSO, LARGEST_GSO)
+        return parse_size(value, MIN_GSO, MAX_GSO)
     except ValueError as error:
         raise ValueError(f"{error}; or write auto or keep") from None
 
 
 _ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
-_BYTES: Final = {"type": "integer", "minimum": SMALLEST_GSO, "maximum": LARGEST_GSO}
+_BYTES: Final = {"type": "integer", "minimum": MIN_GSO, "maximum": MAX_GSO}
 _SIZE: Final = {"type": "string", "pattern": SIZE_PATTERN}
 
 _Port = Annotated[int, between(1, 65535)]
@@ -168,18 +168,18 @@ def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
     if rules > numbers:
         mask = f"0x{ownership.mark_mask:08x}"
         message = (
-            f"{mask} numbers {counted(numbers, 'rule')}, but the policy has {rules}; give it at least "
-            f"{rules.bit_length()} bits, or the policy fewer rules"
+            f"{mask} is enough for {counted(numbers, 'rule')}, but the policy has {rules}; "
+            f"use at least {rules.bit_length()} bits, or fewer rules"
         )
         problems.append(settings.problem("mark_mask", mask, message))
     if ownership.tunnel_ports and (policy.acts_on_upload or any(rule.steer for rule in policy.rules)):
-        message = "of tunnels, uploads are counted and not capped, and no rule steers them"
+        message = "tunnels' uploads are counted and not capped, and no rule steers tunnels"
         problems.append(settings.problem("tunnel_ports", "", message, Severity.WARNING))
     for path in policy.paths.values():
         for name in sorted(set(path.interfaces or ()) - set(settings.interfaces)):
             message = (
-                f"the policy's path {path.name} names {name}, on which nothing is captured"
-                f"{did_you_mean(name, settings.interfaces)}: add it here, or no subflow is seen on it"
+                f"the policy's path {path.name} names {name}, which is not listed here"
+                f"{did_you_mean(name, settings.interfaces)}: add it, or its subflows are not seen"
             )
             problems.append(settings.problem("interfaces", name, message, Severity.WARNING))
     return in_order(problems)
@@ -196,6 +196,6 @@ def _repeated_items(document: Document) -> Iterator[Problem]:
             if isinstance(item, str | int) and item in items[:index]:
                 message = "is listed twice; once is enough"
             elif key == "tunnel_ports" and isinstance(taken, list | tuple) and item in taken:
-                message = "is among listen_ports; a tunnel's must be another, for the port tells which is UDP"
+                message = "is among listen_ports; a tunnel needs another, because the port tells TCP from UDP"
             if message:
                 yield problem_at(document, (key, index), item, f"{shown(item)} {message}")

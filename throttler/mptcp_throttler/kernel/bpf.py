@@ -82,10 +82,10 @@ class SocketPacing:
 
     def __init__(self, ownership: Ownership, user_timeout: float = USER_TIMEOUT, *, for_accepted: bool = True) -> None:
         """*user_timeout*: seconds. Without *for_accepted*, leave newly accepted sockets alone. Raises KernelError."""
-        self._most = largest_send_buffer()
-        self.has_buffers = self._most >= MIN_SEND_BUFFER  # whether sockets can have larger send buffers
+        self._max_buffer = largest_send_buffer()
+        self.has_buffers = self._max_buffer >= MIN_SEND_BUFFER  # whether sockets can have larger send buffers
         if not self.has_buffers:
-            log.info("net.core.wmem_max is %d: caps of 1 to 3 Mbit/s may slow other paths down", self._most // 2)
+            log.info("net.core.wmem_max is %d: caps of 1 to 3 Mbit/s may slow other paths down", self._max_buffer // 2)
         ports = ownership.listen_ports if for_accepted else ()
         self._constants = ProgramConstants(ports, user_timeout, ownership.htb_major, births=True)
         self._iterator: int | None = None
@@ -116,7 +116,7 @@ class SocketPacing:
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         """Set limits, which apply about one round trip later. The map keeps them until :meth:`forget`."""
-        values = b"".join(_LIMIT.pack(*_value(each, self._most)) for each in limits.values())
+        values = b"".join(_LIMIT.pack(*_value(each, self._max_buffer)) for each in limits.values())
         self._bpf.update_batch(self._limits, b"".join(map(_COOKIE.pack, limits)), values)
 
     def forget(self, cookies: Iterable[int]) -> None:
@@ -174,12 +174,12 @@ def largest_send_buffer() -> int:
         return probe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
-def _value(limit: SocketLimit, most: int) -> tuple[int, int, int]:
+def _value(limit: SocketLimit, maximum: int) -> tuple[int, int, int]:
     rate, not_sent, send_buffer = limit.rate, limit.not_sent, limit.send_buffer
     return (
         UNLIMITED if rate is None else min(UNLIMITED - 1, -(-rate // 8)),
         0 if not_sent is None else max(1, not_sent),
-        0 if send_buffer is None or most < MIN_SEND_BUFFER else min(most, send_buffer) // 2,
+        0 if send_buffer is None or maximum < MIN_SEND_BUFFER else min(maximum, send_buffer) // 2,
     )
 
 

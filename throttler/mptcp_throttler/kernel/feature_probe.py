@@ -42,7 +42,7 @@ async def _use(netfilter: Netfilter) -> None:
         await netfilter.prepare()
         await netfilter.upsert_entries(_ENTRIES)
         if await netfilter.read_entries() != _ENTRIES:
-            raise KernelError("entries are not as they were made")
+            raise KernelError("entries differ from those set")
 
 
 def _use_backend(wanted: str) -> None:

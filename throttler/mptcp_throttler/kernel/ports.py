@@ -44,7 +44,7 @@ class TrafficControl(Protocol):
     async def delete_classes(self, minors: Iterable[int]) -> None: ...
 
     async def restore(self) -> None:
-        """Put back what :meth:`prepare` replaced, and remove everything of ours."""
+        """Restore what :meth:`prepare` replaced, and remove all our objects."""
 
 
 class Netfilter(Protocol):

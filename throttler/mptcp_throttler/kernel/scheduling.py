@@ -27,11 +27,11 @@ NICE = -20  # for workers, which may hold Python's lock, and for the loop if rea
 REAL_TIME_PRIORITY = 1
 TURN_SECONDS = 0.001
 PERIOD_SECONDS = 0.02
-BUSY = 0.9  # Share of a period from which the loop counts as busy. The kernel takes what is missing to 5 % of rest.
+BUSY = 0.9  # From this share of a period, the loop counts as busy. The kernel itself enforces 5 % of rest.
 REST = 0.1
 """Rest after a busy period, as a share of it. Long turns make long periods: a fixed rest of 2 ms was too little for
 periods of 40 ms or more."""
-LONGEST_REST_SECONDS = 0.02  # limit, so that a turn of seconds does not cause a rest of tenths of a second
+LONGEST_REST_SECONDS = 0.02  # a turn that takes seconds must not cause a rest of tenths of a second
 
 
 def prefer_event_loop() -> None:
@@ -70,20 +70,20 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 class Respite:
     """Decides when to rest, from two clocks of the loop's thread."""
 
-    def __init__(self, now: float, computed: float) -> None:
-        """*now* is the clock, *computed* the thread's processor time, in seconds."""
-        self._now, self._computed = now, computed
+    def __init__(self, now: float, cpu_time: float) -> None:
+        """*now* is the clock, *cpu_time* the thread's processor time, in seconds."""
+        self._now, self._cpu_time = now, cpu_time
 
-    def seconds(self, now: float, computed: float) -> float:
+    def seconds(self, now: float, cpu_time: float) -> float:
         """Return how long to rest, in seconds, after a period that ends at *now*; 0 if the thread was not busy."""
         period = now - self._now
-        busy = computed - self._computed > BUSY * period
-        self._now, self._computed = now, computed
+        busy = cpu_time - self._cpu_time > BUSY * period
+        self._now, self._cpu_time = now, cpu_time
         return min(REST * period, LONGEST_REST_SECONDS) if busy else 0.0
 
 
 async def rest_when_busy(rest: Callable[[float], None] = time.sleep) -> None:
-    """Rest, forever, whenever the loop has been busy in real time. *rest* blocks the loop."""
+    """Loop forever: rest after each busy real-time period. *rest* blocks the loop."""
     respite = Respite(time.monotonic(), time.thread_time())
     while True:
         await asyncio.sleep(PERIOD_SECONDS)

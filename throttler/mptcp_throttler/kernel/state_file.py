@@ -101,7 +101,7 @@ def state_directory(path: Path) -> Iterator[int]:
 
 def _check(found: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise KernelError(f"{path} is no regular file; remove it")
+        raise KernelError(f"{path}: not a regular file; remove it")
     if found.st_nlink > 1:
         raise KernelError(f"{path} has a second name in the file system; remove it")
     if why := distrust(found):

@@ -38,7 +38,7 @@ class OwnedSysctls:
         return {name: noted[name] if name in noted else _read(name) for name in names}
 
     def hold(self, wanted: Mapping[str, str]) -> None:
-        """Set the *wanted* sysctls and restore all others of ours.
+        """Set the *wanted* sysctls and restore our others.
 
         Raises KernelError if one cannot be set or noted; those not held before are then restored.
         """
@@ -65,7 +65,7 @@ class OwnedSysctls:
             f"{name} is {found}, not {value}" for name, value in wanted.items() if (found := _read(name)) != value
         ]
         if self._noted and read_state(self._note) is None:
-            problems.append(f"{self._note} is gone, which says what to put back")
+            problems.append(f"{self._note} is gone, which says what to restore")
         return problems
 
     def restore(self) -> None:
@@ -78,12 +78,12 @@ class OwnedSysctls:
         try:
             note = json.loads(text)
         except ValueError as error:
-            raise KernelError(f"{self._note} cannot be read ({error}); it says what to put back") from error
+            raise KernelError(f"{self._note} cannot be read ({error}); it says what to restore") from error
         if not isinstance(note, dict):
             raise KernelError(f"{self._note}: is {text[:40]!r}; allowed: an object of sysctls and their values")
         for name, value in note.items():
             if name not in OURS:
-                raise KernelError(f"{self._note}: {name}: is no sysctl of ours; allowed: {', '.join(sorted(OURS))}")
+                raise KernelError(f"{self._note}: {name}: not our sysctl; allowed: {', '.join(sorted(OURS))}")
             if not (isinstance(value, str) and value.isascii() and value.isdigit()):
                 raise KernelError(f"{self._note}: {name}: {value!r}; allowed: digits")
         return note

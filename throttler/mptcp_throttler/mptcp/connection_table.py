@@ -57,13 +57,13 @@ class TimedTable(Generic[K, V]):
     """A mapping ordered by time, oldest first, so that expiry costs O(1) per expired entry.
 
     Times arrive slightly out of order. To keep the order, an entry gets the latest time seen so far if that is later
-    than its own. If the table has *most* entries, a new entry evicts the oldest.
+    than its own. If the table has *limit* entries, a new entry evicts the oldest.
     """
 
-    def __init__(self, most: float = math.inf) -> None:
+    def __init__(self, limit: float = math.inf) -> None:
         self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
         self._latest = -math.inf
-        self._most = most
+        self._limit = limit
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -73,7 +73,7 @@ class TimedTable(Generic[K, V]):
 
     def put(self, key: K, value: V, time: float) -> bool:
         """Add *key*, or move it to the end. Return whether another entry was evicted."""
-        if evicts := len(self._entries) >= self._most and key not in self._entries:
+        if evicts := len(self._entries) >= self._limit and key not in self._entries:
             self._entries.popitem(last=False)
         self._latest = max(self._latest, time)
         self._entries[key] = (self._latest, value)

@@ -32,7 +32,7 @@ def mapped(address: bytes) -> bytes:
 
 
 End = tuple[bytes, int, int]  # client's address and port, proxy's port: what a closed socket reports of its four-tuple
-LARGEST_TOKEN = 0xFFFFFFFF  # The largest token of a Multipath TCP connection. Tunnels have larger ones.
+MAX_TOKEN = 0xFFFFFFFF  # The largest token of a Multipath TCP connection. Tunnels have larger ones.
 
 
 class FourTuple(NamedTuple):
@@ -117,7 +117,7 @@ class Connection:
     @property
     def is_tunnel(self) -> bool:
         """Whether this is a Multipath UDP tunnel. Its paths have byte counts, but no other values of a socket."""
-        return self.token > LARGEST_TOKEN
+        return self.token > MAX_TOKEN
 
     @property
     def client(self) -> bytes:
@@ -195,7 +195,7 @@ class KernelSubflow(NamedTuple):
 
     @property
     def is_of_tunnel(self) -> bool:
-        return self.token > LARGEST_TOKEN
+        return self.token > MAX_TOKEN
 
     @property
     def delivered(self) -> int:

@@ -8,8 +8,7 @@ A look-up costs about 25 microseconds. Even if many segments ask for it, a subfl
 first when an event would have been read, and again later, because the kernel may be slow. All look-ups together are at
 most :data:`RATE` a second, which is one percent of a processor.
 
-Subflows wait in one queue for each of the two look-ups, in the order of their due times, because all of a queue wait
-equally long.
+Each of the two look-ups has a queue, which is in the order of due times, because all its subflows wait equally long.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from mptcp_throttler.mptcp.model import FourTuple
 
 RATE: Final = 400.0  # maximum look-ups a second
 BURST: Final = 64  # maximum look-ups at once; these take about 2 ms
-MAX_WAITING: Final = 1024  # Maximum number of waiting subflows. Others are checked by the next dump of all sockets.
+MAX_WAITING: Final = 1024  # Maximum number of waiting subflows. The next dump of all sockets checks the others.
 _PAUSES: Final = (0.1, 0.9)  # seconds before each look-up of a subflow
 
 

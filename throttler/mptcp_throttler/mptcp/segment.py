@@ -61,7 +61,7 @@ def transport(frame: bytes, at: int) -> _Transport | None:
 
 
 def network_header(frame: bytes, link_header: int) -> int:
-    """Return the offset of IP behind the link header, which ends with an EtherType, and 802.1Q tags; or -1."""
+    """Return the offset of IP after the link header, which ends with an EtherType, and 802.1Q tags; or -1."""
     at = link_header
     if at not in (ETHERNET, LINUX_COOKED):
         return at

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Represent Multipath UDP tunnels as connections and their paths as subflows, from their daemon's answers. Pure.
 
-A tunnel gets a token above that of any MPTCP connection (``model.LARGEST_TOKEN``). Path 0 counts as its initial
+A tunnel gets a token above that of any MPTCP connection (``model.MAX_TOKEN``). Path 0 counts as its initial
 subflow, and the path's number serves as the remote address identifier. A path has byte counts like a socket, under a
 cookie that no socket has, but none of TCP's figures.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 
-from mptcp_throttler.mptcp.model import LARGEST_TOKEN, FourTuple, KernelEvent, KernelEventKind, KernelSubflow
+from mptcp_throttler.mptcp.model import MAX_TOKEN, FourTuple, KernelEvent, KernelEventKind, KernelSubflow
 
 GONE_SECONDS: Final = 10.0  # a path has ended if the tunnel's daemon heard nothing, and it carried nothing, for so long
 FIRST_COOKIE: Final = 1 << 62  # the kernel counts sockets from 1
@@ -49,10 +49,10 @@ class TunnelTable:
     ports: Collection[int]
     paths: dict[FourTuple, TunnelPath] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)  # by token
-    strangers: set[tuple[str, int]] = field(default_factory=set)  # name and port of ignored ones, at other ports
+    ignored: set[tuple[str, int]] = field(default_factory=set)  # name and port of tunnels at other ports
     _tokens: dict[str, int] = field(default_factory=dict)
     _signs: dict[int, _Sign] = field(default_factory=dict)  # by :attr:`TunnelPath.number`
-    _latest: int = LARGEST_TOKEN
+    _latest: int = MAX_TOKEN
 
     def take(self, answer: Mapping[str, Any], now: float) -> list[KernelEvent]:
         """Replace all paths by those of *answer*; return the changes as kernel events. Raises ValueError, with nothing
@@ -90,7 +90,7 @@ class TunnelTable:
                 local, remote = (ip_address(path[end]).packed for end in ("local", "remote"))
                 four_tuple = FourTuple(local, int(path["local_port"]), remote, int(path["remote_port"]))
                 if four_tuple.local_port not in self.ports:
-                    self.strangers.add((name, four_tuple.local_port))
+                    self.ignored.add((name, four_tuple.local_port))
                     continue
                 begun = int(path["id"])
                 signs[begun] = sign = self._sign(begun, path, now)

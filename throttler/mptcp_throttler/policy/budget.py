@@ -114,5 +114,5 @@ def parse_extra_volume(text: str) -> int:
     """Return the bytes of ``+5 GB``. Raises ValueError."""
     octets = parse_volume(text.strip().removeprefix("+").strip())
     if not octets:
-        raise ValueError(f'"{text}" is no volume; write e.g. "+5 GB"')
+        raise ValueError(f'"{text}" is not a volume; write "+5 GB"')
     return octets

@@ -19,8 +19,8 @@ from mptcp_common.units import counted
 from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT, Window, hours_text, is_open, may_coincide
 from mptcp_throttler.policy.values import Days, Hours, Network, Prefix, Prefixes
 
-MOST_SUBFLOWS = 255  # an address identifier has one byte (RFC 8684, 3.2)
-MOST_PREFIXES = 4  # client prefixes named in messages; further ones are counted
+MAX_SUBFLOWS = 255  # an address identifier has one byte (RFC 8684, 3.2)
+MAX_PREFIXES = 4  # client prefixes named in messages; further ones are counted
 
 
 class Subject(NamedTuple):
@@ -129,11 +129,11 @@ class Conditions(NamedTuple):
         active subflow comes from the clients."""
         found: dict[Unmet, str] = {}
         more = seen.expected - seen.paths if self.anticipate else 0
-        most = self.when.max_subflows
+        maximum = self.when.max_subflows
         if seen.active + more < self.subflows:
             found["counts"] = f"only {counted(seen.active, 'active subflow')} (needs {self.subflows})"
-        elif most is not None and seen.active > most:
-            found["counts"] = f"{seen.active} active subflows (at most {most})"
+        elif maximum is not None and seen.active > maximum:
+            found["counts"] = f"{seen.active} active subflows (at most {maximum})"
         elif seen.paths + more < self.paths:
             on = "one path" if seen.paths == 1 else f"{seen.paths} paths"
             found["counts"] = f"{seen.active} active subflows on {on} (needs {self.paths})"
@@ -157,8 +157,8 @@ class Conditions(NamedTuple):
     def exclude(self, other: Conditions) -> bool:
         """Return whether they never hold together with those of another rule."""
         mine, theirs = self.when, other.when
-        most = min(mine.max_subflows or inf, theirs.max_subflows or inf)
-        return most < max(self.subflows, other.subflows) or (
+        maximum = min(mine.max_subflows or inf, theirs.max_subflows or inf)
+        return maximum < max(self.subflows, other.subflows) or (
             mine.windows is not None and theirs.windows is not None and not may_coincide(mine.windows, theirs.windows)
         )
 
@@ -171,12 +171,12 @@ class Conditions(NamedTuple):
 class When(Section):
     """When the rule applies. All conditions must hold."""
 
-    min_paths: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[2])
+    min_paths: Annotated[int | None, between(1, MAX_SUBFLOWS)] = Field(default=None, examples=[2])
     """Minimum number of paths with active subflows, backups included. Default: 2; 1 for budgets and `none`, and with
     `always`, `min_subflows` or `max_subflows: 1`."""
-    min_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[3])
+    min_subflows: Annotated[int | None, between(1, MAX_SUBFLOWS)] = Field(default=None, examples=[3])
     """Minimum number of active subflows, on any paths. Default: 1."""
-    max_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(default=None, examples=[4])
+    max_subflows: Annotated[int | None, between(1, MAX_SUBFLOWS)] = Field(default=None, examples=[4])
     """Maximum number of active subflows. Default: any."""
     days: list[Days] | None = Field(default=None, min_length=1, examples=[["mon-fri", "sun"]])
     """Days and ranges of days: `mon`, `mon-fri`, `sat-mon`. Default: every day."""
@@ -188,12 +188,12 @@ class When(Section):
 
     @field_validator("max_subflows")
     @classmethod
-    def _leaves_room(cls, most: int, info: ValidationInfo) -> int:
+    def _leaves_room(cls, maximum: int, info: ValidationInfo) -> int:
         for key in ("min_paths", "min_subflows"):
-            least = info.data.get(key)
-            if least is not None and most < least:
-                raise ValueError(f"{most} is below {key}, which is {least}")
-        return most
+            minimum = info.data.get(key)
+            if minimum is not None and maximum < minimum:
+                raise ValueError(f"{maximum} is below {key}, which is {minimum}")
+        return maximum
 
     def words(self, zone: tzinfo) -> Iterator[str]:
         """Yield the conditions in words, without keys that the policy leaves out. *zone* is the policy's."""
@@ -223,6 +223,6 @@ class When(Section):
 
 def clients_text(prefixes: list[Network]) -> str:
     """Return ``clients 10.0.0.0/8, fd77::/16 and 3 more``."""
-    named = ", ".join(str(each) for each in prefixes[:MOST_PREFIXES])
-    more = len(prefixes) - MOST_PREFIXES
+    named = ", ".join(str(each) for each in prefixes[:MAX_PREFIXES])
+    more = len(prefixes) - MAX_PREFIXES
     return f"clients {named}{f' and {more} more' if more > 0 else ''}"

@@ -137,10 +137,10 @@ class Throttle(Section):
     @classmethod
     def _passes_in_time(cls, burst: int, info: ValidationInfo) -> int:
         rate = info.data.get("rate")
-        if rate is not None and burst is not None and burst > (most := rate * LONGEST_BURST // 8):
+        if rate is not None and burst is not None and burst > (maximum := rate * LONGEST_BURST // 8):
             raise ValueError(
                 f"{format_size(burst)} takes more than {LONGEST_BURST} seconds at {format_rate(rate)}; "
-                f"write {format_size(most)} or less"
+                f"write {format_size(maximum)} or less"
             )
         return burst
 

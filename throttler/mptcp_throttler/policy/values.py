@@ -54,7 +54,7 @@ def parse_prefix(value: object) -> Network:
         except ValueError:
             raise ValueError(f"{shown(value)} is not a prefix; {advice}") from None
         raise ValueError(
-            f"{shown(value)} has bits set behind its prefix length; "
+            f"{shown(value)} has bits set beyond its prefix length; "
             f'write "{interface.network}" for the network or "{interface.ip}" for the one address'
         ) from None
     if isinstance(network, IPv6Network) and network.subnet_of(_V4_MAPPED):

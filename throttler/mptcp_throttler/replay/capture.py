@@ -72,7 +72,7 @@ class CaptureFile:
             raise CaptureError(f"{self._name}: cannot be read: {reason(error)}") from error
         except Exception as error:
             # Scapy may raise any exception on unexpected bytes.
-            raise CaptureError(f"{self._name}: is no capture file, pcap or pcapng: {reason(error)}") from error
+            raise CaptureError(f"{self._name}: not a pcap or pcapng file: {reason(error)}") from error
 
     def _segments(self, reader: Any) -> Iterator[Captured]:
         while True:

@@ -33,7 +33,7 @@ LIFT_SECONDS = 3.0  # how long to wait for sockets whose limits cannot be reset 
 
 
 async def cleanup(settings: Settings) -> list[str]:
-    """Remove sets, rules and tables of every backend, and put back root qdiscs; return sentences on what was done. A
+    """Remove sets, rules and tables of every backend, and restore root qdiscs; return sentences on what was done. A
     failure does not stop the rest. Raises KernelError with all failures, AlreadyRunning while a daemon runs."""
     done: list[str] = []
     failures: list[str] = []
@@ -66,7 +66,7 @@ async def _tunnels(settings: Settings) -> str:
         return ""  # a restarted daemon has no classes
     except OSError as error:
         raise KernelError(f"tunnels: {settings.tunnel_socket}: {error.strerror or 'no answer'}") from error
-    return "tunnels: no path is in a class of ours"
+    return "tunnels: no path is in our classes"
 
 
 async def _uploads(settings: Settings) -> str:
@@ -104,7 +104,7 @@ async def _backup_flags(settings: Settings) -> str:
                 if error.errno != errno.EINVAL:
                     raise
     note.remove()
-    return f"sockets: the backup flag of {counted(regular, 'subflow')} taken back" if regular else ""
+    return f"sockets: the backup flag of {counted(regular, 'subflow')} cleared" if regular else ""
 
 
 async def _path_manager(settings: Settings) -> str:

@@ -56,7 +56,7 @@ class Downloads(Component):
             return
         tc = self._kernel.traffic_control(self._settings)
         self.backend, self._netfilter = self._kernel.netfilter(self._settings)
-        self.reconciler = Reconciler(self.planner, tc, self._tunnels.beside_netfilter(self._netfilter))
+        self.reconciler = Reconciler(self.planner, tc, self._tunnels.wrapped(self._netfilter))
         self._tc = tc
         await self.reconciler.prepare()
 
@@ -256,7 +256,7 @@ class PlainTcpCaps(Component):
             if self._made is None:  # the kernel refused the last change of the table
                 await self._make()
             elif self._wanted and await self._listed() != self._made:
-                log.warning("nftables table %s is not as it was made: made anew", PLAIN_TCP_TABLE)
+                log.warning("nftables table %s was changed: restored", PLAIN_TCP_TABLE)
                 self.repairs += 1
                 await self._make()
 

@@ -68,7 +68,7 @@ class Engine:
         self.tunnels = Tunnels(settings, kernel, self.take_kernel_events, counted)
         self.path_manager = UserspacePathManager(settings.state_directory, kernel)
         sockets = kernel.sockets(settings)
-        self.sockets = self.tunnels.beside(sockets)
+        self.sockets = self.tunnels.add_paths(sockets)
         self.downloads = Downloads(settings, kernel, self.tunnels)
         self.uploads = Uploads(settings, kernel, connections)
         self._planners = self.downloads.planner, self.uploads.planner

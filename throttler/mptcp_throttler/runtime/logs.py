@@ -240,11 +240,11 @@ class CapLog:
 
 
 def _cap_line(decision: Decision, capped: Verdict, text: str) -> tuple[str, dict[str, Any]]:
-    most = "" if capped.throttle is None else f" ({format_rate(capped.throttle.ceil)})"
+    ceil = "" if capped.throttle is None else f" ({format_rate(capped.throttle.ceil)})"
     upload = "upload of " if capped.direction is Direction.UP else ""
     subflow, rule = capped.four_tuple, _rule(capped)
     fields = about(decision.connection, token=decision.token, subflow=subflow, rule=rule, path=capped.path)
-    return f"{upload}{subflow}{most}: {text}", fields
+    return f"{upload}{subflow}{ceil}: {text}", fields
 
 
 def _rule(verdict: Verdict) -> str:

@@ -87,7 +87,7 @@ class UserspacePathManager(Component):
             if self.in_force:
                 problems = self._sysctls.check(SYSCTLS)
                 if self._keeper is None or not self._keeper.alive:
-                    problems.append("the keeper of the path manager is gone, without which a kill costs joins")
+                    problems.append("the keeper of the path manager is gone: after a kill, joins would fail")
                 if problems:
                     await self._hold()
                 for problem in problems:

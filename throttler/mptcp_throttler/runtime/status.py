@@ -29,7 +29,7 @@ from mptcp_throttler.runtime.answers import connections, explain, summary, what_
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.views.answers import SCHEMA
-from mptcp_throttler.views.requests import LARGEST_REQUEST, STATUS, Request, RequestError, parse_request
+from mptcp_throttler.views.requests import MAX_REQUEST, STATUS, Request, RequestError, parse_request
 
 log = logging.getLogger(__name__)
 
@@ -199,9 +199,9 @@ def _read_line(client: socket.socket) -> bytes:
     """Return the client's request: its first line or all it sends; empty if it is silent."""
     line = b""
     client.settimeout(SILENT_SECONDS)
-    while b"\n" not in line and len(line) <= LARGEST_REQUEST:
+    while b"\n" not in line and len(line) <= MAX_REQUEST:
         try:
-            piece = client.recv(LARGEST_REQUEST)
+            piece = client.recv(MAX_REQUEST)
         except TimeoutError:
             break
         if not piece:

@@ -4,7 +4,7 @@
 Netfilter does not see a tunnel's packets, because the BPF program that splits them redirects them to an interface. So
 that program also sets their class. Once a second, and at once after a change, a request states the class of every path,
 and the answer lists the tunnels. For all other modules a tunnel looks like a connection: its paths appear among the
-sockets (:meth:`Tunnels.beside`) and take entries (:meth:`Tunnels.beside_netfilter`).
+sockets (:meth:`Tunnels.add_paths`) and have entries (:meth:`Tunnels.wrapped`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 ASK_SECONDS: Final = 1.0
 REST_SECONDS: Final = 0.02  # minimum pause between two requests
 ANSWER_SECONDS: Final = 2.0
-REMEMBERED: Final = 1 << 16
+MAX_KNOWN: Final = 1 << 16
 
 
 class Tunnels(Component):
@@ -51,7 +51,7 @@ class Tunnels(Component):
         self.wanted: dict[FourTuple, Target] = {}
         self.classes: Mapping[int, ClassSpec] = {}  # classes by minor number, from the planner of downloads
         self._began = time.time_ns()
-        self._ever: dict[int, None] = {}  # numbers of the last :data:`REMEMBERED` paths that were ever known
+        self._known: dict[int, None] = {}  # numbers of the last :data:`MAX_KNOWN` paths that were ever known
         self._logged: set[tuple[str, int]] = set()  # name and port of tunnels outside ``tunnel_ports``
         self._heard = time.monotonic()
         self._answers = True
@@ -87,21 +87,21 @@ class Tunnels(Component):
         await super().run()
 
     async def release(self) -> None:
-        """Take all paths out of the throttler's classes."""
+        """Remove all paths from the throttler's classes."""
         self.wanted.clear()
         if self.table.ports:
             await self._exchange({"classes": {}})
 
-    def beside(self, sockets: KernelSockets) -> KernelSockets:
-        """Return *sockets*, extended by the paths of tunnels."""
+    def add_paths(self, sockets: KernelSockets) -> KernelSockets:
+        """Return *sockets* with the paths of tunnels."""
         return _SocketsAndPaths(sockets, self) if self.table.ports else sockets
 
-    def beside_netfilter(self, netfilter: Netfilter) -> Netfilter:
+    def wrapped(self, netfilter: Netfilter) -> Netfilter:
         """Return a wrapper of *netfilter* that passes entries of paths to this object."""
         return _NetfilterAndPaths(netfilter, self) if self.table.ports else netfilter
 
     def want(self, entries: Mapping[FourTuple, Target]) -> dict[FourTuple, Target]:
-        """Take the entries of paths; return the others."""
+        """Keep the entries of paths; return the others."""
         paths = {each: target for each, target in entries.items() if self.is_path(each)}
         if paths:
             self.wanted |= paths
@@ -119,8 +119,8 @@ class Tunnels(Component):
         return others
 
     def _classes(self) -> dict[str, list[int]]:
-        """Return the class handle and ceil, bits/s (0: no bound), of each path number. The tunnel gets the ceil so that
-        it need not find the rate by losses."""
+        """Return the class handle and ceil, bits/s (0: none), by path number. The tunnel gets the ceil so that it need
+        not find the rate by losses."""
         found, major = {}, self._settings.ownership.htb_major
         for four_tuple, target in self.wanted.items():
             if (path := self.table.paths.get(four_tuple)) is not None:
@@ -144,9 +144,9 @@ class Tunnels(Component):
             log.info("tunnels: %s answers", socket)
         self._answers, self._heard = True, now
         self._count_from_here(before)
-        for name, port in self.table.strangers - self._logged:
-            log.warning("tunnel %s: its port %d is not among tunnel_ports; it is left alone", name, port)
-        self._logged |= self.table.strangers
+        for name, port in self.table.ignored - self._logged:
+            log.warning("tunnel %s: its port %d is not among tunnel_ports; it is ignored", name, port)
+        self._logged |= self.table.ignored
         return events
 
     def _count_from_here(self, before: Set[int]) -> None:
@@ -155,11 +155,11 @@ class Tunnels(Component):
         for path in self.table.paths.values():
             if path.number in before:
                 continue
-            if path.number < self._began or path.number in self._ever:
+            if path.number < self._began or path.number in self._known:
                 self._counted(path.socket.cookie, path.socket.bytes_acked, path.socket.bytes_received)
-            self._ever[path.number] = None
-        while len(self._ever) > REMEMBERED:
-            del self._ever[next(iter(self._ever))]
+            self._known[path.number] = None
+        while len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
 
 
 class _SocketsAndPaths:
@@ -177,7 +177,7 @@ class _SocketsAndPaths:
         return {**self._sockets.look_up(self._others(four_tuples)), **there}
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
-        stay = dict.fromkeys(filter(self._tunnels.is_path, four_tuples), "left, for it is a path of a tunnel")
+        stay = dict.fromkeys(filter(self._tunnels.is_path, four_tuples), "left open: a path of a tunnel")
         return {**self._sockets.close_sockets(self._others(four_tuples)), **stay}
 
     def _others(self, four_tuples: Sequence[FourTuple]) -> list[FourTuple]:

@@ -346,15 +346,15 @@ class BudgetStage(Stage):
             tokens.update(dict.fromkeys(near))
             if not number % (4 * SLICE):
                 yield
-        most: list[Metered] = []
+        heaviest: list[Metered] = []
         for number, token in enumerate(tokens, 1):
             found = [self.sockets.metered.get(each) for each in self._metering.get(token, ())]
-            most += [each for each in found if each is not None and each.carried]
+            heaviest += [each for each in found if each is not None and each.carried]
             if not number % (4 * SLICE):
                 # Keep only the busiest: there may be thousands.
-                most = nlargest(MAX_URGENT, most, key=lambda each: each.carried)
+                heaviest = nlargest(MAX_URGENT, heaviest, key=lambda each: each.carried)
                 yield
-        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, most, key=lambda each: each.carried))
+        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, heaviest, key=lambda each: each.carried))
 
     def _with_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, if it is the tightest, its cap."""

@@ -43,8 +43,8 @@ _NOWHERE: Final = (None, None, None, None)
 class RateLimiter:
     """Limits the reports per minute of what any client can cause; all are counted elsewhere."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._minute = self._count = 0
 
     def allow(self, now: float) -> bool:
@@ -53,7 +53,7 @@ class RateLimiter:
         if minute != self._minute:
             self._minute, self._count = minute, 0
         self._count += 1
-        return self._count <= self._most
+        return self._count <= self._limit
 
 
 class Happened(NamedTuple):
@@ -73,8 +73,8 @@ class Happened(NamedTuple):
 class EventRing:
     """The events of one daemon. Sequence numbers begin at 1 and have no gaps."""
 
-    def __init__(self, most: int = MAX_EVENTS) -> None:
-        self._events: deque[tuple] = deque(maxlen=most)  # type: ignore[type-arg]
+    def __init__(self, limit: int = MAX_EVENTS) -> None:
+        self._events: deque[tuple] = deque(maxlen=limit)  # type: ignore[type-arg]
         self.last = 0  # sequence number of the latest event; 0 before the first
 
     @property

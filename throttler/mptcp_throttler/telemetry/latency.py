@@ -22,14 +22,14 @@ MAX_REMEMBERED: Final = 1024  # bound of each table of JoinLatency
 class LatencyHistogram:
     """Counts in buckets; the last one is open-ended."""
 
-    def __init__(self, bounds: tuple[float, ...], most: float) -> None:
-        """*bounds*: the upper ends of the buckets, seconds. Times above *most* do not count."""
-        self._bounds, self._most = bounds, most
+    def __init__(self, bounds: tuple[float, ...], limit: float) -> None:
+        """*bounds*: the upper ends of the buckets, seconds. Times above *limit* do not count."""
+        self._bounds, self._limit = bounds, limit
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
     def count(self, seconds: float) -> None:
-        if seconds <= self._most:
+        if seconds <= self._limit:
             self._counts[bisect_left(self._bounds, seconds)] += 1
             self._sum += seconds
 

@@ -434,7 +434,7 @@ class PlainClient(Part):
 
 
 class PlainTcp(Part):
-    """Established connections to the proxy's ports that are no subflow which the throttler knows, loopback left out."""
+    """Established connections to the proxy's ports that are not known subflows, loopback left out."""
 
     connections: Count
     total: Count

@@ -48,18 +48,18 @@ class _Total:
 
 
 def budget_rows(
-    policy: Policy, used: Mapping[Account, int], now: float, most: int
+    policy: Policy, used: Mapping[Account, int], now: float, limit: int
 ) -> tuple[list[BudgetTotals], list[AccountAnswer]]:
-    """Return the total of each budget, and the *most* fullest accounts, with the fullest of each budget among them, in
+    """Return the total of each budget, and the *limit* fullest accounts, with the fullest of each budget among them, in
     the periods at *now* (seconds since the epoch)."""
     totals = _totals(policy, now)
     candidates = list(_counted(totals, used))
     firsts: dict[str, _Fullness] = {}
     for each in candidates:
         firsts[each[1]] = min(each, firsts.get(each[1], each))
-    kept = sorted({*heapq.nsmallest(most, candidates), *firsts.values()})
+    kept = sorted({*heapq.nsmallest(limit, candidates), *firsts.values()})
     accounts = [totals[each[1]].account(each) for each in kept]
-    return [total.row for total in totals.values()], fullest(accounts, most)
+    return [total.row for total in totals.values()], fullest(accounts, limit)
 
 
 def budgets_of(

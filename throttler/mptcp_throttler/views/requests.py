@@ -16,7 +16,7 @@ from mptcp_common.endpoints import address_and_port
 from mptcp_common.problems import did_you_mean, shown
 from mptcp_throttler.mptcp.model import unmap
 
-LARGEST_REQUEST: Final = 64 * 1024  # bytes of the line
+MAX_REQUEST: Final = 64 * 1024  # bytes of the line
 STATUS: Final = "status"
 _TOKEN: Final = "[0-9a-fA-F]{1,9}"
 
@@ -49,8 +49,8 @@ def parse_request(line: bytes) -> Request:
     """Return the request in *line*. An empty line, which old clients send, means the query ``status``."""
     if not line.strip():
         return Request(STATUS, {})
-    if len(line) > LARGEST_REQUEST:
-        raise RequestError(f"the request is longer than {LARGEST_REQUEST} bytes")
+    if len(line) > MAX_REQUEST:
+        raise RequestError(f"the request is longer than {MAX_REQUEST} bytes")
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -168,7 +168,7 @@ QUERIES: Final[Mapping[str, Mapping[str, Argument]]] = {
     "client": {"endpoint": replace(_ENDPOINT, required=True), "local": _LOCAL, "token": _TOKEN_ARGUMENT},
     "budgets": {"client": replace(_ADDRESS, required=True)},
     "policy": {},
-    "what_if": {"policy": _text(LARGEST_REQUEST, "The text of a policy file.", required=True)},
+    "what_if": {"policy": _text(MAX_REQUEST, "The text of a policy file.", required=True)},
 }
 
 

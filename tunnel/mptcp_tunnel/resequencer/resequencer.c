@@ -22,10 +22,10 @@
 #define FLOWS 2048
 #define BUCKETS 4096
 #define BATCH 64
-#define MESSAGE 512 /* bytes: the kernel copies only the headers */
-#define HEADERS 64
-#define LENGTH 4096 /* packets that may wait for a verdict */
-#define UNORDERED 0 /* number of a packet that waits for no others: programs/tunnel.h */
+#define MESSAGE_BYTES 512 /* the kernel copies only the headers */
+#define HEADER_BYTES 64
+#define MAX_QUEUED 4096 /* packets that wait for a verdict */
+#define UNORDERED 0 /* number of a packet that need not wait: programs/tunnel.h */
 #define PATIENCE 50000000ULL /* ns, for a tunnel without a line on stdin */
 
 struct end {
@@ -226,8 +226,8 @@ static void configure(void)
 {
     char buffer[256];
     struct nfqnl_msg_config_cmd bind_queue = {.command = NFQNL_CFG_CMD_BIND};
-    struct nfqnl_msg_config_params copy = {.copy_range = htonl(HEADERS), .copy_mode = NFQNL_COPY_PACKET};
-    uint32_t length = htonl(LENGTH), flags = htonl(NFQA_CFG_F_FAIL_OPEN | NFQA_CFG_F_GSO);
+    struct nfqnl_msg_config_params copy = {.copy_range = htonl(HEADER_BYTES), .copy_mode = NFQNL_COPY_PACKET};
+    uint32_t length = htonl(MAX_QUEUED), flags = htonl(NFQA_CFG_F_FAIL_OPEN | NFQA_CFG_F_GSO);
     struct nlmsghdr *message = begin(buffer, NFQNL_MSG_CONFIG, NLM_F_ACK);
     char answer[1024];
     ssize_t got;
@@ -250,7 +250,7 @@ static void configure(void)
         fail("configure the queue");
 }
 
-/* Read lines with tunnels' patience from stdin; return whether stdin has ended. */
+/* Read the tunnels' patience from stdin; return whether stdin has ended. */
 static bool read_patience(void)
 {
     static char line[256];
@@ -268,16 +268,16 @@ static bool read_patience(void)
         struct end far;
         struct in_addr four;
         struct flow *flow;
-        bool known;
+        bool valid;
 
         *end = 0;
-        known = sscanf(line, "%63s %u %llu", address, &port, &microseconds) == 3;
+        valid = sscanf(line, "%63s %u %llu", address, &port, &microseconds) == 3;
         far.port = htons((uint16_t)port);
-        if (known && inet_pton(AF_INET, address, &four) == 1)
+        if (valid && inet_pton(AF_INET, address, &four) == 1)
             map_address(&far, &four);
         else
-            known = known && inet_pton(AF_INET6, address, far.address) == 1;
-        if (known && (flow = flow_of(&far)))
+            valid = valid && inet_pton(AF_INET6, address, far.address) == 1;
+        if (valid && (flow = flow_of(&far)))
             flow->order.patience = microseconds * 1000;
         used -= (size_t)(end + 1 - line);
         memmove(line, end + 1, used + 1);
@@ -289,7 +289,7 @@ static bool read_patience(void)
 
 int main(int count, char **arguments)
 {
-    static char buffers[BATCH][MESSAGE];
+    static char buffers[BATCH][MESSAGE_BYTES];
     struct mmsghdr messages[BATCH];
     struct iovec pieces[BATCH];
     struct sockaddr_nl local = {.nl_family = AF_NETLINK};
@@ -304,7 +304,7 @@ int main(int count, char **arguments)
     setsockopt(netlink, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room));
     configure();
     for (int each = 0; each < BATCH; each++) {
-        pieces[each] = (struct iovec){buffers[each], MESSAGE};
+        pieces[each] = (struct iovec){buffers[each], MESSAGE_BYTES};
         messages[each] = (struct mmsghdr){.msg_hdr = {.msg_iov = &pieces[each], .msg_iovlen = 1}};
     }
     for (uint64_t due = 0;;) {

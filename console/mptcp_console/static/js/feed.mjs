@@ -5,9 +5,9 @@
  * A browser has at most six connections to a console, for all tabs together, and a stream takes one. If hidden pages
  * kept theirs, a seventh tab would not load, nor would a page with six others in the back/forward cache.
  */
-const SILENCE = 15_000;
-const AGAIN = 1_000;
-const AGAIN_WHERE_FULL = 5_000;
+const MAX_SILENCE_MS = 15_000;
+const RETRY_MS = 1_000;
+const RETRY_IF_FULL_MS = 5_000;
 
 export class Feed {
   /** @type {EventSource|null} */
@@ -18,29 +18,29 @@ export class Feed {
   #failures = 0;
 
   /**
-   * @param {(moment: import("./types.mjs").Moment) => void} take
-   * @param {(why: "gone"|"full") => void} lose called when the stream breaks, or the console has too many pages
-   * @param {() => void} rest called when it ends without a fault, for example because the page is hidden
+   * @param {(moment: import("./types.mjs").Moment) => void} onMoment
+   * @param {(why: "gone"|"full") => void} onLoss called when the stream breaks, or the console has too many pages
+   * @param {() => void} onPause called when it ends without a fault, for example because the page is hidden
    */
-  constructor(take, lose, rest) {
-    this.take = take;
-    this.lose = lose;
-    this.rest = rest;
+  constructor(onMoment, onLoss, onPause) {
+    this.onMoment = onMoment;
+    this.onLoss = onLoss;
+    this.onPause = onPause;
   }
 
   /** Start, and continue whenever the page is visible. */
   start() {
-    document.addEventListener("visibilitychange", () => document.hidden ? this.#rest() : this.#open());
-    addEventListener("pagehide", () => this.#rest());
+    document.addEventListener("visibilitychange", () => document.hidden ? this.#pause() : this.#open());
+    addEventListener("pagehide", () => this.#pause());
     addEventListener("pageshow", event => {
       if (event.persisted && !document.hidden) this.#open();
     });
     if (!document.hidden) this.#open();
   }
 
-  #rest() {
+  #pause() {
     this.#close();
-    this.rest();
+    this.onPause();
   }
 
   #open() {
@@ -48,19 +48,19 @@ export class Feed {
     const source = new EventSource("/api/live");
     this.#source = source;
     source.addEventListener("moment", event => {
-      this.#expect();
+      this.#restartTimer();
       this.#isFull = false;
       this.#failures = 0;
-      this.take(JSON.parse(event.data));
+      this.onMoment(JSON.parse(event.data));
     });
-    source.addEventListener("open", () => this.#expect());
+    source.addEventListener("open", () => this.#restartTimer());
     source.addEventListener("error", () => this.#refused());
-    this.#expect();
+    this.#restartTimer();
   }
 
-  #expect() {
+  #restartTimer() {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#broken(), SILENCE);
+    this.#timer = setTimeout(() => this.#broken(), MAX_SILENCE_MS);
   }
 
   /** The stream broke, or the console has too many; a request shows which. */
@@ -70,15 +70,15 @@ export class Feed {
       return;
     }
     this.#failures = 1;
-    this.#rest();
+    this.#pause();
     this.#retry();
   }
 
   #broken() {
     this.#close();
     this.#failures += 1;
-    if (!this.#isFull) this.lose("gone");
-    this.#timer = setTimeout(() => this.#retry(), AGAIN);
+    if (!this.#isFull) this.onLoss("gone");
+    this.#timer = setTimeout(() => this.#retry(), RETRY_MS);
   }
 
   async #retry() {
@@ -95,15 +95,15 @@ export class Feed {
       this.#isFull = watching >= most;
       if (document.hidden) return;
       if (this.#isFull) {
-        this.lose("full");
-        this.#timer = setTimeout(() => this.#retry(), AGAIN_WHERE_FULL);
+        this.onLoss("full");
+        this.#timer = setTimeout(() => this.#retry(), RETRY_IF_FULL_MS);
       } else {
         this.#open();
       }
     } catch {
       this.#isFull = false;
-      this.lose("gone");
-      this.#timer = setTimeout(() => this.#retry(), AGAIN);
+      this.onLoss("gone");
+      this.#timer = setTimeout(() => this.#retry(), RETRY_MS);
     }
   }
 

@@ -29,12 +29,12 @@ export function show(list, events, today, none, about) {
  * Returns the newest events from *answer*, after those that the stream brought since the request.
  *
  * @param {Happening[]} answer the oldest first @param {Happening[]} shown now, the newest first
- * @param {Happening[]} before shown at the request @param {number} most
+ * @param {Happening[]} before shown at the request @param {number} limit
  */
-export function answered(answer, shown, before, most) {
+export function answered(answer, shown, before, limit) {
   // Compare objects, not numbers, because a restarted console restarts its numbers.
   const had = new Set(before), known = new Set(answer.map(each => each.serial));
-  return shown.filter(each => !had.has(each) && !known.has(each.serial)).concat(answer.reverse()).slice(0, most);
+  return shown.filter(each => !had.has(each) && !known.has(each.serial)).concat(answer.reverse()).slice(0, limit);
 }
 
 /** @param {Happening} each @param {string} [about] */

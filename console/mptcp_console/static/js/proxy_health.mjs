@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The page of the proxy's health: Squid, the throttler and the kernel's counters.
+ * The page Health: Squid, the throttler and the kernel's counters.
  */
 import {Repeated, get} from "./api.mjs";
 import {byId, facts, setText} from "./dom.mjs";
 import {age, clock} from "./format.mjs";
 import {healthFacts} from "./health.mjs";
 
-const SECONDS = 5;
+const INTERVAL_SECONDS = 5;
 
 export class HealthPage {
   #visible = false;
   #state = "";
   /** Why Squid does not answer; empty if it does, null before the first request. */
   #squid = /** @type {string|null} */ (null);
-  #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible);
+  #polling = new Repeated(() => this.#load(), INTERVAL_SECONDS, () => this.#visible);
 
   /** @param {boolean} visible */
   show(visible) {
     this.#visible = visible;
-    if (visible) this.#asked.now();
+    if (visible) this.#polling.now();
   }
 
-  /** @param {string} state as at the top of each page */
+  /** @param {string} state as in each page's header */
   throttler(state) {
     this.#state = state;
     this.#draw();

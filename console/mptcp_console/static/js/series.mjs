@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The graph's data: numbers over time, loaded from the history and continued by each moment. Pure.
+ * The graph's data: numbers over time, loaded from the history and extended by each moment. Pure.
  *
  * @typedef {import("./types.mjs").Columns} Columns
  * @typedef {import("./types.mjs").Overview} Overview
  * @typedef {{key: string, path: string|null, values: (number|null)[]}} Line
  * @typedef {{rule: string, share: string, cap: number, lowest: number, guaranteed: number, total: number, shared: number,
  *   capped: number}} Cap
- *   Of a rule on a path: the ceil of its classes (one for all, or one per client) is from *lowest* to *cap*, together
- *   *total*; bits/s. *shared* of the classes also have subflows of other paths. *capped* is a number of subflows.
+ *   A rule's cap on a path. Its classes (one, or one per client) have ceils from *lowest* to *cap*, with the sum *total*,
+ *   bits/s. *shared* of them also have subflows of other paths. *capped* is the number of capped subflows.
  * @typedef {{key: string, rule: string, path: string|null, values: (number|null)[], latest: Cap|null}} CapLine
  * @typedef {{path: string|null, rate: number|null, caps: Cap[]}} AtTime
  */
@@ -58,7 +58,7 @@ export class Series {
   }
 
   /**
-   * Appends *now*; after a long pause, the time between stays empty.
+   * Appends *now*; a long pause before it stays empty.
    * @param {Overview} now
    */
   push(now) {
@@ -70,7 +70,7 @@ export class Series {
       this.rules.clear();
       last = undefined;
     }
-    // The values hold since the last moment.
+    // Each value covers the time before it.
     const held = last === undefined || second - last > LONGEST_PAUSE ? 1 : Math.max(1, (second - last) / this.step);
     const from = last === undefined ? second : Math.max(last + this.step, second - this.span);
     for (let time = from; time <= second; time += this.step) {
@@ -205,8 +205,8 @@ const MAX_PATHS = 16;
  */
 export function drawn(series, direction) {
   const lines = series.lines(direction), caps = series.caps(direction);
-  const byPresence = [...caps.filter(each => each.latest !== null), ...caps.filter(each => each.latest === null)];
-  const shown = {lines: lines.slice(0, MAX_PATHS), caps: byPresence.slice(0, MAX_CAPS)};
+  const currentFirst = [...caps.filter(each => each.latest !== null), ...caps.filter(each => each.latest === null)];
+  const shown = {lines: lines.slice(0, MAX_PATHS), caps: currentFirst.slice(0, MAX_CAPS)};
   const top = ceiling(shown.lines, shown.caps);
   return {
     ...shown, top, highCaps: shown.caps.filter(each => highest([each]) > top).length,

@@ -126,7 +126,7 @@ void choose_congestion(int mptcp)
 	if (tcp < 0 || setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0 ||
 	    setsockopt(mptcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0)
 		SAY_ONCE("no congestion control %s by MPTCP, the host's own is used: %s"
-			 " (for those there are, see sysctl net.ipv4.tcp_available_congestion_control)\n",
+			 " (see sysctl net.ipv4.tcp_available_congestion_control)\n",
 			 congestion, strerror(errno));
 	if (tcp >= 0)
 		next_close(tcp);

@@ -28,7 +28,7 @@ class Backend(Protocol):
         """Return what this host lacks, None if nothing."""
 
     def in_use(self) -> bool:
-        """Return whether objects of ours may exist. Changes nothing."""
+        """Return whether our objects may exist. Changes nothing."""
 
     def opened(self, ownership: Ownership) -> Netfilter:
         """Return the adapter, for the current network namespace. Raises KernelError."""
@@ -57,7 +57,7 @@ def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
 
 
 async def remove_backends(ownership: Ownership, but: str | None = None) -> dict[str, KernelError | None]:
-    """Remove everything of ours from all backends except *but*; return each backend's error or None."""
+    """Remove our objects from all backends except *but*; return each backend's error or None."""
     refused: dict[str, KernelError | None] = {}
     for name in BACKENDS:
         if name == but:

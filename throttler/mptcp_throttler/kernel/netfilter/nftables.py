@@ -6,7 +6,7 @@ for each pair of class and mark; it sets our bits of the mark and the HTB class.
 transaction, and can take tens of milliseconds, so long ones run in a thread. Reads use netlink, datagram by datagram
 (linux/netfilter/nf_tables.h), because libnftables lists a map as one text: 30 ms for 10,000 entries.
 
-A foreign entry in our maps reads as an entry without a target of ours, so the reconciler removes or replaces it.
+A foreign entry in our maps reads as an entry without our target, so the reconciler removes or replaces it.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ def available() -> str | None:
 
 
 def in_use() -> bool:
-    """Return whether a table of ours may exist: to remove one that does not exist costs little."""
+    """Return whether our tables may exist: to remove one that does not exist costs little."""
     return available() is None
 
 

@@ -236,9 +236,9 @@ class Decoder:
             values = layout.values.unpack_from(data, start)
             identity, cookie, token, flags, remote_id, local_id, data_sequence = layout.in_order(values)
             info = read_info(data, start + layout.info)
-            mss, unacked, sacked, lost, rtt, variance, window, retransmits, pacing, most, *rest = info
+            mss, unacked, sacked, lost, rtt, variance, window, retransmits, pacing, max_pacing, *rest = info
             acked, received, segments_out, not_sent, delivery, window_limited = rest
-            limit = None if most >= _NO_PACING_LIMIT else most * 8
+            limit = None if max_pacing >= _NO_PACING_LIMIT else max_pacing * 8
             rates = not_sent, pacing * 8, limit, delivery * 8
             tcp = (rtt, mss, unacked, *rates, window_limited, sacked, variance, retransmits, segments_out, lost, window)
             made_backup, backup = flags & _FLAG_MADE_BACKUP != 0, flags & _FLAG_BACKUP != 0

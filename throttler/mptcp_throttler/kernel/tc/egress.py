@@ -49,7 +49,7 @@ class HtbTrafficControl:
         if not links:
             if self.prepared:
                 return  # wait for an interface to return
-            raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
+            raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; see 'ip link'")
         refused = await self._take_all(links)
         if len(refused) == len(links):
             # Otherwise classes would count as made without any interface.
@@ -165,7 +165,7 @@ class HtbTrafficControl:
     async def read(self) -> tuple[list[str], dict[int, ClassSpec] | None]:
         problems = []
         if self._note_is_gone():
-            problems.append(f"{self._state_file} is gone, which says what to put back")
+            problems.append(f"{self._state_file} is gone, which says what to restore")
         common: dict[int, ClassSpec] | None = None
         stray: set[int] = set()
         for link in self._shaped():
@@ -214,7 +214,7 @@ class HtbTrafficControl:
                 noted["restoring"] = True
                 self._write_notes()
             root_qdisc.restore(link, tree)
-            log.info("%s: put back %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
+            log.info("%s: restored %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
         if noted:
             if noted["gso"] != link.gso:
                 set_gso(link, noted["gso"])
@@ -236,7 +236,7 @@ class HtbTrafficControl:
                 self._absent.add(name)
                 noted = (find(int(index)) for index, each in self._noted.items() if each["name"] == name)
                 now = "".join(f", which is called {link.name} now" for link in noted if link is not None)
-                log.warning("there is no interface %s%s; 'ip link' lists those there are", name, now)
+                log.warning("there is no interface %s%s; see 'ip link'", name, now)
         return found
 
     @property
@@ -248,7 +248,7 @@ class HtbTrafficControl:
                 if not all(map(str.isdigit, notes)):
                     raise ValueError("an earlier version wrote it, whose 'mptcp-throttler cleanup' reads it")
             except ValueError as error:
-                what = f"{self._state_file} cannot be read ({error}); it says what to put back at the root"
+                what = f"{self._state_file} cannot be read ({error}); it says what to restore at the root"
                 raise KernelError(what) from error
             self._notes = notes
         return self._notes

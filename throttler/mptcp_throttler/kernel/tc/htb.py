@@ -178,7 +178,7 @@ class IfbTrafficControl:
                     await ipr.link("add", ifname=UPLOAD_DEVICE, kind="ifb")
                 link = _upload_device()
                 if link is None:
-                    raise KernelError(f"the IFB device {UPLOAD_DEVICE} is gone as soon as it was made")
+                    raise KernelError(f"the IFB device {UPLOAD_DEVICE} is gone after its creation")
                 await ipr.link("set", index=link.index, state="up")
         except NetlinkError as error:
             raise KernelError(

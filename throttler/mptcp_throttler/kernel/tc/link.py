@@ -33,7 +33,7 @@ _GSO_LIMITS = {"gso_max_size": 41, "gso_ipv4_max_size": 63}
 _RTM_GETROUTE = 26
 _ROUTE = struct.Struct("=BBB5xI")  # struct rtmsg: family, prefix lengths of destination and source, …, flags
 _RTA_DST, _RTA_SRC, _RTA_OIF = 1, 2, 4
-LARGEST = 65536  # bytes: the limit of a kernel that does not report one
+MAX_GSO = 65536  # bytes: the limit of a kernel that does not report one
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _link(answer: bytes) -> Link:
     _family, _type, index, flags, _change = _IFINFOMSG.unpack_from(answer)
     fields = dict(attributes(answer, _IFINFOMSG.size))
     gso = {limit: integer(fields[number]) for limit, number in _GSO_LIMITS.items() if number in fields}
-    gso = gso or {"gso_max_size": LARGEST}
+    gso = gso or {"gso_max_size": MAX_GSO}
     kind = text(dict(attributes(fields.get(_IFLA_LINKINFO, b""))).get(_IFLA_INFO_KIND))
     # An index from another network namespace has no meaning here.
     below = 0 if _IFLA_LINK_NETNSID in fields else integer(fields.get(_IFLA_LINK, b""))

@@ -60,13 +60,13 @@ def save(link: Link) -> list[Saved]:
     foreign = sorted({saved.kind for saved in qdiscs if saved.kind not in RESTORABLE})
     if foreign:
         raise KernelError(
-            f"interface {interface} has a qdisc of kind {', '.join(foreign)}, which could not be put back exactly; "
+            f"interface {interface} has a qdisc of kind {', '.join(foreign)}, which could not be restored exactly; "
             f"remove it (tc qdisc del dev {interface} root) or leave {interface} out of 'interfaces'"
         )
     classes = _dump(RTM_GETTCLASS, RTM_NEWTCLASS, link)
     if any(_has_filters(link, saved.handle) for saved in (*qdiscs, *classes) if saved.handle):
         raise KernelError(
-            f"the root qdisc of {interface} has filters, which could not be put back exactly; "
+            f"the root qdisc of {interface} has filters, which could not be restored exactly; "
             f"remove them (tc filter del dev {interface}) or leave {interface} out of 'interfaces'"
         )
     below = [saved for saved in qdiscs if saved.parent != TC_H_ROOT and saved.handle]
@@ -82,7 +82,7 @@ def restore(link: Link, tree: list[Saved]) -> None:
         netlink.request(_RTM_DELQDISC, 0, header, f"remove the root qdisc of {link.name}", ignore=gone)
         for saved in tree:
             kind = "class" if saved.message == RTM_NEWTCLASS else "qdisc"
-            what = f"put back {kind} {saved.kind} {saved.handle >> 16:x}:{saved.handle & 0xFFFF:x} of {link.name}"
+            what = f"restore {kind} {saved.kind} {saved.handle >> 16:x}:{saved.handle & 0xFFFF:x} of {link.name}"
             payload = TCMSG.pack(0, link.index, saved.handle, saved.parent, 0) + base64.b64decode(saved.attributes)
             netlink.request(saved.message, REPLACE, payload, what)
 

@@ -117,7 +117,7 @@ class Snapshot:
             return {}
 
     def _sockets(self) -> KernelSockets:
-        return self.engine.tunnels.beside(self.engine.kernel.sockets(self.settings))
+        return self.engine.tunnels.add_paths(self.engine.kernel.sockets(self.settings))
 
     def class_counters(self, direction: Direction) -> Mapping[int, ClassCounters]:
         """Return the counters of the classes of one direction, by minor number."""

@@ -292,16 +292,16 @@ def _fullest(
 ) -> dict[bytes, answers.ClientTotals]:
     """Return at most *limit* clients: first those that used the largest part of their own budget, connected or not."""
     policy = snapshot.policy
-    most = limit * max(1, len(policy.budgets))
-    _, accounts = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, most)
+    rows = limit * max(1, len(policy.budgets))
+    _, accounts = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, rows)
     own = [ip_address(each["client"]).packed for each in accounts if each["client"] is not None]
     by_rate = (client for client, _ in heapq.nsmallest(limit, found.items(), key=_CLIENT_SORTS["rate"]))
     order = dict.fromkeys([*(owners.get(each, each) for each in own), *by_rate])
     return {each: found.get(each) or _unused(each) for each in islice(order, limit)}
 
 
-def _plain_tcp(snapshot: Snapshot, most: int) -> answers.PlainTcp | None:
-    """Return the number of sockets on the proxy's ports that are no known subflow, and the *most* clients with the most
+def _plain_tcp(snapshot: Snapshot, limit: int) -> answers.PlainTcp | None:
+    """Return the number of sockets on the proxy's ports that are not known subflows, and the *limit* clients with most
     of them; None if unknown. Only MPTCP is tracked, so this reads the kernel's lists of TCP sockets. An MPTCP
     connection that began in the last milliseconds may be counted by mistake."""
     ports = frozenset(snapshot.settings.ownership.listen_ports)
@@ -325,6 +325,6 @@ def _plain_tcp(snapshot: Snapshot, most: int) -> answers.PlainTcp | None:
         "total": len(found),
         "clients": [
             {"client": address_text(address) or "", "connections": number}
-            for address, number in found.most_common(most)
+            for address, number in found.most_common(limit)
         ],
     }

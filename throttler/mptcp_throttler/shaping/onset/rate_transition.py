@@ -89,9 +89,9 @@ class RateTransition:
     def step(self, now: float, not_sent: int) -> SocketLimit:
         """Advance the transition to *now*, with *not_sent* bytes unsent; return the new limits of the socket."""
         if self.phase is Phase.DRAIN:
-            most = self._unsent(self.start, 0.0)
-            if not_sent > DRAINED * most and now - self.began < MAX_DRAIN_SECONDS:
-                return SocketLimit(self.held, most)
+            unsent = self._unsent(self.start, 0.0)
+            if not_sent > DRAINED * unsent and now - self.began < MAX_DRAIN_SECONDS:
+                return SocketLimit(self.held, unsent)
             self.phase, self.ramp_began = Phase.RAMP, now
         done = (now - self.ramp_began) / RAMP_SECONDS
         if done >= 1:

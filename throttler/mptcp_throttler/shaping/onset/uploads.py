@@ -142,8 +142,8 @@ def fall(rate: float, lag: float, others: float, impatience: float = 0.0) -> flo
     """Return by how much the logarithm of *rate* may fall per second, at a *lag* in seconds behind *others*. Rates are
     in bits/s. At an *impatience* of 1 the lag does not count."""
     assignment = 8 * ASSIGNMENT_BYTES / rate
-    most = min(LAG_SECONDS, 8 * LAG_BYTES / others) if others else LAG_SECONDS
-    slowing = (most + assignment - lag) / (most * (1 - STEADY_LAG))
+    limit = min(LAG_SECONDS, 8 * LAG_BYTES / others) if others else LAG_SECONDS
+    slowing = (limit + assignment - lag) / (limit * (1 - STEADY_LAG))
     return min(FALL, FALL_PER_ASSIGNMENT / assignment) * min(1.0, max(impatience, slowing))
 
 

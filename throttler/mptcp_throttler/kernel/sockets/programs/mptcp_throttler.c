@@ -7,7 +7,7 @@
 #define MP_JOIN 1 /* subtype, RFC 8684, 3.2 */
 /* After this number of segments with data, a socket loses the class with which it began. */
 #define YOUNG 31
-/* After this number of segments (450 kB), a socket without a limit of ours gets LARGE_BOUND if its bound is smaller. */
+/* After this number of segments (450 kB), a socket without our limit gets LARGE_BOUND if its bound is smaller. */
 #define SMALL 310
 #define LARGE_BOUND 65536 /* bytes; the same as in shaping/birth.py */
 
