@@ -43,7 +43,7 @@ BROKEN = {
     "port out of range": (GOOD.replace("3128", "70000"), ":1: http_port 70000: The value '70000' is larger"),
     "port is not a number": (GOOD.replace("3128", "proxy"), ":1: http_port proxy: "),
     "port twice": (GOOD + "http_port 10.0.0.1:3128\n", ":5: http_port 10.0.0.1:3128: the port is already taken by"),
-    "intercept": (GOOD.replace("3128", "3128 intercept"), ":1: http_port 3128 intercept: an MPTCP socket does not know"),
+    "intercept": (GOOD.replace("3128", "3128 intercept"), ":1: http_port 3128 intercept: an MPTCP socket does not"),
     "unknown port option": (GOOD.replace("3128", "3128 mpt"), ":1: http_port 3128 mpt: Unknown http_port option"),
     "open proxy": (GOOD.replace("allow clients", "allow all"), ":3: http_access allow all: an open proxy"),
     "open proxy by a name": (GOOD.replace("10.0.0.0/8", "all"), ":3: http_access allow clients: an open proxy"),
