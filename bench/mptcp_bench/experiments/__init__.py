@@ -70,7 +70,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     for e in (
         Experiment("goodput", "Goodput over both paths, without and with the policy; others untouched", "goodput"),
         Experiment("recovery", "kill -9 and restart in mid-transfer; nothing is left after clean-up", "recovery"),
-        Experiment("load", "What joins, connections, entries, 10,000 tunnels and the console cost and delay", "load"),
+        Experiment("load", "What joins, connections, 10,000 tunnels and the console cost and delay", "load"),
         Experiment("soak", "Tunnels come and go for an hour: nothing grows, nothing is missed, caps are right", "soak"),
         Experiment("onset", "A cap falls on a running download: at once and softly, side by side", "onset"),
         Experiment("overshoot", "What passes beyond a cap: ours, a poller of counters, a static class", "overshoot"),
@@ -82,7 +82,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("guard", "The uncapped path fails: with the guard and without it", "guard"),
         Experiment("steering", "Each steering mode: who carries what, and how fast it reacts", "steering"),
         Experiment("middleboxes", "What middleboxes make of Multipath TCP, and what status says of it", "middleboxes"),
-        Experiment("relay", "What carrying a byte and a request costs: ours beside Squid and HAProxy", "relay"),
+        Experiment("relay", "What carrying a byte and a request costs: ours beside Squid, HAProxy and nginx", "relay"),
         Experiment("home", "Devices without any setting: goodput, delay, outages and cost of a gateway", "home"),
         Experiment(
             "tunnel", "Multipath UDP: OpenVPN over two paths, beside one path, 50/50 and Multipath TCP", "tunnel"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What it costs a proxy to carry a byte and a request: ours beside Squid and HAProxy, alternating in one run.
+"""What it costs a proxy to carry a byte and a request: ours beside Squid, HAProxy and nginx, alternating in one run.
 
 The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
 connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
