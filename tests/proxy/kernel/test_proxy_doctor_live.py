@@ -119,7 +119,7 @@ def test_doctor_warns_of_the_memory_that_one_client_may_take(testbed: Testbed, r
     assert findings["new connections"]["status"] == "warn"
     assert "is not loaded" in findings["new connections"]["text"]
     correct(node, findings["new connections"])
-    assert doctor(node)[1]["new connections"]["text"].startswith("bounded")
+    assert doctor(node)[1]["new connections"]["text"].startswith("limited")
 
 
 @pytest.mark.nightly

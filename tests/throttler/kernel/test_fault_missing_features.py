@@ -85,7 +85,7 @@ LACKS = {
         policy=UPLOADS,
     ),
     "TBF": Lack(
-        "queue what is not capped on mptcp-up with tbf: No such file or directory",
+        "queue what is not capped on mptcp-up with tbf: ENOENT (No such file or directory)",
         "tbf",
         policy=UPLOADS,
     ),
