@@ -270,7 +270,7 @@ MADE_UP = """
 window.answers = 0;
 window.fetch = async () => {
   window.answers += 1;
-  return new Response(JSON.stringify(window.report));
+  return Response.json(window.report);
 };
 """
 """Replacement for the portal's answers, so that a test can choose the report that the page gets."""
