@@ -100,7 +100,7 @@ def carried(bed: Bed, vpn: Vpn) -> Iterator[Carried]:
                 mode = {} if percent is None else {"mode": "weights", "weights": [100 - percent, percent]}
                 over = dict(zip(("primary", "secondary"), DEVICES, strict=True))
                 ours = stack.enter_context(tunnel(client, server, over, port=PORT, settings=mode))
-            elif percent is not None:
+            elif way.both and percent is not None:
                 stack.enter_context(_split_at_random(bed, percent))
             local = client.address(DEVICES[1]) if vpn.way == "udp b" else None
             pair = stack.enter_context(over_udp(client, server, local=local))

@@ -31,18 +31,21 @@ class Way:
     title: str
     joined: int = 0
     """Number of subflows besides the first."""
-    both: bool = True
     share: float | None = None
     """Fixed share of the packets that goes over the second path; None if it is not fixed."""
     ours: bool = False
 
+    @property
+    def both(self) -> bool:
+        return self.share not in (0.0, 1.0)
+
 
 WAYS: Mapping[str, Way] = {
-    "tcp": Way("TCP, one path", both=False),
+    "tcp": Way("TCP, one path", share=0.0),
     "mptcp": Way("Multipath TCP, fullmesh", joined=1),
-    "ports": Way("Multipath TCP, two endpoints on one path", joined=1, both=False),
-    "udp": Way("UDP, one path", both=False),
-    "udp b": Way("UDP, the second path", both=False),
+    "ports": Way("Multipath TCP, two endpoints on one path", joined=1, share=0.0),
+    "udp": Way("UDP, one path", share=0.0),
+    "udp b": Way("UDP, the second path", share=1.0),
     "50/50": Way("Multipath UDP, 50/50", share=0.5),
     "75/25": Way("Multipath UDP, 75/25", share=0.25),
     "90/10": Way("Multipath UDP, 90/10", share=0.1),

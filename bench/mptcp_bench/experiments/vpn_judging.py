@@ -284,8 +284,7 @@ def unlike(vpn: Vpn, point: Point) -> str | None:
     way = WAYS[vpn.way]
     if (point.joined, point.fallbacks) != (way.joined, 0):
         return f"{vpn}: {point.joined} subflows joined, {point.fallbacks} connections fell back to plain TCP"
-    share = way.share if way.both else float(vpn.way == "udp b")
-    if share is not None and abs(point.second - share) > (OFF if share else UNUSED):
+    if way.share is not None and abs(point.second - way.share) > (OFF if way.both else UNUSED):
         return f"{vpn}: the second path has {point.second:.0%} of the bytes"
     return None
 

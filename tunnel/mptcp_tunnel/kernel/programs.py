@@ -41,7 +41,7 @@ PATH_STATE = struct.Struct("=QQQQQ")
 STATE_HEAD = struct.Struct("=QQ")
 """Number of the last packet, and the clock of WEIGHTS; the paths follow."""
 _SETTINGS = struct.Struct("=I8s8192s")
-_CLSACT, _INGRESS, _EGRESS = 0xFFFF0000, 0xFFFFFFF2, 0xFFFFFFF3
+_INGRESS, _EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
 """Parents of filters at a clsact qdisc (linux/pkt_sched.h)."""
 _WITH_ETHERNET = (1, 772)
 """ARPHRD_ETHER and the loopback device (linux/if_arp.h): their packets begin with an Ethernet header."""
