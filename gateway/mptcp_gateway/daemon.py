@@ -27,6 +27,7 @@ from typing import Any, Final
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, status, tell
+from mptcp_common.state_file import write_state
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.health import Health, HealthWatch
 from mptcp_gateway.kernel import firewall
@@ -258,10 +259,10 @@ class Daemon:
         # Remove the endpoints first, so that the kernel can inform the other end while packets still have a route.
         self._attempt("restore", self._before.restore)
         self._attempt("leave", lambda: self._network.apply(Objects()))
-        self._attempt("status", lambda: (self._directory / "status.json").unlink(missing_ok=True))
+        self._attempt("status", lambda: write_state(self._directory / "status.json", None))
 
     def _write_status(self, now: float) -> None:
-        """Write the status file. Raises OSError."""
+        """Write the status file. Raises KernelError."""
         endpoints = {each.address for each in self._planned.endpoints}
         versions = {each.address.version for each in self._goals}
         ways = []
@@ -292,10 +293,7 @@ class Daemon:
             "same_address": twins,
             "home": self._home(),
         }
-        temporary = self._directory / "status.new"
-        temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        temporary.chmod(0o644)
-        temporary.replace(self._directory / "status.json")
+        write_state(self._directory / "status.json", json.dumps(found, indent=1) + "\n", 0o644)
 
     def _home(self) -> dict[str, Any] | None:
         if self._lan is None:

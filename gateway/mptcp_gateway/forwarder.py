@@ -28,6 +28,7 @@ from typing import Final, TypeVar
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, status, tell
+from mptcp_common.state_file import write_state
 from mptcp_gateway import connect
 from mptcp_gateway.firewall import FORWARDER_PORT
 from mptcp_gateway.kernel.resolver import Resolver
@@ -307,12 +308,9 @@ class Forwarder:
             "silent": self._silent,
             "refused_ports": self._refused,
         }
-        temporary = self._directory / "forwarder.new"
         try:
-            temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-            temporary.chmod(0o644)
-            temporary.replace(self._directory / "forwarder.json")
-        except OSError as error:
+            write_state(self._directory / "forwarder.json", json.dumps(found, indent=1) + "\n", 0o644)
+        except KernelError as error:
             log.debug("%s", error)
 
 

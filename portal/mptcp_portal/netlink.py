@@ -6,13 +6,13 @@ Addresses are those of ``ipaddress``; an IPv4 address mapped into IPv6 (::ffff:a
 
 from __future__ import annotations
 
-import errno
 import socket
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
+
+from mptcp_common.netlink import NetlinkSocket, attributes
 
 Address = IPv4Address | IPv6Address
 End = tuple[Address, int]
@@ -32,8 +32,6 @@ _SOCK_DIAG: Final = 4
 """NETLINK_SOCK_DIAG of linux/netlink.h."""
 _BY_FAMILY: Final = 20
 """SOCK_DIAG_BY_FAMILY of linux/sock_diag.h."""
-_ERROR, _DONE = 2, 3
-_REQUEST, _DUMP = 1, 0x300
 _ALL_STATES: Final = 0xFFFFFFFF
 _ESTABLISHED: Final = 1 << 1
 _LISTEN: Final = 10
@@ -42,7 +40,6 @@ _INFO: Final = 2
 _REQ_PROTOCOL: Final = 3
 """INET_DIAG_REQ_PROTOCOL, for protocols above 255."""
 _IPPROTO_MPTCP: Final = 262
-_HEADER: Final = struct.Struct("=IHHII")
 _QUESTION: Final = struct.Struct("=BBBxI")
 _ID: Final = struct.Struct("!HH16s16s")
 _STATE_AT: Final = 1
@@ -53,7 +50,8 @@ _UID_AT: Final = 4 + 48 + 12
 _INODE_AT: Final = _UID_AT + 4
 _ATTRIBUTES_AT: Final = 72
 """Length of inet_diag_msg."""
-_TIMEOUT: Final = 2.0
+_TIMEOUT_SECONDS: Final = 2.0
+_WHAT: Final = "query sockets"
 _MPTCP_INFO: Final = struct.Struct("=B7xII")
 """mptcp_info of linux/mptcp.h: mptcpi_subflows; mptcpi_flags, mptcpi_token."""
 _SUBFLOWS_TOTAL_AT: Final = 80
@@ -74,14 +72,13 @@ class MptcpSocket:
 
 
 def tcp_owner(local: End, remote: End) -> int | None:
-    """Return the user ID of the TCP socket from *local* to *remote*; None if no such socket exists. Raises OSError."""
-    for message in _query(local, remote, _ANY_INTERFACE):
-        return int(struct.unpack_from("=I", message, _UID_AT)[0])
-    return None
+    """Return the user ID of a TCP socket; None if no such socket exists. Raises KernelError."""
+    message = _look_up(local, remote, _ANY_INTERFACE)
+    return None if message is None else int(struct.unpack_from("=I", message, _UID_AT)[0])
 
 
 def mptcp_connections(ends: Ends) -> list[MptcpSocket]:
-    """Return the MPTCP connections whose first subflow has, or had, these *ends*. Raises OSError.
+    """Return the MPTCP connections whose first subflow has, or had, these *ends*. Raises KernelError.
 
     The kernel does not list connections that fell back before their first data.
     """
@@ -91,14 +88,17 @@ def mptcp_connections(ends: Ends) -> list[MptcpSocket]:
         question += _ID.pack(ends.proxy[1], ends.client[1], bytes(16), bytes(16))
         question += struct.pack("=I", _ANY_INTERFACE) + _NO_COOKIE
         question += struct.pack("=HHI", 8, _REQ_PROTOCOL, _IPPROTO_MPTCP)
-        for message in _ask(question, dump=True):
-            if _ends(message) == ends and (info := _attribute(message, _INFO)):
-                found.append(_mptcp(info, _inode(message)))
+        # At the end of the list, the kernel reports ENOENT if it cannot list such sockets (no CONFIG_INET_MPTCP_DIAG).
+        with NetlinkSocket(_SOCK_DIAG, _TIMEOUT_SECONDS) as kernel:
+            for message in kernel.dump(_BY_FAMILY, question, _WHAT):
+                info = dict(attributes(message, _ATTRIBUTES_AT)).get(_INFO)
+                if info and _ends(message) == ends:
+                    found.append(_mptcp(info, _inode(message)))
     return found
 
 
 def tcp_inodes(ends: Ends) -> set[int]:
-    """Return the inodes of programs' TCP sockets with these *ends*. Raises OSError.
+    """Return the inodes of programs' TCP sockets with these *ends*. Raises KernelError.
 
     A subflow has the inode of its connection's MPTCP socket. The query names the ends, because a list of 10,000
     connections takes the kernel 15 ms.
@@ -107,18 +107,19 @@ def tcp_inodes(ends: Ends) -> set[int]:
     if ends.client[0].is_link_local:
         # The kernel finds a link-local socket only by the interface to which it is bound.
         interfaces += [index for index, _ in socket.if_nameindex()]
-    messages = (message for each in interfaces for message in _query(ends.proxy, ends.client, each))
+    messages = filter(None, (_look_up(ends.proxy, ends.client, each) for each in interfaces))
     # Without a match, the kernel returns the listener.
     found = {_inode(each) for each in messages if each[_STATE_AT] != _LISTEN and _ends(each) == ends}
     return found - {0}
 
 
-def _query(local: End, remote: End, interface: int) -> Iterator[bytes]:
-    """Yield the kernel's message about the TCP socket with these ends, if there is one."""
+def _look_up(local: End, remote: End, interface: int) -> bytes | None:
+    """Return the kernel's message about the TCP socket with these ends, if there is one."""
     family = socket.AF_INET if local[0].version == 4 else socket.AF_INET6
     question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, _ALL_STATES)
     question += _ID.pack(local[1], remote[1], local[0].packed, remote[0].packed)
-    return _ask(question + struct.pack("=I", interface) + _NO_COOKIE, dump=False)
+    with NetlinkSocket(_SOCK_DIAG, _TIMEOUT_SECONDS) as kernel:
+        return kernel.ask_if_there(_BY_FAMILY, question + struct.pack("=I", interface) + _NO_COOKIE, _WHAT)
 
 
 def _ends(message: bytes) -> Ends:
@@ -145,40 +146,3 @@ def _plain(packed: bytes) -> Address:
 def plain(address: Address) -> Address:
     """Return *address*; convert an IPv4-mapped one to IPv4."""
     return getattr(address, "ipv4_mapped", None) or address
-
-
-def _attribute(message: bytes, kind: int) -> bytes | None:
-    at = _ATTRIBUTES_AT
-    while at + 4 <= len(message):
-        length, found = struct.unpack_from("=HH", message, at)
-        if length < 4:
-            return None
-        if found == kind:
-            return message[at + 4 : at + length]
-        at += (length + 3) & ~3
-    return None
-
-
-def _ask(question: bytes, *, dump: bool) -> Iterator[bytes]:
-    flags = _REQUEST | (_DUMP if dump else 0)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as kernel:
-        kernel.settimeout(_TIMEOUT)
-        kernel.connect((0, 0))
-        kernel.send(_HEADER.pack(_HEADER.size + len(question), _BY_FAMILY, flags, 1, 0) + question)
-        while True:
-            data = kernel.recv(1 << 18)
-            at = 0
-            while at + _HEADER.size <= len(data):
-                length, kind, *_ = _HEADER.unpack_from(data, at)
-                body = data[at + _HEADER.size : at + length]
-                if kind in (_DONE, _ERROR):
-                    number = -struct.unpack_from("=i", body)[0]
-                    # ENOENT: no such socket, or no such family. At the end of a list: the kernel cannot list such
-                    # sockets (no CONFIG_INET_MPTCP_DIAG), so nothing is known.
-                    if number == 0 or (number == errno.ENOENT and kind == _ERROR):
-                        return
-                    raise OSError(number, "cannot query sockets")
-                yield body
-                at += (length + 3) & ~3
-            if not dump:
-                return

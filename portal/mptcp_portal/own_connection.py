@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_portal.check_report import KernelView
 from mptcp_portal.netlink import Ends, mptcp_connections, tcp_inodes
 
@@ -28,7 +29,7 @@ def kernel_view(ends: Ends) -> KernelView | None:
     try:
         found = mptcp_connections(ends)
         inodes = tcp_inodes(ends) if found else set()
-    except OSError:
+    except KernelError:
         return None
     if len(found) != 1 or inodes - {found[0].inode}:
         return KernelView(False)

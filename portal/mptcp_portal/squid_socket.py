@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_portal.netlink import End, Ends, plain, tcp_owner
 
 HEADER = b"mptcp-client"
@@ -27,7 +28,7 @@ def is_squid(uid: int, ours: tuple[str, int], theirs: tuple[str, int]) -> bool:
     try:
         local, remote = ((ip_address(address), port) for address, port in (theirs, ours))
         return tcp_owner(local, remote) == uid
-    except (OSError, ValueError):
+    except (KernelError, ValueError):
         return False
 
 

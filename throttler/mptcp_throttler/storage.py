@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.state_file import open_lock, read_state, state_directory, write_state
+from mptcp_common.state_file import open_lock, read_state, state_directory, write_state
 from mptcp_throttler.policy.budget import Account, Grant, Usage
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import READY, WATCHDOG, notify, tell, watchdog_seconds
-from mptcp_tunnel.kernel.alone import single_daemon
+from mptcp_common.single_daemon import single_daemon
 from mptcp_tunnel.kernel.network import MTU, Network, far_end, index_of, near_end
 from mptcp_tunnel.kernel.packets import Receiver
 from mptcp_tunnel.kernel.programs import Programs
@@ -523,7 +523,7 @@ def serve(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT. Raises KernelError, and OSError and ValueError if a key cannot be read."""
     daemon = Daemon(settings)
     woken, wakes = socket.socketpair()
-    with woken, wakes, single_daemon(), daemon.opened():
+    with woken, wakes, single_daemon("mptcp-tunnel"), daemon.opened():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: wakes.send(b"."))
         gc.collect()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_common.state_file import read_state, write_state
 from mptcp_gateway.kernel.endpoints import (
     add_endpoint,
     delete_endpoint,
@@ -48,13 +49,12 @@ class Before:
         self._loosened: set[tuple[str, int]] = set()
         """Devices whose rp_filter was checked, by name and index."""
         try:
-            noted: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            self._sysctls, self._limit = noted["sysctls"], noted["limit"]
-            self._ours = {ip_address(address) for address in noted["endpoints"]}
-            self._others = {ip_address(each): (device, tuple(flags)) for each, device, flags in noted["others"]}
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if (text := read_state(path)) is not None:
+                noted: dict[str, Any] = json.loads(text)
+                self._sysctls, self._limit = noted["sysctls"], noted["limit"]
+                self._ours = {ip_address(address) for address in noted["endpoints"]}
+                self._others = {ip_address(each): (device, tuple(flags)) for each, device, flags in noted["others"]}
+        except (ValueError, KeyError, TypeError) as error:
             raise KernelError(f"{path}, which has the state to restore, cannot be read: {error}") from error
 
     def prepare(self) -> list[str]:
@@ -158,7 +158,7 @@ class Before:
             refused += _refusal(set_subflow_limit, self._limit)
         for text in refused:
             log.warning("%s", text)
-        self._path.unlink(missing_ok=True)
+        write_state(self._path, None)
 
     def _add(self, address: Address, device: str) -> None:
         """Add an endpoint. Raises KernelError."""
@@ -193,12 +193,7 @@ class Before:
             "endpoints": [str(each) for each in self._ours],
             "others": [(str(address), *how) for address, how in self._others.items()],
         }
-        temporary = self._path.with_suffix(".new")
-        try:
-            temporary.write_text(json.dumps(noted), encoding="utf-8")
-            temporary.replace(self._path)
-        except OSError as error:
-            raise KernelError(f"write {self._path}: {error.strerror}") from error
+        write_state(self._path, json.dumps(noted))
 
 
 def _refusal(operation: Any, *arguments: object) -> list[str]:

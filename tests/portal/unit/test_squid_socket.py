@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mptcp_common.kernel_error import KernelError
 from mptcp_portal import netlink, own_connection
 from mptcp_portal.check_report import KernelView
 from mptcp_portal.netlink import Ends, MptcpSocket, mptcp_connections, tcp_inodes
@@ -50,7 +51,7 @@ def test_kernel_without_mptcp_diagnosis_gives_no_view(monkeypatch: pytest.Monkey
     monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", socket.IPPROTO_TCP)
     assert mptcp_connections(there) == []
     monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", 263)  # no kernel has this protocol
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(KernelError):
         mptcp_connections(there)
     assert kernel_view(there) is None
 

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from mptcp_common.bpf import Bpf, Map
+from mptcp_common.netlink import NetlinkSocket
 from mptcp_throttler.cli import main
 from mptcp_throttler.kernel.netfilter.nftables import LibNftables
-from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.runtime.daemon import Daemon
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from throttling import PATHS, ThrottledSite
 
+from mptcp_common.netlink import NLA_NESTED, NetlinkSocket, attribute
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Origin, start_origin, wait_until
 from mptcp_throttler.kernel.mptcp_pm.family import find_family
-from mptcp_throttler.kernel.netlink import NLA_NESTED, NetlinkSocket, attribute
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.mptcp.limits import TrackerLimits
 

@@ -342,7 +342,7 @@ def test_a_second_throttler_in_the_same_network_namespace_is_refused(host: Site,
         elsewhere = {"state_directory": str(other), "status_socket": str(other / "s")}
         second = start(host, Lack("", settings=elsewhere), tmp_path)
         assert second.wait(60) == 1, number
-        expected = f"a throttler is running already in this network namespace: process {first.pid}"
+        expected = f"mptcp-throttler already runs in this network namespace: process {first.pid}"
         assert expected in second.output()
     assert host.kernel_dump() == before
     first.signal(15)

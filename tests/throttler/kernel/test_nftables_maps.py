@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
 
+from mptcp_common.netlink import NetlinkSocket
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Testbed
 from mptcp_throttler.kernel.netfilter import nftables as nftables_adapter
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
-from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import Target

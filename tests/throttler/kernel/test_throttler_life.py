@@ -58,7 +58,7 @@ def test_cleanup_after_a_kill_removes_all_and_is_refused_before(site: Site) -> N
         until(lambda: len(site.entries()) == 1)
         refused = site.throttler("cleanup")
         assert refused.returncode == 1
-        assert "running already" in refused.stdout
+        assert "already runs" in refused.stdout
         assert site.entries()
         throttler.process.kill()
         assert differences(before, site.state())

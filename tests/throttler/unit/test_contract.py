@@ -11,6 +11,7 @@ import pytest
 from mptcp_common.endpoints import PROXY_PORT
 from mptcp_common.exit_status import CONFIGURATION
 from mptcp_common.library_counters import FILES
+from mptcp_common.netlink import OUR_PORTS
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_console.settings import DEFAULT_SQUID
 from mptcp_portal.settings import CHECK_NAME, ProxySection, read_settings
@@ -20,7 +21,6 @@ from mptcp_proxy.places import Places, Role
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel import bpf
 from mptcp_throttler.kernel.mptcp_pm import family, keeping
-from mptcp_throttler.kernel.netlink import OUR_PORTS
 from mptcp_throttler.kernel.sysctl import NOTE
 from mptcp_throttler.shaping import model
 from mptcp_throttler.shaping.model import Ownership

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_throttler.kernel.netlink import attributes
+from mptcp_common.netlink import attributes
 from mptcp_throttler.kernel.sockets import diagnostics
 from mptcp_throttler.kernel.sockets.diagnostics import SOCK_DIAG_BY_FAMILY, Decoder
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo, unmap

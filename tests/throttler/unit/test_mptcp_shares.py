@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mptcp_dialogue import ACTIVE, CLOSED, OPENED, PORT, Host, Path, feed, kinds, kinds_of_events
 from mptcp_invariants import SMALL, check_tables
 
-from mptcp_throttler.kernel.netlink import refusal
+from mptcp_common.netlink import refusal
 from mptcp_throttler.mptcp.limits import Shares
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkSocket, attribute
+from mptcp_common.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkSocket, attribute
 from mptcp_throttler.kernel.sockets import diagnostics as sockets_diagnostics
 from mptcp_throttler.kernel.sockets.diagnostics import (
     SOCK_DESTROY,

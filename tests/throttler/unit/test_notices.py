@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_throttler.kernel.netlink import attribute
+from mptcp_common.netlink import attribute
 from mptcp_throttler.kernel.notices import LinkNotices, process_of
 
 _NEWLINK, _IFNAME = 16, 3

@@ -23,8 +23,8 @@ from test_netlink import FakeKernel, connect_fake, message
 from test_reconcile import CAP, NOW, uncapped, verdict
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_common.netlink import NLMSG_ERROR, NetlinkSocket
 from mptcp_throttler.kernel.netfilter.iptables import IptablesNetfilter
-from mptcp_throttler.kernel.netlink import NLMSG_ERROR, NetlinkSocket
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.kernel.tc import htb
 from mptcp_throttler.mptcp.model import FourTuple

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_common.state_file import open_lock, read_state, write_state
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_throttler.kernel import sysctl
-from mptcp_throttler.kernel.state_file import open_lock, read_state, write_state
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
 from mptcp_throttler.storage import Ledger
 

@@ -11,12 +11,12 @@ from functools import partial
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError
+from mptcp_common.single_daemon import AlreadyRunning
 from mptcp_throttler.cli.shared import complain, policy_with_warnings
 from mptcp_throttler.config.files import changed_settings, read_settings
 from mptcp_throttler.config.host import host_problems, stacked_interfaces
 from mptcp_throttler.config.settings import with_announced_ports
 from mptcp_throttler.kernel.mptcp_pm.family import announced_ports
-from mptcp_throttler.kernel.state_file import AlreadyRunning
 from mptcp_throttler.kernel.tc.link import stands_on
 from mptcp_throttler.runtime.cleanup import cleanup as clean_up
 from mptcp_throttler.runtime.daemon import Daemon
@@ -40,11 +40,7 @@ def run(options: argparse.Namespace) -> int:
         news = partial(changed_settings, options.config, from_file)
         await Daemon(settings, policy, read_policy, read_settings=news).run()
 
-    try:
-        asyncio.run(daemon())
-    except AlreadyRunning as error:
-        complain(error)
-        return FAILED
+    asyncio.run(daemon())
     return DONE
 
 

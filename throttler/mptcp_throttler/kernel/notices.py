@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, datagrams, listen, messages, text
+from mptcp_common.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, datagrams, listen, messages, text
 from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT, TCMSG
 from mptcp_throttler.shaping.model import NFT_TABLE, PLAIN_TCP_TABLE
 

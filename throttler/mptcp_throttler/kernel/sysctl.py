@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.state_file import read_state, write_state
+from mptcp_common.state_file import read_state, write_state
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from contextlib import closing
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_common.single_daemon import single_daemon
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL
@@ -20,7 +21,6 @@ from mptcp_throttler.kernel.bpf import SocketPacing
 from mptcp_throttler.kernel.mptcp_pm.family import FlagsNote
 from mptcp_throttler.kernel.mptcp_pm.keeping import find_keeper, remove_socket
 from mptcp_throttler.kernel.netfilter.backends import remove_backends
-from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.kernel.sysctl import OwnedSysctls
 from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.runtime.directions import PlainTcpCaps, Uploads
@@ -37,7 +37,7 @@ async def cleanup(settings: Settings) -> list[str]:
     failure does not stop the rest. Raises KernelError with all failures, AlreadyRunning while a daemon runs."""
     done: list[str] = []
     failures: list[str] = []
-    with locked(settings.state_directory):
+    with single_daemon("mptcp-throttler", settings.state_directory):
         for backend, error in (await remove_backends(settings.ownership)).items():
             if error is None:
                 done.append(f"{backend}: nothing of ours is left")

@@ -22,11 +22,11 @@ from typing import Any
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.problems import DocumentError
 from mptcp_common.service_manager import READY, WATCHDOG, is_managed, reloading, status, watchdog_seconds
+from mptcp_common.single_daemon import single_daemon
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.scheduling import prefer_worker, rest_when_busy
-from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets, Grants
@@ -103,7 +103,7 @@ class Daemon:
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT, then restore the kernel. Raises KernelError, AlreadyRunning."""
         loop = asyncio.get_running_loop()
-        with locked(self._settings.state_directory):
+        with single_daemon("mptcp-throttler", self._settings.state_directory):
             # The handlers are in place from the first change of the kernel to the last, so that no signal ends the
             # daemon in between.
             for number in STOP_SIGNALS:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import (
+from mptcp_common.netlink import (
     NLA_NESTED,
     NetlinkSocket,
     attribute,
@@ -30,7 +30,7 @@ from mptcp_throttler.kernel.netlink import (
     string,
     text,
 )
-from mptcp_throttler.kernel.state_file import read_state, write_state
+from mptcp_common.state_file import read_state, write_state
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, unmap
 
 FAMILY, GROUP = "mptcp_pm", "mptcp_pm_events"

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
+from mptcp_common.single_daemon import peer
+from mptcp_common.state_file import state_directory as opened_directory
 from mptcp_common.trust import THROTTLER_USER, throttler_uid
 from mptcp_throttler.kernel.mptcp_pm import keeper
 from mptcp_throttler.kernel.mptcp_pm.family import subscribed_socket
-from mptcp_throttler.kernel.state_file import peer
-from mptcp_throttler.kernel.state_file import state_directory as opened_directory
 from mptcp_throttler.kernel.sysctl import NOTE
 
 NAME = "path-manager.sock"

@@ -28,11 +28,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
+from mptcp_common import netlink
 from mptcp_common.kernel_error import KernelError
+from mptcp_common.netlink import NLA_NESTED, NLA_NET_BYTEORDER, NetlinkSocket, attribute, attributes
 from mptcp_common.reasons import reason
-from mptcp_throttler.kernel import netlink
 from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, python_iptables
-from mptcp_throttler.kernel.netlink import NLA_NESTED, NLA_NET_BYTEORDER, NetlinkSocket, attribute, attributes
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import MAX_ENTRIES, RULE_COMMENT, SET_PREFIX, SMALL_PACKET, Ownership, Target

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket, attributes, string, text
+from mptcp_common.netlink import NETLINK_NETFILTER, NetlinkSocket, attributes, string, text
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable, nft_chain_name, nft_key

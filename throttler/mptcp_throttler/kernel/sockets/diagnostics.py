@@ -22,9 +22,9 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from mptcp_common import netlink
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel import netlink
-from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, raise_first, refusal
+from mptcp_common.netlink import NetlinkSocket, attribute, raise_first, refusal
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo, unmap
 
 _BATCH = 64  # look-ups sent before their answers are read: the receive buffer must hold all answers

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.state_file import read_state, write_state
+from mptcp_common.state_file import read_state, write_state
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.htb import HtbTree
 from mptcp_throttler.kernel.tc.link import Link, find, set_gso

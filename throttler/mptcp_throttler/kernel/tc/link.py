@@ -16,7 +16,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from socket import NETLINK_ROUTE
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes, integer, string, text
+from mptcp_common.netlink import NetlinkSocket, attribute, attributes, integer, string, text
 from mptcp_throttler.mptcp.model import FourTuple
 
 _RTM_NEWLINK, _RTM_GETLINK = 16, 18

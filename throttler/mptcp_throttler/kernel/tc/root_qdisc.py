@@ -16,7 +16,7 @@ from socket import NETLINK_ROUTE
 from typing import NamedTuple
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.kernel.netlink import REPLACE, NetlinkSocket, attribute, attributes, integer, text
+from mptcp_common.netlink import REPLACE, NetlinkSocket, attribute, attributes, integer, text
 from mptcp_throttler.kernel.tc.link import Link
 
 RTM_NEWQDISC, _RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38

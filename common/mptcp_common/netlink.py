@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Netlink (netlink(7)), for requests for which pyroute2 is too slow or has no message class.
 
-These are thousands of messages per second (set entries, path-manager events, socket diagnostics), and root qdiscs,
-which are saved and restored byte for byte. All other requests use pyroute2.
+These are thousands of messages per second (set entries, path-manager events, socket diagnostics, routes of a thousand
+relays), and root qdiscs, which are saved and restored byte for byte. All other requests use pyroute2.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def messages(data: bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
 class NetlinkSocket:
     """A blocking netlink socket for requests, bound to the network namespace in which it is opened."""
 
-    def __init__(self, protocol: int) -> None:
+    def __init__(self, protocol: int, timeout: float = 10.0) -> None:
+        """*timeout*: maximum seconds to wait for an answer. Raises KernelError."""
         try:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         except OSError as error:
@@ -144,7 +145,7 @@ class NetlinkSocket:
                 f"open a netlink socket: {error.strerror}; the kernel needs {_NEEDED.get(protocol, 'netlink')}"
             ) from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        self._socket.settimeout(10.0)
+        self._socket.settimeout(timeout)
         bind_as_ours(self._socket)
         self._sequence = 0
         self.interrupted = False  # the table changed during the last dump (NLM_F_DUMP_INTR): objects may be missing
@@ -240,7 +241,7 @@ class NetlinkSocket:
 
 
 def raise_first(refused: dict[Any, KernelError]) -> None:
-    """Raise the first error of *refused*, if any, and remove it from there (see ``runtime.event_loop``)."""
+    """Raise the first error of *refused*, if any, and remove it from there (see ``event_loop`` of the throttler)."""
     for each in refused:
         raise refused.pop(each)
 

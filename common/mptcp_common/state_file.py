@@ -1,36 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The state directory: files about the state to restore, and locks that allow only one daemon at a time.
+"""Files in a daemon's state directory, such as what to restore after a crash.
 
 A file is trusted if it is regular, has one hard link, and belongs to root, the throttler's user or the current user,
 and if no other user can write to it or to the directory. Symbolic links below the directory are not followed. open(2).
 Files that root writes are given to the directory's owner, who must be able to rewrite them.
-
-Two locks end with their holder. One is on a file. The other is an abstract unix(7) address, one per network namespace:
-a daemon with another state directory would use the same names for sets, tables and classes. Every user can take such an
-address, so a start is refused only if root, this user or the throttler's user holds it.
 """
 
 from __future__ import annotations
 
-import fcntl
-import logging
 import os
-import socket
 import stat
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.trust import distrust, throttler_uid
-
-log = logging.getLogger(__name__)
+from mptcp_common.trust import distrust
 
 MAX_BYTES = 1 << 24
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # non-blocking: opening a pipe put there must not wait
-_ADDRESS = "\0mptcp-throttler"
-_ASKED = 4096  # listen backlog: nobody accepts the connections that ask who holds the address
 
 
 def read_state(path: Path) -> str | None:
@@ -47,8 +35,8 @@ def read_state(path: Path) -> str | None:
         raise KernelError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def write_state(path: Path, text: str | None) -> None:
-    """Replace *path* atomically, or remove it if *text* is None. Raises KernelError."""
+def write_state(path: Path, text: str | None, mode: int = 0o600) -> None:
+    """Replace *path* atomically, with permissions *mode*, or remove it if *text* is None. Raises KernelError."""
     temporary = f"{path.name}.new"
     try:
         if text is None:
@@ -61,6 +49,7 @@ def write_state(path: Path, text: str | None) -> None:
                 os.unlink(temporary, dir_fd=directory)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=directory)
             with os.fdopen(descriptor, "w") as file:
+                os.fchmod(descriptor, mode)
                 file.write(text)
                 file.flush()
                 os.fsync(descriptor)
@@ -112,41 +101,3 @@ def _give_to_owner(descriptor: int, directory: int) -> None:
     owner = os.fstat(directory)
     if os.geteuid() == 0 and owner.st_uid != 0:
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
-
-
-class AlreadyRunning(Exception):
-    """Another daemon holds the state directory or the network namespace."""
-
-
-@contextmanager
-def locked(state_directory: Path) -> Iterator[None]:
-    """Hold both locks. Raises :class:`AlreadyRunning`; KernelError for an untrusted lock file."""
-    with os.fdopen(open_lock(state_directory / "lock"), "rb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise AlreadyRunning(f"a throttler is running already: it holds {state_directory}/lock") from error
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as held:
-            _hold(held)
-            yield
-
-
-def _hold(held: socket.socket) -> None:
-    try:
-        held.bind(_ADDRESS)
-        held.listen(_ASKED)
-    except OSError as error:
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.setblocking(False)
-            asking.connect(_ADDRESS)
-            process, user = peer(asking)
-            if user in (0, os.geteuid(), throttler_uid()):
-                what = f"a throttler is running already in this network namespace: process {process}"
-                raise AlreadyRunning(what) from error
-        log.warning("the address @%s is taken by no throttler; a second one would not be noticed", _ADDRESS[1:])
-
-
-def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return process id and user id of the other end of a Unix socket."""
-    process, user, _group = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return process, user

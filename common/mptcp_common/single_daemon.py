@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Locks that allow only one daemon of a program: a second one would remove the kernel objects of the first.
+
+One lock is an abstract unix(7) address, which each network namespace has by itself. Every user can bind it, so it
+counts only if root, this user or the throttler's user holds it. The other lock, if the program has a state directory,
+is on a file there. Both end with their holder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Final
+
+from mptcp_common.kernel_error import KernelError
+from mptcp_common.state_file import open_lock
+from mptcp_common.trust import throttler_uid
+
+log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 4096  # connections are never accepted, so this many processes can ask who holds the address
+_CREDENTIALS: Final = struct.Struct("=iII")  # struct ucred: process, user, group
+
+
+class AlreadyRunning(KernelError):
+    """Another daemon holds the network namespace or the state directory."""
+
+
+@contextmanager
+def single_daemon(program: str, state_directory: Path | None = None) -> Iterator[None]:
+    """Hold the locks. Raises AlreadyRunning, and KernelError for an untrusted lock file."""
+    path = None if state_directory is None else state_directory / "lock"
+    with nullcontext() if path is None else os.fdopen(open_lock(path), "rb") as lock:
+        if lock is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise AlreadyRunning(f"{program} already runs: it holds {path}") from error
+        with socket.socket(socket.AF_UNIX) as held:
+            address = f"\0{program}"
+            try:
+                held.bind(address)
+                held.listen(_BACKLOG)
+            except OSError as error:
+                process, user = _holder(address)
+                if user in (0, os.geteuid(), throttler_uid()):
+                    what = f"{program} already runs in this network namespace: process {process}"
+                    raise AlreadyRunning(what) from error
+                log.warning("the address @%s is taken by no %s; a second one would not be noticed", program, program)
+            yield
+
+
+def _holder(address: str) -> tuple[int, int | None]:
+    """Return the process and the user that listen at *address*; the user is None if nobody listens."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(address)
+        except BlockingIOError:
+            return 0, 0  # the backlog is full
+        except OSError:
+            return 0, None
+        return peer(asking)
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Return process id and user id of the other end of a Unix socket."""
+    process, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return process, user
