@@ -265,12 +265,6 @@ class History(RuleBasedStateMachine):
     def step(self, number: int, rate: int | None) -> None:
         self.planner.set_interim({subflow(number): rate})
 
-    @rule(pick=PICKS, share=st.sampled_from((None, 0.5)))
-    def lower(self, pick: int, share: float | None) -> None:
-        cap = self.planner._by_minor.get(FIRST_MINOR + pick)
-        if cap is not None:
-            assert self.planner.lower(cap, share)
-
     @precondition(lambda self: self.planner.overdue(1))
     @rule(busy=st.booleans())
     def settle_ended_subflows(self, busy: bool) -> None:
@@ -347,7 +341,6 @@ class History(RuleBasedStateMachine):
         self.end_enforcing()
         for cap in planner.caps.values():
             planner.set_interim(dict.fromkeys(cap.interim))
-            planner.lower(cap, None)
         for four_tuple in planner.pending():
             assert planner.complete(four_tuple)
         for seconds in (0.0, DRAIN_SECONDS, IDLE_SECONDS):

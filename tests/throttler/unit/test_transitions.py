@@ -432,7 +432,7 @@ def test_transition_does_not_use_samples_from_before_the_cap() -> None:
 
 
 @pytest.mark.parametrize("slice_number", range(12))
-def test_compensation_may_begin_between_any_two_slices(slice_number: int) -> None:
+def test_policy_may_change_between_any_two_slices(slice_number: int) -> None:
     one, other = rule("one"), rule("other")
     scene = Scene(one, other)
     few = [verdict(number, one) for number in range(1, 3)]
@@ -447,8 +447,7 @@ def test_compensation_may_begin_between_any_two_slices(slice_number: int) -> Non
     for number, limits in enumerate(scene.transitions.observe(four_tuples, samples, 10.0)):
         scene.do(limits)
         if number == slice_number:
-            for cap in scene.planner.shared_soft_caps():
-                scene.transitions._overshoot.charge(cap, 10_000_000, 10.0)
+            scene.planner.set_policy(policy(one, other))
             scene.do(scene.transitions.follow(10.0))
     scene.run(0.1, 10.1)
     assert not scene.planner.pending()

@@ -12,7 +12,6 @@ from mptcp_throttler.policy.model import Direction, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, ClassSpec, class_spec
 
-MIN_RATE = 8_000  # minimum bits/s of a class that compensates an overshoot, and the minimum that a policy accepts
 PATHS_SHARE = 128
 """One of this many numbers is reserved for path caps. So a reload from a policy whose client caps use all others
 succeeds."""
@@ -67,20 +66,13 @@ class LiveCap:
     idle_since: float = 0.0
     room: int = 1  # number of users for which the queue is sized: a power of two, so that it seldom changes
     level: Level | None = None
-    lowered: float | None = None  # share of its rate that the class has while it compensates an overshoot
-    owed: float = 0.0  # debt at ``owed_at``: bits that bypassed the class (``onset.rate_transition``)
-    owed_at: float = 0.0
     allowance: float = 0.0  # bits that the cap's transitions may still send past it
     allowance_used: float | None = None  # when a transition last began or sent data; None if there was none
 
     @property
     def ceil(self) -> int:
-        """Final bits/s of all users together; lowered while the cap compensates an overshoot."""
-        return self.wanted.ceil if self.lowered is None else max(MIN_RATE, int(self.wanted.ceil * self.lowered))
-
-    def usual(self, rate: int) -> int:
-        """Return the value that *rate* has without compensation."""
-        return rate if self.lowered is None else round(rate / self.lowered)
+        """Final bits/s of all users together."""
+        return self.wanted.ceil
 
     def make_room(self) -> bool:
         """Adapt the room to the number of users; return whether it changed."""
@@ -94,18 +86,10 @@ class LiveCap:
     @property
     def spec(self) -> ClassSpec:
         throttle = self.throttle
-        if self.lowered is not None:
-            rate, ceil = (max(MIN_RATE, int(each * self.lowered)) for each in (throttle.rate, throttle.ceil))
-            throttle = throttle.at(rate, ceil=ceil)
         if self.interim:
             rate = max(throttle.rate, sum(self.interim.values()))
             throttle = throttle.at(rate, ceil=max(throttle.ceil, rate), burst=None)
         return class_spec(self.minor, throttle, self.room, self.direction)
-
-    def forget_overshoot(self) -> None:
-        """Reset debt, allowance and level."""
-        self.level = self.lowered = self.allowance_used = None
-        self.owed = 0.0
 
 
 class ClassNumbers:

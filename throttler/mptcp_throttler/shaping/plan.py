@@ -77,9 +77,7 @@ class Planner:
         self._marks = {rule.name: self.ownership.mark_of_rule(i) for i, rule in enumerate(policy.rules)}
         for scope, cap in self.caps.items():
             cap.mark = self._marks.get(scope.rule, cap.mark)
-            if cap.lowered is not None:
-                self.lower(cap, None)
-            cap.forget_overshoot()
+            cap.level = cap.allowance_used = None
             throttle = self._throttle(scope)
             if throttle is not None:
                 self._retune(cap, throttle)
@@ -236,16 +234,6 @@ class Planner:
             if member := self.members.get(four_tuple):
                 self._check(member)
         return bool(changed)
-
-    def lower(self, cap: LiveCap, share: float | None) -> bool:
-        """Lower a class to *share* of its rate, for an overshoot; None restores it. Return whether the class exists."""
-        cap.lowered, cap.level = share, None
-        if self.caps.get(cap.scope) is not cap:
-            return False
-        if len(cap.users) == 1:
-            self._mark_moved(cap.users)  # for a shared cap, the next level follows from the new rate
-        self.classes.want(cap.minor, cap.spec)
-        return True
 
     def overdue(self, limit: int) -> list[FourTuple]:
         """Return up to *limit* draining subflows past their time; call :meth:`settle_overdue` for each."""

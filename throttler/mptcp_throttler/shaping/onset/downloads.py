@@ -11,8 +11,8 @@ A subflow that the planner moves goes through these states (:class:`State`):
 4. *releasing*: it left the cap, and its limits are lifted. A socket with nothing in flight applies this only when it
    sends its next data, so it is checked at growing intervals until it has applied it.
 
-Bytes that bypass the class are charged to the cap, and transitions share an allowance (``rate_transition``). The cookie
-identifies a socket: if a client reuses a port, the new socket has the same four-tuple, but a new state.
+The transitions of one cap share an allowance (``rate_transition``). The cookie identifies a socket: if a client reuses
+a port, the new socket has the same four-tuple, but a new state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from mptcp_throttler.shaping.cap import Level, LiveCap
 from mptcp_throttler.shaping.initial_options import unsent
 from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
 from mptcp_throttler.shaping.onset.rate_transition import (
-    OvershootCompensation,
     Phase,
     RateTransition,
     begin_allowance,
@@ -44,7 +43,6 @@ SHORT_SECONDS = 3.0
 """How long almost no unsent data may wait on a subflow that began under its cap. A longer download needs more unsent
 data: the scheduler ignores the other paths while this one would be free sooner. Then little data waits on those too,
 and a path with a longer RTT may run out of data."""
-OVERHEAD_BYTES = 400  # Bytes of IP packets without data at the begin and end of a subflow. These packets pass no class.
 FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0
 """Seconds until the first check of a released socket, and between later ones. 10,000 cost 0.5 % of a processor."""
 SLICE = 128  # sockets processed at a time: less than 1 ms
@@ -79,7 +77,6 @@ class _Socket:
     limited: bool = False  # whether a sample showed a limit; otherwise only acknowledged bytes prove its end
     transition: RateTransition | None = None
     sent: int = 0  # bytes sent at the transition's last step; while releasing, acknowledged at the first check, or -1
-    charged: bool = False  # whether the transition's bytes are charged to the cap, already in force for other users
     demand: Demand = field(default_factory=Demand)
 
 
@@ -106,7 +103,6 @@ class DownloadOnsets:
         self._short: dict[FourTuple, float] = {}
         """Subflows that began under their caps, and the time until which they count as short; oldest first."""
         self._buffers = SendBuffers()
-        self._overshoot = OvershootCompensation()
         self._changes = SocketChanges()
         self._now = 0.0
         planner.soft_caps = True
@@ -115,8 +111,6 @@ class DownloadOnsets:
         """Process some of the planner's moves; return the changes to sockets."""
         self._now = now
         self._end_of_short()
-        for cap, share in self._overshoot.changed(now):
-            self._changes.planned |= self._planner.lower(cap, share)
         for four_tuple in self._planner.take_moved():
             if self._planner.drains(four_tuple):
                 self._settle(four_tuple)  # the limit stays until the data assigned to the subflow is sent
@@ -292,14 +286,10 @@ class DownloadOnsets:
         if member.young:
             member.young = False
             self._short[four_tuple] = now + SHORT_SECONDS
-            # Bytes sent before the entry existed: all bytes minus those that the class passed since then.
-            escaped = max(0.0, _sent(sample) - cap.ceil / 8 * max(0.0, sample.read - known.since))
-            self._overshoot.charge(cap, (0.0 if member.in_class else escaped) + OVERHEAD_BYTES, now)
         backlogged = known.transition is not None or known.demand.rate is None
-        self._buffers.grant(known.cookie, cap.usual(target), backlogged=backlogged)
+        self._buffers.grant(known.cookie, target, backlogged=backlogged)
         if known.transition is not None:
             known.state, known.since, known.sent = State.TRANSITION, now, _sent(sample)
-            known.charged = len(cap.pending) < len(cap.users)
             self._go_on(four_tuple, known, cap, sample, now)
             return
         self._limit(known, self._held(four_tuple, target))
@@ -312,8 +302,6 @@ class DownloadOnsets:
         if not transition.capped:
             sent = _sent(sample)
             octets, known.sent = max(0, sent - known.sent), sent
-            if known.charged:
-                self._overshoot.charge(cap, octets, now)
             if not spend_allowance(cap, octets, now):
                 self._limit(known, SocketLimit(transition.target))
                 self._complete(four_tuple)
@@ -332,7 +320,7 @@ class DownloadOnsets:
         level, before = cap.level.rate, known.limit.rate
         given = False
         if known.demand.rate is None or known.cookie in self._buffers:
-            given = self._buffers.grant(known.cookie, cap.usual(level), backlogged=True)
+            given = self._buffers.grant(known.cookie, level, backlogged=True)
         if given or before is None or abs(level - before) > SETTLED_SHARE * before:
             self._limit(known, self._held(four_tuple, level))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The rate transition of one subflow from full rate to its cap, and the bytes that bypass the cap until then. Pure.
+"""The rate transition of one subflow from full rate to its cap. Pure.
 
 docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and *done*. In the ramp the bound on unsent
 data falls in bytes, because they weight the scheduler's average rate. In time it grows: the scheduler ignores other
@@ -8,14 +8,10 @@ the cap, and the bound stays for a few assignments of 64 KB, until the average h
 
 A fall to ``GENTLE_FALL`` of the rate or more needs no transition, nor does a subflow that sends less than its cap.
 
-Bytes of a capped subflow that bypass its class (sent before its entry existed, or in a transition) are an *overshoot*,
-charged to the cap as a debt. If the debt exceeds ``MIN_DEBT_SECONDS`` at the cap's rate, the class gets
-``LOWERED_SHARE`` of that rate until the mean rate equals the cap. A smaller debt is forgotten after some time.
-
 All transitions of one cap share the *allowance* that the first one brings; when it is used up, the cap begins at once
 on all of them. A new one is granted only after ``PAUSE_SECONDS`` without use of the last.
 
-A charge costs O(1), a query of the changes O(number of compensating caps). Times are monotonic seconds.
+Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -42,10 +38,6 @@ SETTLE_ASSIGNMENTS = 4
 MAX_SETTLE_SECONDS = 3.0
 MIN_UNSENT_BYTES = 2 * 1448
 
-LOWERED_SHARE = 0.5
-MIN_DEBT_SECONDS = 0.05
-MAX_DEBT_SECONDS = 4.0  # maximum debt, as time at the cap's rate: other users' bytes slow a user down for twice this
-FORGOTTEN_SECONDS = 10.0
 PAUSE_SECONDS = 10.0
 MARGIN = 1.5  # factor on the computed bytes of one transition, because its rates are estimates and samples come late
 
@@ -106,42 +98,6 @@ class RateTransition:
         growth = UNSENT_GROWTH_SECONDS * min(1.0, self.target / UNSENT_GROWTH_RATE)
         seconds = UNSENT_SECONDS + done * growth
         return max(MIN_UNSENT_BYTES, int(rate / 8 * seconds))
-
-
-class OvershootCompensation:
-    def __init__(self) -> None:
-        self._compensating: dict[LiveCap, None] = {}  # caps with a debt, including caps whose class is not lowered yet
-
-    def charge(self, cap: LiveCap, octets: float, now: float) -> None:
-        if cap not in self._compensating:
-            if now - cap.owed_at > FORGOTTEN_SECONDS:
-                cap.owed = 0.0
-        elif cap.lowered is not None:
-            _compensate(cap, now)
-        # The samples of one cap's subflows do not come in order of time.
-        cap.owed_at = max(cap.owed_at, now)
-        cap.owed = min(cap.owed + 8 * octets, cap.wanted.ceil * MAX_DEBT_SECONDS)
-        if cap.owed > cap.wanted.ceil * MIN_DEBT_SECONDS:
-            self._compensating[cap] = None
-
-    def changed(self, now: float) -> list[tuple[LiveCap, float | None]]:
-        """Return the caps whose classes must get another share of their rate, with that share; None means all of it."""
-        changes: list[tuple[LiveCap, float | None]] = []
-        for cap in list(self._compensating):
-            if cap.lowered is not None:
-                _compensate(cap, now)
-            if cap.owed <= 0:
-                changes.append((cap, None))
-                del self._compensating[cap]
-            elif cap.lowered is None:
-                cap.owed_at = now
-                changes.append((cap, LOWERED_SHARE))
-        return changes
-
-
-def _compensate(cap: LiveCap, now: float) -> None:
-    cap.owed -= cap.wanted.ceil * (1 - LOWERED_SHARE) * max(0.0, now - cap.owed_at)
-    cap.owed_at = max(cap.owed_at, now)
 
 
 def begin_allowance(cap: LiveCap, start: int, target: int, now: float) -> bool:
