@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Gateways and local addresses, from the kernel. rtnetlink(7).
+"""Reads gateways and local addresses from the kernel. rtnetlink(7).
 
 pyroute2 is not used, because it takes milliseconds per query, and a thousand relays may connect at once, each from two
 or three addresses.
@@ -26,7 +26,7 @@ _INTERFACE_ADDRESS = struct.Struct("=BBBBI")
 _ATTRIBUTE = struct.Struct("=HH")
 _DESTINATION, _SOURCE, _INTERFACE, _GATEWAY, _VIA = 1, 2, 4, 5, 18
 _ADDRESS, _LOCAL = 1, 2
-_LARGEST: Final = 1 << 16
+_MAX_ANSWER: Final = 1 << 16
 
 
 class Routes:
@@ -79,14 +79,14 @@ class Routes:
                 found.setdefault(interface, []).append(ip_address(packed))
         return found
 
-    def way(self, to: Address, interface: str, addresses: Mapping[int, Sequence[Address]]) -> tuple[Address, Address]:
-        """Return the next hop as in :meth:`next_hop`, and the source address, one of *addresses*. Raises
-        KernelError."""
+    def route(self, to: Address, interface: str, addresses: Mapping[int, Sequence[Address]]) -> tuple[Address, Address]:
+        """Return the next hop as in :meth:`next_hop`, and the source address. *addresses*: the result of
+        :meth:`addresses`. Raises KernelError."""
         index = index_of(interface)
-        there = [each for each in addresses.get(index, ()) if each.version == to.version and not each.is_link_local]
-        if not there:
+        usable = [each for each in addresses.get(index, ()) if each.version == to.version and not each.is_link_local]
+        if not usable:
             raise KernelError(f"{interface} has no IPv{to.version} address")
-        return self.next_hop(to, there[0], index), there[0]
+        return self.next_hop(to, usable[0], index), usable[0]
 
     def _query(self, kind: int, flags: int, body: bytes) -> list[bytes]:
         """Return the kernel's answers, without headers. Raises OSError."""
@@ -94,7 +94,7 @@ class Routes:
         self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, flags, self._number, 0) + body)
         found: list[bytes] = []
         while True:
-            answer = self._socket.recv(_LARGEST)
+            answer = self._socket.recv(_MAX_ANSWER)
             while len(answer) >= _HEADER.size:
                 length, kind, flags, number, _ = _HEADER.unpack_from(answer)
                 message, answer = answer[_HEADER.size : length], answer[max(_HEADER.size, length + 3 & ~3) :]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One daemon per network namespace: a second one would remove the device and the rules of the first.
+"""Locks a network namespace for one daemon: a second daemon would remove the device and the rules of the first.
 
-The lock is an abstract address of unix(7): each network namespace has its own, and it ends with its holder. Any user
-can bind it, so it counts only if root or this user holds it.
+The lock is an abstract address (unix(7)). Each network namespace has its own, and the kernel frees it when its holder
+ends. Any user can bind it, so the lock counts only if root or this user holds it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,28 @@ def single_daemon() -> Iterator[None]:
     with socket.socket(socket.AF_UNIX) as held:
         try:
             held.bind(_ADDRESS)
-            held.listen(4096)  # connections are never accepted, so this many processes can ask who holds the lock
+            held.listen(4096)  # connections are never accepted, so this many processes can find the holder
         except OSError as error:
             process, user = _holder()
             if user in (0, os.geteuid()):
                 raise KernelError(f"mptcp-tunnel already runs in this network namespace: process {process}") from error
-            log.warning("the address @%s is taken by no mptcp-tunnel; a second one would not be noticed", _ADDRESS[1:])
+            log.warning(
+                "the address @%s is in use by another program; a second mptcp-tunnel would not be detected",
+                _ADDRESS[1:],
+            )
         yield
 
 
 def _holder() -> tuple[int, int | None]:
     """Return the process and the user that listen at the address; the user is None if nobody listens."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.setblocking(False)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.setblocking(False)
         try:
-            asking.connect(_ADDRESS)
+            connection.connect(_ADDRESS)
         except BlockingIOError:
             return 0, 0  # the backlog is full
         except OSError:
             return 0, None
-        found = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process, user, _ = _CREDENTIALS.unpack(found)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(credentials)
     return process, user
