@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Socket queries to the kernel by sock_diag(7), like ss(8). Needs no privilege.
+"""Queries the kernel's sockets with sock_diag(7), like ss(8). Needs no privilege.
 
-Addresses are those of ``ipaddress``; an IPv4 address mapped into IPv6 (::ffff:a.b.c.d) is returned as IPv4.
+Addresses have the types of ``ipaddress``; an IPv4 address mapped into IPv6 (::ffff:a.b.c.d) is returned as IPv4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ End = tuple[Address, int]
 class Ends(NamedTuple):
     """Both ends of a client's connection to the proxy.
 
-    Clients behind one NAT may share the client's end if they connect to different addresses or ports of the proxy.
+    Clients of one NAT may share the client's end if they connect to different addresses or ports of the proxy.
     """
 
     client: End
@@ -38,12 +38,12 @@ _ALL_STATES: Final = 0xFFFFFFFF
 _ESTABLISHED: Final = 1 << 1
 _LISTEN: Final = 10
 _INFO: Final = 2
-"""INET_DIAG_INFO: the attribute, and the bit of idiag_ext from 1."""
+"""INET_DIAG_INFO: number of the attribute, and of the bit in idiag_ext, counted from 1."""
 _REQ_PROTOCOL: Final = 3
 """INET_DIAG_REQ_PROTOCOL, for protocols above 255."""
 _IPPROTO_MPTCP: Final = 262
 _HEADER: Final = struct.Struct("=IHHII")
-_QUESTION: Final = struct.Struct("=BBBxI")
+_REQUEST_HEAD: Final = struct.Struct("=BBBxI")
 _ID: Final = struct.Struct("!HH16s16s")
 _STATE_AT: Final = 1
 _ID_AT: Final = 4
@@ -70,7 +70,7 @@ class MptcpSocket:
     token: int
     fell_back: bool
     inode: int
-    """Of the program's socket."""
+    """Inode of the program's socket."""
 
 
 def tcp_owner(local: End, remote: End) -> int | None:
@@ -87,11 +87,11 @@ def mptcp_connections(ends: Ends) -> list[MptcpSocket]:
     """
     found = []
     for family in (socket.AF_INET, socket.AF_INET6):
-        question = _QUESTION.pack(family, socket.IPPROTO_RAW, 1 << (_INFO - 1), _ESTABLISHED)
-        question += _ID.pack(ends.proxy[1], ends.client[1], bytes(16), bytes(16))
-        question += struct.pack("=I", _ANY_INTERFACE) + _NO_COOKIE
-        question += struct.pack("=HHI", 8, _REQ_PROTOCOL, _IPPROTO_MPTCP)
-        for message in _ask(question, dump=True):
+        request = _REQUEST_HEAD.pack(family, socket.IPPROTO_RAW, 1 << (_INFO - 1), _ESTABLISHED)
+        request += _ID.pack(ends.proxy[1], ends.client[1], bytes(16), bytes(16))
+        request += struct.pack("=I", _ANY_INTERFACE) + _NO_COOKIE
+        request += struct.pack("=HHI", 8, _REQ_PROTOCOL, _IPPROTO_MPTCP)
+        for message in _send(request, dump=True):
             if _ends(message) == ends and (info := _attribute(message, _INFO)):
                 found.append(_mptcp(info, _inode(message)))
     return found
@@ -116,9 +116,9 @@ def tcp_inodes(ends: Ends) -> set[int]:
 def _query(local: End, remote: End, interface: int) -> Iterator[bytes]:
     """Yield the kernel's message about the TCP socket with these ends, if there is one."""
     family = socket.AF_INET if local[0].version == 4 else socket.AF_INET6
-    question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, _ALL_STATES)
-    question += _ID.pack(local[1], remote[1], local[0].packed, remote[0].packed)
-    return _ask(question + struct.pack("=I", interface) + _NO_COOKIE, dump=False)
+    request = _REQUEST_HEAD.pack(family, socket.IPPROTO_TCP, 0, _ALL_STATES)
+    request += _ID.pack(local[1], remote[1], local[0].packed, remote[0].packed)
+    return _send(request + struct.pack("=I", interface) + _NO_COOKIE, dump=False)
 
 
 def _ends(message: bytes) -> Ends:
@@ -143,7 +143,7 @@ def _plain(packed: bytes) -> Address:
 
 
 def plain(address: Address) -> Address:
-    """Return *address*; convert an IPv4-mapped one to IPv4."""
+    """Return *address*; an IPv4-mapped address is converted to IPv4."""
     return getattr(address, "ipv4_mapped", None) or address
 
 
@@ -159,12 +159,12 @@ def _attribute(message: bytes, kind: int) -> bytes | None:
     return None
 
 
-def _ask(question: bytes, *, dump: bool) -> Iterator[bytes]:
+def _send(request: bytes, *, dump: bool) -> Iterator[bytes]:
     flags = _REQUEST | (_DUMP if dump else 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as kernel:
         kernel.settimeout(_TIMEOUT)
         kernel.connect((0, 0))
-        kernel.send(_HEADER.pack(_HEADER.size + len(question), _BY_FAMILY, flags, 1, 0) + question)
+        kernel.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, flags, 1, 0) + request)
         while True:
             data = kernel.recv(1 << 18)
             at = 0
@@ -173,8 +173,8 @@ def _ask(question: bytes, *, dump: bool) -> Iterator[bytes]:
                 body = data[at + _HEADER.size : at + length]
                 if kind in (_DONE, _ERROR):
                     number = -struct.unpack_from("=i", body)[0]
-                    # ENOENT: no such socket, or no such family. At the end of a list: the kernel cannot list such
-                    # sockets (no CONFIG_INET_MPTCP_DIAG), so nothing is known.
+                    # ENOENT as an error: no such socket or family exists. ENOENT at the end of a list: the kernel
+                    # cannot list such sockets (no CONFIG_INET_MPTCP_DIAG), so the state is unknown.
                     if number == 0 or (number == errno.ENOENT and kind == _ERROR):
                         return
                     raise OSError(number, "cannot query sockets")
