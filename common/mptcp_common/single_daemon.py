@@ -52,7 +52,9 @@ def single_daemon(program: str, state_directory: Path | None = None) -> Iterator
                 if user in (0, os.geteuid(), throttler_uid()):
                     what = f"{program} already runs in this network namespace: process {process}"
                     raise AlreadyRunning(what) from error
-                log.warning("the address @%s is taken by no %s; a second one would not be noticed", program, program)
+                log.warning(
+                    "the address @%s is in use by another program; a second %s would not be noticed", program, program
+                )
             yield
 
 

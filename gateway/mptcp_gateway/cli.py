@@ -23,7 +23,7 @@ from mptcp_common.service_manager import READY, tell
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.metrics import as_text
 from mptcp_gateway.model import Verdict
-from mptcp_gateway.plan import MAX_ENDPOINTS, commands, planned, without_twins
+from mptcp_gateway.plan import MAX_ENDPOINTS, commands, planned, with_distinct_addresses
 from mptcp_gateway.settings import DEFAULT_SETTINGS, read_settings
 from mptcp_gateway.status_files import status_of
 
@@ -59,11 +59,15 @@ def _parser() -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
         add_config(added, DEFAULT_SETTINGS)
         where = FORWARDER_DIRECTORY if command is _forward else DIRECTORY
-        added.add_argument("--directory", type=Path, default=where, help=f"for status and state (default: {where})")
+        added.add_argument(
+            "--directory", type=Path, default=where, help=f"directory of the status and state files (default: {where})"
+        )
         added.set_defaults(command=command)
         if command in (_doctor, _status):
             where = FORWARDER_DIRECTORY
-            added.add_argument("--forwarder", type=Path, default=where, help=f"the forwarder's (default: {where})")
+            added.add_argument(
+                "--forwarder", type=Path, default=where, help=f"the forwarder's directory (default: {where})"
+            )
             added.add_argument("--json", action="store_true", help="as JSON")
         if command is _status:
             added.add_argument("--prometheus", action="store_true", help="as metrics, for a textfile collector")
@@ -86,7 +90,7 @@ def _forward(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     if settings.lan is None:
-        print(f"{options.config}: no lan, so there is nothing to forward")
+        print(f'{options.config}: there is no "lan", so there is nothing to forward')
         tell("mptcp-forwarder", READY)  # systemd fails a unit that ends before it is ready
         return DONE
     options.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -96,13 +100,13 @@ def _forward(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from mptcp_gateway.kernel.network import Network
-    from mptcp_gateway.kernel.resolver import known
+    from mptcp_gateway.kernel.resolver import try_look_up
 
     settings = read_settings(options.config)
     with closing(Network()) as network:
-        found, _ = without_twins(tuple(settings.uplinks), network.found(settings.uplinks, {}))
+        found, _ = with_distinct_addresses(tuple(settings.uplinks), network.found(settings.uplinks, {}))
         tunnel = network.device(settings.lan.tunnel) if settings.lan is not None and settings.lan.tunnel else None
-    parents = {goal.address for each in settings.parents for goal in known(*each)}
+    parents = {target.address for each in settings.parents for target in try_look_up(*each)}
     untried = dict.fromkeys(found, Verdict.UNTRIED)
     wanted = planned(tuple(settings.uplinks), found, untried, parents, settings.lan, tunnel)
     names = {1: "lo", **dict(socket.if_nameindex())}
@@ -144,19 +148,19 @@ def _status(options: argparse.Namespace) -> int:
     else:
         for uplink in found["uplinks"]:
             ways = [each for each in found["ways"] if each["uplink"] == uplink]
-            twins = [each for each in found["same_address"] if each["uplink"] == uplink]
-            for each in twins:
+            duplicates = [each for each in found["same_address"] if each["uplink"] == uplink]
+            for each in duplicates:
                 print(f"{uplink:<10} IPv{each['version']}: not used: uplink {each['as']} has the same address")
-            if not ways and not twins:
+            if not ways and not duplicates:
                 print(f"{uplink:<10} missing: its device is down, or has no address or default route")
             for each in ways:
-                begins = ", connections begin here" if each["begins_here"] else ""
+                remarks = ", connections begin here" if each["begins_here"] else ""
                 rtt = f", {each['rtt_ms']} ms" if each["rtt_ms"] else ""
                 why = f" ({each['reason']})" if each["reason"] else ""
                 if each["verdict"] == "good" and not each["endpoint"]:
-                    begins += f", no endpoint: the kernel allows at most {MAX_ENDPOINTS}"
+                    remarks += f", no endpoint: the kernel allows at most {MAX_ENDPOINTS}"
                 lasts = f"{each['verdict']} for {each['for_seconds']} s"
-                print(f"{uplink:<10} IPv{each['version']} {each['address']}: {lasts}{rtt}{why}{begins}")
+                print(f"{uplink:<10} IPv{each['version']} {each['address']}: {lasts}{rtt}{why}{remarks}")
         if found["home"]:
             for line in _home(found["home"]):
                 print(f"{'home':<10} {line}")
@@ -176,7 +180,7 @@ def _home(home: dict[str, Any]) -> Iterator[str]:
         for port in forwarder["refused_ports"]:
             yield f"port {port}: a parent refuses to connect there; see docs/home.md for its squid.conf"
     if home["tunnel"]:
-        how = "carries all except TCP" if home["tunnel_is_used"] else "is not up, or no parent answers: not used"
+        how = "carries all except TCP" if home["tunnel_is_used"] else "is not used: it is down, or no parent answers"
         yield f"{home['tunnel']} {how}"
 
 

@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 
 from mptcp_gateway.model import Address
 
-LONGEST_HEAD: Final = 8192
+MAX_HEAD: Final = 8192
 CHECK_ADDRESS: Final = "192.0.2.80"
-"""An unused address (RFC 5737). Connections to it get the proxy's check page, independently of the name server."""
+"""An unused address (RFC 5737). Devices get the proxy's check page at this address, also without a name server."""
 CHECK_NAME: Final = "check.mptcp.internal"
-_KEPT: Final = (b"accept", b"accept-language", b"user-agent")
+_PASSED_FIELDS: Final = (b"accept", b"accept-language", b"user-agent")
 """Header fields that are passed on in a request for the check page."""
 _END: Final = b"\r\n\r\n"
 
@@ -37,7 +37,7 @@ def answer(received: bytes) -> Answer | None:
     """Return the proxy's answer; None while it is incomplete. Raises ValueError if it is not HTTP."""
     head, end, rest = received.partition(_END)
     if not end:
-        if len(received) > LONGEST_HEAD:
+        if len(received) > MAX_HEAD:
             raise ValueError("the parent's answer does not end")
         return None
     words = head.split(b"\r\n", 1)[0].split(None, 2)
@@ -50,17 +50,17 @@ def check_request(received: bytes, login: str) -> bytes | None:
     """Return a browser's request as a proxy request for the check page; None while incomplete. Raises ValueError."""
     head, end, rest = received.partition(_END)
     if not end:
-        if len(received) > LONGEST_HEAD:
+        if len(received) > MAX_HEAD:
             raise ValueError("the request does not end")
         return None
     lines = head.split(b"\r\n")
     words = lines[0].split(b" ")
-    # No part of the request may be taken as a separate request, which would carry the gateway's password.
+    # The proxy must not read a part of this request as a second request, which would not have been checked here.
     if len(words) != 3 or words[0] not in (b"GET", b"HEAD") or not words[1].startswith(b"/"):
-        raise ValueError("no request for a page")
+        raise ValueError("not a request for a page")
     if any(b"\n" in each or b"\r" in each for each in lines) or rest:
         raise ValueError("more than one request for a page")
-    kept = [each for each in lines[1:] if each.split(b":")[0].strip().lower() in _KEPT]
+    kept = [each for each in lines[1:] if each.split(b":")[0].strip().lower() in _PASSED_FIELDS]
     first = b"%s http://%s%s HTTP/1.1" % (words[0], CHECK_NAME.encode(), words[1])
     ours = f"Host: {CHECK_NAME}\r\nVia: 1.1 mptcp-forwarder\r\nConnection: close\r\n{_authorization(login)}"
     return b"\r\n".join([first, *kept, ours.encode()]) + b"\r\n"

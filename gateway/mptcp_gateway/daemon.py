@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon of one host: watches and tests the uplinks, and configures the kernel according to the plan.
 
-notices of the kernel ──▶ look ──▶ health ──▶ plan ──▶ routes, rules, endpoints
-                                    ▲ │
-                          outcomes ─┘ └─▶ trials, each in a thread, to the addresses that the resolver knows
+notices of the kernel ──▶ its state ──▶ health ──▶ plan ──▶ routes, rules, endpoints
+                                         ▲ │
+                               outcomes ─┘ └─▶ trials, each in a thread, to the addresses that the resolver knows
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from mptcp_common.state_file import write_state
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.health import Health, HealthWatch
 from mptcp_gateway.kernel import firewall
-from mptcp_gateway.kernel.before import Before
 from mptcp_gateway.kernel.network import Network, retransmitting
 from mptcp_gateway.kernel.resolver import Resolver
-from mptcp_gateway.kernel.trial import tried
-from mptcp_gateway.model import Access, Goal, Lan, Outcome, Verdict, Way
-from mptcp_gateway.plan import TUNNEL_TABLE, Objects, abandoned, best, planned, without_twins
+from mptcp_gateway.kernel.saved_state import SavedState
+from mptcp_gateway.kernel.trial import run_trial
+from mptcp_gateway.model import Access, Lan, Outcome, ParentAddress, Verdict, Way
+from mptcp_gateway.plan import TUNNEL_TABLE, Objects, abandoned, best, planned, with_distinct_addresses
 from mptcp_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
 
-TURN_SECONDS: Final = 0.25
+CHECK_SECONDS: Final = 0.25
 """Interval of the checks for retransmissions and for outcomes of trials."""
-LOOK_SECONDS: Final = 10.0
-"""Interval of full reads of the kernel's state if no notice comes."""
+READ_SECONDS: Final = 10.0
+"""Maximum interval of full reads of the kernel's state. A notice of the kernel also causes one."""
 STATUS_SECONDS: Final = 1.0
 _SETTLE_SECONDS: Final = 0.05
 """Delay after a notice, because a change of addresses and routes causes several notices."""
@@ -58,9 +58,9 @@ _HEADER: Final = struct.Struct("=IHHII")
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
+class _FinishedTrial:
     way: Way
-    life: int
+    generation: int
     outcome: Outcome
 
 
@@ -68,17 +68,17 @@ class Daemon:
     """The daemon of one host."""
 
     def __init__(self, settings: Settings, directory: Path) -> None:
-        """*directory*: of the status file and the saved kernel state. Raises KernelError and OSError."""
+        """*directory*: the directory of the status file and the saved kernel state. Raises KernelError and OSError."""
         self._settings = settings
         self._order = tuple(settings.uplinks)
         self._directory = directory
         self._lan = settings.lan
         self._network = Network()
-        self._before = Before(directory / "before.json")
+        self._saved = SavedState(directory / "before.json")
         self._health = HealthWatch()
-        self._twins: dict[Way, str] = {}
-        """Ways that are not used because an earlier uplink, named here, has the same address."""
-        self._outcomes: queue.SimpleQueue[_Tried] = queue.SimpleQueue()
+        self._duplicates: dict[Way, str] = {}
+        """Ways that are not used, because an earlier uplink, whose name is the value, has the same address."""
+        self._outcomes: queue.SimpleQueue[_FinishedTrial] = queue.SimpleQueue()
         self._selector = selectors.DefaultSelector()
         self._notices = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self._notices.bind((0, _GROUPS))
@@ -89,19 +89,19 @@ class Daemon:
         self._woken.setblocking(False)
         self._wakes.setblocking(False)
         self._resolver = Resolver(settings.parents, self.wake)
-        self._goals: tuple[Goal, ...] = ()
-        self._answered: dict[int, Goal] = {}
+        self._targets: tuple[ParentAddress, ...] = ()
+        self._answered: dict[int, ParentAddress] = {}
         """For each IP version, the parent's address that answered last."""
         self._ports: set[int] = set()
         self._failed: dict[str, set[str]] = {}
-        """Logged errors, by operation."""
-        self._bests: dict[int, Way | None] = {}
+        """Errors of the last attempt, by operation. They are not logged again."""
+        self._best_ways: dict[int, Way | None] = {}
         self._planned = Objects()
         self._written = 0.0
         self._tunnel: tuple[int, frozenset[int]] | None = None
         """The tunnel device's index, and the IP versions of its addresses; None if it is not up."""
         self._has_firewall = False
-        """Whether this daemon set the firewall up."""
+        """Whether this daemon has set up the firewall."""
         self.ending = False
 
     @contextmanager
@@ -120,7 +120,7 @@ class Daemon:
                 with suppress(KernelError):  # nft is not installed, so no table exists
                     firewall.remove()
             scope.callback(self._leave)
-            self._attempt("prepare", self._before.prepare)
+            self._attempt("prepare", self._saved.prepare)
             self._resolver.start()
             yield
 
@@ -132,23 +132,27 @@ class Daemon:
 
     def run(self) -> None:
         """Watch the uplinks until :meth:`wake` is called with *ending*."""
-        looked = -LOOK_SECONDS
+        last_read = -READ_SECONDS
         while not self.ending:
-            self._selector.select(TURN_SECONDS)
+            self._selector.select(CHECK_SECONDS)
             heard = _read_notices(self._notices, self._network.port)
             if heard:
                 time.sleep(_SETTLE_SECONDS)
                 _read_notices(self._notices, self._network.port)
             _drain(self._woken)
             now = time.monotonic()
-            if heard or now - looked >= LOOK_SECONDS:
+            if heard or now - last_read >= READ_SECONDS:
                 # After a failure, try again soon.
-                looked = now if self._attempt("look", partial(self._look, now)) else now - LOOK_SECONDS + STATUS_SECONDS
-            self._attempt("turn", partial(self._turn, now))
+                last_read = (
+                    now
+                    if self._attempt("read", partial(self._read_state, now))
+                    else now - READ_SECONDS + STATUS_SECONDS
+                )
+            self._attempt("trials", partial(self._process_trials, now))
             tell("mptcp-gateway", WATCHDOG)
 
     def _attempt(self, name: str, do: Callable[[], Iterable[str] | None]) -> bool:
-        """Call *do*, log errors that its last call did not have, and return whether there were none."""
+        """Call *do*, log the errors that did not occur at its last call, and return whether there was no error."""
         try:
             failed = set(do() or ())
         except (KernelError, OSError) as error:
@@ -158,19 +162,23 @@ class Daemon:
         self._failed[name] = failed
         return not failed
 
-    def _look(self, now: float) -> None:
-        """Find the current ways. Raises KernelError."""
+    def _read_state(self, now: float) -> None:
+        """Read the current ways from the kernel. Raises KernelError."""
         before = self._health.found
-        found, self._twins = without_twins(self._order, self._network.found(self._settings.uplinks, before))
+        found, self._duplicates = with_distinct_addresses(
+            self._order, self._network.found(self._settings.uplinks, before)
+        )
         self._health.follow(found, now)
         after = self._health.found
         for way in before.keys() - after.keys():
             log.warning("uplink %s no longer has IPv%d", *way)
         for way in after.keys() - before.keys():
-            log.info("uplink %s has IPv%d: %s by %s", *way, after[way].address, after[way].gateway or after[way].device)
+            log.info(
+                "uplink %s has IPv%d: %s via %s", *way, after[way].address, after[way].gateway or after[way].device
+            )
         if self._lan is not None:
             self._attempt("home", partial(self._open_home, self._lan))
-        self._attempt("rp_filter", lambda: self._before.loosen((each.device, each.index) for each in after.values()))
+        self._attempt("rp_filter", lambda: self._saved.loosen((each.device, each.index) for each in after.values()))
         self._apply()
 
     def _open_home(self, lan: Lan) -> list[str]:
@@ -180,31 +188,31 @@ class Daemon:
         if not self._has_firewall or not firewall.exists():
             firewall.apply(ruleset(lan, self._settings.uplinks))
             self._has_firewall = True
-        return self._before.open_home(lan.devices, self._settings.uplinks.values())
+        return self._saved.open_home(lan.devices, self._settings.uplinks.values())
 
-    def _turn(self, now: float) -> None:
+    def _process_trials(self, now: float) -> None:
         """Process the outcomes of trials, and start the trials that are due."""
         health = self._health
         addresses = [each.address for way, each in health.found.items() if health.verdicts[way] is not Verdict.DEAD]
         if addresses:
-            health.suspect(retransmitting(addresses, (each.address for each in self._goals), self._ports), now)
+            health.suspect(retransmitting(addresses, (each.address for each in self._targets), self._ports), now)
         changed = False
         while not self._outcomes.empty():
             each = self._outcomes.get()
-            if each.outcome.goal is not None:
-                self._answered[each.way.version] = each.outcome.goal
-            if health.take(each.way, each.life, each.outcome, now):
+            if each.outcome.target is not None:
+                self._answered[each.way.version] = each.outcome.target
+            if health.record(each.way, each.generation, each.outcome, now):
                 changed = True
                 self._log_health(each.way, health.ways[each.way])
-        for way in health.judge(now):
+        for way in health.find_dead(now):
             changed = True
             self._log_health(way, health.ways[way])
-        if self._goals != self._resolver.goals:
-            self._goals, changed = self._resolver.goals, True
+        if self._targets != self._resolver.targets:
+            self._targets, changed = self._resolver.targets, True
         if changed:
             self._apply()
-        for way in health.due(now, {each.address.version for each in self._goals}):
-            self._try(way, health.ways[way])
+        for way in health.due(now, {each.address.version for each in self._targets}):
+            self._start_trial(way, health.ways[way])
         if changed or now - self._written >= STATUS_SECONDS:
             self._written = now
             self._attempt("status", lambda: self._write_status(now))
@@ -219,52 +227,52 @@ class Daemon:
     def _apply(self) -> None:
         """Change the kernel's state to the planned one; skip objects that it refuses."""
         verdicts, found = self._health.verdicts, self._health.found
-        before, parents = self._planned, (each.address for each in self._goals)
+        before, parents = self._planned, (each.address for each in self._targets)
         wanted = self._planned = planned(self._order, found, verdicts, parents, self._lan, self._tunnel)
         addresses = {each.address for each in found.values()}
         self._attempt("routes", lambda: self._network.apply(wanted))
         for mark in abandoned(before, wanted):
             self._attempt(f"forget {mark}", partial(firewall.forget, mark))
-        self._attempt("endpoints", lambda: self._before.ensure_endpoints(wanted.endpoints, addresses))
+        self._attempt("endpoints", lambda: self._saved.ensure_endpoints(wanted.endpoints, addresses))
         bests = {version: best(self._order, verdicts, version) for version in (4, 6)}
         for version, chosen in bests.items():
-            if chosen != self._bests.get(version):
+            if chosen != self._best_ways.get(version):
                 log.info("IPv%d: connections begin on %s", version, "no uplink" if chosen is None else chosen.uplink)
-        self._bests = bests
-        self._health.begins = {each for each in bests.values() if each is not None}
+        self._best_ways = bests
+        self._health.beginning_ways = {each for each in bests.values() if each is not None}
 
-    def _try(self, way: Way, health: Health) -> None:
+    def _start_trial(self, way: Way, health: Health) -> None:
         answered = self._answered.get(way.version)
-        goals = sorted(self._goals, key=lambda each: each != answered)
-        life, access, timeout = health.life, health.access, health.timeout
+        targets = sorted(self._targets, key=lambda each: each != answered)
+        generation, access, timeout = health.generation, health.access, health.timeout
         thorough = self._health.is_thorough(way, time.monotonic())
 
         def trial() -> None:
-            self._outcomes.put(_Tried(way, life, self._outcome(access, goals, timeout, thorough)))
+            self._outcomes.put(_FinishedTrial(way, generation, self._outcome(access, targets, timeout, thorough)))
             self.wake()
 
         try:
             # A daemon thread does not delay the exit.
             threading.Thread(target=trial, name="trial", daemon=True).start()
         except RuntimeError as error:  # no further thread can be started
-            self._outcomes.put(_Tried(way, life, Outcome(Verdict.DEAD, reason=reason(error))))
+            self._outcomes.put(_FinishedTrial(way, generation, Outcome(Verdict.DEAD, reason=reason(error))))
 
-    def _outcome(self, access: Access, goals: Iterable[Goal], timeout: float, thorough: bool) -> Outcome:
+    def _outcome(self, access: Access, targets: Iterable[ParentAddress], timeout: float, thorough: bool) -> Outcome:
         try:
-            return tried(access, goals, timeout, self._ports, thorough=thorough)
+            return run_trial(access, targets, timeout, self._ports, thorough=thorough)
         except Exception as error:  # on any error, the way is tried again
             return Outcome(Verdict.DEAD, reason=reason(error))
 
     def _leave(self) -> None:
         # Remove the endpoints first, so that the kernel can inform the other end while packets still have a route.
-        self._attempt("restore", self._before.restore)
+        self._attempt("restore", self._saved.restore)
         self._attempt("leave", lambda: self._network.apply(Objects()))
         self._attempt("status", lambda: write_state(self._directory / "status.json", None))
 
     def _write_status(self, now: float) -> None:
         """Write the status file. Raises KernelError."""
         endpoints = {each.address for each in self._planned.endpoints}
-        versions = {each.address.version for each in self._goals}
+        versions = {each.address.version for each in self._targets}
         ways = []
         for uplink, device in self._settings.uplinks.items():
             for version in (4, 6):
@@ -282,15 +290,17 @@ class Daemon:
                             "for_seconds": round(now - health.since),
                             "rtt_ms": round(health.rtt * 1e3, 1),
                             "reason": health.reason or health.remark or unknown,
-                            "begins_here": self._bests.get(version) == Way(uplink, version),
+                            "begins_here": self._best_ways.get(version) == Way(uplink, version),
                             "endpoint": health.access.address in endpoints,
                         }
                     )
-        twins = [{"uplink": way.uplink, "version": way.version, "as": first} for way, first in self._twins.items()]
+        duplicates = [
+            {"uplink": way.uplink, "version": way.version, "as": first} for way, first in self._duplicates.items()
+        ]
         found: dict[str, Any] = {
             "uplinks": list(self._order),
             "ways": ways,
-            "same_address": twins,
+            "same_address": duplicates,
             "home": self._home(),
         }
         write_state(self._directory / "status.json", json.dumps(found, indent=1) + "\n", 0o644)

@@ -19,22 +19,22 @@ from mptcp_common.units import counted
 from mptcp_gateway import connect
 from mptcp_gateway.firewall import TABLE, ruleset
 from mptcp_gateway.kernel import firewall
-from mptcp_gateway.kernel.resolver import known
-from mptcp_gateway.model import STALLS, Goal, Lan
+from mptcp_gateway.kernel.resolver import try_look_up
+from mptcp_gateway.model import STALLS, Lan, ParentAddress
 from mptcp_gateway.settings import Settings
 
 _PORT: Final = 22
 """A port that is not a web port, to test whether a parent opens tunnels to such ports."""
-_SECONDS: Final = 3.0
-"""A refusal comes at once; an attempt to reach an unused address takes longer."""
-_NOBODY: Final = "192.0.2.1"
+_TIMEOUT: Final = 3.0
+"""A parent that refuses answers within this time; a parent that tries to reach an unused address does not."""
+_UNUSED_ADDRESS: Final = "192.0.2.1"
 _WHY_DEAD: Final = "its bandwidth is not used"
 
 
 def examine(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Yield all findings. *status*: the daemon's status; None if the daemon does not run."""
     if status is None:
-        why = "nobody watches the uplinks, and a home's devices have no gateway"
+        why = "the uplinks are not watched, and a home's devices have no gateway"
         yield fail("the daemon", "it does not run", why, "systemctl status mptcp-gateway")
     else:
         yield from uplinks(settings, status)
@@ -45,9 +45,9 @@ def examine(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Fi
     for device in lan.devices:
         yield home_device(device, Path("/sys/class/net"))
     chains = _chains()
-    yield others(None if chains is None else dropping(chains))
-    for goal in _goals(settings):
-        yield parent(goal, settings.login)
+    yield other_firewalls(None if chains is None else dropping_chains(chains))
+    for target in _targets(settings):
+        yield parent(target, settings.login)
     if status is not None and status["home"]:
         yield forwarder(status["home"])
 
@@ -62,7 +62,7 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
         for each in ways:
             text = f"IPv{each['version']} {each['address']}: {each['verdict']} for {each['for_seconds']} s"
             with_reason = f"{text} ({each['reason']})" if each["reason"] else text
-            command = f"ping -I {device} {each['gateway'] or _NOBODY}"
+            command = f"ping -I {device} {each['gateway'] or _UNUSED_ADDRESS}"
             if each["reason"] == STALLS:
                 yield warn(check, with_reason, "downloads over it stall at first", f"ip link set {device} mtu 1400")
             elif each["verdict"] in ("good", "untried"):
@@ -72,7 +72,7 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
                 yield warn(check, text, why, "another provider, or a VPN over UDP: docs/tunnel.md")
             else:
                 yield warn(
-                    check, with_reason, _WHY_DEAD, f"{command}   # does its modem answer, and the Internet beyond?"
+                    check, with_reason, _WHY_DEAD, f"{command}   # does the modem answer? Does the Internet answer?"
                 )
 
 
@@ -97,7 +97,7 @@ def home_device(device: str, devices: Path) -> Finding:
     return ok(check, "it exists")
 
 
-def dropping(chains: Iterable[Mapping[str, Any]]) -> list[str]:
+def dropping_chains(chains: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the names, as in nft, of the base chains whose policy drops forwarded packets or packets for the
     forwarder."""
     return [
@@ -107,29 +107,31 @@ def dropping(chains: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def others(found: list[str] | None) -> Finding:
+def other_firewalls(found: list[str] | None) -> Finding:
     if found is None:
-        return warn("other firewalls", "nft does not list them", "one may drop the home's packets", "nft list ruleset")
+        return warn(
+            "other firewalls", "nft does not list them", "a firewall may drop the home's packets", "nft list ruleset"
+        )
     if not found:
         return ok("other firewalls", "no chain of nftables drops by default")
-    why = "packets that they do not accept are lost: forwarded ones, and at the hook input all TCP of the home"
+    why = "they drop packets that they do not accept: forwarded packets, and at the hook input all TCP of the home"
     return warn(
-        "other firewalls", f"dropping by default: {', '.join(found)}", why, "accept packets from the home there"
+        "other firewalls", f"these chains drop by default: {', '.join(found)}", why, "accept the home's packets there"
     )
 
 
-def parent(goal: Goal, login: str) -> Finding:
-    """Ask a parent for a tunnel to a port that is not a web port."""
-    check = f"parent {goal.address}, port {goal.port}"
-    received, waits = b"", False
+def parent(target: ParentAddress, login: str) -> Finding:
+    """Check whether a parent opens a tunnel to a port that is not a web port."""
+    check = f"parent {target.address}, port {target.port}"
+    received, timed_out = b"", False
     try:
-        with socket.create_connection((str(goal.address), goal.port), _SECONDS) as asking:
-            asking.sendall(connect.request(ip_address(_NOBODY), _PORT, login))
+        with socket.create_connection((str(target.address), target.port), _TIMEOUT) as connection:
+            connection.sendall(connect.request(ip_address(_UNUSED_ADDRESS), _PORT, login))
             try:
-                while connect.answer(received) is None and (more := asking.recv(4096)):
+                while connect.answer(received) is None and (more := connection.recv(4096)):
                     received += more
             except TimeoutError:
-                waits = True
+                timed_out = True
         answered = connect.answer(received)
     except (OSError, ValueError) as error:
         return fail(
@@ -138,12 +140,12 @@ def parent(goal: Goal, login: str) -> Finding:
             "nothing is forwarded there",
             "on the proxy: mptcp-proxy doctor",
         )
-    if answered is None and not waits:
+    if answered is None and not timed_out:
         return fail(
             check, "it closes without answering", "nothing is forwarded there", "on the proxy: mptcp-proxy doctor"
         )
     if answered is not None and answered.status == 407:
-        return fail(check, "it asks for a password", "nobody is served without", "login: NAME:PASSWORD in gateway.yaml")
+        return fail(check, "it requires a password", "it serves no connection", "login: NAME:PASSWORD in gateway.yaml")
     if answered is not None and 400 <= answered.status < 500:
         return warn(
             check,
@@ -166,9 +168,9 @@ def forwarder(home: Mapping[str, Any]) -> Finding:
     return ok("forwarder", f"{counted(answer['open'], 'connection')}, {answer['connections']} since its start")
 
 
-def _goals(settings: Settings) -> Iterator[Goal]:
+def _targets(settings: Settings) -> Iterator[ParentAddress]:
     for each in settings.parents:
-        yield from known(*each)[:1]
+        yield from try_look_up(*each)[:1]
 
 
 def _chains() -> list[dict[str, Any]] | None:

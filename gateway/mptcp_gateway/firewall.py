@@ -2,7 +2,7 @@
 """The nftables rules that direct the packets of a home's devices. Pure. nft(8).
 
 The rules pass a device's TCP connection to the forwarder (TPROXY). If an exception matches the connection, or if the
-forwarder does not listen, the packets are routed and masqueraded as by any router. So if the forwarder dies, only the
+forwarder does not listen, the packets are routed and masqueraded as by any router. So if the forwarder ends, only the
 connections that it carries are lost. Marks select the routing table (``plan``); each connection keeps its mark, so that
 it stays on the uplink on which it began.
 """
@@ -17,13 +17,13 @@ from mptcp_gateway.model import MARK_MASK, Lan, Mark, uplink_mark
 TABLE: Final = "mptcp_gateway"
 FORWARDER_PORT: Final = 7720
 _BYPASS: Final = 0x80000000
-"""Mark of connections that bypass forwarder and tunnel."""
+"""Bit in the mark of connections that bypass the forwarder and the tunnel."""
 
 _LOCAL: Final = {
     4: "10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16, 224.0.0.0/3",
     6: "::1, fc00::/7, fe80::/10, ff00::/8",
 }
-"""Destinations that are never sent to a parent, because the parent's local networks are different ones."""
+"""Destinations that are never sent to a parent, because there they are other networks."""
 
 
 def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
@@ -61,17 +61,17 @@ def _carry(lan: Lan, devices: Mapping[str, int], home: str) -> Iterable[str]:
     yield f"tcp flags & (syn | ack) != syn socket transparent 1 {_marked(Mark.DELIVER)} accept"
     yield from (f"ct mark and {MARK_MASK:#x} == {mark:#x} {_marked(mark)} accept" for mark in devices.values())
     yield "fib daddr type { local, broadcast, anycast, multicast } accept"
-    past = f"ct mark set ct mark or {_BYPASS:#x} accept"
-    yield f"ip daddr {{ {_LOCAL[4]} }} {past}"
-    yield f"ip6 daddr {{ {_LOCAL[6]} }} {past}"
+    bypass = f"ct mark set ct mark or {_BYPASS:#x} accept"
+    yield f"ip daddr {{ {_LOCAL[4]} }} {bypass}"
+    yield f"ip6 daddr {{ {_LOCAL[6]} }} {bypass}"
     for version, ip in ((4, "ip"), (6, "ip6")):
         for field, members in (("saddr", lan.exempt_devices), ("daddr", lan.exempt_destinations)):
-            of_version = [str(each) for each in members if each.version == version]
-            if of_version:
-                yield f"{ip} {field} {_among(of_version)} {past}"
-        yield f"{ip} daddr @names{version} {past}"
+            addresses = [str(each) for each in members if each.version == version]
+            if addresses:
+                yield f"{ip} {field} {_among(addresses)} {bypass}"
+        yield f"{ip} daddr @names{version} {bypass}"
     if lan.exempt_ports:
-        yield f"th dport {_among(map(str, lan.exempt_ports))} {past}"
+        yield f"th dport {_among(map(str, lan.exempt_ports))} {bypass}"
     if lan.tunnel:
         yield f"meta l4proto != tcp {_marked(Mark.TUNNEL)} accept"
     for version, at in ((4, "ip to 127.0.0.1"), (6, "ip6 to [::1]")):
@@ -86,13 +86,13 @@ def _pass(lan: Lan, devices: Mapping[str, int], home: str, outside: Sequence[str
     if outside:
         yield f"iifname {_among(outside)} oifname {home} ct state new drop"
     yield f"oifname {_among(devices)} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu"
-    on_its_way = f"iifname {home} oifname {_among(devices)} ct mark and {_BYPASS:#x} == 0"
+    forwarded = f"iifname {home} oifname {_among(devices)} ct mark and {_BYPASS:#x} == 0"
     if lan.quic_refused:
-        yield f"{on_its_way} udp dport 443 ct state new reject"
+        yield f"{forwarded} udp dport 443 ct state new reject"
     if not lan.fail_open:
-        yield f"{on_its_way} meta l4proto tcp reject with tcp reset"
+        yield f"{forwarded} meta l4proto tcp reject with tcp reset"
         if lan.tunnel:
-            yield f"{on_its_way} oifname != {_quoted(lan.tunnel)} meta l4proto != tcp reject"
+            yield f"{forwarded} oifname != {_quoted(lan.tunnel)} meta l4proto != tcp reject"
 
 
 def _leave(devices: Mapping[str, int], home: str) -> Iterable[str]:

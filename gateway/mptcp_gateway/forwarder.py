@@ -32,7 +32,7 @@ from mptcp_common.state_file import write_state
 from mptcp_gateway import connect
 from mptcp_gateway.firewall import FORWARDER_PORT
 from mptcp_gateway.kernel.resolver import Resolver
-from mptcp_gateway.model import Address, Goal, Lan, Mark
+from mptcp_gateway.model import Address, Lan, Mark, ParentAddress
 from mptcp_gateway.pump import Pump, abort
 from mptcp_gateway.settings import Settings
 
@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STAGGER_SECONDS: Final = 1.0
-"""Delay before the next attempt starts in parallel. By then the gateway daemon may have found that the uplink is
+"""Delay before the next attempt starts in parallel. In this time, the gateway daemon may have found that the uplink is
 dead."""
 ATTEMPTS: Final = 4
-PATIENCE_SECONDS: Final = 5.0
+PARENT_SECONDS: Final = 5.0
 """Maximum time for all attempts together."""
 TUNNEL_SECONDS: Final = 20.0
 """Maximum time for a parent to reach the origin."""
@@ -53,10 +53,10 @@ PARENT_RETRY_SECONDS: Final = 2.0
 _STATUS_SECONDS: Final = 1.0
 _FORBIDDEN: Final = 403
 _MAX_REFUSED: Final = 100
-_PARENTS_ASKED: Final = 2
+_MAX_PARENTS: Final = 2
 MAX_PER_DEVICE: Final = 1000
-"""Maximum number of connections of one device. More are reset, so that a device that scans the network leaves room for
-the others."""
+"""Maximum number of connections of one device. Further connections are reset, so that a device that scans the network
+does not use up the connections of the others."""
 _PAUSE_SECONDS: Final = 0.1
 _ACCEPTS: Final = 64
 _BACKLOG: Final = 4096
@@ -85,9 +85,9 @@ class Forwarder:
         self._lan = settings.lan or Lan(())
         self._directory = directory
         self._resolver = Resolver(settings.parents, lambda: None)
-        self._answered: Goal | None = None
-        self._silent: str | None = None
-        """Why no parent answers; None while one is believed to answer."""
+        self._answered: ParentAddress | None = None
+        self._silence: str | None = None
+        """Why no parent answered the last attempt; None if a parent answered."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumps: set[Pump] = set()
         self._counts: Counter[str] = Counter()
@@ -96,7 +96,7 @@ class Forwarder:
         """Ports to which parents forbid tunnels, up to a limit."""
         self._direct_because = ""
         """Why the last direct connection bypassed the parents."""
-        self._octets = 0
+        self._bytes_ended = 0
         self._out_of_descriptors = False
 
     async def run(self, ending: asyncio.Event) -> None:
@@ -107,7 +107,7 @@ class Forwarder:
             for each in listeners:
                 loop.add_reader(each, self._accept, each)
             tell("mptcp-forwarder", READY, status(f"{len(self._settings.parents)} parents"))
-            looking = loop.create_task(self._look_for_parents())
+            retrying = loop.create_task(self._retry_parents())
             while not ending.is_set():
                 self._write_status()
                 tell("mptcp-forwarder", WATCHDOG)
@@ -115,7 +115,7 @@ class Forwarder:
                     await asyncio.wait_for(ending.wait(), _STATUS_SECONDS)
             for each in listeners:
                 loop.remove_reader(each)
-            for task in (looking, *self._tasks):
+            for task in (retrying, *self._tasks):
                 task.cancel()
         for pump in tuple(self._pumps):
             pump.fail()
@@ -178,8 +178,8 @@ class Forwarder:
         if (str(address), port) == (connect.CHECK_ADDRESS, 80):
             return await self._check_page(client), b""
         try:
-            if self._silent is not None and self._lan.fail_open:
-                raise UnansweredError(self._silent)
+            if self._silence is not None and self._lan.fail_open:
+                raise UnansweredError(self._silence)
             return await self._tunnel(address, port)
         except UnansweredError as error:
             if not self._lan.fail_open:
@@ -201,23 +201,23 @@ class Forwarder:
         return upstream
 
     async def _tunnel(self, address: Address, port: int) -> tuple[socket.socket, bytes]:
-        """Ask one parent, then another if that one fails. Raises UnansweredError."""
-        tried: set[Goal] = set()
+        """Open a tunnel through a parent, or through another parent if that fails. Raises UnansweredError."""
+        failed: set[ParentAddress] = set()
         while True:
-            goal, upstream = await self._parent(without=tried)
+            target, upstream = await self._parent(excluded=failed)
             try:
                 return upstream, await self._opened(upstream, address, port)
             except BaseException as error:
                 abort(upstream)
                 if not isinstance(error, UnansweredError) or isinstance(error, RefusedError):
                     raise
-                tried.add(goal)
-                self._answered = None if self._answered == goal else self._answered
-                if len(tried) >= _PARENTS_ASKED or tried.issuperset(self._resolver.goals):
+                failed.add(target)
+                self._answered = None if self._answered == target else self._answered
+                if len(failed) >= _MAX_PARENTS or failed.issuperset(self._resolver.targets):
                     raise
 
     async def _opened(self, upstream: socket.socket, address: Address, port: int) -> bytes:
-        """Ask a parent to open the tunnel; return the first bytes through it. Raises UnansweredError."""
+        """Send CONNECT to a parent; return the first bytes of the tunnel. Raises UnansweredError."""
         try:
             async with asyncio.timeout(TUNNEL_SECONDS):
                 await _sent(upstream, connect.request(address, port, self._settings.login))
@@ -236,23 +236,23 @@ class Forwarder:
             log.warning("a parent refuses tunnels to port %d: does it allow this port?", port)
             self._refused.append(port)
 
-    async def _parent(self, without: Collection[Goal] = ()) -> tuple[Goal, socket.socket]:
+    async def _parent(self, excluded: Collection[ParentAddress] = ()) -> tuple[ParentAddress, socket.socket]:
         """Return the first parent that connects, and the connection. Raises UnansweredError."""
-        known = (each for each in self._resolver.goals if each not in without)
-        goals = sorted(known, key=lambda each: each != self._answered)
-        if not goals:
+        known = (each for each in self._resolver.targets if each not in excluded)
+        targets = sorted(known, key=lambda each: each != self._answered)
+        if not targets:
             self._note_silence("no parent has a known address")
             raise UnansweredError("no parent has a known address")
         loop = asyncio.get_running_loop()
-        until = loop.time() + PATIENCE_SECONDS
-        attempts: set[asyncio.Task[tuple[Goal, socket.socket]]] = set()
+        deadline = loop.time() + PARENT_SECONDS
+        attempts: set[asyncio.Task[tuple[ParentAddress, socket.socket]]] = set()
         last = "no answer"
-        left = [goals[number % len(goals)] for number in range(max(ATTEMPTS, len(goals)))]
+        left = [targets[number % len(targets)] for number in range(max(ATTEMPTS, len(targets)))]
         try:
-            while (left or attempts) and loop.time() < until:
+            while (left or attempts) and loop.time() < deadline:
                 if left:
                     attempts.add(loop.create_task(_connected(left.pop(0))))
-                wait = STAGGER_SECONDS if left else until - loop.time()
+                wait = STAGGER_SECONDS if left else deadline - loop.time()
                 done, attempts = await asyncio.wait(attempts, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
                     error = each.exception()
@@ -267,29 +267,29 @@ class Forwarder:
             for each in attempts:
                 each.add_done_callback(_close)
                 each.cancel()
-        if not without:
+        if not excluded:
             self._note_silence(last)
         raise UnansweredError(f"no parent: {last}")
 
     def _note_silence(self, silent: str | None) -> None:
-        if (silent is None) is not (self._silent is None):
+        if (silent is None) is not (self._silence is None):
             if silent is None:
                 log.info("a parent answers again")
             else:
-                way = "connections bypass the parents" if self._lan.fail_open else "connections fail"
-                log.warning("no parent answers: %s; %s", silent, way)
-        self._silent = silent
+                effect = "connections bypass the parents" if self._lan.fail_open else "connections fail"
+                log.warning("no parent answers: %s; %s", silent, effect)
+        self._silence = silent
 
-    async def _look_for_parents(self) -> None:
+    async def _retry_parents(self) -> None:
         while True:
             await asyncio.sleep(PARENT_RETRY_SECONDS)
-            if self._silent is not None:
+            if self._silence is not None:
                 with suppress(UnansweredError):
                     abort((await self._parent())[1])
 
     def _ended(self, pump: Pump, device: str, octets: int) -> None:
         self._pumps.discard(pump)
-        self._octets += octets
+        self._bytes_ended += octets
         self._release(device)
 
     def _release(self, device: str) -> None:
@@ -304,8 +304,8 @@ class Forwarder:
             "direct": self._counts["direct"],
             "direct_because": self._direct_because,
             "failed": self._counts["failed"],
-            "octets": self._octets,
-            "silent": self._silent,
+            "octets": self._bytes_ended,
+            "silent": self._silence,
             "refused_ports": self._refused,
         }
         try:
@@ -316,12 +316,12 @@ class Forwarder:
 
 @contextmanager
 def _listeners() -> Iterator[list[socket.socket]]:
-    """Yield the listeners. They are on loopback, so that only connections that the kernel passes arrive. Raises
-    KernelError."""
+    """Yield the listeners. They listen on loopback addresses, so that they get only connections that the kernel passes
+    to them. Raises KernelError."""
     _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
     with ExitStack() as scope:
-        made = []
+        listeners = []
         for family, level, option in (
             (socket.AF_INET, socket.SOL_IP, _IP_TRANSPARENT),
             (socket.AF_INET6, socket.IPPROTO_IPV6, _IPV6_TRANSPARENT),
@@ -344,28 +344,28 @@ def _listeners() -> Iterator[list[socket.socket]]:
                     continue
                 raise KernelError(f"listen on {_LOOPBACK[family]}, port {FORWARDER_PORT}: {reason(error)}") from error
             listener.setblocking(False)
-            made.append(listener)
-        yield made
+            listeners.append(listener)
+        yield listeners
 
 
 def _tune(connection: socket.socket) -> None:
-    """Detect a vanished peer after two minutes, and send small pieces at once."""
+    """Set options: a peer that no longer answers is detected after two minutes, and small pieces are sent at once."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (*_KEEPALIVE, (socket.TCP_NODELAY, 1)):
         with suppress(OSError):  # older kernels lack some of these options for Multipath TCP
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-async def _connected(goal: Goal) -> tuple[Goal, socket.socket]:
+async def _connected(target: ParentAddress) -> tuple[ParentAddress, socket.socket]:
     """Connect to a parent, by Multipath TCP if possible. Raises OSError."""
-    family = socket.AF_INET if goal.address.version == 4 else socket.AF_INET6
+    family = socket.AF_INET if target.address.version == 4 else socket.AF_INET6
     try:
         upstream = socket.socket(family, socket.SOCK_STREAM, _IPPROTO_MPTCP)
     except OSError:  # a kernel without Multipath TCP
         upstream = socket.socket(family, socket.SOCK_STREAM)
     with suppress(OSError):  # a kernel without BBR
         upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _CONGESTION_CONTROL)
-    return goal, await _open(upstream, goal.address, goal.port)
+    return target, await _open(upstream, target.address, target.port)
 
 
 async def _direct(address: Address, port: int) -> socket.socket:
@@ -401,7 +401,7 @@ async def _open(upstream: socket.socket, address: Address, port: int) -> socket.
     return upstream
 
 
-def _close(attempt: asyncio.Task[tuple[Goal, socket.socket]]) -> None:
+def _close(attempt: asyncio.Task[tuple[ParentAddress, socket.socket]]) -> None:
     if not attempt.cancelled() and attempt.exception() is None:
         abort(attempt.result()[1])
 
@@ -415,7 +415,7 @@ async def _received(source: socket.socket, read: Callable[[bytes], T | None]) ->
     *read*."""
     data = b""
     while (found := read(data)) is None:
-        more = await asyncio.get_running_loop().sock_recv(source, connect.LONGEST_HEAD)
+        more = await asyncio.get_running_loop().sock_recv(source, connect.MAX_HEAD)
         if not more:
             raise ConnectionResetError("closed before the head was complete")
         data += more

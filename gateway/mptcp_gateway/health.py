@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Decides which ways are alive: schedules the trials, and judges their outcomes. Pure; times are seconds.
+"""Decides from the outcomes of trials which ways are alive, and when to try each way. Pure; times are seconds.
 
 A way is tried as soon as it exists, and then every :data:`IDLE_SECONDS`; a way on which connections begin is tried
 every :data:`BEGIN_SECONDS`. A way is tried at once when a connection from its address retransmits, which is the first
-sign of an outage. It *fails* if that trial has no answer, or after :data:`FAILURES` trials without an answer, or when
-its link is down.
+sign of an outage. A way *fails* if that trial has no answer, after :data:`MAX_FAILURES` trials without an answer, or
+when its link is down.
 
-A good way that fails becomes *dead* when another way of its IP version answers a trial that began later; to find out,
-all others are tried at once. If none answers, the parent may be down. A way that was never good is dead as soon as it
+A good way that fails becomes *dead* when another way of its IP version answers a trial that began later. All other ways
+are tried at once for this. If no way answers, the parent may be down. A way that was never good is dead as soon as it
 fails. A dead way is tried every :data:`DEAD_SECONDS`, because users wait for it.
 """
 
@@ -20,18 +20,18 @@ from typing import Final
 from mptcp_gateway.model import Access, Address, Outcome, Verdict, Way
 
 IDLE_SECONDS: Final = 30.0
-"""Interval of the trials of a good way. A trial costs some 300 bytes, which makes 26 MB a month."""
+"""Interval of the trials of a good way. A trial takes some 300 bytes, so this interval takes 26 MB a month."""
 BEGIN_SECONDS: Final = 10.0
 """Interval of the trials of a way on which connections begin. It also carries all UDP of a home, which shows no
 retransmissions in an outage."""
 DEAD_SECONDS: Final = 5.0
 THOROUGH_SECONDS: Final = 3600.0
-"""Interval of trials that send data."""
+"""Interval of thorough trials, which also send data."""
 SUSPECT_SECONDS: Final = 2.0
 """Minimum interval of trials caused by retransmissions, which are frequent on a lossy way."""
 RETRY_SECONDS: Final = 0.1
-FAILURES: Final = 2
-DOUBT_SECONDS: Final = 1.0
+MAX_FAILURES: Final = 2
+PROVISIONAL_SECONDS: Final = 1.0
 """After this time without an answer, a trial provisionally counts as failed, and the other ways are tried. A later
 answer still counts."""
 MIN_SECONDS: Final = 1.5
@@ -40,9 +40,10 @@ SHORT_SECONDS: Final = 1.5
 LONG_SECONDS: Final = 4.0
 """Maximum length of a trial of a good way. It is long, because an uplink's full queue takes some seconds to drain."""
 DAMPING_SECONDS: Final = 60.0
-CHANGES: Final = 3
-"""If the verdict changed this often within DAMPING_SECONDS, a dead way must answer several times before it is good."""
-STEADY: Final = 3
+MAX_CHANGES: Final = 3
+"""If the verdict changed this often within DAMPING_SECONDS, a dead way must answer MIN_ANSWERS times before it is
+good."""
+MIN_ANSWERS: Final = 3
 _NEVER: Final = float("-inf")
 
 
@@ -51,7 +52,7 @@ class Health:
     """The state of one way."""
 
     access: Access
-    life: int
+    generation: int
     """Generation of the way. A way that returns or changes gets a new number."""
     due: float
     since: float
@@ -68,7 +69,7 @@ class Health:
     """Whether a connection from the way's address retransmits."""
     trying: bool = False
     begun: float = _NEVER
-    """When the last trial began; ``tried`` is when a trial last ended."""
+    """When the last trial began. ``tried``: when the last trial ended."""
     tried: float = _NEVER
     proven: float = _NEVER
     """When the last trial with a conclusive answer of a parent began."""
@@ -96,8 +97,8 @@ class HealthWatch:
 
     def __init__(self) -> None:
         self.ways: dict[Way, Health] = {}
-        self._lives = 0
-        self.begins: Container[Way] = ()
+        self._generations = 0
+        self.beginning_ways: Container[Way] = ()
         """The ways on which connections begin."""
 
     @property
@@ -117,8 +118,8 @@ class HealthWatch:
             if health is None or health.access != access:
                 self.ways.pop(way, None)
                 if access.carrier:
-                    self._lives += 1
-                    self.ways[way] = Health(access, self._lives, now, now)
+                    self._generations += 1
+                    self.ways[way] = Health(access, self._generations, now, now)
                 continue
             if health.access.carrier is not access.carrier:
                 health.due = now
@@ -145,19 +146,19 @@ class HealthWatch:
             self.ways[way].trying, self.ways[way].begun = True, now
         return found
 
-    def take(self, way: Way, life: int, outcome: Outcome, now: float) -> bool:
-        """Record the outcome of a trial of *way* in that *life*; return whether the verdict changed."""
+    def record(self, way: Way, generation: int, outcome: Outcome, now: float) -> bool:
+        """Record the outcome of a trial of *way* in that *generation*; return whether the verdict changed."""
         health = self.ways.get(way)
-        if health is None or health.life != life:
+        if health is None or health.generation != generation:
             return False
         health.trying, health.tried, health.reason = False, now, outcome.reason
         if outcome.thorough:
             health.thorough, health.remark = now, outcome.reason
         if outcome.verdict is Verdict.DEAD:
-            return self._unanswered(health, now)
+            return self._record_failure(health, now)
         health.failures, health.rtt = 0, outcome.rtt
         health.failing = None if health.access.carrier else health.failing
-        health.due = now + (BEGIN_SECONDS if way in self.begins else IDLE_SECONDS)
+        health.due = now + (BEGIN_SECONDS if way in self.beginning_ways else IDLE_SECONDS)
         if outcome.unproven:
             if health.verdict in (Verdict.GOOD, Verdict.PLAIN):
                 return False
@@ -167,8 +168,11 @@ class HealthWatch:
             return False
         if health.verdict is Verdict.DEAD:
             health.answers += 1
-            if health.answers < STEADY and sum(now - each < DAMPING_SECONDS for each in health.changes) >= CHANGES:
-                health.due, health.reason = now + DEAD_SECONDS, "it changes often: good after three answers"
+            if (
+                health.answers < MIN_ANSWERS
+                and sum(now - each < DAMPING_SECONDS for each in health.changes) >= MAX_CHANGES
+            ):
+                health.due, health.reason = now + DEAD_SECONDS, "it changes often, so it is good after three answers"
                 return False
         health.change(outcome.verdict, now)
         return True
@@ -177,7 +181,7 @@ class HealthWatch:
         """Return whether the next trial of *way* must send data."""
         return now >= self.ways[way].thorough + THOROUGH_SECONDS
 
-    def judge(self, now: float) -> list[Way]:
+    def find_dead(self, now: float) -> list[Way]:
         """Return the newly dead ways: good ways that fail while a parent answers on another way."""
         dead = []
         for way, health in self.ways.items():
@@ -186,8 +190,8 @@ class HealthWatch:
             if (
                 health.failing is None
                 and health.trying
-                and now - health.begun >= DOUBT_SECONDS
-                and (health.suspect or health.failures + 1 >= FAILURES)
+                and now - health.begun >= PROVISIONAL_SECONDS
+                and (health.suspect or health.failures + 1 >= MAX_FAILURES)
             ):
                 health.failing = now
             if health.failing is not None and self._is_dead(way, health, health.failing, now):
@@ -196,9 +200,9 @@ class HealthWatch:
                 dead.append(way)
         return dead
 
-    def _unanswered(self, health: Health, now: float) -> bool:
+    def _record_failure(self, health: Health, now: float) -> bool:
         health.failures, health.answers = health.failures + 1, 0
-        if health.failures < FAILURES and not health.suspect and health.failing is None:
+        if health.failures < MAX_FAILURES and not health.suspect and health.failing is None:
             health.due = now + RETRY_SECONDS
             return False
         health.due = now + DEAD_SECONDS
@@ -211,8 +215,8 @@ class HealthWatch:
         return True
 
     def _is_dead(self, way: Way, health: Health, failing: float, now: float) -> bool:
-        """Return whether a way that has failed since *failing* is dead; start the trials that decide it."""
-        others = list(self._others(way))
+        """Return whether a way that has failed since *failing* is dead; schedule the trials that show this."""
+        others = list(self._other_ways(way))
         proven = max((each.proven for each in others), default=_NEVER)
         if proven < failing:
             for each in others:
@@ -228,5 +232,5 @@ class HealthWatch:
             return False
         return True
 
-    def _others(self, of: Way) -> Iterator[Health]:
+    def _other_ways(self, of: Way) -> Iterator[Health]:
         return (each for way, each in self.ways.items() if way.version == of.version and way != of)

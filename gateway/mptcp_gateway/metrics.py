@@ -32,12 +32,12 @@ class _Status(Collector):
         since = GaugeMetricFamily("mptcp_gateway_uplink_verdict_seconds", "Age of the current verdict.", None, labels)
         rtt = GaugeMetricFamily("mptcp_gateway_uplink_rtt_seconds", "Of the last answered trial.", None, labels)
         for way in self._status["ways"]:
-            of = (way["uplink"], str(way["version"]))
+            values = (way["uplink"], str(way["version"]))
             for verdict in Verdict:
-                verdicts.add_metric((*of, verdict.value), float(way["verdict"] == verdict.value))
-            since.add_metric(of, way["for_seconds"])
+                verdicts.add_metric((*values, verdict.value), float(way["verdict"] == verdict.value))
+            since.add_metric(values, way["for_seconds"])
             if way["rtt_ms"]:
-                rtt.add_metric(of, way["rtt_ms"] / 1e3)
+                rtt.add_metric(values, way["rtt_ms"] / 1e3)
         yield from (verdicts, since, rtt)
         home = self._status["home"]
         if home:

@@ -32,14 +32,14 @@ class Access:
     gateway: Address | None
     """The gateway's address; None on a point-to-point device."""
     others: tuple[Address, ...] = field(default=(), compare=False)
-    """The device's other global addresses, for example deprecated or temporary ones."""
+    """The device's other global addresses, for example deprecated or temporary addresses."""
     carrier: bool = field(default=True, compare=False)
     """Whether the link is up. The address may remain while it is down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lan:
-    """The home network whose gateway this host is."""
+    """The home network for which this host is the gateway."""
 
     devices: tuple[str, ...]
     exempt_devices: tuple[Network, ...] = ()
@@ -72,7 +72,7 @@ def uplink_mark(number: int) -> int:
     return (4 + number) << _MARK_SHIFT
 
 
-class Goal(NamedTuple):
+class ParentAddress(NamedTuple):
     """Address and port of a parent."""
 
     address: Address
@@ -103,8 +103,8 @@ class Outcome:
     reason: str = ""
     """Why there was no answer, or a remark about the answer."""
     unproven: bool = False
-    """Whether the way carried an answer that does not show if the parent serves by Multipath TCP."""
-    goal: Goal | None = None
+    """Whether an answer arrived that does not show whether the way carries Multipath TCP."""
+    target: ParentAddress | None = None
     """The address that answered."""
     thorough: bool = False
     """Whether the trial also sent data."""

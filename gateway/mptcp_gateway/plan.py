@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The routes, rules and endpoints that the kernel must have for the current uplinks. Pure.
 
-- Each way has a routing table. Packets from its addresses use this table, unless they go to a local network. So a
-  subflow leaves by its own uplink.
-- New connections to a parent, which have no source address yet, leave by the first good way in the order of the
-  uplinks. All other packets of the host keep their routes.
+- Each way has a routing table. Packets from its addresses use this table, unless their destination is a local network.
+  So a subflow uses its own uplink.
+- New connections to a parent, which have no source address yet, use the first good way in the order of the uplinks. All
+  other packets of the host keep their routes.
 - The address of a way that carries Multipath TCP is an endpoint, from which the kernel opens subflows. While the way is
-  dead, there is no endpoint: the kernel closes the subflows there and tells the other end, which uses other subflows
+  dead, it has no endpoint: the kernel closes the subflows there and informs the other end, which uses other subflows
   at once. When the way recovers, the kernel opens new subflows on all open connections.
-- Packets of a home network whose gateway this host is leave by the first good way. A connection stays on the way on
-  which it began, by its mark (``firewall``). Packets with the forwarder's mark are delivered locally.
+- If this host is the gateway of a home network, that network's packets use the first good way. A connection stays on
+  the way on which it began, because of its mark (``firewall``). Packets with the forwarder's mark are delivered
+  locally.
 """
 
 from __future__ import annotations
@@ -89,19 +90,21 @@ class Objects:
     endpoints: frozenset[Endpoint] = frozenset()
 
 
-def without_twins(order: Sequence[str], found: Mapping[Way, Access]) -> tuple[dict[Way, Access], dict[Way, str]]:
-    """Return the usable ways in order, and the unusable ones, which have the same address as an earlier way, with the
-    uplink of that way. No rule could distinguish the packets of both."""
+def with_distinct_addresses(
+    order: Sequence[str], found: Mapping[Way, Access]
+) -> tuple[dict[Way, Access], dict[Way, str]]:
+    """Return the usable ways in order, and the unusable ways with the uplink of the earlier way that has the same
+    address. No rule could distinguish the packets of both."""
     kept: dict[Way, Access] = {}
-    twins: dict[Way, str] = {}
-    of: dict[Address, str] = {}
+    duplicates: dict[Way, str] = {}
+    uplink_of: dict[Address, str] = {}
     for way in in_order(order, found):
         address = found[way].address
-        if address in of:
-            twins[way] = of[address]
+        if address in uplink_of:
+            duplicates[way] = uplink_of[address]
         else:
-            of[address], kept[way] = way.uplink, found[way]
-    return kept, twins
+            uplink_of[address], kept[way] = way.uplink, found[way]
+    return kept, duplicates
 
 
 def in_order(order: Sequence[str], ways: Iterable[Way]) -> list[Way]:
@@ -125,8 +128,8 @@ def planned(
     """Return the wanted objects.
 
     *order*: the uplinks, preferred first. *parents*: their known addresses. If there are more endpoints than the kernel
-    allows, the last are left out. *tunnel*: the tunnel device's index and IP versions, if it is up. Its packets leave
-    by the uplinks, so it is not used while no parent answers.
+    allows, the last are omitted. *tunnel*: the tunnel device's index and IP versions, if it is up. Its own packets use
+    the uplinks, so the tunnel is not used while no parent answers.
     """
     routes: set[Route] = set()
     rules: set[Rule] = set()
@@ -159,28 +162,30 @@ def planned(
 def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
     """Yield the commands that would set up *objects* by hand; *devices*: names by index."""
     # Add the route to a network before the default route, whose gateway is in that network.
-    for route in sorted(objects.routes, key=lambda it: (it.table, it.version, it.to is None)):
+    for route in sorted(objects.routes, key=lambda each: (each.table, each.version, each.to is None)):
         kind = "local " if route.local else ""
         to = "default" if route.to is None else str(route.to)
         via = f" via {route.gateway}" if route.gateway else ""
         source = f" src {route.source}" if route.source else ""
         device = devices.get(route.index, str(route.index))
         yield f"ip -{route.version} route add {kind}{to}{via} dev {device}{source} table {route.table}"
-    for rule in sorted(objects.rules, key=lambda it: (it.priority, it.version, it.mark, it.device, str(it.to))):
-        what = "".join(
+    for rule in sorted(
+        objects.rules, key=lambda each: (each.priority, each.version, each.mark, each.device, str(each.to))
+    ):
+        selector = "".join(
             f" {word} {value}"
             for word, value in (("from", rule.source), ("to", rule.to), ("iif", rule.device))
             if value
         )
         mark = f" fwmark {rule.mark:#x}/{MARK_MASK:#x}" if rule.mark else ""
         local = " suppress_prefixlength 0" if rule.local else ""
-        yield f"ip -{rule.version} rule add priority {rule.priority}{what}{mark} lookup {rule.table}{local}"
-    for endpoint in sorted(objects.endpoints, key=lambda it: str(it.address)):
+        yield f"ip -{rule.version} rule add priority {rule.priority}{selector}{mark} lookup {rule.table}{local}"
+    for endpoint in sorted(objects.endpoints, key=lambda each: str(each.address)):
         yield f"ip mptcp endpoint add {endpoint.address} dev {endpoint.device} subflow"
 
 
 def abandoned(before: Objects, after: Objects) -> set[int]:
-    """Return the marks whose routing table was removed. Connections with these marks need a new translation."""
+    """Return the marks whose routing table was removed. Connections with these marks need a new address translation."""
 
     def leading(objects: Objects) -> set[int]:
         tables = {each.table for each in objects.routes}

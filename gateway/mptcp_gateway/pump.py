@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 SIZE: Final = 262_144
-"""Bytes per read. Bytes that a slow receiver does not accept at once are copied again."""
+"""Maximum bytes per read. Bytes that a slow receiver does not accept at once are copied again."""
 _BUFFER: Final = memoryview(bytearray(SIZE))
 _RESET: Final = struct.pack("ii", 1, 0)
 
@@ -26,17 +26,17 @@ def abort(connection: socket.socket) -> None:
 class Pump:
     """Copies between two non-blocking sockets, and closes them at the end, with a reset if one failed."""
 
-    def __init__(self, one: socket.socket, other: socket.socket, ended: Callable[[int], None]) -> None:
+    def __init__(self, first_socket: socket.socket, second_socket: socket.socket, ended: Callable[[int], None]) -> None:
         """*ended* is called once, with the bytes that passed in both directions."""
-        self._sockets = one, other
+        self._sockets = first_socket, second_socket
         self._ended = ended
         self._halves = (
-            _Half(one, other, self._half_done, self.fail),
-            _Half(other, one, self._half_done, self.fail),
+            _Half(first_socket, second_socket, self._half_done, self.fail),
+            _Half(second_socket, first_socket, self._half_done, self.fail),
         )
 
     def start(self, first: bytes = b"") -> None:
-        """Start; *one* first gets the bytes *first*."""
+        """Start; *first_socket* first gets the bytes *first*."""
         self._halves[0].start()
         self._halves[1].start(first)
 
@@ -66,7 +66,7 @@ class _Half:
         self._source, self._sink = source, sink
         self._ended, self._failed = ended, failed
         self._loop = asyncio.get_running_loop()
-        self._kept: bytes | memoryview = b""
+        self._pending: bytes | memoryview = b""
         self.octets = 0
         self.done = False
 
@@ -78,7 +78,7 @@ class _Half:
     def stop(self) -> None:
         if not self.done:
             self._loop.remove_reader(self._source)
-        if self._kept:
+        if self._pending:
             self._loop.remove_writer(self._sink)
 
     def _readable(self) -> None:
@@ -100,16 +100,16 @@ class _Half:
     def _write(self, data: bytes | memoryview) -> None:
         sent = self._sent(data)
         if 0 <= sent < len(data):
-            self._kept = bytes(data[sent:])
+            self._pending = bytes(data[sent:])
             self._loop.remove_reader(self._source)
             self._loop.add_writer(self._sink, self._writable)
 
     def _writable(self) -> None:
-        sent = self._sent(self._kept)
+        sent = self._sent(self._pending)
         if sent < 0:
             return
-        self._kept = self._kept[sent:]
-        if not self._kept:
+        self._pending = self._pending[sent:]
+        if not self._pending:
             self._loop.remove_writer(self._sink)
             self._loop.add_reader(self._source, self._readable)
 

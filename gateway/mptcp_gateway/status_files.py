@@ -11,7 +11,7 @@ from typing import Any, Final
 STALE_SECONDS: Final = 5.0
 """Age from which a status file counts as stale. Forwarder and gateway write each second, but the gateway may have to
 wait for the kernel."""
-_PATIENCE: Final = 3
+_GATEWAY_FACTOR: Final = 3
 
 
 def status_of(directory: Path, forwarder: Path) -> dict[str, Any] | None:
@@ -20,7 +20,7 @@ def status_of(directory: Path, forwarder: Path) -> dict[str, Any] | None:
     *directory*, *forwarder*: the directories with the status files of gateway and forwarder. Raises OSError and
     ValueError.
     """
-    found = _recent(directory / "status.json", _PATIENCE * STALE_SECONDS)
+    found = _recent(directory / "status.json", _GATEWAY_FACTOR * STALE_SECONDS)
     if found is None:
         return None
     if found["home"]:
@@ -29,7 +29,7 @@ def status_of(directory: Path, forwarder: Path) -> dict[str, Any] | None:
 
 
 def _recent(path: Path, seconds: float) -> dict[str, Any] | None:
-    """Return the file's object; None if the file is older, because its writer has been killed."""
+    """Return the file's object; None if the file is older than *seconds*, because its writer has been killed."""
     try:
         if time.time() - path.stat().st_mtime > seconds:
             return None

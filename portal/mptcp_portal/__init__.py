@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Pages for phones: how to use the proxy, and how they are connected through it."""
+"""Pages for the proxy's clients: how to use the proxy, and how a client is connected through it."""

@@ -16,7 +16,7 @@ class Advice:
 
     lines: tuple[str, ...]
     section: str
-    """On the page for new clients."""
+    """ID of a section on the page for new clients."""
 
 
 _RELAY: Final = (
@@ -84,7 +84,7 @@ RELAYED: Final = Advice(
     ),
     "",
 )
-"""For clients behind another proxy."""
+"""For clients of another proxy, such as a relay."""
 
 
 def advice(user_agent: str) -> Advice:

@@ -28,9 +28,9 @@ MAX_PER_CLIENT = 32
 six."""
 REQUEST_SECONDS = 20.0
 """Time limit for receiving a request, answering it, and the client reading the answer; includes the TLS handshake."""
-_RECEIVED, _SENT, _WRITTEN = 16 << 10, 64 << 10, 16 << 10
+_RECEIVE_BUFFER, _SEND_BUFFER, _WRITE_BUFFER = 16 << 10, 64 << 10, 16 << 10
 """Bytes that the kernel buffers per connection and direction (socket(7)), and bytes of answers that wait in this
-process. The defaults would let a client that sends endlessly and reads nothing take megabytes."""
+process. With the defaults, a client that sends without end and reads nothing would occupy megabytes."""
 _RETRY_SECONDS = 0.5
 """Seconds until the next attempt after a failed accept."""
 
@@ -63,7 +63,7 @@ class _Protocol(BoundedHttp):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=_WRITTEN)
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended()
@@ -125,8 +125,8 @@ class BoundedServer(uvicorn.Server):
         def protocol() -> _Protocol:
             return _Protocol(config=config, server_state=self.server_state, app_state=self.lifespan.state, ended=ended)
 
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         seconds = REQUEST_SECONDS if config.ssl is not None else None
         loop = asyncio.get_running_loop()
         try:

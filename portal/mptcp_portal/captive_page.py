@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The captive portal API, RFC 8908: no client is captive, and each gets its own remaining volume.
 
-The client is the peer's address, or, behind an HTTPS server, the address in that server's X-Forwarded-For.
+The client is the peer's address. If the peer is an HTTPS server (``behind``), the client is the address in its
+X-Forwarded-For.
 ``bytes-remaining`` is the smallest number of bytes until the next step of a budget that counts this address, connected
-or not. It is left out if there is no such budget, or if the throttler does not run. If there are too many requests at
+or not. It is omitted if there is no such budget, or if the throttler does not run. If there are too many requests at
 once, or the throttler does not answer in time, the client must retry: an answer without the volume would mean that the
 client has none.
 """
@@ -20,21 +21,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from mptcp_portal.asking import MAX_SYSTEMS, PAUSE_SECONDS, Asker
-from mptcp_portal.check_report import Throttler
+from mptcp_portal.check_report import ThrottlerOutcome
 from mptcp_portal.netlink import Address, plain
 from mptcp_portal.pages import SecureHeaders, routed
 from mptcp_portal.settings import Captive, Network
+from mptcp_portal.throttler_client import MAX_SYSTEMS, PAUSE_SECONDS, ThrottlerClient
 
 MEDIA_TYPE = "application/captive+json"
 _RETRY_SECONDS = round(MAX_SYSTEMS * PAUSE_SECONDS)
-"""Seconds until all waiting clients are answered. A client without a place retries at a random time after that, within
-as many seconds again, so that clients do not all retry at once."""
-_CANNOT_SAY = {
-    Throttler.BUSY: "too many requests at the moment",
-    Throttler.SILENT: "the volume is unknown at the moment",
+"""Seconds until all waiting clients have their answer. A client that found no place retries after this time plus a
+random part of it, so that clients do not all retry at once."""
+_RETRY_ERRORS = {
+    ThrottlerOutcome.BUSY: "too many requests at the moment",
+    ThrottlerOutcome.SILENT: "the volume is unknown at the moment",
 }
-"""The errors for clients that must retry."""
+"""The error messages for clients that must retry."""
 
 
 def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network]) -> Address | None:
@@ -54,13 +55,13 @@ def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network
         return None
 
 
-def _until_next_step(budget: Mapping[str, Any]) -> int:
+def _bytes_until_next_step(budget: Mapping[str, Any]) -> int:
     """Return the bytes until the next step; 0 after the last step."""
     step = budget.get("next_step")
     return 0 if step is None else max(0, int(step) - int(budget["used"]))
 
 
-def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
+def captive_app(captive: Captive, throttler_client: ThrottlerClient) -> ASGIApp:
     """Return the application."""
 
     async def answer(request: Request) -> Response:
@@ -68,14 +69,14 @@ def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
         client = client_address(peer, request.headers.getlist("x-forwarded-for"), captive.behind)
         if client is None:
             return JSONResponse({"error": "the client is unknown"}, 403)
-        status, found = await asker.budgets_of(str(client))
-        if status in _CANNOT_SAY:
+        status, found = await throttler_client.budgets_of(str(client))
+        if status in _RETRY_ERRORS:
             retry = str(_RETRY_SECONDS + randrange(_RETRY_SECONDS))
-            return JSONResponse({"error": _CANNOT_SAY[status]}, 503, headers={"retry-after": retry})
+            return JSONResponse({"error": _RETRY_ERRORS[status]}, 503, headers={"retry-after": retry})
         document: dict[str, Any] = {"captive": False}
         if captive.user_portal_url is not None:
             document["user-portal-url"] = captive.user_portal_url
-        left = [_until_next_step(each) for each in found.get("budgets", ())]
+        left = [_bytes_until_next_step(each) for each in found.get("budgets", ())]
         if left:
             document["bytes-remaining"] = min(left)
         return JSONResponse(document, media_type=MEDIA_TYPE, headers={"cache-control": "private, no-store"})

@@ -13,21 +13,21 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mptcp_common import journal
-from mptcp_portal.asking import Asker
-from mptcp_portal.check_report import EARLIER_SETTINGS, Report, Transport, details, remaining, report
-from mptcp_portal.own_connection import KernelQuestion, NewConnections, kernel_view
-from mptcp_portal.pages import SecureHeaders, page, routed, static, statics
-from mptcp_portal.squid_socket import LINE, EarlierHeaderError, client_ends, endpoint, has_body, is_relayed
+from mptcp_portal.check_report import OLD_CONFIGURATION, Report, Transport, details, remaining, report
+from mptcp_portal.own_connection import KernelLookup, NewConnections, kernel_view
+from mptcp_portal.pages import SecureHeaders, common_files, page, routed, static
+from mptcp_portal.squid_socket import LINE, OldHeaderError, client_ends, endpoint, has_body, is_relayed
+from mptcp_portal.throttler_client import ThrottlerClient
 
 FromSquid = Callable[[tuple[str, int], tuple[str, int]], bool]
-"""Returns whether Squid opened a connection, given our end and the other."""
+"""Returns whether Squid opened a connection. Arguments: the portal's end, the other end."""
 USE: Final = "/use/"
 """The path of the page for new clients, below the check page."""
 _RETRY_SECONDS: Final = "3"
-"""Seconds until the next request. The page has the same interval."""
+"""Seconds until the next request. The page's script uses the same interval."""
 _REFUSED = "Only clients of the proxy get this page, through the proxy.\n"
 _NO_BODY = "A request for this page has no body.\n"
-_EARLIER = (
+_OLD_CONFIGURATION = (
     "the check page cannot show clients their connection: squid.conf sends only their end; the shipped squid.conf "
     f"has {LINE}"
 )
@@ -45,24 +45,27 @@ class OnlyForSquid:
         if not (scope["type"] == "http" and ours and theirs and self._from_squid(ours, theirs)):
             await PlainTextResponse(_REFUSED, 403)(scope, receive, send)
         elif has_body(scope["headers"]):
-            # Squid shares a connection among clients: no byte of a client's body may stay in it.
+            # Squid uses one connection for several clients, so no byte of a client's body may remain in it.
             await PlainTextResponse(_NO_BODY, 400, headers={"connection": "close"})(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
 
-class _EarlierSettings:
+class _OldConfiguration:
     def __init__(self) -> None:
         self._is_logged = False
 
     def log_once(self) -> None:
         if not self._is_logged:
-            journal.say(f"mptcp-portal: {_EARLIER}", journal.WARNING)
+            journal.say(f"mptcp-portal: {_OLD_CONFIGURATION}", journal.WARNING)
         self._is_logged = True
 
 
 def check_app(
-    asker: Asker, from_squid: FromSquid, onboarding: ASGIApp | None, kernel_view: KernelQuestion = kernel_view
+    throttler_client: ThrottlerClient,
+    from_squid: FromSquid,
+    onboarding: ASGIApp | None,
+    kernel_view: KernelLookup = kernel_view,
 ) -> ASGIApp:
     """Return the application. *onboarding*: the page for new clients, which is also served below this page.
 
@@ -71,20 +74,20 @@ def check_app(
     """
 
     new_connections = NewConnections(kernel_view)
-    earlier = _EarlierSettings()
+    old_configuration = _OldConfiguration()
 
     async def make_report(request: Request) -> Report | None:
         try:
             ends = client_ends(request.scope["headers"])
-        except EarlierHeaderError:
-            earlier.log_once()
-            return EARLIER_SETTINGS
+        except OldHeaderError:
+            old_configuration.log_once()
+            return OLD_CONFIGURATION
         if ends is None:
             return None
         relayed = is_relayed(request.scope["headers"])
         kernel = await new_connections.view(ends) if relayed else kernel_view(ends)
         token = kernel.token if kernel else None
-        status, answer = await asker.client(endpoint(ends.client), endpoint(ends.proxy), token)
+        status, answer = await throttler_client.client(endpoint(ends.client), endpoint(ends.proxy), token)
         return report(kernel, answer, status, relayed=relayed, user_agent=request.headers.get("user-agent", ""))
 
     async def as_html(request: Request) -> Response:
@@ -107,7 +110,7 @@ def check_app(
     routes: list[BaseRoute] = [
         Route("/", as_html),
         Route("/check.json", as_json),
-        *statics(static("check.js", "text/javascript")),
+        *common_files(static("check.js", "text/javascript")),
     ]
     if onboarding is not None:
         routes.append(Mount(USE, app=onboarding))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The check page's report on one connection, from the kernel and the throttler. Pure.
 
-The kernel decides whether a connection is Multipath TCP: it knows at once, and it knows of fallbacks to plain TCP. The
-throttler, if it answers, knows the rest. Sizes in bytes, rates in bits/s, times in seconds since the epoch. The
-throttler's ``client`` answers: docs/status.md.
+The kernel decides whether a connection uses Multipath TCP: it knows this at once, and it knows fallbacks to plain TCP.
+The rest is from the throttler, if it answers. Sizes are bytes, rates bits/s, times seconds since the epoch. The
+throttler's answers to ``client``: docs/status.md.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Transport(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Throttler(StrEnum):
-    """The outcome of the question to the throttler."""
+class ThrottlerOutcome(StrEnum):
+    """The outcome of the request to the throttler."""
 
     ANSWERED = "answered"
     ABSENT = "absent"
@@ -52,12 +52,12 @@ class Subflow:
     path: str | None
     address: str | None
     rate: int | None
-    """Cap in bit/s; None if the subflow has no cap, or if the rule closes the path."""
+    """Cap, bits/s; None if the subflow has no cap, or if the rule closes the path."""
     capped: bool
     rule: str | None
     bytes: int | None
     upload_rate: int | None = None
-    """The upload's cap, in bit/s."""
+    """Cap of uploads, bits/s."""
 
     @property
     def name(self) -> str:
@@ -91,18 +91,18 @@ class Budget:
 
     @property
     def getting_low(self) -> int:
-        """Remaining bytes below which the bar no longer shows that plenty is left."""
+        """Remaining bytes below which the bar shows that the volume is getting low."""
         return self.volume // 4
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The page's content: a headline, lines of detail, and the same for programs."""
+    """The page's content: a headline, lines with details, and the data of both."""
 
     transport: Transport
     headline: str
     lines: tuple[str, ...]
-    throttler: Throttler
+    throttler: ThrottlerOutcome
     subflows: tuple[Subflow, ...] = ()
     budgets: tuple[Budget, ...] = ()
     advice: Advice | None = None
@@ -111,7 +111,7 @@ class Report:
     @property
     def is_whole(self) -> bool:
         """Whether the report is complete. With an earlier squid.conf, the throttler's part always stays missing."""
-        return self.throttler is Throttler.ANSWERED or self is EARLIER_SETTINGS
+        return self.throttler is ThrottlerOutcome.ANSWERED or self is OLD_CONFIGURATION
 
     def share(self, subflow: Subflow) -> int:
         """Return *subflow*'s share of the bytes of all paths, in percent."""
@@ -148,28 +148,33 @@ class Report:
 _UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
 YOUNG_SECONDS: Final = 10.0
 """Age up to which a new connection is likely to get more paths."""
-_NO_CAPS: Final = {
-    Throttler.ABSENT: "The proxy's throttler does not run: names of paths, limits and volumes are unknown.",
-    Throttler.SILENT: "The proxy's throttler does not answer now: names of paths, limits and volumes are unknown.",
-    Throttler.BUSY: "Too many requests at the moment: names of paths, limits and volumes follow with the next update.",
+_WITHOUT_ANSWER: Final = {
+    ThrottlerOutcome.ABSENT: "The proxy's throttler does not run: names of paths, limits and volumes are unknown.",
+    ThrottlerOutcome.SILENT: (
+        "The proxy's throttler does not answer now: names of paths, limits and volumes are unknown."
+    ),
+    ThrottlerOutcome.BUSY: (
+        "Too many requests at the moment: names of paths, limits and volumes follow with the next update."
+    ),
 }
 
 
 def report(
     kernel: KernelView | None,
     answer: Mapping[str, Any] | None,
-    throttler: Throttler,
+    throttler: ThrottlerOutcome,
     *,
     relayed: bool = False,
     user_agent: str = "",
 ) -> Report:
-    """Return the report. *kernel*: None if the kernel did not answer; *answer*: the throttler's, if any.
+    """Return the report. *kernel*: None if the kernel did not answer; *answer*: the throttler's answer, if any.
 
-    *relayed*: whether the connection belongs to another proxy, with the client behind it. *user_agent*: of the client.
+    *relayed*: whether the connection is another proxy's, which forwards the client's request. *user_agent*: the
+    client's User-Agent.
     """
-    known = answer if throttler is Throttler.ANSWERED and answer is not None else {}
+    known = answer if throttler is ThrottlerOutcome.ANSWERED and answer is not None else {}
     if kernel is not None and not kernel.multipath and kernel.token is None:
-        # The throttler does not know plain TCP: its answer is about an earlier connection with these ends.
+        # The throttler does not know plain TCP connections: its answer is about an earlier connection with these ends.
         known = {}
     found = _report(kernel, known, throttler)
     if found.transport is Transport.TCP:
@@ -177,7 +182,7 @@ def report(
     return replace(found, lines=(_RELAYED, *found.lines)) if relayed else found
 
 
-def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Throttler) -> Report:
+def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: ThrottlerOutcome) -> Report:
     subflows = tuple(_subflow(each) for each in known.get("subflows", ()))
     budgets = _titled([_budget(each) for each in known.get("budgets", ())], subflows)
     volumes = [_volume(each, known.get("time_zone")) for each in budgets]
@@ -188,7 +193,7 @@ def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Thro
     else:
         multipath = None
     if multipath is None:
-        words = ("Your device uses the proxy. How it is connected is unknown now.", _NO_CAPS.get(throttler, ""))
+        words = ("Your device uses the proxy. How it is connected is unknown now.", _WITHOUT_ANSWER.get(throttler, ""))
         return Report(Transport.UNKNOWN, "You are connected", tuple(filter(None, words)), throttler)
     if not multipath:
         return Report(Transport.TCP, "Plain TCP over one path", (_WHY_PLAIN, *volumes), throttler, budgets=budgets)
@@ -196,7 +201,7 @@ def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Thro
         number = max(1, kernel.subflows) if kernel is not None else 1
         headline = _multipath(number, known)
         return Report(Transport.MULTIPATH, headline, _without_names(number, throttler, volumes), throttler, (), budgets)
-    headline = f"{_multipath(len(subflows), known)}: {_and([each.name for each in subflows])}"
+    headline = f"{_multipath(len(subflows), known)}: {_joined([each.name for each in subflows])}"
     lines = (*(line for each in subflows for line in _caps(each)), *volumes)
     if len(subflows) == 1:
         lines = (_ONE_PATH, *lines)
@@ -205,7 +210,7 @@ def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Thro
     return Report(Transport.MULTIPATH, headline, lines, throttler, subflows, budgets)
 
 
-EARLIER_SETTINGS: Final = Report(
+OLD_CONFIGURATION: Final = Report(
     Transport.UNKNOWN,
     "You are connected",
     (
@@ -213,9 +218,9 @@ EARLIER_SETTINGS: Final = Report(
         "earlier version, which does not identify the connection of a request.",
         "The journal of mptcp-portal tells the proxy's operator what to change.",
     ),
-    Throttler.ABSENT,
+    ThrottlerOutcome.ABSENT,
 )
-"""The report if the connection is unknown."""
+"""The report if squid.conf does not identify the connection."""
 _RELAYED: Final = (
     "Another proxy, for instance a relay, is between your device and this one: this page shows its connection, which "
     "other devices may also use."
@@ -235,15 +240,15 @@ def _multipath(number: int, known: Mapping[str, Any]) -> str:
 
 
 def _is_young(number: int, known: Mapping[str, Any]) -> bool:
-    if "since" not in known:  # age unknown: a single path may be the first of several
+    if "since" not in known:  # the age is unknown: a single path may be the first of several
         return number == 1
     # A connection that the throttler does not know yet has just begun.
     return known["since"] is None or known["time"] - known["since"] < YOUNG_SECONDS
 
 
-def _without_names(number: int, throttler: Throttler, volumes: list[str]) -> tuple[str, ...]:
+def _without_names(number: int, throttler: ThrottlerOutcome, volumes: list[str]) -> tuple[str, ...]:
     lines = [_ONE_PATH] if number == 1 else []
-    lines.append(_NO_CAPS.get(throttler, "The proxy's throttler does not know this connection yet."))
+    lines.append(_WITHOUT_ANSWER.get(throttler, "The proxy's throttler does not know this connection yet."))
     return (*lines, *volumes)
 
 
@@ -307,9 +312,9 @@ def _amount(size: int, scale: int) -> str:
 
 
 def _date(seconds: float, zone: str | None) -> str:
-    """Return ``1 December, 00:00 (Europe/Athens)``: in the policy's time zone, in which the period ends.
-
-    A phone may have another time zone. If the policy's is unknown, the time is this host's, with its offset.
+    """Return a date like ``1 December, 00:00 (Europe/Athens)``, in the policy's time zone, because the period ends in
+    that zone, and a phone may have another one. If the policy's zone is unknown, return the time in this host's zone,
+    with its offset.
     """
     found = None if zone is None else _zone(zone)
     when = datetime.fromtimestamp(seconds, found).astimezone(found)
@@ -331,15 +336,15 @@ def limit(subflow: Subflow) -> str:
 
 
 def details(subflow: Subflow) -> str:
-    """Return *subflow*'s bytes and cap, for the text beside its bar."""
-    held = (
+    """Return *subflow*'s bytes and cap, for the text next to its bar."""
+    cap = (
         f"limit {limit(subflow)}"
         if subflow.capped and subflow.rate
         else limit(subflow)
         if subflow.capped
         else "no limit"
     )
-    return ", ".join(filter(None, (carried(subflow) and f"{carried(subflow)} carried", held)))
+    return ", ".join(filter(None, (carried(subflow) and f"{carried(subflow)} carried", cap)))
 
 
 def remaining(budget: Budget) -> str:
@@ -352,7 +357,7 @@ def carried(subflow: Subflow) -> str:
     return "" if subflow.bytes is None else approximate_size(subflow.bytes)
 
 
-def _and(words: list[str]) -> str:
+def _joined(words: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 

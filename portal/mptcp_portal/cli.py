@@ -51,11 +51,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from mptcp_portal.asking import Asker
     from mptcp_portal.serving import services
+    from mptcp_portal.throttler_client import ThrottlerClient
 
     settings = read_settings(options.config)
-    services(settings, Asker(settings.status_socket))
+    services(settings, ThrottlerClient(settings.status_socket))
     captive = settings.captive
     files = (captive.certificate, captive.key) if captive else ()
     needed = [options.config, *(Path(each) for each in files if each is not None)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Socket queries to the kernel by sock_diag(7), like ss(8). Needs no privilege.
+"""Queries the kernel's sockets with sock_diag(7), like ss(8). Needs no privilege.
 
-Addresses are those of ``ipaddress``; an IPv4 address mapped into IPv6 (::ffff:a.b.c.d) is returned as IPv4.
+Addresses have the types of ``ipaddress``; an IPv4 address mapped into IPv6 (::ffff:a.b.c.d) is returned as IPv4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ End = tuple[Address, int]
 class Ends(NamedTuple):
     """Both ends of a client's connection to the proxy.
 
-    Clients behind one NAT may share the client's end if they connect to different addresses or ports of the proxy.
+    Clients of one NAT may share the client's end if they connect to different addresses or ports of the proxy.
     """
 
     client: End
@@ -36,11 +36,11 @@ _ALL_STATES: Final = 0xFFFFFFFF
 _ESTABLISHED: Final = 1 << 1
 _LISTEN: Final = 10
 _INFO: Final = 2
-"""INET_DIAG_INFO: the attribute, and the bit of idiag_ext from 1."""
+"""INET_DIAG_INFO: number of the attribute, and of the bit in idiag_ext, counted from 1."""
 _REQ_PROTOCOL: Final = 3
 """INET_DIAG_REQ_PROTOCOL, for protocols above 255."""
 _IPPROTO_MPTCP: Final = 262
-_QUESTION: Final = struct.Struct("=BBBxI")
+_REQUEST_HEAD: Final = struct.Struct("=BBBxI")
 _ID: Final = struct.Struct("!HH16s16s")
 _STATE_AT: Final = 1
 _ID_AT: Final = 4
@@ -68,7 +68,7 @@ class MptcpSocket:
     token: int
     fell_back: bool
     inode: int
-    """Of the program's socket."""
+    """Inode of the program's socket."""
 
 
 def tcp_owner(local: End, remote: End) -> int | None:
@@ -84,13 +84,13 @@ def mptcp_connections(ends: Ends) -> list[MptcpSocket]:
     """
     found = []
     for family in (socket.AF_INET, socket.AF_INET6):
-        question = _QUESTION.pack(family, socket.IPPROTO_RAW, 1 << (_INFO - 1), _ESTABLISHED)
-        question += _ID.pack(ends.proxy[1], ends.client[1], bytes(16), bytes(16))
-        question += struct.pack("=I", _ANY_INTERFACE) + _NO_COOKIE
-        question += struct.pack("=HHI", 8, _REQ_PROTOCOL, _IPPROTO_MPTCP)
+        request = _REQUEST_HEAD.pack(family, socket.IPPROTO_RAW, 1 << (_INFO - 1), _ESTABLISHED)
+        request += _ID.pack(ends.proxy[1], ends.client[1], bytes(16), bytes(16))
+        request += struct.pack("=I", _ANY_INTERFACE) + _NO_COOKIE
+        request += struct.pack("=HHI", 8, _REQ_PROTOCOL, _IPPROTO_MPTCP)
         # At the end of the list, the kernel reports ENOENT if it cannot list such sockets (no CONFIG_INET_MPTCP_DIAG).
         with NetlinkSocket(_SOCK_DIAG, _TIMEOUT_SECONDS) as kernel:
-            for message in kernel.dump(_BY_FAMILY, question, _WHAT):
+            for message in kernel.dump(_BY_FAMILY, request, _WHAT):
                 info = dict(attributes(message, _ATTRIBUTES_AT)).get(_INFO)
                 if info and _ends(message) == ends:
                     found.append(_mptcp(info, _inode(message)))
@@ -116,10 +116,10 @@ def tcp_inodes(ends: Ends) -> set[int]:
 def _look_up(local: End, remote: End, interface: int) -> bytes | None:
     """Return the kernel's message about the TCP socket with these ends, if there is one."""
     family = socket.AF_INET if local[0].version == 4 else socket.AF_INET6
-    question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, _ALL_STATES)
-    question += _ID.pack(local[1], remote[1], local[0].packed, remote[0].packed)
+    request = _REQUEST_HEAD.pack(family, socket.IPPROTO_TCP, 0, _ALL_STATES)
+    request += _ID.pack(local[1], remote[1], local[0].packed, remote[0].packed)
     with NetlinkSocket(_SOCK_DIAG, _TIMEOUT_SECONDS) as kernel:
-        return kernel.ask_if_there(_BY_FAMILY, question + struct.pack("=I", interface) + _NO_COOKIE, _WHAT)
+        return kernel.ask_if_there(_BY_FAMILY, request + struct.pack("=I", interface) + _NO_COOKIE, _WHAT)
 
 
 def _ends(message: bytes) -> Ends:
@@ -144,5 +144,5 @@ def _plain(packed: bytes) -> Address:
 
 
 def plain(address: Address) -> Address:
-    """Return *address*; convert an IPv4-mapped one to IPv4."""
+    """Return *address*; an IPv4-mapped address is converted to IPv4."""
     return getattr(address, "ipv4_mapped", None) or address

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The page for new clients, and the files that configure them. It depends only on the operator's settings.
 
-It uses nothing of the request, such as its Host header or address. Its links are relative, because it is also served
-below another path (``check_page``).
+The page contains nothing from the request, such as its Host header or address. Its links are relative, because it is
+also served below another path (``check_page``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from mptcp_portal import profile, proxy_pac
-from mptcp_portal.pages import SecureHeaders, page, routed, statics
+from mptcp_portal.pages import SecureHeaders, common_files, page, routed
 from mptcp_portal.qr_code import qr_svg
 from mptcp_portal.settings import CHECK_NAME, Onboarding
 
@@ -45,7 +45,7 @@ def onboarding_app(onboarding: Onboarding) -> ASGIApp:
         Route("/proxy.pac", script),
         Route("/wpad.dat", script),
         Route("/qr.svg", picture),
-        *statics(),
+        *common_files(),
     ]
     if has_profile:
         routes.append(Route("/proxy.mobileconfig", apple))

@@ -10,21 +10,21 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_portal.check_report import KernelView
 from mptcp_portal.netlink import Ends, mptcp_connections, tcp_inodes
 
-KernelQuestion = Callable[[Ends], KernelView | None]
-LOOKS, INTERVAL = 11, 0.1
-"""Maximum number of look-ups, and seconds between two: a join takes a round trip and an acknowledgement, which may be
-late."""
+KernelLookup = Callable[[Ends], KernelView | None]
+MAX_LOOKUPS, LOOKUP_INTERVAL = 11, 0.1
+"""Maximum number of look-ups, and seconds between two look-ups: a join takes a round trip and an acknowledgement, which
+may be late."""
 MAX_WAITING = 8
-"""Maximum number of concurrent waits; beyond it, the first look-up counts, because each look-up scans the kernel's list
-of connections."""
+"""Maximum number of concurrent waits. Further requests get the result of their first look-up, because each look-up
+scans the kernel's list of connections."""
 
 
 def kernel_view(ends: Ends) -> KernelView | None:
     """Return the kernel's view of the connection with these *ends*; None if the kernel does not answer.
 
-    An MPTCP connection keeps the ends of its first subflow after that subflow has ended, and another client may have
-    these ends now, for TCP or MPTCP. Then the requesting client is ambiguous, and both get no details. The same holds
-    for link-local clients in two networks.
+    An MPTCP connection keeps the ends of its first subflow after that subflow has ended, and another client's TCP or
+    MPTCP connection may have these ends now. Then it is unknown which client sends the request, and both get no
+    details. The same is true for link-local clients in two networks.
     """
     try:
         found = mptcp_connections(ends)
@@ -40,22 +40,22 @@ class NewConnections:
     """Looks up connections that carry only one request, such as a relay's (docs/relay.md), so that no later request
     would find more subflows."""
 
-    def __init__(self, look: KernelQuestion) -> None:
-        self._look = look
+    def __init__(self, look_up: KernelLookup) -> None:
+        self._look_up = look_up
         self._waiting = 0
 
     async def view(self, ends: Ends) -> KernelView | None:
         """Like :func:`kernel_view`, but wait for a second subflow."""
-        found = self._look(ends)
+        found = self._look_up(ends)
         if self._waiting >= MAX_WAITING:
             return found
         self._waiting += 1
         try:
-            for _ in range(LOOKS - 1):
+            for _ in range(MAX_LOOKUPS - 1):
                 if found is None or not found.multipath or found.subflows > 1:
                     break
-                await asyncio.sleep(INTERVAL)
-                found = self._look(ends)
+                await asyncio.sleep(LOOKUP_INTERVAL)
+                found = self._look_up(ends)
         finally:
             self._waiting -= 1
         return found

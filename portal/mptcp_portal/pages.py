@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Shared by all pages: templates, the style sheet, security headers, and routing."""
+"""The common parts of all pages: templates, the style sheet, security headers, and routing."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SECURITY: Final = {
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    # No other site may embed this, for example as an image or a script.
+    # No other site may embed the portal's answers, for example as an image or a script.
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
     "cache-control": "no-store",
 }
-"""Defaults for every answer."""
+"""Default headers of every answer."""
 
 
 class SecureHeaders:
@@ -83,6 +83,6 @@ def static(name: str, media_type: str) -> Route:
     return Route(f"/{name}", answer)
 
 
-def statics(*more: Route) -> list[Route]:
-    """Return the routes of every page's files, and *more*."""
-    return [static("portal.css", "text/css"), static("icon.svg", "image/svg+xml"), *more]
+def common_files(*routes: Route) -> list[Route]:
+    """Return the routes of the files that all pages use, and *routes*."""
+    return [static("portal.css", "text/css"), static("icon.svg", "image/svg+xml"), *routes]

@@ -30,12 +30,12 @@ def profile(onboarding: Onboarding) -> bytes:
         payloads.append(_payload("com.apple.wifi.managed", "wifi", onboarding) | _wifi(onboarding))
     if onboarding.apn is not None:
         payloads.append(_payload("com.apple.cellular", "cellular", onboarding) | _cellular(onboarding))
-    whole = _payload("Configuration", "profile", onboarding) | {
+    document = _payload("Configuration", "profile", onboarding) | {
         "PayloadContent": payloads,
         "PayloadDescription": f"Uses the proxy {onboarding.proxy}. Remove the profile to stop.",
         "PayloadRemovalDisallowed": False,
     }
-    return plistlib.dumps(whole, sort_keys=True)
+    return plistlib.dumps(document, sort_keys=True)
 
 
 def _payload(kind: str, part: str, onboarding: Onboarding) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _payload(kind: str, part: str, onboarding: Onboarding) -> dict[str, Any]:
 
 def _wifi(onboarding: Onboarding) -> dict[str, Any]:
     # The proxy is not set by a PAC: if iOS cannot fetch the PAC, it silently bypasses the proxy.
-    # The password is left out, because the whole network can read the page. The phone asks for it.
+    # The profile does not contain the password, because the whole network can read it. The phone asks for the password.
     return {
         "SSID_STR": onboarding.wifi,
         "AutoJoin": True,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""proxy.pac and wpad.dat: for which addresses a browser uses the proxy. Pure.
+"""proxy.pac and wpad.dat: the script with which a browser decides which addresses use the proxy. Pure.
 
-The format is Netscape's (FindProxyForURL). The script uses no function that resolves names: these delay the browser,
-and reveal every page to a name server. Local addresses are reached directly: names without a dot, names that public
-name servers do not know, and private addresses (RFC 1918, RFC 3927, RFC 4193, RFC 4291, RFC 6598). The check page
-always uses the proxy, because it exists only there.
+The format is Netscape's (FindProxyForURL). The script uses no function that resolves names, because these functions
+delay the browser, and reveal every page to a name server. Local addresses are reached directly: names without a dot,
+names that public name servers do not know, and private addresses (RFC 1918, RFC 3927, RFC 4193, RFC 4291, RFC 6598).
+The check page always uses the proxy, because no other host serves it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ function inDomain(host, domain) {
   return host === domain || (from > 0 && host.substring(from - 1) === "." + domain);
 }
 
-function number4(host) {
+function parseIpv4(host) {
   var parts = /^(\\d{1,3})\\.(\\d{1,3})\\.(\\d{1,3})\\.(\\d{1,3})$/.exec(host);
   if (!parts) { return null; }
   var number = 0;
@@ -49,14 +49,14 @@ function number4(host) {
   return number;
 }
 
-function groups6(host) {
+function parseIpv6(host) {
   if (host.indexOf(":") < 0) { return null; }
   var halves = host.split("%")[0].split("::");
   function read(text) {
     var groups = [], parts = text === "" ? [] : text.split(":");
     for (var i = 0; i < parts.length; i++) {
-      var four = number4(parts[i]);
-      if (four !== null) { groups.push(Math.floor(four / 65536), four % 65536); }
+      var ipv4 = parseIpv4(parts[i]);
+      if (ipv4 !== null) { groups.push(Math.floor(ipv4 / 65536), ipv4 % 65536); }
       else { groups.push(parseInt(parts[i], 16)); }
     }
     return groups;
@@ -91,7 +91,7 @@ function isLocal6(groups) {
 function FindProxyForURL(url, host) {
   host = host.toLowerCase().replace(/^\\[|\\]$/g, "").replace(/\\.$/, "");
   if (host === CHECK_PAGE) { return PROXY; }
-  var number = number4(host), groups = groups6(host);
+  var number = parseIpv4(host), groups = parseIpv6(host);
   if (number !== null) { if (isLocal4(number)) { return "DIRECT"; } }
   else if (groups !== null) { if (isLocal6(groups)) { return "DIRECT"; } }
   else if (host.indexOf(".") < 0) { return "DIRECT"; }
@@ -111,8 +111,8 @@ def proxy_pac(onboarding: Onboarding) -> str:
         "proxy": json.dumps(f"PROXY {onboarding.proxy}"),
         "check": json.dumps(CHECK_NAME),
         "domains": json.dumps(domains),
-        "networks4": json.dumps([_four(each) for each in networks if isinstance(each, IPv4Network)]),
-        "networks6": json.dumps([_six(each) for each in networks if isinstance(each, IPv6Network)]),
+        "networks4": json.dumps([_ipv4_entry(each) for each in networks if isinstance(each, IPv4Network)]),
+        "networks6": json.dumps([_ipv6_entry(each) for each in networks if isinstance(each, IPv6Network)]),
         "fallback": ' + "; DIRECT"' if onboarding.direct_fallback else "",
     }
     text = _SCRIPT
@@ -121,10 +121,10 @@ def proxy_pac(onboarding: Onboarding) -> str:
     return text
 
 
-def _four(network: IPv4Network) -> list[int]:
+def _ipv4_entry(network: IPv4Network) -> list[int]:
     return [int(network.network_address), network.prefixlen]
 
 
-def _six(network: IPv6Network) -> list[object]:
+def _ipv6_entry(network: IPv6Network) -> list[object]:
     packed = network.network_address.packed
     return [[int.from_bytes(packed[at : at + 2], "big") for at in range(0, 16, 2)], network.prefixlen]

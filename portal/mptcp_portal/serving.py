@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One process with one event loop and a server for each address: uvicorn, reduced to what is needed."""
+"""Runs a server (uvicorn) for each listening address, in one process with one event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from mptcp_common.listeners import listening
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.renewal import Renewal, keep_checking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell, watchdog_seconds
-from mptcp_portal.asking import START_SECONDS, Asker
 from mptcp_portal.bounded import MAX_CONNECTIONS, BoundedServer, Bounds
 from mptcp_portal.captive_page import captive_app
 from mptcp_portal.check_page import check_app
@@ -29,17 +28,18 @@ from mptcp_portal.onboarding_page import onboarding_app
 from mptcp_portal.settings import End, Settings
 from mptcp_portal.squid_probe import make_squid_probe
 from mptcp_portal.squid_socket import is_squid
+from mptcp_portal.throttler_client import START_SECONDS, ThrottlerClient
 
-_BEHIND_A_PROXY = Bounds(per_client=MAX_CONNECTIONS, keep_alive=75)
+_BOUNDS_FOR_A_PROXY = Bounds(per_client=MAX_CONNECTIONS, keep_alive=75)
 """The limits of a server to which another server passes the requests of all its clients. The idle time is longer than
-Squid's (server_idle_pconn_timeout), so that no request meets a closing connection."""
+Squid's (server_idle_pconn_timeout), so that no request is sent on a connection that is being closed."""
 _STOP_SECONDS = 2
 _BACKLOG = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One server's service."""
+    """What one server serves, and where."""
 
     end: End
     app: ASGIApp
@@ -48,7 +48,7 @@ class Service:
     """The files of the certificate and its key."""
 
 
-def services(settings: Settings, asker: Asker) -> dict[str, Service]:
+def services(settings: Settings, throttler_client: ThrottlerClient) -> dict[str, Service]:
     """Return the services by name. Raises DocumentError if *settings* do not fit the host."""
     try:
         uid = pwd.getpwnam(settings.squid_user).pw_uid
@@ -59,16 +59,16 @@ def services(settings: Settings, asker: Asker) -> dict[str, Service]:
         ) from None
     onboarding = settings.onboarding
     page = onboarding_app(onboarding) if onboarding else None
-    check = check_app(asker, partial(is_squid, uid), page)
-    found = {"the check page": Service(settings.check, check, _BEHIND_A_PROXY)}
+    check = check_app(throttler_client, partial(is_squid, uid), page)
+    found = {"the check page": Service(settings.check, check, _BOUNDS_FOR_A_PROXY)}
     if onboarding is not None and page is not None:
         found["the page for new clients"] = Service(onboarding.listen, page, Bounds())
     if captive := settings.captive:
         files = (captive.certificate, captive.key) if captive.certificate and captive.key else None
         if files is not None:
             _try_certificate(settings, *files)
-        bounds = _BEHIND_A_PROXY if captive.behind else Bounds()
-        found["the captive portal API"] = Service(captive.listen, captive_app(captive, asker), bounds, files)
+        bounds = _BOUNDS_FOR_A_PROXY if captive.behind else Bounds()
+        found["the captive portal API"] = Service(captive.listen, captive_app(captive, throttler_client), bounds, files)
     return found
 
 
@@ -93,7 +93,7 @@ def _server(service: Service) -> uvicorn.Server:
         ws="none",
         lifespan="off",
         loop="asyncio",
-        # The client is the connection's peer, not one named by a header.
+        # The client is the connection's peer; headers that name another client are ignored.
         proxy_headers=False,
         server_header=False,
         access_log=False,
@@ -122,22 +122,23 @@ def _renewals(found: dict[str, Service], servers: dict[str, uvicorn.Server]) -> 
 
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises DocumentError or OSError."""
-    asker = Asker(settings.status_socket, start=START_SECONDS)
-    found = services(settings, asker)
+    throttler_client = ThrottlerClient(settings.status_socket, start=START_SECONDS)
+    found = services(settings, throttler_client)
     listeners = {name: _listener(service.end) for name, service in found.items()}
     servers = {name: _server(service) for name, service in found.items()}
     renewals = list(_renewals(found, servers))
 
     def stop() -> None:
-        # Otherwise, waiting requests would be cut off after _STOP_SECONDS, each with a traceback.
-        asker.close()
+        # Otherwise, waiting requests would be aborted after _STOP_SECONDS, each with a traceback.
+        throttler_client.close()
         for server in servers.values():
             server.should_exit = True
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    # The listeners queue connections from now on. The call is outside the group, which would wrap its error.
+    # The listeners queue connections from now on. The task group does not contain this call, because it would wrap its
+    # error.
     await make_squid_probe(settings.squid_port, settings.check)
     listening = ", ".join(f"{name} on {service.end}" for name, service in found.items())
     print(f"mptcp-portal: {listening}", flush=True)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The settings file, portal.yaml: the portal's listening addresses, and its information for clients. Pure:
-it parses text."""
+"""The settings file, portal.yaml: the portal's listening addresses, and its information for clients. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ _PAGE: Final = re.compile(
 )
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", re.ASCII)
 _APN: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,98}[A-Za-z0-9])?", re.ASCII)
-_LONGEST_SSID: Final = 32
-"""Bytes (IEEE 802.11, 9.4.2.2)."""
+_MAX_SSID_BYTES: Final = 32
+"""Maximum length of an SSID (IEEE 802.11, 9.4.2.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,8 @@ def _listen(value: object) -> End:
     address = ip_address(end.address)
     if not _is_complete(address) or getattr(address, "ipv4_mapped", None):
         raise ValueError(
-            f"{shown(value)} is link-local, multicast, or IPv4 written as IPv6: nobody can listen there; write another "
-            "address of this host"
+            f"{shown(value)} is link-local, multicast, or IPv4 written as IPv6, where no program can listen; write "
+            "another address of this host"
         )
     return end
 
@@ -87,7 +86,7 @@ def _host(value: object) -> str:
     # Refuse a zone (fe80::1%eth0): it is valid only on this host, and may contain any text.
     if isinstance(value, str) and "%" not in value:
         try:
-            # For clients, 0.0.0.0, :: and loopback mean themselves.
+            # On a client, 0.0.0.0, :: and loopback addresses are the client itself.
             address = ip_address(value)
             if not (address.is_unspecified or address.is_loopback or address == _BROADCAST) and _is_complete(address):
                 return str(address)
@@ -135,23 +134,23 @@ def _url(value: object) -> str:
     )
 
 
-def _line(longest: int) -> Parsed:
-    """Return the annotation for one line of text of at most *longest* bytes."""
+def _line(max_bytes: int) -> Parsed:
+    """Return the annotation for one line of text of at most *max_bytes* bytes."""
 
     def parse(value: object) -> str:
         if not isinstance(value, str) or not value.strip() or not value.isprintable():
             raise ValueError(f"{shown(value)} is not one line of text; put it in quotes")
-        if len(value.encode()) > longest:
-            raise ValueError(f"{shown(value)} is too long; {longest} bytes are allowed")
+        if len(value.encode()) > max_bytes:
+            raise ValueError(f"{shown(value)} is too long; {max_bytes} bytes are allowed")
         return value
 
-    return Parsed(parse, {"type": "string", "minLength": 1, "maxLength": longest})
+    return Parsed(parse, {"type": "string", "minLength": 1, "maxLength": max_bytes})
 
 
-def _matching(pattern: re.Pattern[str], what: str) -> Parsed:
+def _matching(pattern: re.Pattern[str], expected: str) -> Parsed:
     def parse(value: object) -> str:
         if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise ValueError(f"{shown(value)} is not {what}")
+            raise ValueError(f"{shown(value)} is not {expected}")
         return value
 
     return Parsed(parse, {"type": "string", "pattern": f"^(?:{pattern.pattern})$"})
@@ -193,7 +192,7 @@ class ProxySection(Section):
 class ProfileSection(Section):
     """A configuration profile for iPhones and iPads; it needs a Wi-Fi network or an APN."""
 
-    wifi: Annotated[str, _line(_LONGEST_SSID)] | None = Field(
+    wifi: Annotated[str, _line(_MAX_SSID_BYTES)] | None = Field(
         default=None,
         description="Name (SSID) of the Wi-Fi network on which to use the proxy. The phone asks for its password.",
         examples=["Home"],
@@ -325,10 +324,10 @@ def load_settings(text: str, source: str) -> Settings:
     if section is None or problems:
         raise DocumentError(problems)
 
-    wrong: list[Problem] = []
+    mistakes: list[Problem] = []
 
     def complain(path: tuple[str | int, ...], message: str) -> None:
-        wrong.append(problem_at(document, path, None, message, document.key_position(path)))
+        mistakes.append(problem_at(document, path, None, message, document.key_position(path)))
 
     if section.onboarding is not None and section.proxy is None:
         complain(("onboarding",), "needs the section proxy, with the proxy's address")
@@ -354,11 +353,11 @@ def load_settings(text: str, source: str) -> Settings:
     for key, part in (("check", section.check), ("onboarding", section.onboarding), ("captive_portal", captive)):
         if part is None:
             continue
-        if taken := next((name for name, end in ends.items() if end.conflicts_with(part.listen)), None):
-            complain((key, "listen"), f"{shown(str(part.listen))} is taken by {taken}; write another port")
+        if user := next((name for name, end in ends.items() if end.conflicts_with(part.listen)), None):
+            complain((key, "listen"), f"{shown(str(part.listen))} is used by {user}; write another port")
         ends[key] = part.listen
-    if wrong:
-        raise DocumentError(wrong)
+    if mistakes:
+        raise DocumentError(mistakes)
     return Settings(
         status_socket=Path(section.status_socket),
         check=section.check.listen,

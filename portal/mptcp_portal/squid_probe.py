@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Makes Squid notice that the portal is up before a client's request gets 503.
+"""Makes Squid detect that the portal is up, so that no client's request gets 503.
 
-A Squid that could not connect considers the portal dead. It probes again, at most once a second, whenever something
-checks whether it is up (neighborUp and peerProbeConnect in src/neighbors.cc): a client's request, which fails before
-the probe succeeds, or the cache manager's page of parents, for which each worker checks.
+If Squid could not connect to the portal, it considers the portal dead. It probes again, at most once a second, when it
+checks whether the portal is up (neighborUp and peerProbeConnect in src/neighbors.cc): for a client's request, which
+fails before the probe succeeds, or for the cache manager's page of parents, for which each worker checks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_BYTES: Final = 1 << 20
 
 
 async def make_squid_probe(port: int, portal: End, seconds: float = _SECONDS) -> None:
-    """Ask the Squid on *port* of this host for its parents until *portal* is up for all its workers.
+    """Request the page of parents from the Squid on *port* of this host until *portal* is up for all its workers.
 
     A failure does no harm: clients' requests also make Squid probe.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Identifies requests for the check page: whether they come from Squid, and for which client.
+"""Identifies requests for the check page: whether Squid sends them, and for which client.
 
 Every program of this host can connect to the portal's port and write any header. The kernel knows which user owns the
 other socket (as identd(8) would tell). Clients cannot forge Squid's HEADER: conf/squid.conf removes it from requests,
@@ -14,13 +14,13 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_portal.netlink import End, Ends, plain, tcp_owner
 
 HEADER = b"mptcp-client"
-"""``ADDRESS PORT`` of the client's end, then of the proxy's; in lower case like ASGI's names."""
+"""Its value: ``ADDRESS PORT`` of the client's end, then of the proxy's end. The name is in lower case, as in ASGI."""
 LINE = 'request_header_add MPTCP-Client "%>a %>p %>la %>lp" check_page'
 """The line of squid.conf that adds it."""
 
 
-class EarlierHeaderError(Exception):
-    """Squid names only the client's end, as early versions of squid.conf had it: the connection stays unknown."""
+class OldHeaderError(Exception):
+    """Squid names only the client's end, as with early versions of squid.conf, so the connection is unknown."""
 
 
 def is_squid(uid: int, ours: tuple[str, int], theirs: tuple[str, int]) -> bool:
@@ -44,7 +44,7 @@ def client_ends(headers: list[tuple[bytes, bytes]]) -> Ends | None:
     except ValueError:
         return None
     if len(ends) == 1:
-        raise EarlierHeaderError
+        raise OldHeaderError
     return Ends(*ends) if len(ends) == 2 else None
 
 
@@ -57,8 +57,8 @@ def _end(address: str, port: str) -> End:
 
 
 def is_relayed(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Return whether another proxy forwarded the request to ours: Via names each (RFC 9110, 7.6.3). A forged Via
-    changes only the client's own page."""
+    """Return whether another proxy forwarded the request to this one: Via names each proxy (RFC 9110, 7.6.3). A forged
+    Via changes only the client's own page."""
     named = b",".join(value for name, value in headers if name == b"via")
     return sum(bool(each.strip()) for each in named.split(b",")) > 1
 

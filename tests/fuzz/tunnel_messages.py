@@ -12,7 +12,7 @@ from mptcp_tunnel.kernel.packets import packet_of, parsed_packet
 from mptcp_tunnel.learning import MAX_DELAY, MAX_RATE, MIN_RATE, SECOND
 from mptcp_tunnel.message import MAX_SIZE, SIZE, Key, Kind, Message, pack, parse, sender_of
 from mptcp_tunnel.model import MAGIC, MAX_PATHS, End, Ends, PathCounters
-from mptcp_tunnel.session import DISPATCHES, PATIENCE, Session
+from mptcp_tunnel.session import EXTRA_PATIENCE, MAX_DISPATCHES, Session
 
 KEY = Key(b"fuzz" * 8)
 PROXY = End(ip_address("203.0.113.5"), 51820)
@@ -95,14 +95,14 @@ class Tunnel:
     def check_invariants(self) -> None:
         for session in (self.relay, self.proxy):
             assert all(0 <= each <= MAX_DELAY for each in session.delays(self.now))
-            assert PATIENCE <= session.patience(self.now) <= MAX_DELAY + PATIENCE
+            assert EXTRA_PATIENCE <= session.patience(self.now) <= MAX_DELAY + EXTRA_PATIENCE
             silence = session.next_silence(self.now)
             assert silence is None or silence > self.now
             assert (silence is not None) == any(session.alive(self.now))
             for path in session.paths:
                 assert MIN_RATE <= path.estimator.rate <= MAX_RATE
                 assert 0 <= path.estimator.queue <= MAX_DELAY
-                assert len(path.dispatched) <= DISPATCHES
+                assert len(path.dispatched) <= MAX_DISPATCHES
         assert all(path.remote is None or path.remote in RELAYS for path in self.proxy.paths)
 
 

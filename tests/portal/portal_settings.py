@@ -12,8 +12,8 @@ onboarding:
 """
 
 
-def onboarding(*more: str, base: str = ONBOARDING) -> Onboarding:
-    """Return the settings of *base* with the lines of *more* below ``onboarding``."""
-    found = load_settings(base + "".join(f"  {line}\n" for line in more), "portal.yaml").onboarding
+def onboarding(*lines: str, base: str = ONBOARDING) -> Onboarding:
+    """Return the settings of *base* with the lines of *lines* below ``onboarding``."""
+    found = load_settings(base + "".join(f"  {line}\n" for line in lines), "portal.yaml").onboarding
     assert found is not None
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Hand-made answers of a throttler to the portal."""
+"""Prepared answers of a throttler to the portal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
-def of_clients(
+def answers_for(
     known: Mapping[str, Mapping[str, Any]], volumes: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({})
 ) -> Answer:
-    """Return a function that answers ``client`` questions by *known*, and ``budgets`` questions by *volumes*.
+    """Return a function that answers ``client`` requests from *known*, and ``budgets`` requests from *volumes*.
 
-    *known*: what the owner of an endpoint may see. *volumes*: budgets by address. A request with a ``token`` is
-    answered by the entry with this token, any other request by its endpoint. An entry with ``local`` is only for that
-    local end.
+    *known*: by endpoint, the answer for its owner. *volumes*: budgets by address. The answer to a request with a
+    ``token`` is the entry with this token, the answer to any other request the entry of its endpoint. An entry with
+    ``local`` is only for that local end.
     """
 
     def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:

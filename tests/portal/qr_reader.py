@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads QR codes from a browser's picture by zbar (Debian's libzbar0)."""
+"""Reads QR codes from a browser's picture with zbar (Debian's libzbar0)."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _status(options: argparse.Namespace) -> int:
                 print(f"  {path['path']:<10} unavailable: {path['trouble']}")
                 continue
             print(
-                f"  {path['path']:<10} {'lives ' if path['alive'] else 'silent'} {path['rate'] / 1e6:8.2f} Mbit/s "
+                f"  {path['path']:<10} {'alive ' if path['alive'] else 'silent'} {path['rate'] / 1e6:8.2f} Mbit/s "
                 f"delay +{path['delay_ms']:.1f} ms, queue {path['queue_ms']:.1f} ms, "
                 f"{path['packets_sent']} packets sent, {path['packets_received']} received"
                 + (f", loss {100 * path['loss']:.1f} %" if path["loss"] is not None else "")

@@ -2,7 +2,7 @@
 """The daemon of one host: passes the state of each tunnel's paths to the kernel programs, and exchanges messages with
 the other ends.
 
-messages ──▶ sessions ──▶ maps of the programs
+messages ──▶ sessions ──▶ maps of the kernel programs
    ▲            │
    └── probes ◀─┘
 """
@@ -47,13 +47,13 @@ _UPDATE_INTERVAL: Final = 2_000_000_000
 _UPLINKS_INTERVAL: Final = 1_000_000_000
 """Nanoseconds between two checks of the uplinks, their addresses and gateways."""
 _PARTS: Final = 10
-"""Number of parts in which a proxy checks its tunnels, one part each second, because a thousand route queries at once
-take too long."""
-_MEND_INTERVAL: Final = 10_000_000_000
+"""A proxy checks the gateways of its tunnels in this many parts, one part each second, because a thousand route queries
+at once take too long."""
+_REPAIR_INTERVAL: Final = 10_000_000_000
 """Nanoseconds between two checks for objects that other programs may have removed."""
 _PAUSE_SECONDS: Final = 0.004
-"""Seconds for which a proxy lets messages accumulate, because reading them in batches takes half the processor time.
-The kernel's time stamp shows when each message arrived."""
+"""A proxy lets messages accumulate for this time, because reading them in batches takes half the processor time. The
+kernel's time stamp shows when each message arrived."""
 _STALE_AGE: Final = 200_000_000
 """Nanoseconds. A message that waited longer does not show the current state of a path. It is skipped, so that the
 daemon soon catches up."""
@@ -72,25 +72,25 @@ class _Running:
         kind = Kind.PROBE if self.is_relay else Kind.ANSWER
         count = len(tunnel.paths) if self.is_relay else MAX_PATHS
         self.session = Session(kind, [tunnel.peer] * count, os.urandom(16))
-        self.begun: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
+        self.origins: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
         """For each path: its ID, which is the time at which it got its current ends (nanoseconds since the epoch,
         unique), and its counters at that time."""
         self.inside: Ends | None = None
         self.states: list[PathState | None] = [None] * count
         """For each path, the state that was last passed to the programs."""
         self.minimum_delays: list[int | None] = [None] * count
-        """Minimum delay of each path when its state was passed, measured between the clocks of both ends, which
-        differ."""
+        """Minimum delay of each path when its state was last passed to the programs, measured between the clocks of
+        both ends, which differ."""
         self.logged_alive = [False] * count
-        """Which paths were alive, as logged last. A silent path may still be used."""
+        """For each path, whether the last log line about it reports it as alive. A silent path may still be used."""
         self.updated = 0
         self.troubles: dict[int, str] = {}
         self.patience = 0
         """The patience that was last passed to the resequencer, nanoseconds."""
         self.mtu: int | None = None
-        """The largest packet that all paths carry, as logged last."""
+        """Size of the largest packet that all paths carry, as last logged."""
         self.due = self.queued = _NEVER
-        """``due``: when to check this tunnel again; ``queued``: the time of its entry in the heap."""
+        """``due``: when to check this tunnel again; ``queued``: when its entry in the heap is due."""
 
 
 class Daemon:
@@ -108,7 +108,7 @@ class Daemon:
         self._routed_versions = set[int]()
         """IP versions for which the addresses that represent relays are routed to the device."""
         self._schedule: list[tuple[int, int]] = []
-        """A heap with the time at which each of a proxy's tunnels must be checked if no message comes."""
+        """A heap of due times and numbers of a proxy's tunnels, which must be checked then if no message comes."""
         self._network = Network()
         self._selector = selectors.DefaultSelector()
         self._programs: Programs
@@ -152,7 +152,7 @@ class Daemon:
     def run(self, stop: socket.socket) -> None:
         """Probe, and keep the programs up to date, until *stop* can be read. Raises KernelError."""
         self._selector.register(stop, selectors.EVENT_READ)
-        turn = uplinks_checked = mended = time.monotonic_ns()
+        turn = uplinks_checked = repaired = time.monotonic_ns()
         self._check_uplinks()
         while True:
             due = min(
@@ -171,9 +171,9 @@ class Daemon:
                 uplinks_checked = now
                 self._check_uplinks()
                 self._check_gateways()
-                if now >= mended + _MEND_INTERVAL:
-                    mended = now
-                    self._mend()
+                if now >= repaired + _REPAIR_INTERVAL:
+                    repaired = now
+                    self._repair()
                 if self._is_watched:
                     tell("mptcp-tunnel", WATCHDOG)
             self._answering.answer_waiting()
@@ -188,12 +188,12 @@ class Daemon:
                 time.sleep(_PAUSE_SECONDS)
             self._backlog = False
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         """Restore objects that other programs removed. Raises KernelError if that fails; the daemon then ends, and
         creates all objects again when it is restarted."""
-        self._network.mend(self._device)
-        self._programs.mend()
-        if self._resequencer.mend():
+        self._network.repair(self._device)
+        self._programs.repair()
+        if self._resequencer.repair():
             for running in self._running:
                 running.patience = running.updated = 0
                 self._changed[running] = None
@@ -204,7 +204,7 @@ class Daemon:
         for running in self._running:
             if running.tunnel.peer is not None:
                 for index, (_, interface) in enumerate(running.tunnel.paths):
-                    self._find_way(running, index, interface, running.tunnel.peer, addresses)
+                    self._find_route(running, index, interface, running.tunnel.peer, addresses)
             elif changed:
                 for index, state in enumerate(running.states):
                     if state is not None and state.interface not in self._uplinks.indices:
@@ -223,12 +223,14 @@ class Daemon:
                     self._count(running, now)
                     changed[running] = None
                 else:
-                    self._check_at(running, running.due)
+                    self._schedule_check(running, running.due)
         for each in changed:
             self._update_programs(each, now)
             if each.inside is not None:
                 silence = each.session.next_silence(now)
-                self._check_at(each, min(_NEVER if silence is None else silence, each.updated + _UPDATE_INTERVAL + 1))
+                self._schedule_check(
+                    each, min(_NEVER if silence is None else silence, each.updated + _UPDATE_INTERVAL + 1)
+                )
 
     def _check_gateways(self) -> None:
         self._part = (self._part + 1) % _PARTS
@@ -237,14 +239,14 @@ class Daemon:
                 if running.is_relay or state is None:
                     continue
                 (local, remote), interface = state.outside, state.interface
-                with suppress(KernelError):  # there is no route now, but the known one may come back
+                with suppress(KernelError):  # the known route is missing now, but may return
                     next_hop = self._routes.next_hop(remote.address, local.address, interface)
                     if next_hop != state.next_hop:
                         name = f"tunnel {running.tunnel.name}: path {index}"
-                        log.info("%s leaves by %s", name, next_hop)
+                        log.info("%s: packets are sent to the next hop %s", name, next_hop)
                         self._set_path(running, index, replace(state, next_hop=next_hop))
 
-    def _check_at(self, running: _Running, at: int) -> None:
+    def _schedule_check(self, running: _Running, at: int) -> None:
         running.due = at
         if at < running.queued:
             running.queued = at
@@ -265,16 +267,16 @@ class Daemon:
         now = time.monotonic_ns()
         for each in self._running:
             if not each.is_relay:
-                self._count(each, now)  # the counters of a relay's tunnels are read each turn
+                self._count(each, now)  # for a relay's tunnels, the loop reads the counters often enough
         return {"refused": self.refused, "tunnels": [self._status_of(each, now) for each in self._running]}
 
-    def _find_way(
+    def _find_route(
         self, running: _Running, index: int, interface: str, peer: End, addresses: Mapping[int, Sequence[Address]]
     ) -> None:
-        """Find the gateway and the source address that a relay's path has now."""
+        """Find the current gateway and source address of a relay's path."""
         before, name = running.states[index], f"tunnel {running.tunnel.name}: path {self._name(running, index)}"
         try:
-            next_hop, source = self._routes.way(peer.address, interface, addresses)
+            next_hop, source = self._routes.route(peer.address, interface, addresses)
             after = PathState(Ends(End(source, running.tunnel.port), peer), index_of(interface), next_hop, alive=False)
         except KernelError as error:
             if before is not None or running.troubles.get(index) != str(error):
@@ -282,9 +284,9 @@ class Daemon:
                 log.warning("%s: %s", name, error)
             self._set_path(running, index, None)
             return
-        if before is None or _way(before) != _way(after):
+        if before is None or _route_of(before) != _route_of(after):
             running.troubles.pop(index, None)
-            log.info("%s leaves from %s by %s", name, source, next_hop)
+            log.info("%s: packets are sent from %s to the next hop %s", name, source, next_hop)
             running.session.restart(index)
             self._set_path(running, index, after)
 
@@ -296,7 +298,7 @@ class Daemon:
         if state is not None:
             if before is None or before.outside != state.outside:
                 self._latest_id = max(self._latest_id + 1, time.time_ns())
-                running.begun[index] = self._latest_id, running.session.paths[index].counters
+                running.origins[index] = self._latest_id, running.session.paths[index].counters
             self._programs.set_outside({state.outside: (running.number, index)})
         running.states[index], running.updated = state, 0
         if not running.is_relay:
@@ -318,7 +320,7 @@ class Daemon:
             running.mtu = mtu
             log.log(
                 logging.INFO if mtu >= MTU else logging.WARNING,
-                "tunnel %s: its narrowest path carries packets of %s bytes; larger ones of its program are lost there",
+                "tunnel %s: its narrowest path carries packets of up to %s bytes; larger packets are lost there",
                 running.tunnel.name,
                 mtu,
             )
@@ -333,7 +335,7 @@ class Daemon:
         counted = set[_Running]()
         for each in received:
             now = time.monotonic_ns()
-            if now - each.came > _STALE_AGE:
+            if now - each.received_at > _STALE_AGE:
                 continue
             sender = sender_of(each.payload)
             running = None if sender is None else self._by_identifier.get(sender)
@@ -344,20 +346,20 @@ class Daemon:
             if not running.is_relay and running not in counted:
                 counted.add(running)
                 self._count(running, now)
-            answer, moved = running.session.receive(message, each.ends.remote, now, each.came)
+            answer, moved = running.session.receive(message, each.ends.remote, now, each.received_at)
             if answer is not None:
                 payload = pack(answer, running.key, len(each.payload))
                 class_id, _ = self._class_and_cap(running, message.path)
                 self._uplinks.send(receiver.interface, each.ends, payload, class_id)
             if running.is_relay:
-                continue  # a relay's tunnels are updated each turn
+                continue  # the loop updates a relay's tunnels
             if moved:
                 self._learn_address(running, message.path, each.ends, receiver.interface)
             if self._has_changed(running, message.path, now):
                 self._changed[running] = None
 
     def _has_changed(self, running: _Running, index: int, now: int) -> bool:
-        """Return whether a path's state differs from the programs' state enough to update them."""
+        """Return whether a path's state differs enough from the state in the programs that they need an update."""
         state, estimator = running.states[index], running.session.paths[index].estimator
         if state is None:
             return False
@@ -385,7 +387,7 @@ class Daemon:
             next_hop = self._routes.next_hop(ends.remote.address, ends.local.address, number)
             self._set_path(running, index, PathState(ends, number, next_hop))
             running.troubles.pop(index, None)
-            log.info("%s comes from %s", name, ends.remote)
+            log.info("%s: the relay's address is %s", name, ends.remote)
         except KernelError as error:
             if running.troubles.get(index) != str(error):  # log an error once, even if it occurs at each retry
                 running.troubles[index] = str(error)
@@ -401,7 +403,7 @@ class Daemon:
             self._network.route_far_ends(version)
             self._routed_versions.add(version)
         if running.inside is not None:
-            log.warning("tunnel %s: its relay comes by IPv%d now", running.tunnel.name, version)
+            log.warning("tunnel %s: its relay now uses IPv%d", running.tunnel.name, version)
             self._programs.forget_inside(running.inside)
             for index, path in enumerate(running.session.paths):
                 if path.remote is not None and path.remote.address.version != version:
@@ -419,7 +421,7 @@ class Daemon:
         if alive != running.logged_alive:
             for index, (before, is_alive) in enumerate(zip(running.logged_alive, alive, strict=True)):
                 if before is not is_alive and running.states[index] is not None:
-                    word = "lives" if is_alive else "is silent"
+                    word = "is alive" if is_alive else "is silent"
                     log.info("tunnel %s: path %s %s", running.tunnel.name, self._name(running, index), word)
             running.logged_alive = alive
         alive = session.used(now, [each is not None for each in running.states])
@@ -450,7 +452,7 @@ class Daemon:
 
     def _class_and_cap(self, running: _Running, index: int) -> tuple[int, int]:
         """Return the HTB class and the rate cap of a path's packets; 0 for each means none."""
-        return self._classes.get(running.begun[index][0], (0, 0))
+        return self._classes.get(running.origins[index][0], (0, 0))
 
     def _with_cap(self, running: _Running, index: int, path: PathState) -> PathState:
         class_id, cap = self._class_and_cap(running, index)
@@ -464,7 +466,7 @@ class Daemon:
         for index, (path, state) in enumerate(zip(running.session.paths, running.states, strict=True)):
             if state is None and not running.is_relay:
                 continue
-            estimator, (begun, before) = path.estimator, running.begun[index]
+            estimator, (path_id, before) = path.estimator, running.origins[index]
             counted = PathCounters(*(map(int.__sub__, path.counters, before)))
             ends = None if state is None else state.outside
             heard = estimator.heard
@@ -472,7 +474,7 @@ class Daemon:
                 {
                     "path": self._name(running, index),
                     "number": index,
-                    "id": begun,
+                    "id": path_id,
                     "local": None if ends is None else str(ends.local.address),
                     "local_port": None if ends is None else ends.local.port,
                     "remote": None if ends is None else str(ends.remote.address),
@@ -496,7 +498,7 @@ class Daemon:
         return {"name": running.tunnel.name, "role": "relay" if running.is_relay else "proxy", "paths": paths}
 
 
-def _way(state: PathState) -> tuple[object, ...]:
+def _route_of(state: PathState) -> tuple[object, ...]:
     return state.outside, state.interface, state.next_hop
 
 

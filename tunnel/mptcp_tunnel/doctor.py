@@ -28,14 +28,14 @@ def examine(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Fi
     for need, reason in lacking.items():
         yield fail("kernel", f"{need.what}: {reason}", need.why, need.remedy)
     if not lacking:
-        yield ok("kernel", "it has virtual devices, BPF programs at clsact and netfilter queues")
+        yield ok("kernel", "it supports virtual devices, BPF programs at clsact and netfilter queues")
     with closing(Routes()) as routes:
         path_interfaces = {interface for each in settings.tunnels for _, interface in each.paths}
         for name in settings.uplinks:
             if name not in path_interfaces:
                 yield uplink(name)
         for tunnel in settings.tunnels:
-            yield from _ways(routes, tunnel)
+            yield from _check_routes(routes, tunnel)
             yield program(tunnel, _bound_ports())
     yield from running(settings.tunnels, status)
 
@@ -54,12 +54,12 @@ def uplink(name: str) -> Finding:
     return ok(check, "it exists")
 
 
-def _ways(routes: Routes, tunnel: Tunnel) -> Iterator[Finding]:
+def _check_routes(routes: Routes, tunnel: Tunnel) -> Iterator[Finding]:
     for name, interface in tunnel.paths:
         check = f"tunnel {tunnel.name}: path {name}"
         assert tunnel.peer is not None
         try:
-            next_hop, source = routes.way(tunnel.peer.address, interface, routes.addresses())
+            next_hop, source = routes.route(tunnel.peer.address, interface, routes.addresses())
         except KernelError as error:
             yield fail(
                 check,
@@ -68,18 +68,18 @@ def _ways(routes: Routes, tunnel: Tunnel) -> Iterator[Finding]:
                 f"ip route get {tunnel.peer.address} oif {interface}   # see docs/relay.md for routes of uplinks",
             )
         else:
-            yield ok(check, f"from {source} on {interface} by {next_hop}")
+            yield ok(check, f"packets are sent from {source} on {interface} to the next hop {next_hop}")
 
 
 def program(tunnel: Tunnel, bound: Collection[int]) -> Finding:
     """Check whether the tunnel program runs. *bound*: the UDP ports in use on this host."""
     check = f"tunnel {tunnel.name}: program"
     if tunnel.port in bound:
-        return ok(check, f"a program has UDP port {tunnel.port}")
+        return ok(check, f"a program uses UDP port {tunnel.port}")
     return warn(
         check,
-        f"no program has UDP port {tunnel.port}",
-        "the tunnel has no packets",
+        f"no program uses UDP port {tunnel.port}",
+        "the tunnel carries no packets",
         f"ss -lun   # does it run, with ListenPort = {tunnel.port} (WireGuard) or lport {tunnel.port} (OpenVPN)?",
     )
 
@@ -89,21 +89,21 @@ def running(tunnels: Sequence[Tunnel], status: Mapping[str, Any] | None) -> Iter
     if status is None:
         yield warn(_DAEMON, "it does not answer", "the tunnels are not split", "systemctl status mptcp-tunnel")
         return
-    of = {each["name"]: each["paths"] for each in status["tunnels"]}
+    paths_by_tunnel = {each["name"]: each["paths"] for each in status["tunnels"]}
     for tunnel in tunnels:
         check = f"tunnel {tunnel.name}: paths"
-        paths = of.get(tunnel.name, ())
+        paths = paths_by_tunnel.get(tunnel.name, ())
         silent = [each["path"] for each in paths if not each["alive"]]
         if not paths or len(silent) == len(paths):
             yield fail(
                 check,
                 "no path is alive",
-                "the other end does not answer: it has another key or no daemon, or a firewall drops the messages",
-                "at the other end: mptcp-tunnel doctor; does its firewall accept UDP to its port?",
+                "the other end does not answer: its key differs, its daemon does not run, or a firewall drops messages",
+                "run mptcp-tunnel doctor at the other end; does its firewall accept UDP to its port?",
             )
         elif silent:
             text = f"{counted(len(paths) - len(silent), 'path')} up; silent: {', '.join(silent)}"
-            yield warn(check, text, "its bandwidth is not used", "see the lines about uplinks")
+            yield warn(check, text, "their bandwidth is not used", "see the lines about uplinks")
         else:
             yield ok(check, f"{counted(len(paths), 'path')}, none silent")
 

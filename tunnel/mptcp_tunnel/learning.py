@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Estimates the rate and the delay of a path in one direction, and whether it is alive. Pure; times are nanoseconds.
+"""Estimates the rate, delay and loss of a path in one direction, and decides whether the path is alive. Pure; times are
+nanoseconds.
 
 Each message from the other end is a sample. It shows how long a message took (measured between the clocks of both ends,
 which differ), how many bytes the joiner of the other end had counted by then, and how many bytes the splitter of this
 end had sent. No acknowledgements are needed.
 
 - **Delay**: the minimum message time of the last :data:`DELAY_SECONDS`. The clock offset is the same on all paths and
-  cancels out in the difference between two paths, which is all that counts.
-- **Queue**: by how much a message took longer than that minimum.
-- **Jitter**: the queue that messages find while the tunnel is idle, or that stands for :data:`STANDS`. The tunnel does
-  not cause it. So only a queue that exceeds it by :data:`QUEUE` shows that the path is full.
+  cancels out in the difference between two paths, and only this difference is used.
+- **Queue**: how much longer than that minimum a message took.
+- **Jitter**: the queue that messages find while the tunnel is idle, or that lasts for :data:`STANDING_TIME`. The tunnel
+  does not cause it. So only a queue that exceeds it by :data:`MIN_QUEUE` shows that the path is full.
 - **Rate**: while the path has a queue that consists mostly of the tunnel's packets, the delivered rate is the capacity
   of the path. If it has no queue although the assumed rate is used up, the path can carry more, and the assumed rate
-  rises by :data:`RISE` per sample.
+  rises by :data:`RISE_FACTOR` per sample.
 - **Loss**: the share of the bytes of the last :data:`LOSS_SECONDS` that were dispatched and not delivered.
 - **Alive or silent**: a path is silent after :data:`DEAD_SECONDS` without a message.
 """
@@ -30,13 +31,15 @@ _DELAY_WINDOW: Final = round(DELAY_SECONDS * SECOND)
 DEAD_SECONDS: Final = 0.3
 """A path is silent after this time without a message. Probes come twenty times a second."""
 _DEAD: Final = round(DEAD_SECONDS * SECOND)
-QUEUE: Final = 5_000_000
-"""If a message took this much longer than the fastest one and the jitter, nanoseconds, the path had a queue."""
-STANDS: Final = 4 * SECOND
-"""The tunnel's own queue drains in this time, because the tunnel sends less than the path delivers."""
+MIN_QUEUE: Final = 5_000_000
+"""If a message took longer than the fastest message by more than this and the jitter, nanoseconds, the path had a
+queue."""
+STANDING_TIME: Final = 4 * SECOND
+"""A queue that lasts longer is not the tunnel's own: that one drains in this time, because the tunnel sends less than
+the path delivers."""
 MAX_JITTER: Final = 50_000_000
 """Upper limit of jitter, nanoseconds: with more, a path's real queue would not be detected."""
-IDLE: Final = 0.02
+IDLE_SHARE: Final = 0.02
 """Below this share of the assumed rate, the tunnel is idle and causes no queue."""
 IDLE_SAMPLES, MIN_IDLE_SAMPLES = 40, 4
 """Maximum and minimum number of samples of an idle tunnel; the jitter is their 90th percentile."""
@@ -46,17 +49,17 @@ DRAIN_SHARE: Final = 0.97
 """Share of the delivered rate that is sent, so that the queue drains."""
 OWN_SHARE: Final = 0.7
 """If the tunnel sends more than this share of the assumed rate, the queue counts as caused by the tunnel."""
-RISE: Final = 1.05
-FIRST_RISE: Final = 1.25
-"""Factor by which the assumed rate rises per sample until the path was full once."""
-GENTLE_RISE: Final = 1.01
-NEAR_FULL: Final = 1.1
+RISE_FACTOR: Final = 1.05
+FIRST_RISE_FACTOR: Final = 1.25
+"""Factor by which the assumed rate rises per sample until the path is full for the first time."""
+GENTLE_RISE_FACTOR: Final = 1.01
+NEAR_FULL_FACTOR: Final = 1.1
 """Up to this multiple of the rate at which the path was last full, the assumed rate rises gently, because too high a
 rate causes a queue."""
-BUSY: Final = 0.9
+BUSY_SHARE: Final = 0.9
 """If the carried rate is above this share of the assumed rate, the assumed rate limits the path."""
 FIRST_RATE: Final = 10e6
-"""Bits/s, assumed of an unknown path."""
+"""Assumed rate of an unknown path, bits/s."""
 MIN_RATE: Final = 64e3
 MAX_RATE: Final = 10e9
 MAX_DELAY: Final = 10 * SECOND
@@ -78,7 +81,7 @@ class Sample(NamedTuple):
     time: int
     """When the message arrived at this end, by the clock of this end."""
     sent: int
-    """When this end sent the message whose token it repeats."""
+    """When this end sent the message whose token the received message repeats."""
     arrived: int
     """When that message arrived at the other end, by the clock of the other end."""
     counted: int
@@ -124,13 +127,13 @@ class PathEstimator:
         """Rate that the path carried when it was last full, bits/s; 0 if it was never full."""
         self.delays = DelayEstimator()
         self.queue = 0
-        """Time of the last message in excess of the minimum."""
+        """Excess of the last message's time over the minimum, nanoseconds."""
         self.jitter = 0
         """Queue that the tunnel does not cause, nanoseconds."""
         self._idle: deque[int] = deque(maxlen=IDLE_SAMPLES)
         """The last queues found while the tunnel was idle."""
         self._standing: list[int] = []
-        """All queues since the last one that jitter explains."""
+        """All queues since the last queue that jitter explains."""
         self._standing_since = 0
         self.heard: int | None = None
         """When the other end last reported a newer message."""
@@ -170,27 +173,27 @@ class PathEstimator:
         carried = 8 * (sample.delivered - first.delivered) * SECOND / span
         dispatched = 8 * (sample.dispatched - first.dispatched) * SECOND / max(1, sample.sent - first.sent)
         self._learn_jitter(sample.time, carried)
-        limit = self.jitter + QUEUE
+        limit = self.jitter + MIN_QUEUE
         if min(queue for _, queue in counts) > limit:
-            # A queue of other traffic does not show how much of the tunnel's traffic the path could carry.
+            # A queue that other traffic causes does not show how much of the tunnel's traffic the path could carry.
             if carried > OWN_SHARE * self.rate or dispatched > carried / DRAIN_SHARE:
                 self.rate, self.full = DRAIN_SHARE * carried, carried
         elif self.queue > limit and self.full and self.rate > max(self.full, carried) > OWN_SHARE * self.rate:
             self.rate = DRAIN_SHARE * max(self.full, carried)  # the assumed rate had been raised too far
-        elif carried > BUSY * self.rate and self.queue <= limit:
-            near = self.full <= self.rate < NEAR_FULL * self.full
-            self.rate *= GENTLE_RISE if near else RISE if self.full else FIRST_RISE
+        elif carried > BUSY_SHARE * self.rate and self.queue <= limit:
+            near = self.full <= self.rate < NEAR_FULL_FACTOR * self.full
+            self.rate *= GENTLE_RISE_FACTOR if near else RISE_FACTOR if self.full else FIRST_RISE_FACTOR
         self.rate = min(max(self.rate, MIN_RATE), MAX_RATE)
 
     def _learn_jitter(self, now: int, carried: float) -> None:
-        if carried < IDLE * self.rate:
+        if carried < IDLE_SHARE * self.rate:
             self._idle.append(self.queue)
             if len(self._idle) >= MIN_IDLE_SAMPLES:
                 self.jitter = min(sorted(self._idle)[len(self._idle) * 9 // 10], MAX_JITTER)
-        if not self._standing or self.queue <= self.jitter + QUEUE:
+        if not self._standing or self.queue <= self.jitter + MIN_QUEUE:
             self._standing, self._standing_since = [], now
         self._standing.append(self.queue)
-        if now - self._standing_since > STANDS:
+        if now - self._standing_since > STANDING_TIME:
             self.jitter, self._standing = min(round(fmean(self._standing)), MAX_JITTER), []
 
     def is_alive(self, now: int, interval: int) -> bool:
@@ -202,12 +205,12 @@ class PathEstimator:
         return 0 if self.heard is None else self.heard + max(_DEAD, 3 * interval) + 1
 
     def restart_clock(self) -> None:
-        """Forget all measurements by the other end's clock, because that clock restarted."""
+        """Forget all measurements with the other end's clock, because that clock restarted."""
         self.delays = DelayEstimator()
         self.restart()
 
     def restart(self) -> None:
-        """Forget the delivered bytes, because the path was dead for a time, or has another address."""
+        """Forget the delivered bytes, because the path was dead for some time, or has another address now."""
         self._counts.clear()
         self._marks.clear()
         self.queue = 0
@@ -216,7 +219,7 @@ class PathEstimator:
     def standing(self) -> int:
         """Return how long a packet waits on the path, nanoseconds; 0 if the measured wait may be noise."""
         queue = self.queue - self.jitter
-        return queue if queue > QUEUE else 0
+        return queue if queue > MIN_QUEUE else 0
 
     @property
     def loss_cost(self) -> int:

@@ -25,9 +25,9 @@ MIN_KEY_BYTES: Final = 16
 _MAC_BYTES = 16
 _FIELDS = struct.Struct(f"!BBBB{IDENTIFIER_BYTES}sQQQQQQ")
 SIZE: Final = _FIELDS.size + _MAC_BYTES
-"""Size of an unpadded message, bytes."""
+"""Bytes of an unpadded message."""
 MAX_SIZE: Final = 1472
-"""Maximum size of a padded message, bytes. Padded messages serve to find the largest packet that a path carries."""
+"""Maximum bytes of a padded message. Padded messages serve to find the largest packet that a path carries."""
 
 
 class Kind(enum.IntEnum):

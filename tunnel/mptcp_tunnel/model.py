@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Ends, paths and tunnels, as the daemon knows them. Times are nanoseconds of the monotonic clock."""
+"""The daemon's model of ends, paths and tunnels. Times are nanoseconds of the monotonic clock."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Split:
 
     mode: Mode = Mode.SPILL
     spill: int = 10_000_000
-    """Nanoseconds. For SPILL: up to which limit a longer path's delay counts; for ORDER: maximum queue."""
+    """Nanoseconds. For SPILL: the limit up to which a longer path's delay counts; for ORDER: the maximum queue."""
     weights: tuple[int, ...] = ()
     """Weights for WEIGHTS, by path; a path without a weight has 1."""
     queue: int = 30_000_000
@@ -85,7 +85,7 @@ class PathState:
     queue: int = 0
     """Nanoseconds that the last probe waited on the path."""
     class_id: int = 0
-    """HTB class of the path's packets; 0 means that the interface chooses."""
+    """HTB class of the path's packets; 0 means that the interface's qdisc chooses it."""
 
 
 class PathCounters(NamedTuple):

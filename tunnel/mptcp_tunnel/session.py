@@ -20,17 +20,16 @@ from mptcp_tunnel.message import Kind, Message
 from mptcp_tunnel.model import End, PathCounters
 from mptcp_tunnel.sizes import SizeSearch
 
-PROBE: Final = SECOND // 20
+PROBE_INTERVAL: Final = SECOND // 20
 """Nanoseconds between two probes of a path while the tunnel carries packets."""
-IDLE_PROBE: Final = SECOND
-IDLE: Final = 5 * SECOND
-"""Nanoseconds after its last packet from which the tunnel counts as idle."""
-PATIENCE: Final = SECOND // 100
+IDLE_PROBE_INTERVAL: Final = SECOND
+IDLE_AFTER: Final = 5 * SECOND
+"""The tunnel counts as idle this many nanoseconds after its last packet."""
+EXTRA_PATIENCE: Final = SECOND // 100
 """Nanoseconds added to the difference of the delays to get the patience of the resequencer."""
-DISPATCHES: Final = 64
-"""Number of messages for which the splitter's counter is remembered: the messages of 3 s, or of a minute if the tunnel
-is idle."""
-UNPROVEN: Final = 100
+MAX_DISPATCHES: Final = 64
+"""The splitter's counter is remembered for this many messages: those of 3 s, or of a minute if the tunnel is idle."""
+MAX_UNPROVEN_ANSWERS: Final = 100
 """Maximum number of answers to unproven addresses in the time between two probes."""
 NO_COUNTERS: Final = PathCounters(0, 0, 0, 0)
 
@@ -44,7 +43,7 @@ class Path:
     remote: End | None = None
     """The other end's proven address on this path."""
     repeated: int = 0
-    """``sent`` of our message whose token the newest received message repeated."""
+    """``sent`` of this end's message whose token the newest received message repeated."""
     heard: int = 0
     """``sent`` of the newest received message."""
     heard_token: int = 0
@@ -70,12 +69,12 @@ class Session:
         """When the tunnel last carried a packet."""
         self._resumed = 0
         """When the tunnel last carried a packet after an idle time."""
-        self._last_interval = IDLE_PROBE
+        self._last_interval = IDLE_PROBE_INTERVAL
         """The expected interval of messages when the last message came."""
 
     def count(self, counters: Sequence[PathCounters], now: int) -> None:
-        """Process the programs' *counters* of each path."""
-        idle = self.interval(now) == IDLE_PROBE
+        """Process *counters*, which the programs have counted on each path."""
+        idle = self.interval(now) == IDLE_PROBE_INTERVAL
         for path, counted in zip(self.paths, counters, strict=False):
             if counted != path.counters:
                 self._last_packet = now
@@ -83,10 +82,10 @@ class Session:
         if idle and self._last_packet == now:
             self._resumed = now
             for path in self.paths:
-                path.due = min(path.due, now + PROBE)
+                path.due = min(path.due, now + PROBE_INTERVAL)
 
     def due(self, now: int) -> Iterator[tuple[int, Message]]:
-        """Yield the due probes: path and message."""
+        """Yield the path and the message of each due probe."""
         for index, path in enumerate(self.paths):
             if path.remote is not None and path.due <= now:
                 path.due = now + self.interval(now)
@@ -107,10 +106,12 @@ class Session:
         path.estimator.restart_clock()
         path.incoming, path.sizes = DelayEstimator(), SizeSearch()
 
-    def receive(self, message: Message, source: End, now: int, came: int | None = None) -> tuple[Message | None, bool]:
-        """Process a valid message that *came* recently (None means now). Return the answer, if any, and whether the
-        path's remote address changed."""
-        came = now if came is None else came
+    def receive(
+        self, message: Message, source: End, now: int, received_at: int | None = None
+    ) -> tuple[Message | None, bool]:
+        """Process *message*, which is valid, and which the kernel received at *received_at* (None means now). Return
+        the answer, if any, and whether the path's remote address changed."""
+        received_at = now if received_at is None else received_at
         if message.kind is self.kind or message.path >= len(self.paths):
             return None, False
         path = self.paths[message.path]
@@ -118,16 +119,16 @@ class Session:
         if message.heard_token != self._token(message.path, source, message.heard):
             # The source may be forged: answer it, but ignore the rest of the message.
             answers = answers and self._may_answer(now)
-            return (self._message(message.path, source, now, message, came) if answers else None), False
-        # A message that repeats a later token from us is newer. ``sent`` is not enough: a restarted host's clock may be
-        # behind.
+            return (self._message(message.path, source, now, message, received_at) if answers else None), False
+        # A message that repeats a later token of this end is newer. ``sent`` is not enough, because the clock of a
+        # restarted host begins at 0 again.
         if (message.heard, message.sent) <= (path.repeated, path.heard):
             return None, False  # out of order, or a duplicate
         path.repeated = message.heard
         if path.sizes.answered(message.heard):
-            return None, False  # a large message is slow by its size, which must not count as a queue
-        path.heard, path.heard_token, path.heard_at = message.sent, message.token, came
-        took = came - message.sent
+            return None, False  # a large message takes longer because of its size, which must not count as a queue
+        path.heard, path.heard_token, path.heard_at = message.sent, message.token, received_at
+        took = received_at - message.sent
         minimum = path.incoming.minimum(now)
         if minimum is not None and abs(took - minimum) > MAX_DELAY:  # the other host's clock restarted
             for each in self.paths:  # all paths share the clock offset
@@ -145,7 +146,7 @@ class Session:
         if dispatched is not None:
             arrived, counted, delivered = message.heard_at, message.sent, message.received_bytes
             path.estimator.observe(Sample(now, message.heard, arrived, counted, delivered, dispatched))
-        return (self._message(message.path, source, now, message, came) if answers else None), moved
+        return (self._message(message.path, source, now, message, received_at) if answers else None), moved
 
     def alive(self, now: int) -> list[bool]:
         """Return for each path whether it is alive."""
@@ -172,12 +173,12 @@ class Session:
         expected = self._expected(now)
         times = [path.estimator.silent_at(expected) for path in self.paths if path.remote is not None]
         minimum = min((each for each in times if each > now), default=None)
-        woken = self._resumed + 2 * IDLE_PROBE
+        woken = self._resumed + 2 * IDLE_PROBE_INTERVAL
         return minimum if minimum is None or woken <= now else min(minimum, woken)
 
     def interval(self, now: int) -> int:
         """Return the time between two probes of a path."""
-        return PROBE if now - self._last_packet < IDLE else IDLE_PROBE
+        return PROBE_INTERVAL if now - self._last_packet < IDLE_AFTER else IDLE_PROBE_INTERVAL
 
     def delays(self, now: int) -> list[int]:
         """Return each path's delay to the other end in excess of the minimum."""
@@ -189,33 +190,34 @@ class Session:
 
     def patience(self, now: int) -> int:
         """Return how long a received packet may wait for an earlier packet on another path."""
-        return max(differences([path.incoming for path in self.paths], now)) + PATIENCE
+        return max(differences([path.incoming for path in self.paths], now)) + EXTRA_PATIENCE
 
     def _expected(self, now: int) -> int:
         """Return the expected interval of messages. After an idle time it stays long for a while, because the other end
         may not have noticed yet that it must probe often."""
-        return IDLE_PROBE if now - self._resumed < 2 * IDLE_PROBE else self.interval(now)
+        return IDLE_PROBE_INTERVAL if now - self._resumed < 2 * IDLE_PROBE_INTERVAL else self.interval(now)
 
     def _may_answer(self, now: int) -> bool:
-        if now - self._unproven_since >= PROBE:
+        if now - self._unproven_since >= PROBE_INTERVAL:
             self._unproven, self._unproven_since = 0, now
         self._unproven += 1
-        return self._unproven <= UNPROVEN
+        return self._unproven <= MAX_UNPROVEN_ANSWERS
 
     def _token(self, index: int, to: End, sent: int) -> int:
-        what = b"%d %d %d " % (index, to.port, sent) + to.address.packed
-        return int.from_bytes(blake2s(what, key=self._secret, digest_size=8).digest(), "big")
+        text = b"%d %d %d " % (index, to.port, sent) + to.address.packed
+        return int.from_bytes(blake2s(text, key=self._secret, digest_size=8).digest(), "big")
 
-    def _message(self, index: int, to: End, now: int, answered: Message | None = None, came: int = 0) -> Message:
-        """Return a message to *to*. If it is an answer, it reports the message *answered*, which *came* at that
-        time."""
+    def _message(self, index: int, to: End, now: int, answered: Message | None = None, received_at: int = 0) -> Message:
+        """Return a message to *to*. An answer reports the message *answered*, which arrived at *received_at*."""
         path = self.paths[index]
         counted = path.counters
         if to == path.remote:
             path.dispatched[now] = counted.sent_bytes
-            if len(path.dispatched) > DISPATCHES:
+            if len(path.dispatched) > MAX_DISPATCHES:
                 del path.dispatched[next(iter(path.dispatched))]
         heard = (
-            (path.heard, path.heard_token, path.heard_at) if answered is None else (answered.sent, answered.token, came)
+            (path.heard, path.heard_token, path.heard_at)
+            if answered is None
+            else (answered.sent, answered.token, received_at)
         )
         return Message(self.kind, index, now, self._token(index, to, now), *heard, counted.received_bytes)

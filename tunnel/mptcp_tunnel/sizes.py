@@ -30,24 +30,24 @@ class SizeSearch:
         self.largest: int | None = None
         """The largest size that passed in the last search."""
         self._found = 0
-        self._left: list[int] = []
+        self._sizes_left: list[int] = []
         self._sent: dict[int, int] = {}
-        """Sizes of the probes of this search, by the time they were sent."""
+        """Sizes of the probes of this search, by the time at which they were sent."""
         self._due = 0
 
     def next(self, now: int) -> int | None:
         """Return the size of the packet to send *now*; None if no probe is due."""
         if now < self._due:
             return None
-        if not self._left:
+        if not self._sizes_left:
             if self._sent:  # the search is over
                 self.largest = self._found or self.largest
                 self._due = now + (SEARCH_INTERVAL if self._found else RETRY_INTERVAL)
                 self._sent.clear()
                 return None
-            self._found, self._left = 0, list(SIZES * TRIES)
-        size = self._sent[now] = self._left.pop()
-        self._due = now + (PROBE_INTERVAL if self._left else ANSWER_TIMEOUT)
+            self._found, self._sizes_left = 0, list(SIZES * TRIES)
+        size = self._sent[now] = self._sizes_left.pop()
+        self._due = now + (PROBE_INTERVAL if self._sizes_left else ANSWER_TIMEOUT)
         return size
 
     def answered(self, sent: int) -> bool:

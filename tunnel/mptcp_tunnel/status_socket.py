@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The socket on which the daemon answers with its status. A client may first send a request, one line of JSON.
+"""The socket on which the daemon sends its status. A client may first send a request, which is one line of JSON.
 
-A client that sends nothing for :data:`PATIENCE_SECONDS`, or closes its side, gets only the status.
+The daemon waits for a request for :data:`PATIENCE_SECONDS`, or until the client closes its side.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_REQUEST: Final = 1 << 20
 """Maximum size of a request, bytes."""
 ANSWER_SECONDS: Final = 5.0
 """Maximum time for a client to read a piece of the answer."""
-_NOT_UNDERSTOOD: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_INVALID_REQUEST: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 Request = dict[str, Any]
 
 
@@ -38,14 +38,14 @@ class StatusSocket:
     def __init__(
         self, path: Path, selector: selectors.BaseSelector, apply: Callable[[Request], None], status: Callable[[], Any]
     ) -> None:
-        """Listen at *path*; make its directory if it is missing. *apply* is called with each request, and may raise an
-        exception if the JSON has an unexpected form. Raises KernelError."""
+        """Listen at *path*; create its directory if it is missing. *apply* is called with each request, and may raise
+        an exception if the JSON has an unexpected form. Raises KernelError."""
         self._path, self._selector, self._apply, self._status = path, selector, apply, status
-        self._made_directory = not path.parent.exists()
+        self._created_directory = not path.parent.exists()
         self._waiting: dict[socket.socket, tuple[float, bytearray]] = {}
-        """For each client: the time until which to wait for more of its request, and the bytes received so far."""
+        """For each client: until when to wait for more of its request, and the bytes received so far."""
         self._answered: dict[socket.socket, tuple[float, memoryview]] = {}
-        """For each client: the time until which it must read more, and the rest of its answer."""
+        """For each client: until when it must read more, and the rest of its answer."""
         self._listening = socket.socket(socket.AF_UNIX)
         try:
             path.parent.mkdir(mode=0o755, exist_ok=True)
@@ -60,7 +60,7 @@ class StatusSocket:
             os.chown(path, throttler_uid(), -1)
         except OSError as error:
             log.warning(
-                "give %s to the throttler's user: %s; so the policy does not apply to tunnels", path, error.strerror
+                "give %s to the throttler's user: %s; the policy does not apply to tunnels", path, error.strerror
             )
         selector.register(self._listening, selectors.EVENT_READ, self._accept)
 
@@ -69,18 +69,18 @@ class StatusSocket:
             client.close()
         self._listening.close()
         self._path.unlink(missing_ok=True)
-        if self._made_directory:
+        if self._created_directory:
             with suppress(OSError):
                 self._path.parent.rmdir()
 
     @property
     def due(self) -> int | None:
-        """When to call :meth:`answer_waiting`, nanoseconds; None: never."""
+        """When to call :meth:`answer_waiting`, nanoseconds; None means never."""
         times = (until for until, _ in (*self._waiting.values(), *self._answered.values()))
         return min((round(until * 1e9) for until in times), default=None)
 
     def answer_waiting(self) -> None:
-        """Answer clients that sent nothing more in time, and drop those that do not read."""
+        """Answer clients that sent nothing more in time, and disconnect clients that do not read."""
         now = time.monotonic()
         for client in [each for each, (until, _) in self._waiting.items() if until <= now]:
             self._read(client)  # the client may have sent more while the daemon was busy
@@ -98,7 +98,7 @@ class StatusSocket:
         request = self._waiting[client][1]
         try:
             received = client.recv(1 << 16)
-        except OSError:  # counts as the end
+        except OSError:  # counts as the end of the request
             received = b""
         request += received
         if not received or received.endswith(b"\n") or len(request) > MAX_REQUEST:
@@ -111,7 +111,7 @@ class StatusSocket:
         if request.strip():
             try:
                 self._apply(json.loads(request))
-            except _NOT_UNDERSTOOD as error:
+            except _INVALID_REQUEST as error:
                 log.warning("an invalid request: %s", error)
         answer = json.dumps(self._status()).encode() + b"\n"
         self._answered[client] = time.monotonic() + ANSWER_SECONDS, memoryview(answer)

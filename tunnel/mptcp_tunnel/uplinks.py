@@ -41,8 +41,8 @@ class Uplinks:
     ) -> None:
         self._names, self._programs, self._selector, self._read = tuple(names), programs, selector, read
         self._present: dict[str, _Uplink] = {}
-        self._missing: dict[str, str] = {}
-        """Why each missing uplink is missing. Each reason is logged once."""
+        self._missing_reasons: dict[str, str] = {}
+        """For each missing uplink, why it is missing. Each reason is logged once."""
 
     def close(self) -> None:
         for name in list(self._present):
@@ -66,12 +66,12 @@ class Uplinks:
                 self._add(name, index)
             except KernelError as error:
                 changed |= self._remove(name)
-                if self._missing.get(name) != str(error):
-                    self._missing[name] = str(error)
-                    log.warning("uplink %s: %s; waiting for it", name, error)
+                if self._missing_reasons.get(name) != str(error):
+                    self._missing_reasons[name] = str(error)
+                    log.warning("uplink %s: %s; the daemon waits for it", name, error)
                 continue
             changed = True
-            if self._missing.pop(name, None):
+            if self._missing_reasons.pop(name, None):
                 log.info("uplink %s is present", name)
         return changed
 

@@ -21,11 +21,11 @@ class Candidate:
     deprecated: bool = False
     temporary: bool = False
     preferred: int = 0
-    """Seconds for which new connections may use it."""
+    """Remaining seconds in which new connections may use the address."""
 
 
 def chosen(candidates: Sequence[Candidate], current: Address | None) -> Candidate | None:
-    """Return the address for subflows: *current*, unless another is of a better kind."""
+    """Return the address for subflows: *current*, unless another address is of a better kind."""
     usable = [each for each in candidates if not each.deprecated]
     if not usable:
         return None

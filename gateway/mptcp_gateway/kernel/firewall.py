@@ -14,11 +14,11 @@ from mptcp_common.reasons import reason
 from mptcp_gateway.firewall import REMOVAL, TABLE
 from mptcp_gateway.model import MARK_MASK
 
-_SECONDS = 10
+_TIMEOUT = 10
 
 
 def apply(text: str) -> None:
-    """Apply *text* with nft(8), all or nothing. Raises KernelError."""
+    """Apply *text* with nft(8), as a whole or not at all. Raises KernelError."""
     _nft(["-f", "-"], text)
 
 
@@ -55,12 +55,12 @@ def forget(mark: int) -> None:
 
 def _nft(arguments: list[str], text: str = "") -> None:
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             ["nft", *arguments],
             input=text,
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT,
             check=False,
             env=os.environ | {"LC_ALL": "C"},  # exists() reads its errors
         )
@@ -68,6 +68,6 @@ def _nft(arguments: list[str], text: str = "") -> None:
         raise KernelError("nft is not installed (Debian: nftables)") from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise KernelError(f"nft: {error}") from error
-    if done.returncode:
-        lines = [each for each in done.stderr.splitlines() if each.strip()]
+    if finished.returncode:
+        lines = [each for each in finished.stderr.splitlines() if each.strip()]
         raise KernelError(f"nft: {lines[0] if lines else 'failed'}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's state of the uplinks, and the gateway's routes and rules. rtnetlink(7).
 
-The gateway's objects have fixed numbers (``plan.TABLES``, ``plan.PRIORITIES``). So a start recognizes the objects that
-a killed daemon left, keeps those that it needs, and removes the others.
+The gateway's objects have fixed numbers (``plan.TABLES``, ``plan.PRIORITIES``). So a starting daemon recognizes the
+objects that a killed daemon left, keeps those that it needs, and removes the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mptcp_gateway.model import MARK_MASK, Access, Address, Way
 from mptcp_gateway.plan import MAIN, PRIORITIES, TABLES, Objects, Route, Rule
 
 _FAMILIES: Final = {4: socket.AF_INET, 6: socket.AF_INET6}
-_NO_FAMILY: Final = (95, 97)
+_FAMILY_ERRORS: Final = (95, 97)
 """EOPNOTSUPP, EAFNOSUPPORT: the kernel was started without IPv6."""
 _TEMPORARY: Final = 0x01
 """Flag of temporary IPv6 addresses (linux/if_addr.h). On an IPv4 address, the same flag means secondary."""
@@ -57,8 +57,8 @@ class Network:
         self._route.close()
 
     def found(self, uplinks: Mapping[str, str], current: Mapping[Way, Access]) -> dict[Way, Access]:
-        """Return the access of *uplinks* (devices by name) as the kernel has it now; *current* is the access known so
-        far. Raises KernelError."""
+        """Return the current access of *uplinks* (devices by name); *current*: the access known so far. Raises
+        KernelError."""
         try:
             links = {each.get_attr("IFLA_IFNAME"): each for each in self._route.get_links()}
             addresses = list(self._route.get_addr())
@@ -112,21 +112,21 @@ class Network:
         """Change the gateway's routes and rules to the *wanted* ones; return the refusals. Raises KernelError if the
         current state cannot be read.
 
-        Objects are added before others are removed, so that no packet meets an empty table.
+        Objects are added before others are removed, so that no packet is routed with an empty table.
         """
-        there = self.objects()
+        existing = self.objects()
         refused: list[str] = []
         # Add the route to the network before the default route, whose gateway is in that network.
-        for route in sorted(wanted.routes - there.routes, key=lambda each: each.to is None):
-            refused += self._do_route("replace", route)
-        for rule in wanted.rules - there.rules:
-            refused += self._rule("add", rule)
-        if there.rules <= wanted.rules and there.routes <= wanted.routes:
+        for route in sorted(wanted.routes - existing.routes, key=lambda each: each.to is None):
+            refused += self._change_route("replace", route)
+        for rule in wanted.rules - existing.rules:
+            refused += self._change_rule("add", rule)
+        if existing.rules <= wanted.rules and existing.routes <= wanted.routes:
             return refused
-        for rule in there.rules - wanted.rules:
-            refused += self._rule("del", rule)
+        for rule in existing.rules - wanted.rules:
+            refused += self._change_rule("del", rule)
         for route in self.objects().routes - wanted.routes:  # read again, because some routes were replaced
-            refused += self._do_route("del", route)
+            refused += self._change_route("del", route)
         return refused
 
     def _main_routes(self) -> Iterator[Any]:
@@ -138,42 +138,44 @@ class Network:
             if (each.get_attr("FRA_PRIORITY") or 0) in PRIORITIES:
                 yield each
 
-    def _rule(self, command: str, rule: Rule) -> list[str]:
-        more: dict[str, Any] = {}
+    def _change_rule(self, command: str, rule: Rule) -> list[str]:
+        options: dict[str, Any] = {}
         if rule.source is not None:
-            more |= {"src": str(rule.source), "src_len": rule.source.max_prefixlen}
+            options |= {"src": str(rule.source), "src_len": rule.source.max_prefixlen}
         if rule.to is not None:
-            more |= {"dst": str(rule.to), "dst_len": rule.to.max_prefixlen}
+            options |= {"dst": str(rule.to), "dst_len": rule.to.max_prefixlen}
         if rule.local:
-            more["FRA_SUPPRESS_PREFIXLEN"] = 0
+            options["FRA_SUPPRESS_PREFIXLEN"] = 0
         if rule.device:
-            more["FRA_IIFNAME"] = rule.device
+            options["FRA_IIFNAME"] = rule.device
         if rule.mark:
-            more |= {"FRA_FWMARK": rule.mark, "FRA_FWMASK": MARK_MASK}
+            options |= {"FRA_FWMARK": rule.mark, "FRA_FWMASK": MARK_MASK}
         try:
-            self._route.rule(command, family=_FAMILIES[rule.version], table=rule.table, priority=rule.priority, **more)
+            self._route.rule(
+                command, family=_FAMILIES[rule.version], table=rule.table, priority=rule.priority, **options
+            )
         except _REFUSED as error:
             return [f"{command} a rule, {_selector(rule)}: {reason(error)}"]
         return []
 
-    def _do_route(self, command: str, route: Route) -> list[str]:
-        more: dict[str, Any] = {"dst": "default" if route.to is None else str(route.to)}
+    def _change_route(self, command: str, route: Route) -> list[str]:
+        options: dict[str, Any] = {"dst": "default" if route.to is None else str(route.to)}
         if route.gateway is not None:
-            more["gateway"] = str(route.gateway)
+            options["gateway"] = str(route.gateway)
             if route.version == 4:
-                more["flags"] = _ONLINK
+                options["flags"] = _ONLINK
         elif route.version == 4:
-            more["scope"] = _SCOPE_HOST if route.local else _SCOPE_LINK
+            options["scope"] = _SCOPE_HOST if route.local else _SCOPE_LINK
         if route.local:
-            more["type"] = _LOCAL
+            options["type"] = _LOCAL
         if route.source is not None:
-            more["prefsrc"] = str(route.source)
+            options["prefsrc"] = str(route.source)
         try:
-            self._route.route(command, family=_FAMILIES[route.version], table=route.table, oif=route.index, **more)
+            self._route.route(command, family=_FAMILIES[route.version], table=route.table, oif=route.index, **options)
         except _REFUSED as error:
             if command == "del" and getattr(error, "code", 0) in (2, 3):  # ENOENT, ESRCH: removed with its device
                 return []
-            return [f"{command} the route to {more['dst']} by {route.index}: {reason(error)}"]
+            return [f"{command} the route to {options['dst']} by {route.index}: {reason(error)}"]
         return []
 
 
@@ -182,7 +184,7 @@ def _dumped(dump: Callable[[], Iterable[Any]]) -> list[Any]:
     try:
         return list(dump())
     except NetlinkError as error:
-        if error.code in _NO_FAMILY:
+        if error.code in _FAMILY_ERRORS:
             return []
         raise
 
@@ -195,7 +197,7 @@ def retransmitting(
     *without*: local ports to ignore.
     """
     texts = {text: address for address in addresses for text in _proc_forms(address)}
-    goals = {text for address in to for text in _proc_forms(address)}
+    targets = {text for address in to for text in _proc_forms(address)}
     found = set()
     for table in tables:
         with suppress(OSError), table.open(encoding="ascii") as lines:
@@ -206,7 +208,7 @@ def retransmitting(
                 if (
                     address is not None
                     and words[6] != "00000000"
-                    and words[2].partition(":")[0] in goals
+                    and words[2].partition(":")[0] in targets
                     and int(port, 16) not in without
                 ):
                     found.add(address)
@@ -224,7 +226,7 @@ def _proc_forms(address: Address) -> Iterator[str]:
 def access_of(
     link: Any, family: int, addresses: Sequence[Any], defaults: Sequence[Any], current: Address | None
 ) -> Access | None:
-    """Return a device's access by one family; None if it has no address or no route to the Internet.
+    """Return a device's access with one address family; None if it has no address or no route to the Internet.
 
     A default route counts as a route to the Internet, and so does a point-to-point device. The arguments are rtnetlink
     messages.
@@ -242,18 +244,18 @@ def access_of(
         for each in addresses
         if each["index"] == index and each["family"] == family and not each["scope"] and not _flags(each) & _UNUSABLE
     ]
-    own = chosen(candidates, current)
-    if own is None or not (gateways or link["flags"] & _POINT_TO_POINT):
+    best = chosen(candidates, current)
+    if best is None or not (gateways or link["flags"] & _POINT_TO_POINT):
         return None
-    alone = own.interface.network.prefixlen == own.interface.max_prefixlen
+    is_single = best.interface.network.prefixlen == best.interface.max_prefixlen
     gateway = min(gateways, key=lambda each: each[0])[1] if gateways else None
     return Access(
         str(link.get_attr("IFLA_IFNAME")),
         index,
-        own.interface.ip,
-        None if alone else own.interface.network,
+        best.interface.ip,
+        None if is_single else best.interface.network,
         None if gateway is None else ip_address(gateway),
-        tuple(each.interface.ip for each in candidates if each is not own),
+        tuple(each.interface.ip for each in candidates if each is not best),
         _has_carrier(link),
     )
 
@@ -263,9 +265,9 @@ def _has_carrier(link: Any) -> bool:
 
 
 def _hops(route: Any) -> Iterator[tuple[int, str | None]]:
-    several = route.get_attr("RTA_MULTIPATH")
-    if several:
-        for each in several:
+    next_hops = route.get_attr("RTA_MULTIPATH")
+    if next_hops:
+        for each in next_hops:
             yield int(each["oif"]), each.get_attr("RTA_GATEWAY")
     else:
         yield int(route.get_attr("RTA_OIF") or 0), route.get_attr("RTA_GATEWAY")
@@ -274,13 +276,13 @@ def _hops(route: Any) -> Iterator[tuple[int, str | None]]:
 def _candidate(message: Any) -> Candidate:
     text = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
     flags = _flags(message)
-    is_six = message["family"] == socket.AF_INET6
-    life = message.get_attr("IFA_CACHEINFO") or {}
+    is_ipv6 = message["family"] == socket.AF_INET6
+    lifetimes = message.get_attr("IFA_CACHEINFO") or {}
     return Candidate(
         ip_interface(f"{text}/{message['prefixlen']}"),
         deprecated=bool(flags & _DEPRECATED),
-        temporary=is_six and bool(flags & _TEMPORARY),
-        preferred=int(life.get("ifa_preferred", 0)),
+        temporary=is_ipv6 and bool(flags & _TEMPORARY),
+        preferred=int(lifetimes.get("ifa_preferred", 0)),
     )
 
 
@@ -302,10 +304,10 @@ def _parse_route(message: Any) -> Route:
     )
 
 
-def _selector(of: Rule) -> str:
-    if of.mark:
-        return f"mark {of.mark:#x}"
-    return f"from {of.source or of.device}" if of.to is None else f"to {of.to}"
+def _selector(rule: Rule) -> str:
+    if rule.mark:
+        return f"mark {rule.mark:#x}"
+    return f"from {rule.source or rule.device}" if rule.to is None else f"to {rule.to}"
 
 
 def _parse_rule(message: Any) -> Rule:

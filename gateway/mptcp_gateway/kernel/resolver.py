@@ -11,11 +11,11 @@ from ipaddress import ip_address
 from typing import Final
 
 from mptcp_common.reasons import reason
-from mptcp_gateway.model import Goal
+from mptcp_gateway.model import ParentAddress
 
 log = logging.getLogger(__name__)
 
-MAX_GOALS: Final = 16
+MAX_TARGETS: Final = 16
 """Maximum number of addresses of all parents together, because each has kernel rules."""
 _INTERVAL: Final = 60.0
 """Seconds between two look-ups."""
@@ -23,13 +23,13 @@ _RETRY_INTERVAL: Final = 2.0
 """Seconds between two look-ups while a parent has no address."""
 
 
-def look_up(host: str, port: int) -> tuple[Goal, ...]:
+def look_up(host: str, port: int) -> tuple[ParentAddress, ...]:
     """Return the addresses of *host*, each with *port*. Raises OSError and UnicodeError."""
     found = (ip_address(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    return tuple(dict.fromkeys(Goal(each, port) for each in found if not each.is_link_local))
+    return tuple(dict.fromkeys(ParentAddress(each, port) for each in found if not each.is_link_local))
 
 
-def known(host: str, port: int) -> tuple[Goal, ...]:
+def try_look_up(host: str, port: int) -> tuple[ParentAddress, ...]:
     """Return the addresses of *host*, each with *port*; no addresses if the name server does not answer."""
     try:
         return look_up(host, port)
@@ -38,36 +38,36 @@ def known(host: str, port: int) -> tuple[Goal, ...]:
 
 
 class Resolver:
-    """The parents' addresses. A name server's last answer counts until the next one."""
+    """The parents' addresses. The last answer of a name server is used until the next answer."""
 
     def __init__(
         self,
         parents: Sequence[tuple[str, int]],
         changed: Callable[[], None],
-        look_up: Callable[[str, int], Iterable[Goal]] = look_up,
+        look_up: Callable[[str, int], Iterable[ParentAddress]] = look_up,
     ) -> None:
         """*changed* is called in the resolver's thread when addresses have changed."""
         self._changed, self._look_up = changed, look_up
-        self._known: dict[tuple[str, int], tuple[Goal, ...]] = {}
+        self._known: dict[tuple[str, int], tuple[ParentAddress, ...]] = {}
         self._logged: dict[str, str] = {}
         for host, port in parents:
             try:
-                self._known[host, port] = (Goal(ip_address(host), port),)
+                self._known[host, port] = (ParentAddress(ip_address(host), port),)
             except ValueError:
                 self._known[host, port] = ()
         self._names = [each for each in parents if not self._known[each]]
 
     @property
-    def goals(self) -> tuple[Goal, ...]:
-        found = (goal for each in tuple(self._known.values()) for goal in each)
-        return tuple(dict.fromkeys(found))[:MAX_GOALS]
+    def targets(self) -> tuple[ParentAddress, ...]:
+        found = (target for each in tuple(self._known.values()) for target in each)
+        return tuple(dict.fromkeys(found))[:MAX_TARGETS]
 
     def start(self) -> None:
         """Start the thread, which looks up names until the process ends."""
         if self._names:
             threading.Thread(target=self._run, name="resolver", daemon=True).start()
 
-    def look(self) -> None:
+    def look_up_all(self) -> None:
         """Look up all names once. It may take seconds."""
         for host, port in self._names:
             failure = ""
@@ -87,5 +87,5 @@ class Resolver:
     def _run(self) -> None:
         pause = threading.Event()
         while True:
-            self.look()
+            self.look_up_all()
             pause.wait(_INTERVAL if all(self._known.values()) else _RETRY_INTERVAL)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One trial of a way: a Multipath TCP connection to a parent, bound to the uplink, and reset when it is established.
+"""One trial of a way: it opens a Multipath TCP connection from the uplink to a parent, and then resets it.
 
 A trial takes four packets, and the kernel opens no further subflows for it. A thorough trial also sends two full
-segments, the beginning of a request, because some ways carry the handshake, but no full packets, or no Multipath TCP
-options on data.
+segments, the beginning of a request, because some ways carry the handshake, but no full-sized packets, or no Multipath
+TCP options on data.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Final
 
 from mptcp_common.reasons import reason
 from mptcp_gateway.connect import CHECK_NAME
-from mptcp_gateway.model import STALLS, Access, Goal, Outcome, Verdict
+from mptcp_gateway.model import STALLS, Access, Outcome, ParentAddress, Verdict
 
-MAX_GOALS: Final = 3
+MAX_TARGETS: Final = 3
 """Maximum number of parents' addresses that one trial tries, one after the other."""
-LATE: Final = 2.5
+LATE_SECONDS: Final = 2.5
 """Seconds after which an answer does not show whether the way carries Multipath TCP, because the kernel sends the SYN
 after three seconds as plain TCP."""
 DATA_SECONDS: Final = 2.5
@@ -36,22 +36,24 @@ _IPPROTO_MPTCP, _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 262, 284, 1, 1
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
-def tried(access: Access, goals: Iterable[Goal], timeout: float, ports: set[int], *, thorough: bool = False) -> Outcome:
+def run_trial(
+    access: Access, targets: Iterable[ParentAddress], timeout: float, ports: set[int], *, thorough: bool = False
+) -> Outcome:
     """Try parents' addresses one after the other until one answers; return the best outcome.
 
-    Each takes at most *timeout* seconds, and DATA_SECONDS more if *thorough*. *ports* has the local ports of running
-    trials.
+    Each address takes at most *timeout* seconds, and DATA_SECONDS more if *thorough*. *ports*: the set with the local
+    ports of running trials.
     """
     reasons: list[str] = []
     answered: list[Outcome] = []
-    for goal in islice((each for each in goals if each.address.version == access.address.version), MAX_GOALS):
+    for target in islice((each for each in targets if each.address.version == access.address.version), MAX_TARGETS):
         try:
-            outcome = _connected(access, goal, timeout, ports, thorough)
+            outcome = _connected(access, target, timeout, ports, thorough)
         except ConnectionRefusedError:
-            answered.append(Outcome(Verdict.GOOD, reason=f"{goal.address}: connection refused", unproven=True))
+            answered.append(Outcome(Verdict.GOOD, reason=f"{target.address}: connection refused", unproven=True))
             continue
         except OSError as error:
-            reasons.append(f"{goal.address}: {reason(error)}")
+            reasons.append(f"{target.address}: {reason(error)}")
             continue
         if outcome.verdict is Verdict.GOOD:
             return outcome
@@ -61,43 +63,47 @@ def tried(access: Access, goals: Iterable[Goal], timeout: float, ports: set[int]
     return Outcome(Verdict.DEAD, reason="; ".join(dict.fromkeys(reasons)))
 
 
-def _connected(access: Access, goal: Goal, timeout: float, ports: set[int], thorough: bool) -> Outcome:
+def _connected(access: Access, target: ParentAddress, timeout: float, ports: set[int], thorough: bool) -> Outcome:
     """Try one address of a parent; return the outcome. Raises OSError if there is no answer."""
     family = socket.AF_INET if access.address.version == 4 else socket.AF_INET6
-    with socket.socket(family, socket.SOCK_STREAM, _IPPROTO_MPTCP) as trying:
-        trying.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, access.device.encode() + b"\0")
-        trying.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        trying.bind((str(access.address), 0))
-        trying.settimeout(timeout)
-        port = trying.getsockname()[1]
+    with socket.socket(family, socket.SOCK_STREAM, _IPPROTO_MPTCP) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, access.device.encode() + b"\0")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        connection.bind((str(access.address), 0))
+        connection.settimeout(timeout)
+        port = connection.getsockname()[1]
         ports.add(port)
         begun = time.monotonic()
         try:
-            trying.connect((str(goal.address), goal.port))
+            connection.connect((str(target.address), target.port))
         finally:
             ports.discard(port)
-        took = time.monotonic() - begun
-        if _is_multipath(trying):
-            remark = _with_data(trying, access.device) if thorough else ""
-            if _is_multipath(trying):
-                return Outcome(Verdict.GOOD, took, remark, goal=goal, thorough=thorough)
-            return Outcome(Verdict.PLAIN, took, "a device on the path removes Multipath TCP from data", goal=goal)
-        if took > LATE:
-            return Outcome(Verdict.GOOD, took, f"{goal.address}: answered after {took:.1f} s", unproven=True, goal=goal)
-        return Outcome(Verdict.PLAIN, took, goal=goal)
+        seconds = time.monotonic() - begun
+        if _is_multipath(connection):
+            remark = _with_data(connection, access.device) if thorough else ""
+            if _is_multipath(connection):
+                return Outcome(Verdict.GOOD, seconds, remark, target=target, thorough=thorough)
+            return Outcome(
+                Verdict.PLAIN, seconds, "a device on the path removes Multipath TCP from data", target=target
+            )
+        if seconds > LATE_SECONDS:
+            return Outcome(
+                Verdict.GOOD, seconds, f"{target.address}: answered after {seconds:.1f} s", unproven=True, target=target
+            )
+        return Outcome(Verdict.PLAIN, seconds, target=target)
 
 
-def _is_multipath(trying: socket.socket) -> bool:
+def _is_multipath(connection: socket.socket) -> bool:
     try:
-        (flags,) = struct.unpack_from("=I", trying.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 16), 8)
+        (flags,) = struct.unpack_from("=I", connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 16), 8)
     except OSError:  # EOPNOTSUPP: the socket fell back to TCP
         return False
     return not flags & _FALLBACK
 
 
-def _with_data(trying: socket.socket, device: str) -> str:
+def _with_data(connection: socket.socket, device: str) -> str:
     """Send two full segments; return a remark if they do not arrive as expected. Raises OSError."""
-    trying.sendall(_DATA)
+    connection.sendall(_DATA)
     until = time.monotonic() + DATA_SECONDS
     path_mtu, unacked = 0, 1
     # Read tcp_info of this subflow, because the kernel sends data that is not acknowledged on another subflow.
@@ -105,7 +111,7 @@ def _with_data(trying: socket.socket, device: str) -> str:
         if time.monotonic() >= until:
             return STALLS
         time.sleep(_POLL_SECONDS)
-        info = trying.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
         (unacked,), (path_mtu,) = (struct.unpack_from("=I", info, at) for at in (_UNACKED, _PATH_MTU))
-    own = int(Path("/sys/class/net", device, "mtu").read_text(encoding="ascii"))
-    return f"path MTU {path_mtu}, the interface's {own}" if path_mtu < own else ""
+    interface_mtu = int(Path("/sys/class/net", device, "mtu").read_text(encoding="ascii"))
+    return f"path MTU {path_mtu}, the interface's {interface_mtu}" if path_mtu < interface_mtu else ""

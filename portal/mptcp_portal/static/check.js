@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // Updates the page while it is visible: paths join after the first answer, and caps change.
 "use strict";
-const SECONDS = 3;
+const UPDATE_SECONDS = 3;
 /**
  * The used parts of check.json (docs/portal.md); sizes in bytes.
  * @typedef {{path: string|null, address: string|null, share: number, details: string}} Subflow
@@ -11,7 +11,7 @@ const SECONDS = 3;
  * @typedef {{name: string, address: string, value: number, max: number, low?: number, high?: number, figure: string, details: string}} Bar
  */
 
-/** @param {string} id of an element of the page @returns {HTMLElement} */
+/** @param {string} id ID of an element of the page @returns {HTMLElement} */
 function byId(id) {
   const found = document.getElementById(id);
   if (found === null) throw new Error("the page has no " + id);
@@ -39,7 +39,7 @@ function show(report) {
 }
 
 /**
- * Return whether the report lacks the throttler's part (it is busy or silent), which the shown report has.
+ * Return whether the report lacks the throttler's part (the throttler is busy or silent), but the shown report has it.
  * @param {CheckReport} report
  */
 function hasLess(report) {
@@ -48,7 +48,7 @@ function hasLess(report) {
 }
 
 /**
- * Write the text only if it differs: a screen reader reads out each change in a live region.
+ * Write the text only if it differs, because a screen reader reads out each change in a live region.
  * @param {Element} element @param {string} text
  */
 function write(element, text) {
@@ -56,7 +56,7 @@ function write(element, text) {
 }
 
 /**
- * Show the *lines*: keep existing items, and update what changed.
+ * Show the *lines*: keep existing items, and change only their text.
  * @param {HTMLElement} list @param {string[]} lines
  */
 function fill(list, lines) {
@@ -101,14 +101,14 @@ async function update() {
       // A 503 in JSON has the kernel's part, without the throttler's. Squid's own 503 is an HTML page.
       if (!(answer.headers.get("content-type") || "").includes("json")) throw new Error(String(answer.status));
       const report = await answer.json();
-      const less = hasLess(report);
-      if (!less) show(report);
-      write(byId("state"), less ? CROWDED : explanation);
+      const isIncomplete = hasLess(report);
+      if (!isIncomplete) show(report);
+      write(byId("state"), isIncomplete ? CROWDED : explanation);
     } catch {
       write(byId("state"), "The proxy does not answer this page now: this is the previous state. Trying again …");
     }
   }
-  setTimeout(update, SECONDS * 1000);
+  setTimeout(update, UPDATE_SECONDS * 1000);
 }
 
 setTimeout(update, 1000);

@@ -42,7 +42,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_STREAM, {socket.IPPROTO_MPTCP}) a
 
 
 class Home:
-    """A relay with two uplinks, u0 and u1, and a parent behind them."""
+    """A relay with two uplinks, u0 and u1, over which it reaches a parent."""
 
     def __init__(self, relay: LiveNode, parent: LiveNode) -> None:
         self.relay, self.parent = relay, parent
@@ -166,7 +166,7 @@ def test_uplink_that_returns_during_a_trial_is_good(home: Home) -> None:
             seen.extend(home.verdicts()[:1])
             return seen[-1:] == ["good"]
 
-        wait_until(is_good, "the uplink is back")
+        wait_until(is_good, "the uplink is good again")
         assert set(seen) == {"no answer", "good"}
         daemon.stop()
 
@@ -249,7 +249,7 @@ def test_uplinks_survive_a_silent_or_refusing_parent(home: Home) -> None:
             assert home.verdicts() == ["good", "good"]
             assert home.endpoints() == {"10.94.0.1", "10.94.1.1"}
             home.parent.run(["nft", "delete table inet away"])
-            wait_until(lambda: not any(each["reason"] for each in home.ways()), "the uplink is back")
+            wait_until(lambda: not any(each["reason"] for each in home.ways()), "the uplink is good again")
             assert home.verdicts() == ["good", "good"]
             daemon.stop()
     finally:

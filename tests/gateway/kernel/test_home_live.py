@@ -310,6 +310,6 @@ def test_udp_flow_leaves_a_dead_uplink(home: Home) -> None:
         with silent(home.testbed["core"], "eth0"):
             assert home.is_whole(f"http://{SITE}", "small.bin"), "this download waits, and reveals the outage"
             wait_until(lambda: flow() == home.relay.address("wlan0"), "packets use the other uplink")
-        wait_until(lambda: home_of.verdicts(home.relay) == ["good", "good"], "the uplink is back")
+        wait_until(lambda: home_of.verdicts(home.relay) == ["good", "good"], "the uplink is good again")
         assert flow() == home.relay.address("wlan0"), "the flow stays on its uplink"
         forwarder.stop()

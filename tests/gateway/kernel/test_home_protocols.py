@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with real programs behind a gateway: each protocol passes through the forwarder."""
+"""Tests with real programs on a home's device: each protocol passes through the gateway's forwarder."""
 
 from __future__ import annotations
 

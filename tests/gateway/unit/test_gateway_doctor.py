@@ -13,7 +13,7 @@ import pytest
 
 from mptcp_common.findings import Status
 from mptcp_gateway import doctor
-from mptcp_gateway.model import STALLS, Goal
+from mptcp_gateway.model import STALLS, ParentAddress
 from mptcp_gateway.settings import load_settings
 
 SETTINGS = load_settings("uplinks: {dsl: eth0, lte: wwan0}\nparents: [proxy.example.net:3128]\n", "gateway.yaml")
@@ -52,8 +52,8 @@ def test_foreign_chains_that_drop_forwarded_packets_are_found() -> None:
     ours = {"family": "inet", "table": "mptcp_gateway", "name": "pass", "hook": "forward", "policy": "drop"}
     theirs = {"family": "ip", "table": "filter", "name": "FORWARD", "hook": "forward", "policy": "drop"}
     harmless = [theirs | {"policy": "accept"}, theirs | {"hook": "output"}, {"family": "ip", "table": "t", "name": "n"}]
-    assert doctor.dropping([ours, *harmless]) == []
-    assert doctor.dropping([ours, theirs]) == ["ip filter FORWARD"]
+    assert doctor.dropping_chains([ours, *harmless]) == []
+    assert doctor.dropping_chains([ours, theirs]) == ["ip filter FORWARD"]
 
 
 def test_doctor_judges_the_home_interface(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_doctor_judges_the_home_interface(tmp_path: Path) -> None:
 def test_doctor_judges_each_answer_of_a_parent(
     answer: bytes | None, status: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A parent that does not answer at once is trying to connect, so it does not refuse."""
-    monkeypatch.setattr(doctor, "_SECONDS", 0.5)
+    """A parent that does not answer at once tries to connect, so it does not refuse."""
+    monkeypatch.setattr(doctor, "_TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         ended = threading.Event()
 
@@ -94,7 +94,7 @@ def test_doctor_judges_each_answer_of_a_parent(
 
         serving = threading.Thread(target=serve)
         serving.start()
-        goal = Goal(ip_address("127.0.0.1"), listening.getsockname()[1])
-        assert doctor.parent(goal, "").status is status
+        target = ParentAddress(ip_address("127.0.0.1"), listening.getsockname()[1])
+        assert doctor.parent(target, "").status is status
         ended.set()
         serving.join()

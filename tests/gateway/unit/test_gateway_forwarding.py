@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for forwarding bytes between two sockets, and for the requests that the forwarder writes."""
+"""Tests for copying bytes between two sockets, and for the requests that the forwarder sends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptcp_gateway.cli import main
-from mptcp_gateway.connect import LONGEST_HEAD, answer, check_request, request
+from mptcp_gateway.connect import MAX_HEAD, answer, check_request, request
 from mptcp_gateway.forwarder import Forwarder
 from mptcp_gateway.model import Lan
 from mptcp_gateway.pump import Pump
@@ -22,7 +22,7 @@ from mptcp_gateway.settings import Settings
 
 @settings(deadline=None)
 @given(st.binary(max_size=300_000), st.binary(max_size=300_000), st.binary(max_size=2000), st.integers(1, 70_000))
-def test_all_bytes_are_forwarded_in_order(up: bytes, down: bytes, first: bytes, most: int) -> None:
+def test_all_bytes_are_forwarded_in_order(up: bytes, down: bytes, first: bytes, piece_size: int) -> None:
     async def run() -> tuple[bytes, bytes, list[int]]:
         device, near = socket.socketpair()
         far, origin = socket.socketpair()
@@ -31,31 +31,31 @@ def test_all_bytes_are_forwarded_in_order(up: bytes, down: bytes, first: bytes, 
             each.setblocking(False)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         ended: list[int] = []
-        over = asyncio.Event()
+        has_ended = asyncio.Event()
 
         def end_of(octets: int) -> None:
             ended.append(octets)
-            over.set()
+            has_ended.set()
 
         Pump(near, far, end_of).start(first)
 
-        async def end(of: socket.socket, data: bytes) -> bytes:
+        async def end(source: socket.socket, data: bytes) -> bytes:
             async def send() -> None:
-                await loop.sock_sendall(of, data)
-                of.shutdown(socket.SHUT_WR)
+                await loop.sock_sendall(source, data)
+                source.shutdown(socket.SHUT_WR)
 
             sending = asyncio.create_task(send())
-            got = b""
-            while more := await loop.sock_recv(of, most):
-                got += more
+            received = b""
+            while more := await loop.sock_recv(source, piece_size):
+                received += more
             await sending
-            return got
+            return received
 
-        got = await asyncio.gather(end(device, up), end(origin, down))
-        await over.wait()
+        received = await asyncio.gather(end(device, up), end(origin, down))
+        await has_ended.wait()
         device.close()
         origin.close()
-        return got[0], got[1], ended
+        return received[0], received[1], ended
 
     to_device, to_origin, ended = asyncio.run(run())
     assert to_device == first + down
@@ -93,8 +93,8 @@ def test_next_parent_is_used_if_one_does_not_serve(tmp_path: Path) -> None:
         async def closing(_: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
             to.close()
 
-        async def opening(of: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
-            await of.readuntil(b"\r\n\r\n")
+        async def opening(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+            await source.readuntil(b"\r\n\r\n")
             to.write(b"HTTP/1.1 200 OK\r\n\r\n220 here")
             await to.drain()
 
@@ -111,7 +111,7 @@ def test_next_parent_is_used_if_one_does_not_serve(tmp_path: Path) -> None:
 
 
 def test_forwarder_without_lan_reports_ready_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a unit of Type=notify ends before it is ready, systemd calls it failed and restarts it."""
+    """If a unit of Type=notify ends before it is ready, systemd counts it as failed and restarts it."""
     settings = tmp_path / "gateway.yaml"
     settings.write_text("uplinks: {dsl: eth0, lte: wwan0}\nparents: [proxy.example.net:3128]\n")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -129,7 +129,7 @@ def test_connect_request_is_built_and_its_answer_parsed() -> None:
     assert text.endswith("\r\n\r\n")
     assert answer(b"HTTP/1.1 200 OK\r\nVia: x\r\n\r\n220 here") == (200, b"220 here")
     assert answer(b"HTTP/1.1 200 OK\r\n") is None
-    for wrong in (b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 2x0\r\n\r\n", b"x" * (LONGEST_HEAD + 1)):
+    for wrong in (b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 2x0\r\n\r\n", b"x" * (MAX_HEAD + 1)):
         with pytest.raises(ValueError, match="the parent's answer"):
             answer(wrong)
 
@@ -153,5 +153,5 @@ def test_check_page_request_becomes_a_proxy_request() -> None:
     ):
         with pytest.raises(ValueError, match="more than one"):
             check_request(smuggled, "secret:secret")
-    with pytest.raises(ValueError, match="no request"):
+    with pytest.raises(ValueError, match="not a request"):
         check_request(b"\x16\x03\x01\r\n\r\n", "")

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_gateway.health import (
-    CHANGES,
     DEAD_SECONDS,
-    FAILURES,
     IDLE_SECONDS,
+    MAX_CHANGES,
+    MAX_FAILURES,
+    MIN_ANSWERS,
     MIN_SECONDS,
-    STEADY,
     SUSPECT_SECONDS,
     HealthWatch,
 )
@@ -32,10 +32,10 @@ BOTH = (4, 6)
 
 
 def answer(watch: HealthWatch, way: Way, outcome: Outcome, now: float) -> bool:
-    return watch.take(way, watch.ways[way].life, outcome, now)
+    return watch.record(way, watch.ways[way].generation, outcome, now)
 
 
-def two(now: float = 0.0) -> HealthWatch:
+def watch_with_good_ways(now: float = 0.0) -> HealthWatch:
     """Return a watch with two good ways."""
     watch = HealthWatch()
     watch.follow({DSL: ACCESS, LTE: OTHER, LTE6: OTHER6}, now)
@@ -55,7 +55,7 @@ def test_verdict_is_the_last_answer_or_dead_after_repeated_failures(outcomes: li
         assert list(watch.due(now + 100, BOTH)) == [], "one trial at a time"
         before = expected
         failures = failures + 1 if outcome is DEAD else 0
-        if outcome is not DEAD or failures >= FAILURES:
+        if outcome is not DEAD or failures >= MAX_FAILURES:
             expected = outcome.verdict
         assert answer(watch, DSL, outcome, now) is (before is not expected)
         assert watch.verdicts == {DSL: expected}
@@ -66,72 +66,72 @@ def test_verdict_is_the_last_answer_or_dead_after_repeated_failures(outcomes: li
 @given(st.lists(st.tuples(st.sampled_from([DSL, LTE]), st.sampled_from([DEAD, REFUSED])), max_size=30))
 def test_uplinks_survive_an_unavailable_parent(outcomes: list[tuple[Way, Outcome]]) -> None:
     """Defect: all endpoints were removed, one after the other."""
-    watch, now = two(), 0.0
+    watch, now = watch_with_good_ways(), 0.0
     for way, outcome in outcomes:
         now = max(now, watch.ways[way].due)
-        assert list(watch.judge(now)) == []
+        assert list(watch.find_dead(now)) == []
         list(watch.due(now, BOTH))
         answer(watch, way, outcome, now + 4)
         watch.suspect({ACCESS.address, OTHER.address}, now + 4)
-        assert watch.judge(now + 4) == [], "no other way has been answered since"
+        assert watch.find_dead(now + 4) == [], "no other way has had an answer since then"
         assert watch.verdicts == dict.fromkeys((DSL, LTE, LTE6), Verdict.GOOD)
 
 
 def test_ipv6_uplink_does_not_count_for_ipv4() -> None:
-    watch = two()
+    watch = watch_with_good_ways()
     watch.ways[DSL].due = 1
     list(watch.due(1, BOTH))
     watch.suspect({ACCESS.address}, 2)
-    watch.judge(2)
+    watch.find_dead(2)
     assert watch.ways[LTE6].due == IDLE_SECONDS
     watch.ways[LTE6].proven = 100
-    assert watch.judge(5) == []
+    assert watch.find_dead(5) == []
 
 
 def test_silent_uplink_is_dead_once_another_has_answered() -> None:
-    watch = two()
+    watch = watch_with_good_ways()
     watch.suspect({ACCESS.address}, 0.5)
-    assert list(watch.due(SUSPECT_SECONDS - 0.1, BOTH)) == [], "a lossy way is not tried all the time"
+    assert list(watch.due(SUSPECT_SECONDS - 0.1, BOTH)) == [], "a lossy way is not tried too often"
     assert list(watch.due(SUSPECT_SECONDS, BOTH)) == [DSL]
     now = SUSPECT_SECONDS + 1
-    assert watch.judge(now) == []
-    assert list(watch.due(now, BOTH)) == [LTE], "at once"
+    assert watch.find_dead(now) == []
+    assert list(watch.due(now, BOTH)) == [LTE], "the other way is tried at once"
     answer(watch, LTE, GOOD, now + 0.1)
-    assert watch.judge(now + 0.1) == [], "the parent may answer the second SYN"
-    assert watch.judge(SUSPECT_SECONDS + MIN_SECONDS) == [DSL]
+    assert watch.find_dead(now + 0.1) == [], "the parent may answer the second SYN"
+    assert watch.find_dead(SUSPECT_SECONDS + MIN_SECONDS) == [DSL]
     assert watch.verdicts[DSL] is Verdict.DEAD
     assert not answer(watch, DSL, DEAD, 6)
 
 
 def test_uplinks_stay_good_when_the_parent_returns() -> None:
-    """The other uplink, which also got no answer while the parent was away, is tried again before it counts as dead."""
-    watch, back = two(), 48.0
+    """The other uplink, which also got no answer while the parent was down, is tried again before it counts as dead."""
+    watch, back = watch_with_good_ways(), 48.0
     for way in (DSL, LTE):
         watch.ways[way].due, watch.ways[way].failures = 40, 1
     for begun in (40.0, 44.0):
         list(watch.due(begun, (4,)))
         for way in (DSL, LTE):
             answer(watch, way, DEAD, begun + 3)
-        assert watch.judge(begun + 3) == []
+        assert watch.find_dead(begun + 3) == []
         watch.ways[DSL].due, watch.ways[LTE].due = begun + 4, begun + 4
     watch.ways[DSL].due = back + 2
     assert list(watch.due(back, (4,))) == [LTE]
     answer(watch, LTE, GOOD, back + 0.1)
-    assert watch.judge(back + 0.1) == []
-    assert list(watch.due(back + 0.1, (4,))) == [DSL], "at once"
-    assert watch.judge(back + 0.2) == []
+    assert watch.find_dead(back + 0.1) == []
+    assert list(watch.due(back + 0.1, (4,))) == [DSL], "it is tried at once"
+    assert watch.find_dead(back + 0.2) == []
     answer(watch, DSL, GOOD, back + 0.3)
-    assert watch.judge(back + 10) == []
+    assert watch.find_dead(back + 10) == []
 
 
 def test_uplink_with_a_short_carrier_loss_recovers() -> None:
-    watch = two()
+    watch = watch_with_good_ways()
     down = {DSL: replace(ACCESS, carrier=False), LTE: OTHER}
     watch.follow(down, 5)
-    assert watch.judge(5) == []
+    assert watch.find_dead(5) == []
     assert LTE in watch.due(5, BOTH)
     answer(watch, LTE, GOOD, 5.1)
-    assert watch.judge(5.1) == [DSL]
+    assert watch.find_dead(5.1) == [DSL]
     watch.follow({DSL: ACCESS, LTE: OTHER}, 6)
     assert watch.ways[DSL].due == 6
     new = HealthWatch()
@@ -140,7 +140,7 @@ def test_uplink_with_a_short_carrier_loss_recovers() -> None:
 
 
 def test_ip_version_without_a_known_parent_is_not_tried() -> None:
-    watch = two()
+    watch = watch_with_good_ways()
     assert list(watch.due(100, ())) == []
     assert set(watch.due(100, (4,))) == {DSL, LTE}
 
@@ -148,28 +148,28 @@ def test_ip_version_without_a_known_parent_is_not_tried() -> None:
 def test_flapping_uplink_must_answer_several_times() -> None:
     watch, now = HealthWatch(), 0.0
     watch.follow({DSL: ACCESS}, now)
-    taken = []
-    outcomes = [PLAIN, DEAD, DEAD, PLAIN, DEAD, DEAD, *[PLAIN] * STEADY]
+    verdict_changes = []
+    outcomes = [PLAIN, DEAD, DEAD, PLAIN, DEAD, DEAD, *[PLAIN] * MIN_ANSWERS]
     for outcome in outcomes:
         now = max(now + 1, min(now + 5, watch.ways[DSL].due))
         watch.ways[DSL].due = now
         list(watch.due(now, BOTH))
-        taken.append(answer(watch, DSL, outcome, now))
-    assert taken == [True, False, True, True, False, True, False, False, True]
-    assert CHANGES == 3
+        verdict_changes.append(answer(watch, DSL, outcome, now))
+    assert verdict_changes == [True, False, True, True, False, True, False, False, True]
+    assert MAX_CHANGES == 3
 
 
 def test_returned_link_counts_as_a_new_way() -> None:
-    """A link that was down in between counts as a new way, even with the same address."""
-    watch = two()
+    """A link that was removed for a time counts as a new way, even with the same address."""
+    watch = watch_with_good_ways()
     watch.ways[DSL].due = 1
     list(watch.due(1, BOTH))
-    life = watch.ways[DSL].life
+    generation = watch.ways[DSL].generation
     watch.follow({LTE: OTHER}, 1)
     watch.follow({DSL: ACCESS, LTE: OTHER}, 1)
     assert watch.verdicts[DSL] is Verdict.UNTRIED
     assert list(watch.due(1, BOTH)) == [DSL]
-    assert not watch.take(DSL, life, GOOD, 2), "the outcome belongs to the earlier link's trial"
+    assert not watch.record(DSL, generation, GOOD, 2), "the outcome belongs to the earlier link's trial"
     assert watch.ways[DSL].trying
 
 

@@ -18,7 +18,7 @@ from mptcp_gateway.plan import (
     abandoned,
     best,
     planned,
-    without_twins,
+    with_distinct_addresses,
 )
 
 ORDER = ("dsl", "lte", "sat", "a", "b")
@@ -27,12 +27,14 @@ RANK = (Verdict.GOOD, Verdict.UNTRIED, Verdict.PLAIN, Verdict.DEAD)
 PARENTS = (ip_address("192.0.2.1"), ip_address("192.0.2.2"), ip_address("2001:db8::1"))
 
 
-def access(way: Way, alone: bool) -> Access:
+def access(way: Way, is_single: bool) -> Access:
     number = ORDER.index(way.uplink)
     address = ip_address(f"10.{number}.0.2" if way.version == 4 else f"fd00:{number}::2")
     network = ip_network(f"10.{number}.0.0/24" if way.version == 4 else f"fd00:{number}::/64")
     others = () if way.version == 4 else (ip_address(f"fd00:{number}::77"),)
-    return Access(f"u{number}", 10 + number, address, None if alone else network, None if alone else network[1], others)
+    return Access(
+        f"u{number}", 10 + number, address, None if is_single else network, None if is_single else network[1], others
+    )
 
 
 states = st.dictionaries(st.sampled_from(WAYS), st.tuples(st.booleans(), st.sampled_from(RANK)))
@@ -40,7 +42,7 @@ states = st.dictionaries(st.sampled_from(WAYS), st.tuples(st.booleans(), st.samp
 
 @given(states)
 def test_plan_routes_each_address_by_its_own_device(state: dict[Way, tuple[bool, Verdict]]) -> None:
-    found = {way: access(way, alone) for way, (alone, _) in state.items()}
+    found = {way: access(way, is_single) for way, (is_single, _) in state.items()}
     verdicts = {way: verdict for way, (_, verdict) in state.items()}
     wanted = planned(ORDER, found, verdicts, PARENTS)
     for way, each in found.items():
@@ -79,15 +81,15 @@ def test_plan_routes_each_address_by_its_own_device(state: dict[Way, tuple[bool,
 
 @given(states, st.sampled_from([None, 77]))
 def test_home_packets_never_use_a_dead_way(state: dict[Way, tuple[bool, Verdict]], tunnel: int | None) -> None:
-    """While a way is not dead, each packet of the home finds a table, and never a dead way's."""
-    found = {way: access(way, alone) for way, (alone, _) in state.items()}
+    """If a way is not dead, each packet of the home is routed, and never by a dead way's table."""
+    found = {way: access(way, is_single) for way, (is_single, _) in state.items()}
     verdicts = {way: verdict for way, (_, verdict) in state.items()}
     wanted = planned(ORDER, found, verdicts, PARENTS, Lan(("br0",), tunnel="wg0"), (tunnel, {4}) if tunnel else None)
     assert planned(ORDER, found, verdicts, PARENTS).rules <= wanted.rules
     parents_answer = Verdict.GOOD in verdicts.values()
     for version in (4, 6):
 
-        def leaves(mark: int, version: int = version) -> int | None:
+        def device_for(mark: int, version: int = version) -> int | None:
             """Return the device that packets with this mark use, in the kernel's order of rules and routes."""
             rules = [each for each in wanted.rules if each.version == version and each.source is None and not each.to]
             for rule in sorted(rules, key=lambda it: it.priority):
@@ -100,13 +102,13 @@ def test_home_packets_never_use_a_dead_way(state: dict[Way, tuple[bool, Verdict]
 
         chosen = best(ORDER, verdicts, version)
         first = found[chosen].index if chosen is not None else None
-        assert leaves(0) == leaves(Mark.BEST) == first
-        assert leaves(Mark.DELIVER) == 1, "lo"
-        assert leaves(Mark.TUNNEL) == (tunnel if tunnel and version == 4 and parents_answer else first)
+        assert device_for(0) == device_for(Mark.BEST) == first
+        assert device_for(Mark.DELIVER) == 1, "lo"
+        assert device_for(Mark.TUNNEL) == (tunnel if tunnel and version == 4 and parents_answer else first)
         for number, uplink in enumerate(ORDER):
             way = Way(uplink, version)
-            lives = way in found and verdicts[way] is not Verdict.DEAD
-            assert leaves(uplink_mark(number)) == (found[way].index if lives else first)
+            is_alive = way in found and verdicts[way] is not Verdict.DEAD
+            assert device_for(uplink_mark(number)) == (found[way].index if is_alive else first)
 
 
 def test_abandoned_marks_are_those_of_unused_ways() -> None:
@@ -121,9 +123,9 @@ def test_abandoned_marks_are_those_of_unused_ways() -> None:
 
 def test_first_of_two_uplinks_with_the_same_address_is_used() -> None:
     found = {Way(uplink, 4): access(Way("dsl", 4), False) for uplink in ("lte", "dsl")}
-    kept, twins = without_twins(ORDER, found)
+    kept, duplicates = with_distinct_addresses(ORDER, found)
     assert list(kept) == [Way("dsl", 4)]
-    assert twins == {Way("lte", 4): "dsl"}
+    assert duplicates == {Way("lte", 4): "dsl"}
 
 
 def test_first_uplinks_get_the_available_endpoints() -> None:

@@ -15,12 +15,12 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_gateway.daemon import Daemon
-from mptcp_gateway.kernel import before as before_module
-from mptcp_gateway.kernel.before import Before
+from mptcp_gateway.kernel import saved_state
 from mptcp_gateway.kernel.endpoints import Found
 from mptcp_gateway.kernel.network import Network, access_of, retransmitting
 from mptcp_gateway.kernel.resolver import Resolver
-from mptcp_gateway.model import Access, Address, Goal, Outcome, Verdict
+from mptcp_gateway.kernel.saved_state import SavedState
+from mptcp_gateway.model import Access, Address, Outcome, ParentAddress, Verdict
 from mptcp_gateway.plan import Endpoint
 from mptcp_gateway.settings import Settings
 
@@ -53,12 +53,12 @@ def address(text: str, preferred: int = 100, flags: int = 0, length: int = 64) -
     )
 
 
-def default(family: int, **more: Any) -> Message:
-    return Message(family=family, **({"RTA_OIF": 2} | more))
+def default(family: int, **attributes: Any) -> Message:
+    return Message(family=family, **({"RTA_OIF": 2} | attributes))
 
 
 UNIQUE_LOCAL, TEMPORARY, OLD, LASTING = "fd00::2", "2001:db8::77", "2001:db8::2", "2001:db8:1::2"
-SIX = [
+IPV6_ADDRESSES = [
     address(UNIQUE_LOCAL, 10**6),
     address(TEMPORARY, 10**6, flags=0x01),
     address("2001:db8::dead", 0, flags=0x20),
@@ -74,15 +74,17 @@ SIX = [
 )
 def test_ipv6_address_of_the_best_kind_is_chosen(current: str | None, expected: str) -> None:
     before = None if current is None else ip_address(current)
-    found = access_of(link(), socket.AF_INET6, SIX, [default(socket.AF_INET6, RTA_GATEWAY="fe80::1")], before)
+    found = access_of(
+        link(), socket.AF_INET6, IPV6_ADDRESSES, [default(socket.AF_INET6, RTA_GATEWAY="fe80::1")], before
+    )
     assert found is not None
     assert found.address == ip_address(expected)
-    # Deprecated addresses can still send, tentative ones cannot.
-    every = {ip_address(each["IFA_ADDRESS"]) for each in SIX[:5]}
-    assert {found.address, *found.others} == every
-    only = access_of(link(), socket.AF_INET6, SIX[:1], [default(socket.AF_INET6)], None)
-    assert only is not None
-    assert only.address == ip_address(UNIQUE_LOCAL), "better than none"
+    # Deprecated addresses can still send; tentative addresses cannot.
+    usable = {ip_address(each["IFA_ADDRESS"]) for each in IPV6_ADDRESSES[:5]}
+    assert {found.address, *found.others} == usable
+    unique_local = access_of(link(), socket.AF_INET6, IPV6_ADDRESSES[:1], [default(socket.AF_INET6)], None)
+    assert unique_local is not None
+    assert unique_local.address == ip_address(UNIQUE_LOCAL), "a unique local address is used if there is no other"
 
 
 @pytest.mark.parametrize(
@@ -147,14 +149,14 @@ def test_retransmitting_connections_to_a_parent_reveal_an_outage(
 
 
 def test_parent_addresses_are_kept_without_a_name_server() -> None:
-    answers: list[tuple[Goal, ...] | OSError] = [
+    answers: list[tuple[ParentAddress, ...] | OSError] = [
         socket.gaierror(socket.EAI_AGAIN, "again"),
-        (Goal(FIRST, 80),),
+        (ParentAddress(FIRST, 80),),
         socket.gaierror(socket.EAI_AGAIN, "again"),
-        (Goal(SECOND, 80),),
+        (ParentAddress(SECOND, 80),),
     ]
 
-    def look_up(host: str, port: int) -> tuple[Goal, ...]:
+    def look_up(host: str, port: int) -> tuple[ParentAddress, ...]:
         assert (host, port) == ("proxy.example.net", 80)
         answer = answers.pop(0)
         if isinstance(answer, OSError):
@@ -165,10 +167,15 @@ def test_parent_addresses_are_kept_without_a_name_server() -> None:
     resolver = Resolver([("proxy.example.net", 80), (str(PARENT), 81)], lambda: changes.append(None), look_up)
     seen = []
     while answers:
-        resolver.look()
-        seen.append(resolver.goals)
-    known = Goal(PARENT, 81)
-    assert seen == [(known,), (Goal(FIRST, 80), known), (Goal(FIRST, 80), known), (Goal(SECOND, 80), known)]
+        resolver.look_up_all()
+        seen.append(resolver.targets)
+    known = ParentAddress(PARENT, 81)
+    assert seen == [
+        (known,),
+        (ParentAddress(FIRST, 80), known),
+        (ParentAddress(FIRST, 80), known),
+        (ParentAddress(SECOND, 80), known),
+    ]
     assert len(changes) == 2
 
 
@@ -193,7 +200,7 @@ def test_exception_of_a_trial_is_a_dead_verdict(monkeypatch: pytest.MonkeyPatch,
     def raise_error(*_: object, **__: object) -> Outcome:
         raise ValueError("embedded null byte")
 
-    monkeypatch.setattr("mptcp_gateway.daemon.tried", raise_error)
+    monkeypatch.setattr("mptcp_gateway.daemon.run_trial", raise_error)
     daemon = Daemon(Settings({"a": "eth0", "b": "eth1"}, (("192.0.2.1", 80),), "x"), tmp_path)
     outcome = daemon._outcome(Access("eth0", 2, FIRST, None, None), [], 1.0, False)
     assert (outcome.verdict, outcome.reason) == (Verdict.DEAD, "embedded null byte")
@@ -202,65 +209,65 @@ def test_exception_of_a_trial_is_a_dead_verdict(monkeypatch: pytest.MonkeyPatch,
 def test_trial_outcomes_count_despite_kernel_errors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Defect: one error prevented all later steps. Each error is reported once."""
+    """Defect: one error prevented all later steps. Each error is logged once."""
     daemon = Daemon(Settings({"a": "eth0", "b": "eth1"}, (("192.0.2.1", 80),), "x"), tmp_path)
-    turns: list[float] = []
+    calls: list[float] = []
 
     def refused(*_: object) -> None:
         raise KernelError("read the uplinks' state: No buffer space available")
 
-    def turn(now: float) -> None:
-        turns.append(now)
-        daemon.ending = len(turns) == 2
+    def process_trials(now: float) -> None:
+        calls.append(now)
+        daemon.ending = len(calls) == 2
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(daemon, "_look", refused)
-    monkeypatch.setattr(daemon, "_turn", turn)
-    monkeypatch.setattr("mptcp_gateway.daemon.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(daemon, "_read_state", refused)
+    monkeypatch.setattr(daemon, "_process_trials", process_trials)
+    monkeypatch.setattr("mptcp_gateway.daemon.READ_SECONDS", 0.0)
     daemon._selector.register(daemon._woken, 1)
     daemon.run()
-    assert len(turns) == 2
+    assert len(calls) == 2
     messages = [each.getMessage() for each in caplog.records]
     assert messages == ["read the uplinks' state: No buffer space available", "No space left on device"]
 
 
 class Endpoints:
-    """A fake kernel's MPTCP endpoints, with room for *most*."""
+    """A fake kernel's MPTCP endpoints; at most *limit* may exist."""
 
-    def __init__(self, there: dict[Address, Found], most: int = 8) -> None:
-        self.there, self.most, self.numbers = there, most, 100
+    def __init__(self, existing: dict[Address, Found], limit: int = 8) -> None:
+        self.existing, self.limit, self.numbers = existing, limit, 100
 
     def add(self, address: Address, device: str, flags: tuple[str, ...]) -> None:
-        if address in self.there or len(self.there) >= self.most:
+        if address in self.existing or len(self.existing) >= self.limit:
             raise KernelError(f"{address}: refused")
         self.numbers += 1
-        self.there[address] = Found(self.numbers, device, flags)
+        self.existing[address] = Found(self.numbers, device, flags)
 
     def delete(self, number: int) -> None:
-        (address,) = [address for address, found in self.there.items() if found.number == number]
-        del self.there[address]
+        (address,) = [address for address, found in self.existing.items() if found.number == number]
+        del self.existing[address]
 
     @property
     def by_address(self) -> dict[Address, tuple[str, tuple[str, ...]]]:
-        return {address: (found.device, found.flags) for address, found in self.there.items()}
+        return {address: (found.device, found.flags) for address, found in self.existing.items()}
 
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Endpoints:
     kernel = Endpoints({})
     for name, value in (
-        ("endpoints", lambda: dict(kernel.there)),
+        ("endpoints", lambda: dict(kernel.existing)),
         ("add_endpoint", kernel.add),
         ("delete_endpoint", kernel.delete),
         ("subflow_limit", lambda: 8),
     ):
-        monkeypatch.setattr(before_module, name, value)
+        monkeypatch.setattr(saved_state, name, value)
     return kernel
 
 
 def test_endpoints_of_others_are_restored(kernel: Endpoints, tmp_path: Path) -> None:
     third = ip_address("10.3.0.2")
-    kernel.there = {
+    kernel.existing = {
         FIRST: Found(1, "", ("subflow", "backup")),
         SECOND: Found(2, "eth1", ("signal",)),
         third: Found(3, "eth3", ("subflow",)),
@@ -268,15 +275,15 @@ def test_endpoints_of_others_are_restored(kernel: Endpoints, tmp_path: Path) -> 
     at_first = kernel.by_address
     wanted = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
     notes = tmp_path / "before.json"
-    before = Before(notes)
+    before = SavedState(notes)
     assert before.ensure_endpoints(wanted, {FIRST, SECOND}) == []
     both = kernel.by_address
     assert both == at_first | {SECOND: ("eth1", ("subflow",))}
     assert before.ensure_endpoints(wanted[1:], {FIRST, SECOND}) == []
-    assert FIRST not in kernel.there
-    successor = Before(notes)  # this one starts after a crash
+    assert FIRST not in kernel.existing
+    successor = SavedState(notes)  # this one starts after a crash
     assert successor.ensure_endpoints(wanted, {FIRST, SECOND}) == []
-    assert kernel.by_address == both, "as it was"
+    assert kernel.by_address == both, "the endpoints are as before the crash"
     assert successor.ensure_endpoints([], {FIRST, SECOND}) == []
     successor.restore()
     assert kernel.by_address == at_first
@@ -284,19 +291,19 @@ def test_endpoints_of_others_are_restored(kernel: Endpoints, tmp_path: Path) -> 
 
 
 def test_refused_endpoint_does_not_prevent_others(kernel: Endpoints, tmp_path: Path) -> None:
-    """One endpoint is deleted before another is added, because the kernel may have no room for more."""
-    kernel.most = 1
-    before = Before(tmp_path / "before.json")
+    """One endpoint is deleted before another is added, because the kernel's limit may have been reached."""
+    kernel.limit = 1
+    before = SavedState(tmp_path / "before.json")
     wanted = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
     assert len(before.ensure_endpoints(wanted, {FIRST, SECOND})) == 1
-    assert len(kernel.there) == 1
+    assert len(kernel.existing) == 1
     for each in (*wanted, wanted[0]):
         assert before.ensure_endpoints([each], {FIRST, SECOND}) == []
-        assert list(kernel.there) == [each.address]
+        assert list(kernel.existing) == [each.address]
 
 
 def test_strict_rp_filter_of_a_later_device_is_loosened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(before_module, "_ROOT", tmp_path)
+    monkeypatch.setattr(saved_state, "_ROOT", tmp_path)
 
     def file(device: str) -> Path:
         return tmp_path / f"net/ipv4/conf/{device}/rp_filter"
@@ -304,7 +311,7 @@ def test_strict_rp_filter_of_a_later_device_is_loosened(monkeypatch: pytest.Monk
     for device, value in (("all", "0"), ("eth0", "1"), ("eth1", "0"), ("usb0", "1")):
         file(device).parent.mkdir(parents=True)
         file(device).write_text(value)
-    before = Before(tmp_path / "before.json")
+    before = SavedState(tmp_path / "before.json")
     assert before.loosen([("eth0", 2), ("eth1", 3)]) == []
     assert [file(device).read_text() for device in ("eth0", "eth1", "usb0")] == ["2", "0", "1"]
     file("eth0").write_text("1")  # changed by the operator
@@ -313,6 +320,6 @@ def test_strict_rp_filter_of_a_later_device_is_loosened(monkeypatch: pytest.Monk
     file("usb0").write_text("1")  # the device was plugged in again
     before.loosen([("usb0", 10)])
     assert file("usb0").read_text() == "2"
-    monkeypatch.setattr(before_module, "endpoints", dict)
+    monkeypatch.setattr(saved_state, "endpoints", dict)
     before.restore()
     assert [file(device).read_text() for device in ("eth0", "eth1", "usb0")] == ["1", "0", "1"]

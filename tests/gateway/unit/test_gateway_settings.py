@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for gateway.yaml: all mistakes at once, each with its line."""
+"""Tests for gateway.yaml: all mistakes are reported at once, each with its line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Headless Chromium with Debian's chromedriver in a client's namespace, with the proxy set as a user would do it."""
+"""Headless Chromium with Debian's chromedriver in a client's namespace, with the proxy in its settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEMES = ("light", "dark")
 def chromium(site: PortalSite, *proxy: str, mptcp: bool = True) -> Iterator[Remote]:
     """Yield a browser; *proxy* are flags that set its proxy.
 
-    Until the end, the calling thread stays in the client's namespace.
+    The calling thread is in the client's namespace while the block runs.
     """
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
@@ -64,7 +64,7 @@ def chromium(site: PortalSite, *proxy: str, mptcp: bool = True) -> Iterator[Remo
         driver.kill_tree()
 
 
-def look_as(browser: Remote, size: str, scheme: str) -> None:
+def set_appearance(browser: Remote, size: str, scheme: str) -> None:
     """Lay out the page for a window of *size* and the colour scheme *scheme*."""
     width, height = SIZES[size]
     device = {
@@ -88,15 +88,15 @@ def screenshot(browser: Remote, path: Path) -> None:
 
 def complaints(browser: Remote) -> list[str]:
     """Return Chromium's errors: violations of the page's security policy, and files that could not be loaded."""
-    entries = _ask(browser, "se/log", {"type": "browser"})
+    entries = _execute(browser, "se/log", {"type": "browser"})
     return [each["message"] for each in entries if each["level"] == "SEVERE"]
 
 
 def _devtools(browser: Remote, command: str, arguments: dict[str, Any]) -> Any:
-    return _ask(browser, "goog/cdp/execute", {"cmd": command, "params": arguments})
+    return _execute(browser, "goog/cdp/execute", {"cmd": command, "params": arguments})
 
 
-def _ask(browser: Remote, path: str, arguments: dict[str, Any]) -> Any:
+def _execute(browser: Remote, path: str, arguments: dict[str, Any]) -> Any:
     """Send a command that only chromedriver has."""
     executor: Any = browser.command_executor
     executor.add_command(path, "POST", f"/session/$sessionId/{path}")

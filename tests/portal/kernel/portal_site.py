@@ -25,10 +25,8 @@ from mptcp_lab.testbed.services import (
 
 CHECK_PORT, PAGE_PORT, CAPTIVE_PORT = 3180, 3181, 3182
 CONNECTIONS = 24
-"""Number of connections.
-
-The kernel distributes them to workers by a hash; with this many, each of two or four workers almost certainly gets one.
-"""
+"""Number of connections. The kernel distributes them to the workers by a hash; with this many, each of two or four
+workers almost certainly gets a connection."""
 NOBODY = ["setpriv", "--reuid=65534", "--regid=0", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
 """Command prefix that runs the portal like its unit: nobody, in the status socket's group (root), unprivileged."""
 PATHS = """\
@@ -100,10 +98,8 @@ class PortalSite:
         return portal
 
     def wait_for_all_workers(self, node: LiveNode | None = None) -> None:
-        """Wait until each of Squid's workers has found the portal, which takes a first request to each.
-
-        *node*: the client to use instead of the testbed's.
-        """
+        """Wait until each of Squid's workers has found the portal, after a first request to each worker. *node*: the
+        client that sends the requests; by default, the testbed's client."""
 
         def found() -> bool:
             answers = []

@@ -52,7 +52,7 @@ def test_squid_serves_an_error_page_while_the_portal_is_down(site: PortalSite, o
         status, _, body = client.get(origin.url("page"))
         assert (status, len(body)) == (200, 1000)
     site.start_portal()
-    # Defect: the first request to each of Squid's workers got 503, because only then did it look for the portal.
+    # Defect: the first request to each of Squid's workers got 503, because the worker probed the portal only then.
     for _ in range(CONNECTIONS):
         with connection(site) as client:
             assert client.get(CHECK)[0] == 200
@@ -63,7 +63,7 @@ def test_squid_serves_an_error_page_while_the_portal_is_down(site: PortalSite, o
 @pytest.mark.parametrize("family", [4, 6])
 def test_page_without_a_throttler_uses_the_kernel(portal: PortalSite, family: int) -> None:
     with connection(portal, family) as client:
-        found = client.until(lambda answer: "2 subflows" in answer["headline"], "the second path is seen")
+        found = client.until(lambda answer: "2 subflows" in answer["headline"], "the page shows the second path")
         assert found["transport"] == "multipath"
         assert found["throttler"] == "absent"
     with connection(portal, family, protocol=socket.IPPROTO_TCP) as client:
@@ -92,7 +92,7 @@ def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int)
         try:
             with connection(portal, family) as one:
                 one.get(CHECK)
-                found = one.until(lambda answer: len(answer["subflows"]) == 1, "one path is seen")
+                found = one.until(lambda answer: len(answer["subflows"]) == 1, "the page shows one path")
                 # "so far" is shown only for a young connection; on a busy machine this one may be old by now.
                 assert found["headline"].replace(" so far", "") == "Multipath TCP with 1 subflow: Wi-Fi"
                 client.run(["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"])
@@ -106,7 +106,7 @@ def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int)
                 assert [each["address"] for each in found["subflows"]][1] == address
                 assert found["lines"] == ["No path is limited now."]
                 client.run(["ip", "mptcp", "endpoint", "delete", "id", number])
-                one.until(lambda answer: len(answer["subflows"]) == 1, "one path is left")
+                one.until(lambda answer: len(answer["subflows"]) == 1, "the page shows one remaining path")
         finally:
             command = ["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"]
             client.run(command, check=False)
@@ -116,7 +116,7 @@ def test_page_shows_a_connection_without_its_first_path(portal: PortalSite) -> N
     with portal.throttled(), connection(portal) as client:
         client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         with portal.client.link_down("eth0"):
-            # The kernel gives up a dead subflow when it sends something; until then, the other one carries the answers.
+            # The kernel closes a dead subflow when it sends data on it; until then, the other subflow carries answers.
             portal.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
             found = client.until(lambda answer: len(answer["subflows"]) == 1, "the other path is left")
             assert found["subflows"][0]["path"] == "LTE"
@@ -157,23 +157,20 @@ def test_page_shows_a_volume_until_it_is_used_up(portal: PortalSite, origin: Ori
         assert 4_000_000 < first <= 5_000_000
 
         def is_used_up(answer: dict[str, Any]) -> bool:
-            """Return whether the client has used up a volume.
-
-            Each address has one; the split of the traffic varies.
-            """
+            """Return whether the volume of one of the client's addresses is used up; the paths' shares vary."""
             if min((each["left"] for each in answer["budgets"]), default=1) <= 0:
                 return True
             assert len(client.get(origin.url("big"))[2]) == 3_000_000
             return False
 
-        found = client.until(is_used_up, "the volume is used up")
+        found = client.until(is_used_up, "the page shows that the volume is used up")
         assert any("all of 5 MB used up" in line for line in found["lines"])
         found = client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the rule takes effect")
         assert any("is limited to 8 Mbit/s by rule month" in line for line in found["lines"])
 
 
 def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
-    with portal.throttled(LTE_CAPPED), connection(portal) as victim, connection(portal, node="neighbour") as thief:
+    with portal.throttled(LTE_CAPPED), connection(portal) as victim, connection(portal, node="neighbour") as attacker:
         mine = victim.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         address, port = victim.end
         end = portal.ends(victim)
@@ -189,14 +186,14 @@ def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
             f"Connection: MPTCP-Client, keep-alive\r\nMPTCP-Client: {end}",
             f"Connection: Upgrade\r\nUpgrade: websocket\r\nMPTCP-Client: {end}",
         ]
-        own = {thief.end[0], "10.77.4.2"}
+        own = {attacker.end[0], "10.77.4.2"}
         for claim in claims:
-            found = thief.look(claim)
+            found = attacker.look(claim)
             assert {each["address"] for each in found["subflows"]} <= own, claim
             assert found["transport"] == "multipath"
-        assert {each["address"] for each in thief.look(*claims)["subflows"]} <= own
+        assert {each["address"] for each in attacker.look(*claims)["subflows"]} <= own
         # Squid rejects a header with a blank before its colon.
-        status, _, body = thief.get(CHECK + "check.json", f"MPTCP-Client : {end}")
+        status, _, body = attacker.get(CHECK + "check.json", f"MPTCP-Client : {end}")
         assert (status, address.encode() in body) == (400, False)
         assert {each["address"] for each in mine["subflows"]} == {FIRST, SECOND}
 
@@ -232,7 +229,7 @@ MALFORMED = {
 
 
 def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> None:
-    """No client gets another client's data, whatever it sends or hides in a request."""
+    """A client never gets another client's data, whatever it sends or hides in a request."""
     with portal.throttled(LTE_CAPPED), connection(portal) as victim:
         victim.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         end = portal.ends(victim)
@@ -247,17 +244,17 @@ def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> No
             "hexadecimal": f"{len(hidden):x}",
             "large": "x" * 20_000,
         }
-        for what, text in MALFORMED.items():
-            with connection(portal, node="neighbour") as thief:
-                answer = thief.send_raw(text.format(**values).encode())
-            assert answer.startswith(b"HTTP/1.1 "), (what, answer)
+        for name, text in MALFORMED.items():
+            with connection(portal, node="neighbour") as attacker:
+                answer = attacker.send_raw(text.format(**values).encode())
+            assert answer.startswith(b"HTTP/1.1 "), (name, answer)
             # An error page may quote the request, which contains the victim's first address.
             for own in (SECOND, f'"address":"{FIRST}"'):
-                assert own.encode() not in answer, (what, answer)
-            # Squid uses the same connections to the portal for all clients, so no part of the request may stay in them.
+                assert own.encode() not in answer, (name, answer)
+            # Squid uses its connections to the portal for all clients, so no part of the request may remain in them.
             found = victim.look()
-            assert {each["address"] for each in found["subflows"]} <= {FIRST, SECOND}, what
-            assert found["transport"] == "multipath", what
+            assert {each["address"] for each in found["subflows"]} <= {FIRST, SECOND}, name
+            assert found["transport"] == "multipath", name
 
 
 def test_portal_answers_only_squid(portal: PortalSite) -> None:
@@ -308,7 +305,7 @@ def test_captive_portal_api_returns_the_remaining_bytes(portal: PortalSite) -> N
         return found[0]
 
     with portal.throttled(PATHS + VOLUME % "5 GB"):
-        # An operating system asks before it opens a connection.
+        # An operating system sends its request before it opens a connection.
         before = wait_for_left()
         with connection(portal) as client:
             found = client.until(lambda answer: bool(answer["budgets"]), "the volume is seen")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check page behind a relay: it shows the connection of the relay and says so."""
+"""Tests for the check page with a relay: the page shows the relay's connection, and explains this."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_page_behind_a_relay_shows_the_relays_connection(make_testbed: Callable[
     site.wait_for_all_workers(relay)
     with Connection(testbed["client"], relay.service_address(), socket.IPPROTO_TCP) as phone:
         wait_until(lambda: phone.get("http://check.mptcp.internal/")[0] == 200, "the chain works", timeout=90)
-        # Each answer uses a new connection, whose second subflow joins after the request. Only the kernel is asked.
+        # Each request uses a new connection of the relay, whose second subflow joins after the request.
         answers = [phone.look("MPTCP-Client: 10.77.8.2 3128 10.77.8.2 3128") for _ in range(10)]
         assert {(answer["transport"], answer["throttler"]) for answer in answers} == {("multipath", "absent")}
         assert all("Another proxy, for instance a relay" in answer["lines"][0] for answer in answers)

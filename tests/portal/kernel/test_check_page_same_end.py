@@ -67,7 +67,7 @@ def test_clients_behind_one_nat_see_their_own_connections(site: PortalSite, prot
         with victim(site, port), Connection(node, OTHER_ADDRESS, protocol, source) as neighbour:
             answer = neighbour.until(lambda answer: answer["throttler"] == "answered", "the throttler has answered")
             ends = site.node.run(["ss", "-Htn", "src", OTHER_ADDRESS, "dst", f"{FIRST}:{port}"]).stdout
-            assert ends.count("ESTAB") == 1, "the NAT has given it the other client's end"
+            assert ends.count("ESTAB") == 1, "the NAT has given the neighbour the other client's address and port"
             assert answer["transport"] == ("tcp" if protocol == socket.IPPROTO_TCP else "multipath")
             assert SECOND not in json.dumps(answer)
             assert not any(each["capped"] for each in answer["subflows"])
@@ -85,7 +85,7 @@ def test_client_that_reuses_ends_does_not_see_the_older_connection(site: PortalS
     neighbour, core = site.testbed["neighbour"], site.testbed["core"]
     port = 25557
     with victim(site, port) as client, site.client.link_down("eth0"):
-        # The kernel gives up a dead subflow when it sends something; until then, the other one carries the answers.
+        # The kernel closes a dead subflow when it sends data on it; until then, the other subflow carries answers.
         site.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
         client.until(lambda answer: [each["path"] for each in answer["subflows"]] == ["LTE"], "the other path is left")
         neighbour.run(["ip", "address", "add", f"{FIRST}/32", "dev", "lo"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with real Chromium behind the proxy: a site of many files, the changing check page, and accessible pages."""
+"""Tests with real Chromium and the proxy: a site of many files, the changing check page, and accessible pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import axe
 import pytest
 from kept_connection import CHECK
-from portal_browser import SCHEMES, SIZES, chromium, complaints, is_wider_than, look_as, screenshot
+from portal_browser import SCHEMES, SIZES, chromium, complaints, is_wider_than, screenshot, set_appearance
 from portal_site import LTE_CAPPED, PAGE_PORT, PATHS, VOLUME, PortalSite
 from qr_reader import qr_texts
 from selenium.webdriver import Remote
@@ -29,7 +29,7 @@ PICTURE = (
 )
 """A GIF of one pixel. The testbed's Apache sends no types; browsers recognize a GIF by its first bytes."""
 DATA = random.Random(8684).randbytes(6_000_000)
-"""Data that the site's script loads: enough for both paths to be used."""
+"""Data that the site's script loads: enough to use both paths."""
 SCRIPT = """\
 fetch("data.bin").then((answer) => answer.arrayBuffer()).then((data) => {
   document.title = "The script loaded " + new Uint8Array(data).reduce((sum, each) => (sum * 31 + each) % 1e9, 0);
@@ -127,9 +127,9 @@ def text_of(browser: Remote, selector: str) -> str:
 def wait_for_words(browser: Remote, words: str) -> None:
     """Wait until the check page, through its own script, shows *words*."""
     try:
-        wait_until(lambda: words in text_of(browser, "#answer"), f"the page says {words!r}", timeout=90)
+        wait_until(lambda: words in text_of(browser, "#answer"), f"the page shows {words!r}", timeout=90)
     except Exception as error:
-        raise AssertionError(f"{error}; it says {text_of(browser, 'body')!r}") from None
+        raise AssertionError(f"{error}; it shows {text_of(browser, 'body')!r}") from None
 
 
 def save_screenshots(browser: Remote, name: str) -> None:
@@ -139,7 +139,7 @@ def save_screenshots(browser: Remote, name: str) -> None:
     Path(wanted).mkdir(parents=True, exist_ok=True)
     for size in SIZES:
         for scheme in SCHEMES:
-            look_as(browser, size, scheme)
+            set_appearance(browser, size, scheme)
             screenshot(browser, Path(wanted) / f"{name}-{size}-{scheme}.png")
 
 
@@ -150,7 +150,7 @@ def assert_accessible(browser: Remote, *statuses: int) -> None:
     """
     for size in SIZES:
         for scheme in SCHEMES:
-            look_as(browser, size, scheme)
+            set_appearance(browser, size, scheme)
             # A scheme changes only colours.
             assert axe.faults(browser, of_colour=scheme != SCHEMES[0]) == [], (size, scheme)
             assert not is_wider_than(browser, size), (size, scheme)
@@ -180,7 +180,7 @@ def test_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: str)
 
 
 def test_chromium_follows_proxy_pac(site: PortalSite, origin: Origin) -> None:
-    """The origin has a private address, so Chromium asks it directly. It asks for the check page through the proxy."""
+    """Chromium connects directly to the origin, whose address is private, and uses the proxy for the check page."""
     with chromium(site, pac_flag(site)) as browser:
         browser.get(origin.url("direct/site.html"))
         assert is_whole(browser)
@@ -205,12 +205,12 @@ def test_check_page_follows_changes_of_paths_and_caps(site: PortalSite, origin: 
             wait_for_words(browser, "of 50 MB left")
             download(site, origin)
 
-            def says_less() -> bool:
+            def shows_less() -> bool:
                 text = text_of(browser, "#answer")
                 left = re.search(r"contract, Wi-Fi: ([\d.]+)", text)
                 return bool(left and float(left[1]) < 49 and "LTE is limited to 5 Mbit/s by rule evening." in text)
 
-            wait_until(says_less, "the page shows a smaller volume, and the cap", timeout=90)
+            wait_until(shows_less, "the page shows a smaller volume, and the cap", timeout=90)
             assert_accessible(browser)
             save_screenshots(browser, "check-multipath")
             site.reload(throttler, PATHS + VOLUME % "5 MB")
@@ -226,7 +226,7 @@ def test_check_page_follows_changes_of_paths_and_caps(site: PortalSite, origin: 
 
 
 def test_check_page_shows_plain_tcp(site: PortalSite) -> None:
-    """The throttler knows no subflows of a connection without MPTCP, whatever caps are in force."""
+    """The throttler knows no subflows of a connection without MPTCP, whatever caps apply."""
     with site.throttled(LTE_CAPPED), chromium(site, proxy_flag(site), mptcp=False) as browser:
         browser.get(CHECK)
         wait_for_words(browser, "Plain TCP over one path")
@@ -250,7 +250,9 @@ def test_check_page_reports_a_stopped_throttler(site: PortalSite) -> None:
             browser.get(CHECK)
             wait_for_words(browser, "Wi-Fi and LTE")
         state = "return document.getElementById('answer').dataset.throttler"
-        wait_until(lambda: browser.execute_script(state) == "absent", "the page shows it", timeout=90)
+        wait_until(
+            lambda: browser.execute_script(state) == "absent", "the page shows that the throttler is absent", timeout=90
+        )
         assert browser.execute_script("return document.getElementById('paths').hidden")
         assert_accessible(browser, 503)
         save_screenshots(browser, "check-without-throttler")
@@ -266,7 +268,7 @@ def test_squids_error_pages_are_accessible(site: PortalSite) -> None:
             save_screenshots(browser, f"squid-{kind}")
 
 
-MADE_UP = """
+FAKE_FETCH = """
 window.answers = 0;
 window.fetch = async () => {
   window.answers += 1;
@@ -274,7 +276,7 @@ window.fetch = async () => {
 };
 """
 """Replacement for the portal's answers, so that a test can choose the report that the page gets."""
-WATCHED = """
+WATCH_CHANGES = """
 window.written = [];
 new MutationObserver((found) => {
   for (const each of found) window.written.push((each.target.parentElement ?? each.target).closest("[id]").id);
@@ -301,7 +303,7 @@ def report(left: str, throttler: str = "answered", transport: str = "multipath")
 
 
 def shown_report(browser: Remote, report: dict[str, object]) -> None:
-    """Let the page receive *report* twice: at the second time it has finished with the first one."""
+    """Let the page receive *report* twice: when it receives the second report, it has processed the first."""
     browser.execute_script("window.report = arguments[0]; window.answers = 0", report)
     wait_until(
         lambda: browser.execute_script("return window.answers") > 1, "the page has requested its data", timeout=90
@@ -310,15 +312,13 @@ def shown_report(browser: Remote, report: dict[str, object]) -> None:
 
 @pytest.mark.nightly
 def test_check_page_updates_only_changed_parts(site: PortalSite) -> None:
-    """Defects: the page rewrote all lines if one changed, so that screen readers read all of them.
-
-    And when the portal was too busy to answer, names, caps and volumes vanished from the page until a later answer.
-    """
+    """Defects: the page rewrote all lines if one line changed, so that screen readers read out all lines. And when the
+    portal was too busy to answer, names, caps and volumes disappeared from the page until a later answer."""
     with chromium(site, proxy_flag(site)) as browser:
         browser.get(CHECK)
-        browser.execute_script(MADE_UP)
+        browser.execute_script(FAKE_FETCH)
         shown_report(browser, report("40 MB"))
-        browser.execute_script("window.lines = [...document.querySelectorAll('#lines li')]" + ";" + WATCHED)
+        browser.execute_script("window.lines = [...document.querySelectorAll('#lines li')]" + ";" + WATCH_CHANGES)
         shown_report(browser, report("30 MB"))
         assert "month: 30 MB left." in text_of(browser, "#lines")
         assert set(browser.execute_script("return window.written")) == {"lines", "subflows", "budgets"}
@@ -362,7 +362,7 @@ def test_page_of_a_stopped_portal_reloads_until_it_runs(site: PortalSite) -> Non
             assert_accessible(browser, 503, 404)  # the icon is missing, too
             save_screenshots(browser, "check-missing")
             site.start_portal()
-            wait_until(lambda: "Multipath TCP" in text_of(browser, "#answer"), "the check page comes", timeout=90)
+            wait_until(lambda: "Multipath TCP" in text_of(browser, "#answer"), "the check page is shown", timeout=90)
     finally:
         site.portal.stop()
         site.start_portal()

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from answering_socket import answering
-from portal_throttler import MONTH, of_clients
+from portal_throttler import MONTH, answers_for
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from mptcp_portal.asking import MAX_SYSTEMS, Asker
 from mptcp_portal.captive_page import captive_app, client_address
 from mptcp_portal.settings import load_settings
+from mptcp_portal.throttler_client import MAX_SYSTEMS, ThrottlerClient
 
 OWN = [MONTH, MONTH | {"name": "day", "used": 93, "volume": 50, "left": 0, "step": 50, "next_step": 100}]
 TEXT = "captive_portal: {listen: 10.0.0.1:3182, behind: [127.0.0.1/32], user_portal_url: https://proxy.example.net/}"
@@ -27,20 +27,20 @@ TEXT = "captive_portal: {listen: 10.0.0.1:3182, behind: [127.0.0.1/32], user_por
 
 @pytest.fixture
 def throttler(tmp_path: Path) -> Iterator[Path]:
-    with answering(tmp_path / "s", of_clients({}, {"10.0.0.7": OWN})):
+    with answering(tmp_path / "s", answers_for({}, {"10.0.0.7": OWN})):
         yield tmp_path / "s"
 
 
-def ask(path: Path, peer: str, text: str = TEXT, **headers: str) -> Any:
+def request_as(path: Path, peer: str, text: str = TEXT, **headers: str) -> Any:
     captive = load_settings(text, "portal.yaml").captive
     assert captive is not None
-    return TestClient(captive_app(captive, Asker(path, pause=0)), client=(peer, 1)).get(
+    return TestClient(captive_app(captive, ThrottlerClient(path, pause=0)), client=(peer, 1)).get(
         "/captive-portal", headers=headers
     )
 
 
 def test_client_with_a_volume_gets_its_remaining_bytes(throttler: Path) -> None:
-    answer = ask(throttler, "127.0.0.1", **{"X-Forwarded-For": "10.9.9.9, 10.0.0.7"})
+    answer = request_as(throttler, "127.0.0.1", **{"X-Forwarded-For": "10.9.9.9, 10.0.0.7"})
     assert answer.headers["content-type"] == "application/captive+json"
     assert answer.headers["cache-control"] == "private, no-store"
     assert answer.json() == {"captive": False, "user-portal-url": "https://proxy.example.net/", "bytes-remaining": 7}
@@ -48,49 +48,49 @@ def test_client_with_a_volume_gets_its_remaining_bytes(throttler: Path) -> None:
 
 @pytest.mark.parametrize("client", ["10.0.0.8", "10.0.0.9"])
 def test_client_without_a_volume_gets_no_remaining_bytes(throttler: Path, client: str) -> None:
-    answer = ask(throttler, "127.0.0.1", **{"X-Forwarded-For": client})
+    answer = request_as(throttler, "127.0.0.1", **{"X-Forwarded-For": client})
     assert answer.json() == {"captive": False, "user-portal-url": "https://proxy.example.net/"}
 
 
 def test_api_answers_without_a_throttler(tmp_path: Path) -> None:
-    assert ask(tmp_path / "none", "127.0.0.1", **{"X-Forwarded-For": "10.0.0.7"}).json()["captive"] is False
+    assert request_as(tmp_path / "none", "127.0.0.1", **{"X-Forwarded-For": "10.0.0.7"}).json()["captive"] is False
 
 
 def test_hung_throttler_causes_status_503(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: systems that joined during the hang were told that they have no volume, and systems ask only once."""
-    monkeypatch.setattr("mptcp_portal.asking._TIMEOUT", 0.05)
+    """Defect: systems that joined at that time got an answer without a volume, and systems send only one request."""
+    monkeypatch.setattr("mptcp_portal.throttler_client._TIMEOUT", 0.05)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
-        answer = ask(tmp_path / "s", "127.0.0.1", **{"X-Forwarded-For": "10.0.0.7"})
+        answer = request_as(tmp_path / "s", "127.0.0.1", **{"X-Forwarded-For": "10.0.0.7"})
     assert (answer.status_code, answer.json()) == (503, {"error": "the volume is unknown at the moment"})
     assert 10 <= int(answer.headers["retry-after"]) < 20
 
 
 def test_own_tls_listener_uses_the_address_of_the_connection(throttler: Path) -> None:
     text = "captive_portal: {listen: 10.0.0.1:3182, certificate: /c, key: /k}"
-    assert ask(throttler, "10.0.0.7", text).json() == {"captive": False, "bytes-remaining": 7}
-    # A client's own claim about its address is ignored.
-    assert ask(throttler, "10.0.0.9", text, **{"X-Forwarded-For": "10.0.0.7"}).json() == {"captive": False}
+    assert request_as(throttler, "10.0.0.7", text).json() == {"captive": False, "bytes-remaining": 7}
+    # The address that a client claims to have is ignored.
+    assert request_as(throttler, "10.0.0.9", text, **{"X-Forwarded-For": "10.0.0.7"}).json() == {"captive": False}
 
 
 def test_only_the_configured_web_server_is_answered(throttler: Path) -> None:
-    assert ask(throttler, "10.0.0.9", **{"X-Forwarded-For": "10.0.0.7"}).status_code == 403
-    assert ask(throttler, "127.0.0.1").status_code == 403
+    assert request_as(throttler, "10.0.0.9", **{"X-Forwarded-For": "10.0.0.7"}).status_code == 403
+    assert request_as(throttler, "127.0.0.1").status_code == 403
 
 
 def test_extra_slash_causes_no_redirect(tmp_path: Path) -> None:
     """Defect: a slash after the path caused a redirect by HTTP to the host that the Host header named."""
     captive = load_settings(TEXT, "portal.yaml").captive
     assert captive is not None
-    client = TestClient(captive_app(captive, Asker(tmp_path / "s", pause=0)), base_url="http://evil.example")
+    client = TestClient(captive_app(captive, ThrottlerClient(tmp_path / "s", pause=0)), base_url="http://evil.example")
     found = client.get("/captive-portal/", follow_redirects=False)
     assert found.status_code == 404
     assert "location" not in found.headers
 
 
-async def ask_within_loop(app: ASGIApp, client: str) -> tuple[int, dict[str, str], Any]:
-    """Ask *app* within the running event loop; return status, headers and document."""
+async def request_within_loop(app: ASGIApp, client: str) -> tuple[int, dict[str, str], Any]:
+    """Send a request to *app* within the running event loop; return status, headers and document."""
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -109,32 +109,32 @@ async def ask_within_loop(app: ASGIApp, client: str) -> tuple[int, dict[str, str
 
 
 def test_clients_beyond_the_limit_get_503_with_a_retry_time(tmp_path: Path) -> None:
-    """Defect: of twenty phones that joined at once, some got no volume, as if they had none."""
+    """Defect: if twenty phones joined at once, some got an answer without a volume, as if they had no volume."""
     clients = [f"10.0.1.{number}" for number in range(MAX_SYSTEMS + 40)]
     captive = load_settings("captive_portal: {listen: 10.0.0.1:3182, certificate: /c, key: /k}", "portal.yaml").captive
     assert captive is not None
 
     async def all_at_once() -> list[tuple[int, dict[str, str], Any]]:
-        app = captive_app(captive, Asker(tmp_path / "s", pause=0.001))
-        return await asyncio.gather(*(ask_within_loop(app, each) for each in clients))
+        app = captive_app(captive, ThrottlerClient(tmp_path / "s", pause=0.001))
+        return await asyncio.gather(*(request_within_loop(app, each) for each in clients))
 
-    with answering(tmp_path / "s", of_clients({}, dict.fromkeys(clients, OWN))):
+    with answering(tmp_path / "s", answers_for({}, dict.fromkeys(clients, OWN))):
         answers = asyncio.run(all_at_once())
-    again = []
+    retry_times = []
     for status, headers, found in answers:
         if status == 200:
             assert found == {"captive": False, "bytes-remaining": 7}
         else:
             assert status == 503
-            again.append(int(headers["retry-after"]))
+            retry_times.append(int(headers["retry-after"]))
     assert [status for status, _, _ in answers].count(200) == MAX_SYSTEMS
     # The retry times differ, so that the clients do not all return at the same moment.
-    assert 10 <= min(again) < max(again) < 20
+    assert 10 <= min(retry_times) < max(retry_times) < 20
 
 
-def test_client_address_comes_from_the_connection_or_the_front() -> None:
-    front = (ip_network("127.0.0.1/32"),)
+def test_client_address_is_from_the_connection_or_the_web_server() -> None:
+    web_server = (ip_network("127.0.0.1/32"),)
     assert client_address("::ffff:10.0.0.7", [], ()) == ip_address("10.0.0.7")
-    assert client_address("127.0.0.1", ["10.1.1.1", "10.2.2.2"], front) == ip_address("10.2.2.2")
+    assert client_address("127.0.0.1", ["10.1.1.1", "10.2.2.2"], web_server) == ip_address("10.2.2.2")
     for peer, forwarded in (("127.0.0.1", ["x"]), ("127.0.0.1", []), ("unknown", ["10.0.0.7"])):
-        assert client_address(peer, forwarded, front) is None
+        assert client_address(peer, forwarded, web_server) is None

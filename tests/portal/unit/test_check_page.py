@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check page: access, the shown connection, headers for browsers, and the limits on questions."""
+"""Tests for the check page: access, the shown connection, headers for browsers, and the limits on requests."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from answering_socket import answering
 from portal_settings import onboarding
-from portal_throttler import LTE, MONTH, WIFI, of_clients
+from portal_throttler import LTE, MONTH, WIFI, answers_for
 from starlette.testclient import TestClient
 
-from mptcp_portal import asking, own_connection
-from mptcp_portal.asking import MAX_PAGES, MAX_SYSTEMS, Asker
+from mptcp_portal import own_connection
 from mptcp_portal.check_page import check_app
-from mptcp_portal.check_report import KernelView, Throttler
+from mptcp_portal.check_report import KernelView, ThrottlerOutcome
 from mptcp_portal.netlink import Ends
 from mptcp_portal.onboarding_page import onboarding_app
-from mptcp_portal.own_connection import KernelQuestion, NewConnections
+from mptcp_portal.own_connection import KernelLookup, NewConnections
+from mptcp_portal.throttler_client import MAX_PAGES, MAX_SYSTEMS, ThrottlerClient
 
 WITH_PROFILE = "profile: {wifi: Home}"
 SQUID = ("127.0.0.1", 50000)
@@ -44,16 +44,19 @@ def ends_of(port: int) -> Ends:
 
 
 @contextmanager
-def served(path: Path, peer: tuple[str, int] = SQUID, look: KernelQuestion = kernel) -> Iterator[TestClient]:
+def served(path: Path, peer: tuple[str, int] = SQUID, look_up: KernelLookup = kernel) -> Iterator[TestClient]:
     app = check_app(
-        Asker(path, pause=0), lambda _, theirs: theirs == SQUID, onboarding_app(onboarding(WITH_PROFILE)), look
+        ThrottlerClient(path, pause=0),
+        lambda _, theirs: theirs == SQUID,
+        onboarding_app(onboarding(WITH_PROFILE)),
+        look_up,
     )
     yield TestClient(app, client=peer)
 
 
 @pytest.fixture
 def throttler(tmp_path: Path) -> Iterator[Path]:
-    with answering(tmp_path / "status.sock", of_clients(KNOWN)):
+    with answering(tmp_path / "status.sock", answers_for(KNOWN)):
         yield tmp_path / "status.sock"
 
 
@@ -70,11 +73,12 @@ def test_page_shows_the_clients_own_connection(throttler: Path) -> None:
 
 
 def test_clients_behind_one_nat_see_only_their_own_connection(tmp_path: Path) -> None:
-    """Defect: a client with the same address and port towards another proxy address saw the other's connection."""
+    """Defect: a client with the same address and port, connected to another proxy address, saw the other client's
+    connection."""
     known = {"10.77.1.2:40000": KNOWN["10.77.1.2:40000"] | {"local": PROXY}}
-    for look in (lambda _: None, lambda ends: KernelView(ends == ends_of(40000), 2)):
-        with answering(tmp_path / "s", of_clients(known)), served(tmp_path / "s", look=look) as client:
-            for _ in range(2):  # the second request comes within the second for which an answer is cached
+    for look_up in (lambda _: None, lambda ends: KernelView(ends == ends_of(40000), 2)):
+        with answering(tmp_path / "s", answers_for(known)), served(tmp_path / "s", look_up=look_up) as client:
+            for _ in range(2):  # the second request is sent within the second for which an answer is cached
                 assert "LTE" in client.get("/", headers={"MPTCP-Client": MINE}).text
                 for proxy in ("10.77.8.3 3128", "10.77.8.2 8080"):
                     headers = {"MPTCP-Client": f"10.77.1.2 40000 {proxy}"}
@@ -87,10 +91,13 @@ def test_clients_behind_one_nat_see_only_their_own_connection(tmp_path: Path) ->
 
 
 def test_connection_with_reused_ends_gets_no_cached_answer(tmp_path: Path) -> None:
-    """The new connection asks within the second for which the other's answer is cached."""
+    """The new connection sends a request within the second for which the old connection's answer is cached."""
     views = [KernelView(True, 2, 0xABCD), KernelView(False)]
     known = {"10.77.1.2:40000": KNOWN["10.77.1.2:40000"] | {"token": "0000abcd"}}
-    with answering(tmp_path / "s", of_clients(known)), served(tmp_path / "s", look=lambda _: views.pop(0)) as client:
+    with (
+        answering(tmp_path / "s", answers_for(known)),
+        served(tmp_path / "s", look_up=lambda _: views.pop(0)) as client,
+    ):
         assert "LTE" in client.get("/", headers={"MPTCP-Client": MINE}).text
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
     assert "Plain TCP over one path" in page
@@ -99,8 +106,8 @@ def test_connection_with_reused_ends_gets_no_cached_answer(tmp_path: Path) -> No
 
 def test_header_of_an_older_squid_conf_shows_no_connection(throttler: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An upgrade keeps an operator's own squid.conf, whose header names only the client's end of the connection."""
-    looks: list[Ends] = []
-    with served(throttler, look=looks.append) as client:
+    lookups: list[Ends] = []
+    with served(throttler, look_up=lookups.append) as client:
         for _ in range(3):
             page = client.get("/", headers={"MPTCP-Client": "10.77.1.2 40000"})
             assert page.status_code == 200
@@ -108,7 +115,7 @@ def test_header_of_an_older_squid_conf_shows_no_connection(throttler: Path, caps
             assert not re.search("LTE|Wi-Fi|month", page.text)
         answer = client.get("/check.json", headers={"MPTCP-Client": "10.77.1.2 40000"}).json()
     assert (answer["transport"], answer["subflows"], answer["budgets"]) == ("unknown", [], [])
-    assert not looks
+    assert not lookups
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("mptcp-portal: the check page cannot show clients their connection")
     assert line.endswith('request_header_add MPTCP-Client "%>a %>p %>la %>lp" check_page')
@@ -173,34 +180,34 @@ def test_page_detects_another_proxy_by_via(throttler: Path, via: list[str], rela
 
 def test_page_behind_a_relay_waits_briefly_for_a_second_subflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request of a relay uses a new connection, whose second subflow joins after the request."""
-    monkeypatch.setattr(own_connection, "INTERVAL", 0.0)
+    monkeypatch.setattr(own_connection, "LOOKUP_INTERVAL", 0.0)
     subflows: list[KernelView | None] = []
-    looks = 0
+    lookups = 0
 
-    def look(_: Ends) -> KernelView | None:
-        nonlocal looks
-        looks += 1
+    def look_up(_: Ends) -> KernelView | None:
+        nonlocal lookups
+        lookups += 1
         return subflows.pop(0) if len(subflows) > 1 else subflows[0]
 
     def seen(*found: KernelView | None) -> tuple[KernelView | None, int]:
-        nonlocal looks
-        subflows[:], looks = found, 0
-        return asyncio.run(NewConnections(look).view(ends_of(1))), looks
+        nonlocal lookups
+        subflows[:], lookups = found, 0
+        return asyncio.run(NewConnections(look_up).view(ends_of(1))), lookups
 
     one, two, plain = KernelView(True, 1, 5), KernelView(True, 2, 5), KernelView(False)
     assert seen(one, one, two) == (two, 3)
     assert seen(two) == (two, 1)
-    assert seen(one) == (one, own_connection.LOOKS)
+    assert seen(one) == (one, own_connection.MAX_LOOKUPS)
     assert seen(one, plain) == (plain, 2)
     assert seen(plain) == (plain, 1)
     assert seen(None) == (None, 1)
 
-    async def crowd() -> None:
+    async def many_requests() -> None:
         await asyncio.gather(*(connections.view(ends_of(each)) for each in range(50)))
 
-    connections, subflows[:], looks = NewConnections(look), [one], 0
-    asyncio.run(crowd())
-    assert looks == own_connection.MAX_WAITING * own_connection.LOOKS + 50 - own_connection.MAX_WAITING
+    connections, subflows[:], lookups = NewConnections(look_up), [one], 0
+    asyncio.run(many_requests())
+    assert lookups == own_connection.MAX_WAITING * own_connection.MAX_LOOKUPS + 50 - own_connection.MAX_WAITING
 
 
 def test_page_without_a_throttler_shows_the_kernels_data(tmp_path: Path) -> None:
@@ -246,7 +253,7 @@ def test_plain_tcp_client_gets_a_link_for_its_device(tmp_path: Path, agent: str)
 
 
 def test_answer_of_an_old_throttler_is_not_shown(tmp_path: Path) -> None:
-    """A daemon from before the request protocol answers with everything it knows."""
+    """A daemon that is older than the request protocol answers with its whole status."""
     everything = {
         "version": "0",
         "connections": [{"subflows": [{"path": "secret"}]}],
@@ -272,7 +279,7 @@ def test_answers_are_not_cached_and_load_only_own_files(throttler: Path) -> None
             assert answer.headers["cross-origin-resource-policy"] == "same-origin"
             assert "access-control-allow-origin" not in answer.headers
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
-    # The page loads only files beside it, without inline scripts or styles.
+    # The page loads only the portal's own files, and has no inline scripts or styles.
     assert set(re.findall(r'(?:src|href)="([^"]+)"', page)) <= {
         "portal.css",
         "icon.svg",
@@ -283,10 +290,7 @@ def test_answers_are_not_cached_and_load_only_own_files(throttler: Path) -> None
 
 
 def test_page_links_to_onboarding_below_its_own_address(throttler: Path) -> None:
-    """Defect: the link led to an address of the proxy's host, which the proxy denies to clients.
-
-    Clients that had set the proxy by hand, as the steps there say, were denied the page.
-    """
+    """Defect: the link led to an address of the proxy's host, to which the proxy denies access."""
     for_squid = {"MPTCP-Client": MINE}
     with served(throttler) as client:
         text = client.get("/", headers=for_squid).text
@@ -295,11 +299,11 @@ def test_page_links_to_onboarding_below_its_own_address(throttler: Path) -> None
         page = client.get(f"/{link}", headers=for_squid)
         assert page.status_code == 200
         assert "<h2>Set it up</h2>" in page.text
-        beside = [each for each in re.findall(r'(?:src|href)="([^"]+)"', page.text) if ":" not in each]
-        assert {"qr.svg", "proxy.mobileconfig", "portal.css"} <= set(beside)
-        itself = TestClient(onboarding_app(onboarding(WITH_PROFILE)))
-        for name in ("", "proxy.pac", "wpad.dat", *beside):
-            answer, expected = client.get(f"/{link}{name}", headers=for_squid), itself.get(f"/{name}")
+        linked_files = [each for each in re.findall(r'(?:src|href)="([^"]+)"', page.text) if ":" not in each]
+        assert {"qr.svg", "proxy.mobileconfig", "portal.css"} <= set(linked_files)
+        direct = TestClient(onboarding_app(onboarding(WITH_PROFILE)))
+        for name in ("", "proxy.pac", "wpad.dat", *linked_files):
+            answer, expected = client.get(f"/{link}{name}", headers=for_squid), direct.get(f"/{name}")
             assert (answer.status_code, answer.content) == (200, expected.content), name
             assert answer.headers == expected.headers, name
         # Other paths give 404; an extra slash must not redirect to the host that the Host header names.
@@ -313,7 +317,7 @@ def test_page_links_to_onboarding_below_its_own_address(throttler: Path) -> None
 
 
 def test_page_without_onboarding_has_no_link_to_it(throttler: Path) -> None:
-    client = TestClient(check_app(Asker(throttler, pause=0), lambda *_: True, None, kernel), client=SQUID)
+    client = TestClient(check_app(ThrottlerClient(throttler, pause=0), lambda *_: True, None, kernel), client=SQUID)
     assert "<a " not in client.get("/", headers={"MPTCP-Client": MINE}).text
     assert client.get("/use/", headers={"MPTCP-Client": MINE}).status_code == 404
 
@@ -322,153 +326,157 @@ def test_page_without_onboarding_has_no_link_to_it(throttler: Path) -> None:
 def test_page_waits_only_behind_a_relay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, via: str, headline: str
 ) -> None:
-    monkeypatch.setattr(own_connection, "INTERVAL", 0.0)
+    monkeypatch.setattr(own_connection, "LOOKUP_INTERVAL", 0.0)
     views = [KernelView(True, 1, 5), KernelView(True, 1, 5), KernelView(True, 2, 5)]
-    with served(tmp_path / "nobody.sock", look=lambda _: views.pop(0)) as client:
+    with served(tmp_path / "nobody.sock", look_up=lambda _: views.pop(0)) as client:
         found = client.get("/check.json", headers={"MPTCP-Client": MINE, "Via": via}).json()
     assert headline in found["headline"]
 
 
-NASTY = "<b>x</b>\"'&</script>"
+MARKUP = "<b>x</b>\"'&</script>"
 
 
 def test_names_from_the_policy_are_escaped(tmp_path: Path) -> None:
     """This applies to names of paths, rules and budgets."""
     nasty = {
         "multipath": True,
-        "subflows": [WIFI | {"path": NASTY}, LTE | {"rule": NASTY}],
-        "budgets": [MONTH | {"name": NASTY}],
+        "subflows": [WIFI | {"path": MARKUP}, LTE | {"rule": MARKUP}],
+        "budgets": [MONTH | {"name": MARKUP}],
     }
-    with answering(tmp_path / "s", of_clients({"10.77.1.2:40000": nasty})), served(tmp_path / "s") as client:
+    with answering(tmp_path / "s", answers_for({"10.77.1.2:40000": nasty})), served(tmp_path / "s") as client:
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
     assert "<b>" not in page
-    # The places are: headline, line of the cap, line of the volume, table, label of the volume.
+    # The names are in the headline, the line of the cap, the line of the volume, the table, and the volume's label.
     assert page.count("&lt;b&gt;x&lt;/b&gt;&#34;&#39;&amp;&lt;/script&gt;") == 5
 
 
-def test_asker_finds_a_connection_by_its_token(tmp_path: Path) -> None:
+def test_throttler_finds_a_connection_by_its_token(tmp_path: Path) -> None:
     known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
 
-    async def ask(token: int | None) -> tuple[Throttler, dict[str, Any]]:
-        return await Asker(tmp_path / "s", pause=0).client("10.77.1.2:40000", PROXY, token)
+    async def ask(token: int | None) -> tuple[ThrottlerOutcome, dict[str, Any]]:
+        return await ThrottlerClient(tmp_path / "s", pause=0).client("10.77.1.2:40000", PROXY, token)
 
-    with answering(tmp_path / "s", of_clients(known)):
+    with answering(tmp_path / "s", answers_for(known)):
         assert asyncio.run(ask(0xABCD))[1]["subflows"] == [LTE]
         assert asyncio.run(ask(None))[1]["subflows"] == []
 
 
-def test_number_of_concurrent_page_questions_is_bounded(tmp_path: Path) -> None:
-    async def crowd() -> list[Throttler]:
-        asker = Asker(tmp_path / "s", pause=0.01)
-        answers = await asyncio.gather(*(asker.client(f"10.0.0.{n}:1", PROXY, None) for n in range(50)))
+def test_number_of_concurrent_page_requests_is_bounded(tmp_path: Path) -> None:
+    async def many_requests() -> list[ThrottlerOutcome]:
+        throttler_client = ThrottlerClient(tmp_path / "s", pause=0.01)
+        answers = await asyncio.gather(*(throttler_client.client(f"10.0.0.{n}:1", PROXY, None) for n in range(50)))
         return [status for status, _ in answers]
 
-    with answering(tmp_path / "s", of_clients({})) as questions:
-        answers = asyncio.run(crowd())
-    assert len(questions) == answers.count(Throttler.ANSWERED) == MAX_PAGES
-    assert answers.count(Throttler.BUSY) == 50 - MAX_PAGES
+    with answering(tmp_path / "s", answers_for({})) as requests:
+        answers = asyncio.run(many_requests())
+    assert len(requests) == answers.count(ThrottlerOutcome.ANSWERED) == MAX_PAGES
+    assert answers.count(ThrottlerOutcome.BUSY) == 50 - MAX_PAGES
 
 
 def test_client_with_many_connections_has_one_place(tmp_path: Path) -> None:
     """Defect: a client with six connections took all places, and all others got BUSY."""
 
-    async def both() -> tuple[list[Throttler], list[Throttler]]:
-        asker = Asker(tmp_path / "s", pause=0.01)
-        many = [asker.client(f"10.0.0.9:{n}", PROXY, None) for n in range(1, 30)]
-        others = [asker.client(f"10.0.0.{n}:1", PROXY, None) for n in range(1, MAX_PAGES)]
+    async def both() -> tuple[list[ThrottlerOutcome], list[ThrottlerOutcome]]:
+        throttler_client = ThrottlerClient(tmp_path / "s", pause=0.01)
+        many = [throttler_client.client(f"10.0.0.9:{n}", PROXY, None) for n in range(1, 30)]
+        others = [throttler_client.client(f"10.0.0.{n}:1", PROXY, None) for n in range(1, MAX_PAGES)]
         statuses = [status for status, _ in await asyncio.gather(*many, *others)]
         return statuses[: len(many)], statuses[len(many) :]
 
-    with answering(tmp_path / "s", of_clients({})):
+    with answering(tmp_path / "s", answers_for({})):
         many, others = asyncio.run(both())
-    assert set(others) == {Throttler.ANSWERED}
-    assert many.count(Throttler.ANSWERED) == 1
+    assert set(others) == {ThrottlerOutcome.ANSWERED}
+    assert many.count(ThrottlerOutcome.ANSWERED) == 1
 
 
 @pytest.mark.parametrize("address", ["[2001:db8:0:1::{:x}]", "[::ffff:10.0.0.9]"])
 def test_client_with_many_ipv6_addresses_has_one_place(tmp_path: Path, address: str) -> None:
     """Defect: six privacy addresses of one /64 took all places."""
 
-    async def both() -> list[Throttler]:
-        asker = Asker(tmp_path / "s", pause=0.01)
-        many = [asker.client(f"{address.format(n)}:{n}", PROXY, None) for n in range(1, 30)]
-        others = [asker.client(f"[2001:db8:0:{n:x}::1]:1", PROXY, None) for n in range(2, MAX_PAGES + 1)]
+    async def both() -> list[ThrottlerOutcome]:
+        throttler_client = ThrottlerClient(tmp_path / "s", pause=0.01)
+        many = [throttler_client.client(f"{address.format(n)}:{n}", PROXY, None) for n in range(1, 30)]
+        others = [throttler_client.client(f"[2001:db8:0:{n:x}::1]:1", PROXY, None) for n in range(2, MAX_PAGES + 1)]
         return [status for status, _ in await asyncio.gather(*many, *others)]
 
-    with answering(tmp_path / "s", of_clients({})):
+    with answering(tmp_path / "s", answers_for({})):
         statuses = asyncio.run(both())
-    assert set(statuses[29:]) == {Throttler.ANSWERED}
-    assert statuses[:29].count(Throttler.ANSWERED) == 1
+    assert set(statuses[29:]) == {ThrottlerOutcome.ANSWERED}
+    assert statuses[:29].count(ThrottlerOutcome.ANSWERED) == 1
 
 
-def test_clients_behind_one_nat64_have_a_place_each(tmp_path: Path) -> None:
+def test_clients_behind_one_nat64_have_their_own_places(tmp_path: Path) -> None:
     """Defect: all clients that a translator maps into 64:ff9b::/96 counted as one client, with one place."""
 
-    async def phones() -> list[Throttler]:
-        asker = Asker(tmp_path / "s", pause=0.01)
-        questions = (asker.client(f"[64:ff9b::192.0.2.{n}]:1", PROXY, None) for n in range(1, MAX_PAGES + 1))
-        return [status for status, _ in await asyncio.gather(*questions)]
+    async def phones() -> list[ThrottlerOutcome]:
+        throttler_client = ThrottlerClient(tmp_path / "s", pause=0.01)
+        requests = (throttler_client.client(f"[64:ff9b::192.0.2.{n}]:1", PROXY, None) for n in range(1, MAX_PAGES + 1))
+        return [status for status, _ in await asyncio.gather(*requests)]
 
-    with answering(tmp_path / "s", of_clients({})):
-        assert set(asyncio.run(phones())) == {Throttler.ANSWERED}
+    with answering(tmp_path / "s", answers_for({})):
+        assert set(asyncio.run(phones())) == {ThrottlerOutcome.ANSWERED}
 
 
-def test_page_questions_do_not_wait_for_captive_portal_questions(tmp_path: Path) -> None:
-    """Defect: check pages and captive-portal questions waited in one queue: 40 s instead of three."""
+def test_page_requests_do_not_wait_for_captive_portal_requests(tmp_path: Path) -> None:
+    """Defect: check pages waited in the same queue as captive-portal requests: 40 s instead of 3 s."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
     async def all_at_once() -> None:
-        asker = Asker(tmp_path / "s", pause=60.0)
-        await asyncio.gather(asker.client("10.77.1.2:40000", PROXY, 0xABCD), asker.budgets_of("10.77.3.2"))
+        throttler_client = ThrottlerClient(tmp_path / "s", pause=60.0)
+        await asyncio.gather(
+            throttler_client.client("10.77.1.2:40000", PROXY, 0xABCD), throttler_client.budgets_of("10.77.3.2")
+        )
 
     known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
-    with answering(tmp_path / "s", of_clients(known)) as questions, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asking, "sleep", sleep)
+    with answering(tmp_path / "s", answers_for(known)) as requests, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mptcp_portal.throttler_client.sleep", sleep)
         asyncio.run(all_at_once())
-    assert len(questions) == 2
-    assert max(pauses) <= 0, "each was the first of its queue"
+    assert len(requests) == 2
+    assert max(pauses) <= 0, "each request was the first in its queue"
 
 
-def test_page_questions_leave_places_for_captive_portal_questions(tmp_path: Path) -> None:
-    async def both() -> list[Throttler]:
-        asker = Asker(tmp_path / "s", pause=0.001)
-        pages = [asker.client(f"10.0.0.{n}:1", PROXY, None) for n in range(50)]
-        answers = await asyncio.gather(*pages, *(asker.budgets_of(f"10.0.0.{n}") for n in range(MAX_SYSTEMS)))
+def test_page_requests_leave_places_for_captive_portal_requests(tmp_path: Path) -> None:
+    async def both() -> list[ThrottlerOutcome]:
+        throttler_client = ThrottlerClient(tmp_path / "s", pause=0.001)
+        pages = [throttler_client.client(f"10.0.0.{n}:1", PROXY, None) for n in range(50)]
+        answers = await asyncio.gather(
+            *pages, *(throttler_client.budgets_of(f"10.0.0.{n}") for n in range(MAX_SYSTEMS))
+        )
         return [status for status, _ in answers[len(pages) :]]
 
-    with answering(tmp_path / "s", of_clients({})):
-        assert asyncio.run(both()) == [Throttler.ANSWERED] * MAX_SYSTEMS
+    with answering(tmp_path / "s", answers_for({})):
+        assert asyncio.run(both()) == [ThrottlerOutcome.ANSWERED] * MAX_SYSTEMS
 
 
-def test_repeated_question_is_asked_once(tmp_path: Path) -> None:
-    async def twice() -> list[Throttler]:
-        asker = Asker(tmp_path / "s", pause=0)
-        together = await asyncio.gather(*(asker.client("10.0.0.1:1", PROXY, None) for _ in range(2)))
-        return [status for status, _ in (*together, await asker.client("10.0.0.1:1", PROXY, None))]
+def test_repeated_request_is_sent_once(tmp_path: Path) -> None:
+    async def twice() -> list[ThrottlerOutcome]:
+        throttler_client = ThrottlerClient(tmp_path / "s", pause=0)
+        together = await asyncio.gather(*(throttler_client.client("10.0.0.1:1", PROXY, None) for _ in range(2)))
+        return [status for status, _ in (*together, await throttler_client.client("10.0.0.1:1", PROXY, None))]
 
-    with answering(tmp_path / "s", of_clients({})) as questions:
-        assert asyncio.run(twice()) == [Throttler.ANSWERED] * 3
-    assert len(questions) == 1
+    with answering(tmp_path / "s", answers_for({})) as requests:
+        assert asyncio.run(twice()) == [ThrottlerOutcome.ANSWERED] * 3
+    assert len(requests) == 1
 
 
-def test_cancelled_question_does_not_cancel_an_equal_one(tmp_path: Path) -> None:
-    async def one_goes() -> Throttler:
-        asker = Asker(tmp_path / "s", pause=0)
-        first = asyncio.ensure_future(asker.client("10.0.0.1:1", PROXY, None))
-        second = asyncio.ensure_future(asker.client("10.0.0.1:1", PROXY, None))
+def test_cancelled_request_does_not_cancel_an_equal_one(tmp_path: Path) -> None:
+    async def cancel_one() -> ThrottlerOutcome:
+        throttler_client = ThrottlerClient(tmp_path / "s", pause=0)
+        first = asyncio.ensure_future(throttler_client.client("10.0.0.1:1", PROXY, None))
+        second = asyncio.ensure_future(throttler_client.client("10.0.0.1:1", PROXY, None))
         await asyncio.sleep(0)
         first.cancel()
         return (await second)[0]
 
-    with answering(tmp_path / "s", of_clients({})):
-        assert asyncio.run(one_goes()) is Throttler.ANSWERED
+    with answering(tmp_path / "s", answers_for({})):
+        assert asyncio.run(cancel_one()) is ThrottlerOutcome.ANSWERED
 
 
 def test_volume_meter_has_levels(throttler: Path) -> None:
-    """Defect: the bar was green until nothing was left."""
+    """Defect: the bar was green until the volume was used up."""
     with served(throttler) as client:
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
         (found,) = client.get("/check.json", headers={"MPTCP-Client": MINE}).json()["budgets"]
@@ -478,7 +486,7 @@ def test_volume_meter_has_levels(throttler: Path) -> None:
 
 
 def test_only_the_headline_is_a_live_region(throttler: Path) -> None:
-    """Defect: screen readers read all lines, so during a download the remaining volume every three seconds."""
+    """Defect: screen readers read out all lines, so during a download the remaining volume every three seconds."""
     with served(throttler) as client:
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
     assert re.findall(r"<(\w+)[^>]*aria-live", page) == ["h1"]

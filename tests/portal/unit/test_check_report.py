@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the text of the check page: data of kernel and throttler, put into sentences for phone users."""
+"""Tests for the text of the check page: sentences with the data of the kernel and the throttler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from portal_throttler import LTE, MONTH, WIFI
 
-from mptcp_portal.check_report import KernelView, Report, Throttler, Transport, report
+from mptcp_portal.check_report import KernelView, Report, ThrottlerOutcome, Transport, report
 
 PLAIN = KernelView(False, 1, 5)
 """A connection that has fallen back to plain TCP. The throttler still lists it."""
@@ -19,7 +19,7 @@ YOUNG = {"time": 1000.0, "since": 995.0}
 
 def answered_report(kernel: KernelView | None, **answer: Any) -> Report:
     known = {"multipath": True, "time": 1000.0, "since": 900.0, "time_zone": "UTC", "subflows": [], "budgets": []}
-    return report(kernel, known | answer, Throttler.ANSWERED)
+    return report(kernel, known | answer, ThrottlerOutcome.ANSWERED)
 
 
 def test_report_describes_two_paths_a_cap_and_a_volume() -> None:
@@ -44,9 +44,9 @@ def test_old_connection_is_not_expected_to_get_more_subflows() -> None:
     old = {"subflows": [WIFI, LTE], "time": 1000.0, "since": 990.0}
     assert answered_report(MULTIPATH, **old).headline == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
     # An older throttler does not report the age, so that a single path may be the first of several.
-    for subflows, words in (([WIFI, LTE], "2 subflows: Wi-Fi and LTE"), ([WIFI], "1 subflow so far: Wi-Fi")):
-        found = report(MULTIPATH, {"multipath": True, "subflows": subflows, "budgets": []}, Throttler.ANSWERED)
-        assert found.headline == f"Multipath TCP with {words}"
+    for subflows, expected in (([WIFI, LTE], "2 subflows: Wi-Fi and LTE"), ([WIFI], "1 subflow so far: Wi-Fi")):
+        found = report(MULTIPATH, {"multipath": True, "subflows": subflows, "budgets": []}, ThrottlerOutcome.ANSWERED)
+        assert found.headline == f"Multipath TCP with {expected}"
 
 
 def test_report_says_that_no_path_is_limited() -> None:
@@ -88,7 +88,7 @@ def test_path_without_a_name_is_shown_by_its_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "volume", "words"),
+    ("left", "volume", "expected"),
     [
         (0, 5 * 10**9, "all of 5 GB used up"),
         (-3, 5 * 10**9, "all of 5 GB used up"),
@@ -98,16 +98,16 @@ def test_path_without_a_name_is_shown_by_its_address() -> None:
         (400, 900, "400 of 900 B left"),
     ],
 )
-def test_volume_is_shown_rounded_down(left: int, volume: int, words: str) -> None:
+def test_volume_is_shown_rounded_down(left: int, volume: int, expected: str) -> None:
     used = volume - left
     (line,) = answered_report(
         PLAIN, budgets=[{"name": "b", "used": used, "volume": volume, "left": left, "until": None}]
     ).lines[1:]
-    assert line == f"b: {words}."
+    assert line == f"b: {expected}."
 
 
 @pytest.mark.parametrize(
-    ("used", "step", "next_step", "words"),
+    ("used", "step", "next_step", "expected"),
     [
         (4_500, None, 5_000, "0.5 of 5 GB left."),
         (5_500, 5_000, 6_000, "all of 5 GB used up; 0.5 GB left until the next step, at 6 GB."),
@@ -122,9 +122,9 @@ def test_volume_is_shown_rounded_down(left: int, volume: int, words: str) -> Non
     ],
 )
 def test_budget_with_several_steps_shows_the_reached_one(
-    used: int, step: int | None, next_step: int | None, words: str
+    used: int, step: int | None, next_step: int | None, expected: str
 ) -> None:
-    """Defect: with 5.5 GB used and steps at 5 and 6 GB, the page said that 0.5 of 6 GB were left."""
+    """Defect: with 5.5 GB used and steps at 5 and 6 GB, the page showed that 0.5 of 6 GB were left."""
     mega = 1_000_000
     volumes = {
         "used": used * mega,
@@ -133,11 +133,11 @@ def test_budget_with_several_steps_shows_the_reached_one(
         "step": step and step * mega,
         "next_step": next_step and next_step * mega,
     }
-    assert answered_report(PLAIN, budgets=[MONTH | volumes]).lines[1] == f"month: {words}"
+    assert answered_report(PLAIN, budgets=[MONTH | volumes]).lines[1] == f"month: {expected}"
 
 
 def test_end_of_a_volume_is_in_the_policys_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the page used the host's clock without naming the zone, hours off if the policy has another zone."""
+    """Defect: the page showed the time of the host's zone without its name: wrong if the policy has another zone."""
     import time
 
     month = MONTH | {"until": 1_796_083_200.0}
@@ -148,7 +148,7 @@ def test_end_of_a_volume_is_in_the_policys_time_zone(monkeypatch: pytest.MonkeyP
         assert line == "month: 1.2 of 5 GB left until 1 December, 00:00 (UTC)."
         (line,) = answered_report(PLAIN, budgets=[month], time_zone="Europe/Athens").lines[1:]
         assert line == "month: 1.2 of 5 GB left until 1 December, 02:00 (Europe/Athens)."
-        # An older throttler without this key, and time zones that this host does not know.
+        # An older throttler does not send the zone, and this host does not know these zones.
         for zone in (None, "Nowhere/Else", "../etc/passwd"):
             (line,) = answered_report(PLAIN, budgets=[month], time_zone=zone).lines[1:]
             assert line == "month: 1.2 of 5 GB left until 1 December, 05:30 (UTC+0530)."
@@ -170,23 +170,23 @@ def test_kernel_decides_that_a_connection_is_plain_tcp() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "throttler", "headline", "word"),
+    ("kernel", "throttler", "headline", "expected"),
     [
-        (MULTIPATH, Throttler.ABSENT, "Multipath TCP with 2 subflows", "throttler does not run"),
-        (MULTIPATH, Throttler.SILENT, "Multipath TCP with 2 subflows", "throttler does not answer now"),
-        (MULTIPATH, Throttler.BUSY, "Multipath TCP with 2 subflows", "Too many requests"),
-        (KernelView(True, 0, 1), Throttler.ABSENT, "Multipath TCP with 1 subflow so far", "join a moment after"),
-        (PLAIN, Throttler.ABSENT, "Plain TCP over one path", "does not support"),
-        (None, Throttler.ABSENT, "You are connected", "is unknown"),
+        (MULTIPATH, ThrottlerOutcome.ABSENT, "Multipath TCP with 2 subflows", "throttler does not run"),
+        (MULTIPATH, ThrottlerOutcome.SILENT, "Multipath TCP with 2 subflows", "throttler does not answer now"),
+        (MULTIPATH, ThrottlerOutcome.BUSY, "Multipath TCP with 2 subflows", "Too many requests"),
+        (KernelView(True, 0, 1), ThrottlerOutcome.ABSENT, "Multipath TCP with 1 subflow so far", "join a moment after"),
+        (PLAIN, ThrottlerOutcome.ABSENT, "Plain TCP over one path", "does not support"),
+        (None, ThrottlerOutcome.ABSENT, "You are connected", "is unknown"),
     ],
 )
 def test_report_without_a_throttler_has_the_kernels_data(
-    kernel: KernelView | None, throttler: Throttler, headline: str, word: str
+    kernel: KernelView | None, throttler: ThrottlerOutcome, headline: str, expected: str
 ) -> None:
-    # Ignore an answer that came without a question.
+    # The answer is ignored, because the outcome is that there is none.
     found = report(kernel, {"multipath": True, "subflows": [LTE], "budgets": [MONTH]}, throttler)
     assert found.headline == headline
-    assert word in " ".join(found.lines)
+    assert expected in " ".join(found.lines)
     assert (found.subflows, found.budgets) == ((), ())
 
 
@@ -212,7 +212,7 @@ def test_throttler_decides_if_the_kernel_has_no_data() -> None:
 @pytest.mark.parametrize(("kernel", "headline"), [(MULTIPATH, "Multipath TCP with 2"), (PLAIN, "Plain TCP")])
 def test_report_behind_another_proxy_names_it(kernel: KernelView, headline: str) -> None:
     answer = {"multipath": kernel.multipath, "subflows": [WIFI, LTE], "budgets": [MONTH]}
-    direct, relayed = (report(kernel, answer, Throttler.ANSWERED, relayed=each) for each in (False, True))
+    direct, relayed = (report(kernel, answer, ThrottlerOutcome.ANSWERED, relayed=each) for each in (False, True))
     assert relayed.headline.startswith(headline)
     assert "Another proxy, for instance a relay" in relayed.lines[0]
     assert relayed.lines[1:] == direct.lines

@@ -17,8 +17,8 @@ FULL = ("direct_fallback: true", "profile: {wifi: Home, apn: internet}")
 PATHS = ("/", "/proxy.pac", "/wpad.dat", "/qr.svg", "/proxy.mobileconfig", "/portal.css", "/icon.svg")
 
 
-def client(*more: str, base: str = ONBOARDING, host: str = "testserver") -> TestClient:
-    return TestClient(onboarding_app(onboarding(*more, base=base)), base_url=f"http://{host}")
+def client(*lines: str, base: str = ONBOARDING, host: str = "testserver") -> TestClient:
+    return TestClient(onboarding_app(onboarding(*lines, base=base)), base_url=f"http://{host}")
 
 
 def test_page_says_how_to_use_the_proxy() -> None:
@@ -92,6 +92,6 @@ def test_configured_names_are_escaped() -> None:
 
 def test_qr_code_depends_on_the_pages_address() -> None:
     """Another address gives another picture. The browser test decodes it."""
-    one, other = (client(*more).get("/qr.svg").text for more in ((), ("url: http://proxy.example.net/",)))
+    one, other = (client(*lines).get("/qr.svg").text for lines in ((), ("url: http://proxy.example.net/",)))
     assert one.startswith("<?xml")
     assert one != other

@@ -25,11 +25,11 @@ from mptcp_portal.bounded import BoundedServer, Bounds
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE = b"x" * 300_000
 LIMIT = 1000.0
-"""Seconds. No machine takes this long for the steps of a test that must finish within the limit."""
+"""Seconds: more than any machine needs for the steps of a test that must finish within the limit."""
 
 
 class MovedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock is ahead of the machine's by :attr:`ahead` seconds."""
+    """An event loop whose clock is :attr:`ahead` seconds ahead of the machine's clock."""
 
     ahead = 0.0
 
@@ -37,12 +37,12 @@ class MovedLoop(asyncio.SelectorEventLoop):
         return super().time() + self.ahead
 
 
-def play(scene: Coroutine[None, None, None]) -> None:
+def run_with_moved_clock(scene: Coroutine[None, None, None]) -> None:
     with asyncio.Runner(loop_factory=MovedLoop) as runner:
         runner.run(scene)
 
 
-async def pass_by(seconds: float) -> None:
+async def advance(seconds: float) -> None:
     """Move the clock by *seconds*, after handling events that have arrived; then run everything that is due."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, MovedLoop)
@@ -84,7 +84,7 @@ async def one_answer(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(5)
 
 
-async def is_let_in(port: int, address: str = "127.0.0.1") -> bool:
+async def is_accepted(port: int, address: str = "127.0.0.1") -> bool:
     with suppress(OSError, asyncio.IncompleteReadError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
         try:
@@ -117,31 +117,28 @@ async def connections(server: BoundedServer, count: int) -> None:
 def test_connection_without_a_complete_request_is_closed(
     monkeypatch: pytest.MonkeyPatch, first: bytes, later: bytes, is_kept: bool
 ) -> None:
-    """The client sends something and then nothing, and need not read.
+    """The client sends *first*, *later*, and then nothing. If it does not send HTTP, the connection ends at once."""
 
-    If it sends no HTTP, the connection ends at once.
-    """
-
-    async def hold() -> None:
+    async def send_slowly() -> None:
         async with served(Bounds(keep_alive=int(LIMIT))) as (server, port):
             client = socket.socket()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", port))
             with client:
                 client.sendall(first)
-                # This later client is accepted and answered after the first one's data.
-                assert await is_let_in(port)
+                # This client is accepted and gets its answer after the server has read the first client's data.
+                assert await is_accepted(port)
                 client.sendall(later)
-                assert await is_let_in(port)
+                assert await is_accepted(port)
                 await connections(server, 1 if is_kept else 0)
                 # The connection is first idle, and then waits for a request that never comes.
-                await pass_by(LIMIT / 2)
+                await advance(LIMIT / 2)
                 assert len(server.server_state.connections) == is_kept
-                await pass_by(2 * LIMIT)
+                await advance(2 * LIMIT)
                 await connections(server, 0)
 
     monkeypatch.setattr(bounded, "REQUEST_SECONDS", LIMIT)
-    play(hold())
+    run_with_moved_clock(send_slowly())
 
 
 @pytest.mark.parametrize(
@@ -152,7 +149,7 @@ def test_connection_without_a_complete_request_is_closed(
 def test_malformed_chunked_body_closes_the_connection_silently(
     caplog: pytest.LogCaptureFixture, request_line: bytes, is_answered: bool
 ) -> None:
-    """Defect: the server sent two answers, and each such request put an internal error of 30 lines into the journal."""
+    """Defect: the server sent two answers, and each such request caused an error of 30 lines in the journal."""
     head = request_line + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     async def ask() -> None:
@@ -164,12 +161,12 @@ def test_malformed_chunked_body_closes_the_connection_silently(
                 if is_answered:
                     client.sendall(head)
                     await connections(server, 1)
-                    # This later client is answered after the first one's data.
-                    assert await is_let_in(port)
+                    # This client gets its answer after the server has read the first client's data.
+                    assert await is_accepted(port)
                     client.sendall(b"no length\r\n")
                 else:
                     client.sendall(head + b"no length\r\n")
-                    assert await is_let_in(port)
+                    assert await is_accepted(port)
                     assert request_line == b"HEAD /" or client.recv(4096).startswith(b"HTTP/1.1 400 ")
                 await connections(server, 0)
 
@@ -186,34 +183,34 @@ def test_connection_with_timely_requests_stays_open(monkeypatch: pytest.MonkeyPa
                 writer.write(GET)
                 assert (await one_answer(reader)).endswith(b"small")
                 # Two of these pauses exceed the limit for the first request; each answer restarts the timer.
-                await pass_by(0.6 * LIMIT)
+                await advance(0.6 * LIMIT)
             writer.close()
 
     monkeypatch.setattr(bounded, "REQUEST_SECONDS", LIMIT)
-    play(ask())
+    run_with_moved_clock(ask())
 
 
 def test_connections_of_one_address_are_bounded() -> None:
-    async def crowd() -> None:
+    async def connect_many() -> None:
         async with served(Bounds(per_client=3)) as (_, port):
-            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-            for reader, writer in held:
+            clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            for reader, writer in clients:
                 writer.write(GET)
                 await one_answer(reader)
-            assert not await is_let_in(port)
-            assert await is_let_in(port, "127.0.0.2")
-            held.pop()[1].close()
+            assert not await is_accepted(port)
+            assert await is_accepted(port, "127.0.0.2")
+            clients.pop()[1].close()
             async with asyncio.timeout(30):
-                while not await is_let_in(port):  # noqa: ASYNC110 -- as above
+                while not await is_accepted(port):  # noqa: ASYNC110 -- as above
                     await asyncio.sleep(0.01)
-            for _, writer in held:
+            for _, writer in clients:
                 writer.close()
 
-    asyncio.run(crowd())
+    asyncio.run(connect_many())
 
 
-class PlacedLoop(asyncio.SelectorEventLoop):
-    """An event loop in which the first connections seem to come from the test's addresses, one after the other."""
+class LoopWithAddresses(asyncio.SelectorEventLoop):
+    """An event loop in which each of the first connections seems to come from the next of the test's addresses."""
 
     addresses: Iterator[str] = iter(())
 
@@ -232,42 +229,42 @@ class PlacedLoop(asyncio.SelectorEventLoop):
     ids=["a /64", "with a zone", "behind one NAT64"],
 )
 def test_connections_of_one_ipv6_network_are_bounded(addresses: tuple[str, ...], is_one: bool) -> None:
-    """Defect: each address of a client's /64 had its own share, so one client took all of a server's connections."""
+    """Defect: each address of a client's /64 had its own share, so one client could occupy all connections."""
 
-    async def crowd() -> None:
+    async def connect_many() -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, PlacedLoop)
+        assert isinstance(loop, LoopWithAddresses)
         async with served(Bounds(per_client=2)) as (_, port):
             loop.addresses = iter(addresses)
-            held = [await asyncio.open_connection("127.0.0.1", port) for _ in addresses[:2]]
-            for reader, writer in held:
+            clients = [await asyncio.open_connection("127.0.0.1", port) for _ in addresses[:2]]
+            for reader, writer in clients:
                 writer.write(GET)
                 await one_answer(reader)
-            assert await is_let_in(port) is not is_one
-            assert await is_let_in(port)
-            for _, writer in held:
+            assert await is_accepted(port) is not is_one
+            assert await is_accepted(port)
+            for _, writer in clients:
                 writer.close()
 
-    with asyncio.Runner(loop_factory=PlacedLoop) as runner:
-        runner.run(crowd())
+    with asyncio.Runner(loop_factory=LoopWithAddresses) as runner:
+        runner.run(connect_many())
 
 
 def test_buffers_of_a_connection_are_bounded() -> None:
     """Linux reports twice the buffer size that was requested."""
 
-    async def look() -> None:
+    async def check_buffers() -> None:
         async with served(Bounds()) as (server, port):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-            assert await is_let_in(port)
+            assert await is_accepted(port)
             (protocol, *_) = server.server_state.connections
             transport = protocol.transport
-            of_kernel = transport.get_extra_info("socket")
-            assert of_kernel.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 32 << 10
-            assert of_kernel.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 128 << 10
+            kernel_socket = transport.get_extra_info("socket")
+            assert kernel_socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 32 << 10
+            assert kernel_socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 128 << 10
             assert transport.get_write_buffer_limits()[1] <= 16 << 10
             writer.close()
 
-    asyncio.run(look())
+    asyncio.run(check_buffers())
 
 
 @pytest.fixture(scope="module")
@@ -281,13 +278,13 @@ def test_connections_without_a_tls_handshake_are_bounded(
     """asyncio reports a TLS connection only after its handshake, for which it waits up to a minute."""
     context = ssl.create_default_context(cafile=str(files[0]))
 
-    async def crowd() -> None:
+    async def connect_many() -> None:
         async with served(Bounds(per_client=2), files) as (_, port):
-            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
                 await asyncio.open_connection("127.0.0.1", port, ssl=context)
-            await pass_by(LIMIT)
-            for reader, _ in held:
+            await advance(LIMIT)
+            for reader, _ in clients:
                 assert await asyncio.wait_for(reader.read(), 30) == b""
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
             writer.write(GET)
@@ -295,4 +292,4 @@ def test_connections_without_a_tls_handshake_are_bounded(
             writer.close()
 
     monkeypatch.setattr(bounded, "REQUEST_SECONDS", LIMIT)
-    play(crowd())
+    run_with_moved_clock(connect_many())

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the command ``mptcp-portal``: mistakes take one line, and the exit status tells systemd not to restart."""
+"""Tests for the command ``mptcp-portal``: a mistake is reported in one line, and its exit status prevents a restart by
+systemd."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def run(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[i
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected_text"),
     [
         ("check: {listen: x}", ":1: check.listen: "),
         ("check: {squid_user: nobody-of-this-name}", 'check.squid_user: there is no user "nobody-of-this-name"'),
@@ -44,14 +45,14 @@ def run(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[i
     ],
 )
 def test_mistake_is_reported_in_one_line(
-    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, expected_text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "portal.yaml"
     path.write_text(text)
     for command, expected in (("check", FAILED), ("run", CONFIGURATION)):
         status, errors = run(command, path, capsys)
         assert status == expected
-        assert words in errors
+        assert expected_text in errors
         assert len(errors.splitlines()) == 1
 
 
@@ -77,10 +78,8 @@ def test_check_accepts_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_check_warns_of_an_address_that_the_host_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The address may appear later, and the portal then listens on it.
-
-    Without the warning a typo would go unnoticed.
-    """
+    """The address may appear later, and the portal then listens on it. Without the warning, a typo would not be
+    detected."""
     monkeypatch.setattr(cli, "unreadable_by_unit", lambda *_: [])
     path = tmp_path / "portal.yaml"
     path.write_text(
@@ -108,7 +107,7 @@ def test_port_in_use_is_reported_in_one_line(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_portal_answers_the_socket_owner_and_stops_on_sigterm(tmp_path: Path) -> None:
-    """Start the real process and use plain sockets: uvicorn would believe X-Forwarded-For of a client on this host."""
+    """The real process and plain sockets are used, because uvicorn would trust X-Forwarded-For of a local client."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: {_own_name()}, listen: 127.0.0.1:{port}}}\nstatus_socket: {tmp_path}/none\n")
     notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -137,7 +136,7 @@ def test_portal_answers_the_socket_owner_and_stops_on_sigterm(tmp_path: Path) ->
 
 
 def test_waiting_clients_are_answered_at_shutdown(tmp_path: Path) -> None:
-    """Defect: waiting clients were cut off after two seconds, each with a traceback of 40 lines in the journal."""
+    """Defect: waiting clients were disconnected after two seconds, each with a traceback of 40 lines in the journal."""
     port, path = reserved_port(), tmp_path / "portal.yaml"
     path.write_text(
         f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\nstatus_socket: {tmp_path}/s\n"
@@ -160,11 +159,11 @@ def test_waiting_clients_are_answered_at_shutdown(tmp_path: Path) -> None:
         for number, each in enumerate(waiting):
             each.sendall(f"{head}X-Forwarded-For: 10.0.0.{number}\r\n\r\n".encode())
         stack.enter_context(throttler.accept()[0])
-        # This client is answered after the waiting ones have been read.
+        # This client gets its answer after the portal has read the requests of the waiting clients.
         assert " 403 " in _answer(port, head)
         process.send_signal(signal.SIGTERM)
         answers = [b"".join(iter(partial(each.recv, 65536), b""))[:13] for each in waiting]
-        # On a busy machine the portal may have given up a question before.
+        # On a busy machine, an earlier request may have timed out.
         assert set(answers) <= {b"HTTP/1.1 503 ", b"HTTP/1.1 200 "}
         assert answers[-1] == b"HTTP/1.1 503 "
         assert (process.wait(30), process.stdout.read()) == (0, "")
@@ -221,7 +220,7 @@ def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path) -> None:
 
 
 def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
-    """Defect: the portal read the files only at its start, unnoticed until systems no longer trusted the API."""
+    """Defect: the portal read the files only at its start, so systems no longer trusted the API after the expiry."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     certificate, key = self_signed(tmp_path)
     (tmp_path / "new").mkdir()
@@ -254,24 +253,24 @@ def test_one_client_cannot_hold_all_connections(tmp_path: Path) -> None:
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}\n")
     command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    held: list[socket.socket] = []
+    connections: list[socket.socket] = []
     try:
         assert process.stdout is not None
         assert process.stdout.readline()
         for _ in range(MAX_CONNECTIONS):
-            held.append(socket.create_connection(("127.0.0.1", port)))
+            connections.append(socket.create_connection(("127.0.0.1", port)))
         _wait(lambda: _is_refused(port))
-        held.pop().close()
+        connections.pop().close()
         _wait(lambda: not _is_refused(port))
     finally:
         process.kill()
         process.wait()
-        for each in held:
+        for each in connections:
             each.close()
 
 
 def test_three_listeners_serve_and_limit_connections_per_client(tmp_path: Path) -> None:
-    """Squid asks for all clients from one address, so the check page has no limit per address."""
+    """Squid sends all clients' requests from one address, so the check page has no limit per address."""
     certificate, key = self_signed(tmp_path)
     check, page, captive = (reserved_port() for _ in range(3))
     path = tmp_path / "portal.yaml"
@@ -282,7 +281,7 @@ def test_three_listeners_serve_and_limit_connections_per_client(tmp_path: Path) 
     )
     command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    held: dict[int, list[socket.socket]] = {check: [], page: [], captive: []}
+    connections: dict[int, list[socket.socket]] = {check: [], page: [], captive: []}
     try:
         assert process.stdout is not None
         assert process.stdout.readline()
@@ -294,22 +293,22 @@ def test_three_listeners_serve_and_limit_connections_per_client(tmp_path: Path) 
         found = _answer(check, "GET /use/ HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n")
         assert " 200 " in found.splitlines()[0]
         assert "Set it up" in found
-        for port, connections in held.items():
-            connections += [socket.create_connection(("127.0.0.1", port)) for _ in range(MAX_PER_CLIENT)]
+        for port, opened in connections.items():
+            opened += [socket.create_connection(("127.0.0.1", port)) for _ in range(MAX_PER_CLIENT)]
             if port == check:
                 assert not _is_refused(port)
             else:
                 _wait(lambda port=port: _is_refused(port))
         # Invalid data from a client must not produce a line in the journal.
-        held[check][0].sendall(b"\x00\r\n\r\n")
-        assert b" 400 " in held[check][0].recv(4096)
+        connections[check][0].sendall(b"\x00\r\n\r\n")
+        assert b" 400 " in connections[check][0].recv(4096)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
         assert process.stdout.read() == ""
     finally:
         process.kill()
         process.wait()
-        for each in held.values():
+        for each in connections.values():
             for connection in each:
                 connection.close()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for portal.yaml: the meaning of its keys, and each mistake with its line."""
+"""Tests for portal.yaml: the meaning of its keys, and the message and line of each mistake."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_page_url_is_configured_or_the_listening_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "words"),
+    ("text", "line", "message"),
     [
         ("check: {listen: 0.0.0.0:3180}", 1, "loopback"),
         ("check: {listen: 127.0.0.1}", 1, "not an address and port"),
@@ -72,7 +72,7 @@ def test_page_url_is_configured_or_the_listening_address() -> None:
         (ONBOARDING.replace("192.168.1.10:3181", "'[fe80::1]:3181'"), 3, "is link-local, multicast, or IPv4"),
         (ONBOARDING.replace("192.168.1.10:3181", "'[::ffff:192.168.1.10]:3181'"), 3, "IPv4 written as IPv6"),
         (ONBOARDING.replace("192.168.1.10:3181", "224.0.0.1:3181"), 3, "multicast"),
-        (EVERYWHERE.replace("3181", "3180") + "  url: http://x/", 3, "taken by check"),
+        (EVERYWHERE.replace("3181", "3180") + "  url: http://x/", 3, "used by check"),
         ("check:\n  squid_user: no user", 2, "name of a user"),
         ("status_socket: status.sock", 1, "absolute"),
         (f"status_socket: /{'x' * 108}", 1, "too long"),
@@ -86,15 +86,15 @@ def test_page_url_is_configured_or_the_listening_address() -> None:
         ("proxy: {address: 'a\"; alert(1); \"'}", 1, "not an address or name"),
         ("proxy: {address: '$(reboot)'}", 1, "not an address or name"),
         ("proxy: {address: 'x.example.net:80'}", 1, "not an address or name"),
-        # Script, profile and QR code for phones would contain this address and lead nowhere.
+        # The script, the profile and the QR code would contain this address, which clients cannot reach.
         ("proxy: {address: 0.0.0.0}", 1, "not an address or name"),
         ("proxy: {address: '::'}", 1, "not an address or name"),
         ("proxy: {address: 127.0.0.1}", 1, "that clients can reach"),
         ("proxy: {address: '::1'}", 1, "that clients can reach"),
         ("proxy: {address: localhost}", 1, "that clients can reach"),
         ("proxy: {address: 255.255.255.255}", 1, "that clients can reach"),
-        (ONBOARDING.replace("3181", "3128"), 3, "taken by the proxy"),
-        (EVERYWHERE.replace("3181", "3128") + "  url: http://x/", 3, "taken by the proxy"),
+        (ONBOARDING.replace("3181", "3128"), 3, "used by the proxy"),
+        (EVERYWHERE.replace("3181", "3128") + "  url: http://x/", 3, "used by the proxy"),
         ("proxy: {address: 'fe80::1'}", 1, "not an address or name"),
         (ONBOARDING + "  url: 'http://[fe80::1]:3181/'", 4, "web address"),
         (ONBOARDING + "  url: http://0.0.0.0:3181/", 4, "web address"),
@@ -122,13 +122,13 @@ def test_page_url_is_configured_or_the_listening_address() -> None:
         (CAPTIVE + "  certificate: /x\n  key: /y\n  behind: [127.0.0.1/32]", 5, "either certificate"),
         (CAPTIVE + "  behind: [example.net]", 3, "a name is not allowed"),
         (CAPTIVE + "  behind: [127.0.0.1/32]\n  user_portal_url: http://x/", 4, "https"),
-        (ONBOARDING + CAPTIVE.replace("3182", "3181") + "  behind: [127.0.0.1/32]", 5, "taken by onboarding"),
+        (ONBOARDING + CAPTIVE.replace("3182", "3181") + "  behind: [127.0.0.1/32]", 5, "used by onboarding"),
     ],
 )
-def test_mistake_is_reported_with_its_line(text: str, line: int, words: str) -> None:
+def test_mistake_is_reported_with_its_line(text: str, line: int, message: str) -> None:
     (found,) = problems(text)
     assert found.startswith(f"portal.yaml:{line}: ")
-    assert words in found
+    assert message in found
 
 
 def test_page_on_a_wildcard_address_has_the_configured_url() -> None:
@@ -150,7 +150,7 @@ def test_wildcard_address_conflicts_with_the_same_port(every: str) -> None:
     """[::] also includes every IPv4 address."""
     ports = ONBOARDING.replace("192.168.1.10:3181", f"'{every}:3180'") + "  url: http://x/\n"
     (found,) = problems(ports)
-    assert '3180" is taken by check; write another port' in found
+    assert '3180" is used by check; write another port' in found
 
 
 def test_all_mistakes_are_reported_together() -> None:

@@ -26,7 +26,7 @@ CREDENTIAL = Path(f"/run/credentials/{UNIT}/key")
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Make settings with a certificate and a key that the unit can read, in a directory that others may enter."""
+    """Write settings with a certificate and a key that the unit can read, in a directory that others may enter."""
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can check what others can read")
     monkeypatch.setattr(unit_user.unreadable_by_unit, "__defaults__", (GROUP,))
@@ -71,8 +71,8 @@ def test_check_names_a_file_that_only_root_can_read(
     file = settings.parent / name
     file.chmod(0o600)
     assert main(["check", "--config", str(settings)]) == FAILED
-    words = f"the unit (group {GROUP}) cannot read it; run chgrp {GROUP} and chmod 0640 on it"
-    assert capsys.readouterr().err == f"{file}: {words}\n"
+    message = f"the unit (group {GROUP}) cannot read it; run chgrp {GROUP} and chmod 0640 on it"
+    assert capsys.readouterr().err == f"{file}: {message}\n"
 
 
 def test_check_names_unreadable_settings_without_other_files(
@@ -85,13 +85,13 @@ def test_check_names_unreadable_settings_without_other_files(
 
 
 def test_check_skips_the_credentials_of_systemd(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the unit's own user may read the credential, and its number is not known in advance."""
-    looked_at: list[Path] = []
+    """Only the unit's own user may read the credential, and this user's ID is not known in advance."""
+    checked: list[Path] = []
 
     def unreadable(paths: list[Path], *_: object) -> list[Path]:
-        looked_at.extend(paths)
+        checked.extend(paths)
         return []
 
     monkeypatch.setattr(unit_user, "unreadable", unreadable)
     assert list(unit_user.unreadable_by_unit([settings, CREDENTIAL], UNIT)) == []
-    assert looked_at == [settings]
+    assert checked == [settings]

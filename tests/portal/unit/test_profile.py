@@ -16,8 +16,8 @@ PAYLOAD = {"PayloadType", "PayloadVersion", "PayloadIdentifier", "PayloadUUID", 
 """Keys of every payload ("Device Management", TopLevel and CommonPayloadKeys)."""
 
 
-def read(*more: str, base: str = ONBOARDING) -> dict[str, Any]:
-    found: dict[str, Any] = plistlib.loads(profile(onboarding(*more, base=base)), fmt=plistlib.FMT_XML)
+def read(*lines: str, base: str = ONBOARDING) -> dict[str, Any]:
+    found: dict[str, Any] = plistlib.loads(profile(onboarding(*lines, base=base)), fmt=plistlib.FMT_XML)
     return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for proxy.pac in a real engine: which requests use the proxy, and which go directly."""
+"""Tests for proxy.pac in a real engine: which requests use the proxy, and which are sent directly."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_direct_fallback_is_optional_and_not_for_the_check_page() -> None:
 
 
 def test_configured_exceptions_are_reached_directly() -> None:
-    more = 'direct: [203.0.113.0/24, "2001:db8:1::/48", "*.example.net", bank.example]'
-    with pac_engine(proxy_pac(onboarding(more))) as find:
+    lines = 'direct: [203.0.113.0/24, "2001:db8:1::/48", "*.example.net", bank.example]'
+    with pac_engine(proxy_pac(onboarding(lines))) as find:
         for host in ("203.0.113.9", "2001:db8:1:2::3", "example.net", "www.example.net", "bank.example"):
             assert find("http://x/", host) == "DIRECT", host
         for host in ("203.0.114.9", "2001:db8:2::3", "notexample.net", "example.net.org"):
@@ -65,7 +65,7 @@ def test_ipv6_address_of_the_proxy_is_in_brackets() -> None:
 
 
 def test_script_looks_up_no_names() -> None:
-    """dnsResolve, isResolvable, and isInNet with a name would delay the browser and reveal names to a name server."""
+    """dnsResolve, isResolvable, and isInNet with a name would delay the browser, and reveal names to a name server."""
     script = proxy_pac(onboarding())
     for function in ("dnsResolve", "isResolvable", "isInNet", "myIpAddress"):
         assert function not in script

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the portal asks Squid for its parents until Squid has found the portal, and gives up if Squid is
-silent."""
+"""Tests that the portal requests Squid's page of parents until Squid has found the portal, and stops if Squid does not
+answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_portal_counts_as_dead_while_a_worker_reports_it(states: list[str], dead
     assert is_dead("".join(PARENTS % (OURS % state) for state in states), PORTAL) is dead
 
 
-def test_portal_asks_squid_until_squid_has_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_portal_sends_requests_until_squid_has_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(squid_probe, "_RETRY_SECONDS", 0)
     answers = [PARENTS % (OURS % state) for state in ("Down", "Down", "Up", "Down")]
 
@@ -33,19 +33,19 @@ def test_portal_asks_squid_until_squid_has_found_it(monkeypatch: pytest.MonkeyPa
         writer.write(answers.pop(0).encode())
         writer.close()
 
-    async def ask_squid() -> None:
+    async def probe() -> None:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             await make_squid_probe(port, PORTAL, 60)
         await make_squid_probe(port, PORTAL, 60)
 
-    asyncio.run(ask_squid())
+    asyncio.run(probe())
     assert len(answers) == 1
 
 
-def test_portal_gives_up_a_silent_squid() -> None:
-    async def ask_squid() -> None:
+def test_portal_stops_if_squid_does_not_answer() -> None:
+    async def probe() -> None:
         async with await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", 0) as server:
             await make_squid_probe(server.sockets[0].getsockname()[1], PORTAL, 0.01)
 
-    asyncio.run(asyncio.wait_for(ask_squid(), 60))
+    asyncio.run(asyncio.wait_for(probe(), 60))

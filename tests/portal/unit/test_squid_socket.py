@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the owner of a socket identifies Squid, and that the header which Squid adds identifies the client."""
+"""Tests that the portal identifies Squid by the owner of its socket, and the client by the header that Squid adds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mptcp_portal import netlink, own_connection
 from mptcp_portal.check_report import KernelView
 from mptcp_portal.netlink import Ends, MptcpSocket, mptcp_connections, tcp_inodes
 from mptcp_portal.own_connection import kernel_view
-from mptcp_portal.squid_socket import HEADER, LINE, EarlierHeaderError, client_ends, endpoint, is_squid
+from mptcp_portal.squid_socket import HEADER, LINE, OldHeaderError, client_ends, endpoint, is_squid
 
 
 def test_line_named_in_the_journal_is_in_the_shipped_squid_conf() -> None:
@@ -26,7 +26,7 @@ def test_line_named_in_the_journal_is_in_the_shipped_squid_conf() -> None:
     assert LINE in conf.read_text().splitlines()
 
 
-HERE = "10.77.8.2 3128"
+PROXY_END = "10.77.8.2 3128"
 """The proxy's end of the connection, which follows the client's end in the header."""
 
 
@@ -46,14 +46,14 @@ def test_connection_belongs_to_the_user_that_opened_it(family: socket.AddressFam
 
 
 def test_kernel_without_mptcp_diagnosis_gives_no_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the error at the end of the kernel's list was ignored, so clients were told that they use plain TCP."""
-    there = Ends((ip_address("192.0.2.1"), 5), (ip_address("192.0.2.2"), 3128))
+    """Defect: the error at the end of the kernel's list was ignored, so the page showed plain TCP to all clients."""
+    ends = Ends((ip_address("192.0.2.1"), 5), (ip_address("192.0.2.2"), 3128))
     monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", socket.IPPROTO_TCP)
-    assert mptcp_connections(there) == []
+    assert mptcp_connections(ends) == []
     monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", 263)  # no kernel has this protocol
     with pytest.raises(KernelError):
-        mptcp_connections(there)
-    assert kernel_view(there) is None
+        mptcp_connections(ends)
+    assert kernel_view(ends) is None
 
 
 @pytest.mark.parametrize(("listen", "address"), [("127.0.0.1",) * 2, ("::1",) * 2, ("::", "127.0.0.1")])
@@ -93,11 +93,11 @@ def ends_of(client: tuple[str, int], proxy: tuple[str, int]) -> Ends:
     [
         ([], set(), KernelView(False)),
         ([MptcpSocket(2, 5, False, 70)], {70}, KernelView(True, 2, 5)),
-        # The connection's first subflow has gone.
+        # The connection's first subflow has ended.
         ([MptcpSocket(1, 5, False, 70)], set(), KernelView(True, 1, 5)),
         # The connection has fallen back to plain TCP.
         ([MptcpSocket(1, 5, True, 70)], {70}, KernelView(False, 1, 5)),
-        # Its first subflow has gone, and another client has these ends, by plain TCP or by Multipath TCP.
+        # Its first subflow has ended, and another client has these ends, with plain TCP or with Multipath TCP.
         ([MptcpSocket(1, 5, False, 70)], {71}, KernelView(False)),
         ([MptcpSocket(1, 5, False, 70), MptcpSocket(2, 6, False, 71)], {71}, KernelView(False)),
         ([MptcpSocket(1, 5, False, 70), MptcpSocket(2, 6, False, 71)], set(), KernelView(False)),
@@ -120,7 +120,9 @@ def headers_with(*values: bytes, name: bytes = HEADER) -> list[tuple[bytes, byte
 
 @pytest.mark.parametrize("client", ["10.77.1.2", "fd77:1::2"])
 def test_header_of_squid_is_parsed(client: str) -> None:
-    assert client_ends(headers_with(f"{client} 40000 {HERE}".encode())) == ends_of((client, 40000), ("10.77.8.2", 3128))
+    assert client_ends(headers_with(f"{client} 40000 {PROXY_END}".encode())) == ends_of(
+        (client, 40000), ("10.77.8.2", 3128)
+    )
 
 
 def test_mapped_ipv4_address_is_read_as_ipv4() -> None:
@@ -129,7 +131,7 @@ def test_mapped_ipv4_address_is_read_as_ipv4() -> None:
 
 
 def test_header_of_an_earlier_version_raises_its_own_error() -> None:
-    with pytest.raises(EarlierHeaderError):
+    with pytest.raises(OldHeaderError):
         client_ends(headers_with(b"10.77.1.2 40000"))
 
 
@@ -137,9 +139,9 @@ def test_header_of_an_earlier_version_raises_its_own_error() -> None:
     "headers",
     [
         headers_with(),
-        headers_with(f"10.77.1.2 40000 {HERE}".encode(), f"10.77.1.3 40000 {HERE}".encode()),
-        headers_with(f"10.77.1.2 40000 {HERE}".encode(), name=b"mptcp_client"),
-        headers_with(f"10.77.1.2 40000 {HERE}".encode(), name=b"x-forwarded-for"),
+        headers_with(f"10.77.1.2 40000 {PROXY_END}".encode(), f"10.77.1.3 40000 {PROXY_END}".encode()),
+        headers_with(f"10.77.1.2 40000 {PROXY_END}".encode(), name=b"mptcp_client"),
+        headers_with(f"10.77.1.2 40000 {PROXY_END}".encode(), name=b"x-forwarded-for"),
         *(
             headers_with(value)
             for value in (b"", b"10.77.1.2", b"10.77.1.2 0", b"10.77.1.2 65536", b"10.77.1.2 -1", b"- -", b"a 1",
@@ -155,13 +157,13 @@ def test_malformed_headers_give_no_ends(headers: list[tuple[bytes, bytes]]) -> N
 
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_give_no_ends_or_valid_ports(value: bytes) -> None:
-    with suppress(EarlierHeaderError):
+    with suppress(OldHeaderError):
         found = client_ends(headers_with(value))
         assert found is None or all(0 < port < 65536 for _, port in found)
 
 
 @given(st.ip_addresses(), st.integers(1, 65535), st.ip_addresses(), st.integers(1, 65535))
-def test_formatted_ends_are_parsed_back(
+def test_formatted_ends_are_parsed_again(
     address: IPv4Address | IPv6Address, port: int, own: IPv4Address | IPv6Address, own_port: int
 ) -> None:
     found = client_ends(headers_with(f"{address} {port} {own} {own_port}".encode()))

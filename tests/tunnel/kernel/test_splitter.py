@@ -85,19 +85,19 @@ class Kernel:
         sequence, clock = STATE_HEAD.unpack_from(value)
         return Queues(sequence, clock, [each[0] for each in paths])
 
-    def run(self, program: str, frame: bytes, tag: int = 0, summed: bool = False) -> tuple[int, bytes]:
+    def run(self, program: str, frame: bytes, tag: int = 0, is_summed: bool = False) -> tuple[int, bytes]:
         """Run a program on a frame, with *tag* in cb[1]. Return its result and the changed frame.
 
-        *summed*: the frame comes from a device that has computed its checksum. If the checksum is wrong afterwards, the
-        kernel refuses the frame.
+        *is_summed*: the frame comes from a device that has computed its checksum. If the program makes the checksum
+        wrong, the kernel refuses the frame.
         """
         out, context = ctypes.create_string_buffer(2048), bytes(CB + 4) + struct.pack("=I", tag) + bytes(12)
         run = RunOptions(ctypes.sizeof(RunOptions), frame, ctypes.addressof(out), len(frame), len(out), context)
         run.context_bytes_in, run.repeat = len(context), 1
-        run.flags = SUMMED if summed else 0
+        run.flags = SUMMED if is_summed else 0
         code = self.bpf.library.bpf_prog_test_run_opts(self.programs.descriptors[program], ctypes.byref(run))
-        if summed and code == -errno.EINVAL:
-            pytest.skip("the kernel is too old to try it")
+        if is_summed and code == -errno.EINVAL:
+            pytest.skip("the kernel is too old to test this")
         assert code == 0
         return run.result, out.raw[: run.bytes_out]
 
@@ -174,7 +174,7 @@ def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, n
 
 
 def took(split: Split, index: int, path: PathState, size: int) -> int:
-    """Return the time by which a frame lengthens the path's queue."""
+    """Return how much longer a frame makes the path's queue: ns, or bytes / share for weights."""
     share = split.share(index)
     return size * round((8e9 / path.rate if share is None else 1 / share) * 1024) >> 10
 
@@ -199,12 +199,12 @@ def test_splitter_chooses_the_path_of_the_model(kernel: Kernel, seed: int) -> No
     queue = 0 if split.mode is Mode.WEIGHTS else random.choice([0, 10, 100]) * MS
     weights, duplicate = tuple(random.choices(range(1, 1001), k=4)), random.random() < 0.5
     split = replace(split, weights=weights, duplicate=duplicate, queue=queue)
-    inside, daemon_is_gone = ends(version, 0, 51820), random.random() < 0.25
+    inside, daemon_has_ended = ends(version, 0, 51820), random.random() < 0.25
     measured = time.monotonic_ns()
-    measured -= 6000 * MS if daemon_is_gone else 0
+    measured -= 6000 * MS if daemon_has_ended else 0
     with mock.patch("time.monotonic_ns", return_value=measured):
         kernel.programs.set_tunnel(0, inside, paths, split, split.queue)
-    if daemon_is_gone:
+    if daemon_has_ended:
         paths, split = [replace(each, alive=True) for each in paths], replace(split, queue=0)
     for _ in range(40):
         size, service = random.choice([80, 299, 300, random.randint(80, 1500)]), random.choice([0, 3, 0x88, 0xB8, 0xBB])
@@ -236,10 +236,14 @@ def one_packet(
     taken = Ends(packet.ends.remote, packet.ends.local)  # The packet was parsed as its receiver sees it
     path = [each.outside for each in paths].index(taken)
     assert path in possible
-    queued, weighs = took(split, path, paths[path], frame.size), split.mode is Mode.WEIGHTS
-    begun = max(before.clock if weighs else start, next_free[path])
-    assert begun + queued <= after.next_free[path] <= (begun if weighs else max(end, next_free[path])) + queued
-    assert after.clock == (begun if weighs else before.clock)
+    queued, has_weights = took(split, path, paths[path], frame.size), split.mode is Mode.WEIGHTS
+    start_of_frame = max(before.clock if has_weights else start, next_free[path])
+    assert (
+        start_of_frame + queued
+        <= after.next_free[path]
+        <= (start_of_frame if has_weights else max(end, next_free[path])) + queued
+    )
+    assert after.clock == (start_of_frame if has_weights else before.clock)
     assert [*after.next_free[:path], next_free[path], *after.next_free[path + 1 :]] == next_free
     number = 0 if frame.is_light else (before.sequence + 1) & 0xFFFF or 1
     whole = frame._replace(may_be_fragmented=False)
@@ -277,25 +281,25 @@ def test_bytes_follow_the_weights_after_a_path_was_dead(
 def test_packet_of_an_unconfigured_tunnel_is_dropped(kernel: Kernel, version: int) -> None:
     """Defect: the packet was sent to port 0 of the address 0.0.0.0."""
     outside, inside = ends(version, 1, 4501), ends(version, 0, 51820)
-    came = Frame(1000).packed(Ends(outside.remote, outside.local), 7)
+    arriving = Frame(1000).packed(Ends(outside.remote, outside.local), 7)
     kernel.programs.set_outside({outside: (version, 3)})
-    assert kernel.run(JOINER, came)[0] == DROPPED
+    assert kernel.run(JOINER, arriving)[0] == DROPPED
     kernel.programs.set_tunnel(version, inside, [], Split())
     joined = Frame(1000).packed(Ends(inside.remote, inside.local), 7)
-    assert kernel.run(JOINER, came) == (REDIRECTED, joined)
+    assert kernel.run(JOINER, arriving) == (REDIRECTED, joined)
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_programs_keep_a_device_checksum_right(kernel: Kernel, version: int) -> None:
-    """Defect: for IPv6 the checksum was wrong, and the kernel blamed the device."""
+def test_programs_keep_a_device_checksum_correct(kernel: Kernel, version: int) -> None:
+    """Defect: for IPv6 the checksum was wrong, and the kernel logged a fault of the device."""
     inside, outside = ends(version, 5, 51820), ends(version, 6, 4500)
     path = PathState(outside, 100, ip_address(ADDRESSES[version].format(200)))
     kernel.programs.set_tunnel(5, inside, [path], Split())
     kernel.programs.set_outside({outside: (5, 0)})
     kernel.remember(Queues(0, 0, [0] * MAX_PATHS))
-    came = Ends(outside.remote, outside.local)
-    for program, frame in ((SPLITTER, Frame(1000).packed(inside)), (JOINER, Frame(1000).packed(came, 7))):
-        assert kernel.run(program, frame, summed=True)[0] == REDIRECTED
+    arriving = Ends(outside.remote, outside.local)
+    for program, frame in ((SPLITTER, Frame(1000).packed(inside)), (JOINER, Frame(1000).packed(arriving, 7))):
+        assert kernel.run(program, frame, is_summed=True)[0] == REDIRECTED
 
 
 def test_paths_that_swap_addresses_keep_both_entries(kernel: Kernel) -> None:
@@ -307,8 +311,8 @@ def test_paths_that_swap_addresses_keep_both_entries(kernel: Kernel) -> None:
     for path, before, after in ((0, first, second), (1, second, first)):
         kernel.programs.forget_outside(before, (tunnel, path))
         kernel.programs.set_outside({after: (tunnel, path)})
-    for came in (first, second, second):
-        assert kernel.run(JOINER, Frame(1000).packed(Ends(came.remote, came.local), 7))[0] == REDIRECTED
+    for arriving in (first, second, second):
+        assert kernel.run(JOINER, Frame(1000).packed(Ends(arriving.remote, arriving.local), 7))[0] == REDIRECTED
     assert [each.received_packets for each in kernel.programs.counters(tunnel)[:2]] == [2, 1]
     kernel.programs.forget_outside(first, (tunnel, 1))
     assert kernel.run(JOINER, Frame(1000).packed(Ends(first.remote, first.local), 7))[0] != REDIRECTED

@@ -103,7 +103,7 @@ class Site:
 
     @contextmanager
     def numbers(self, node: LiveNode) -> Iterator[set[int]]:
-        """Collect the sequence numbers of the packets that arrive by the paths until the block ends."""
+        """Collect the sequence numbers of the packets that arrive on the paths until the block ends."""
         found = set[int]()
         with node.entered():
             taps = [socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0) for _ in range(2)]
@@ -124,8 +124,8 @@ class Site:
         return [each["alive"] for each in self.paths(node)]
 
     def exchange(self, count: int) -> int:
-        """Send *count* packets from the relay's program, twenty at once. Return how many different ones came back."""
-        came = set()
+        """Send *count* packets from the relay's program, twenty at once. Return how many different packets returned."""
+        arrived = set()
         family = socket.AF_INET if self.version == 4 else socket.AF_INET6
         with self.relay.entered(), socket.socket(family, socket.SOCK_DGRAM) as client:
             client.bind(("", PORT))
@@ -135,15 +135,13 @@ class Site:
                     client.sendto(b"\x04" + number.to_bytes(4, "big") * 100, (PEERS[self.version], PORT))
                 with suppress(TimeoutError):
                     for _ in range(20):
-                        came.add(client.recvfrom(2048)[0][1:5])
-        return len(came)
+                        arrived.add(client.recvfrom(2048)[0][1:5])
+        return len(arrived)
 
 
 def sides(number: int, host: int = 1) -> tuple[tuple[str, str, int], tuple[str, str, int]]:
-    """Return the addresses of link *number* for each IP version.
-
-    They are the relay's, whose last part is *host*, the proxy's, and the prefix length.
-    """
+    """Return, for each IP version, the relay's address on link *number*, which ends in *host*, the proxy's address,
+    and the prefix length."""
     return (
         (f"10.93.{number}.{host}", f"10.93.{number}.2", 24),
         (f"fd00:93:{number}::{host}", f"fd00:93:{number}::2", 64),
@@ -191,7 +189,7 @@ def daemons(site: Site) -> Iterator[tuple[Process, Process]]:
     with site.daemon(site.proxy) as proxy, site.daemon(site.relay) as relay:
         for node, process in ((site.proxy, proxy), (site.relay, relay)):
             wait_until(partial(site.answers, node), f"the daemon of {node.name} answers", process=process)
-        wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, True], "both paths live")
+        wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, True], "both paths are alive")
         yield relay, proxy
         for each in (relay, proxy):
             each.stop()
@@ -285,10 +283,10 @@ def test_silent_path_is_unused_until_it_answers_again(site: Site) -> None:
         with site.proxy.link_down("u1"):
             wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "the path is silent")
             assert site.exchange(200) >= 195
-        wait_until(lambda: site.alive(site.relay) == [True, True], "the path is back", timeout=5)
+        wait_until(lambda: site.alive(site.relay) == [True, True], "the path is alive again", timeout=5)
 
 
-def test_dead_path_stays_unused_when_the_other_falls_silent(site: Site) -> None:
+def test_dead_path_stays_unused_when_the_other_becomes_silent(site: Site) -> None:
     """Defect: when the relay's daemon had died, the proxy's daemon no longer updated its BPF programs.
 
     After 5 s these used all paths.
@@ -309,7 +307,7 @@ def test_dead_path_stays_unused_when_the_other_falls_silent(site: Site) -> None:
 
 
 def test_uplink_is_used_again_after_it_returns_as_a_new_device(site: Site) -> None:
-    """The relay gets a new address on it, and at the proxy it also becomes a new device."""
+    """The relay's address on the uplink changes, and the proxy's device is also a new one."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         site.exchange(20)
         unlink(site.relay, 1)
@@ -319,7 +317,7 @@ def test_uplink_is_used_again_after_it_returns_as_a_new_device(site: Site) -> No
         wait_until(lambda: sum(site.alive(site.proxy)) == 1, "the proxy has stopped using the path")
         assert site.exchange(100) >= 98
         link(site.relay, site.proxy, 1, host=7)
-        wait_until(lambda: site.alive(site.relay) == [True, True], "the path is back")
+        wait_until(lambda: site.alive(site.relay) == [True, True], "the path is alive again")
         wait_until(lambda: site.paths(site.proxy)[-1]["remote"] == "10.93.1.7", "the proxy knows the new address")
         before = [each["packets_sent"] for each in site.paths(site.proxy)]
         assert site.exchange(200) >= 195
@@ -345,9 +343,9 @@ def test_proxy_follows_a_changed_gateway(site: Site) -> None:
 
         def both_carry() -> bool:
             before = [each["packets_sent"] for each in site.paths(site.proxy)]
-            came = site.exchange(200)
+            arrived = site.exchange(200)
             after = [each["packets_sent"] for each in site.paths(site.proxy)]
-            return came >= 195 and min(map(sub, after, before)) > 20
+            return arrived >= 195 and min(map(sub, after, before)) > 20
 
         wait_until(both_carry, "packets use the new gateway", timeout=30)
         site.proxy.run(["ip", "route", "del", "10.93.1.1", "via", "10.93.1.9", "dev", "u1"])
@@ -375,18 +373,18 @@ def bare_ip_link(site: Site) -> Iterator[None]:
         site.relay.run(["ip", "route", "add", PEER, "via", "10.93.1.2", "dev", "u1", "table", "101"])
         site.relay.run(["ip", "rule", "add", "from", "10.93.1.1", "lookup", "101"])
         scope.callback(site.relay.run, ["ip", "rule", "del", "from", "10.93.1.1", "lookup", "101"])
-        ended, ends = os.pipe()
-        scope.callback(os.close, ended)
+        pipe_ended, end_pipe = os.pipe()
+        scope.callback(os.close, pipe_ended)
 
         def carry() -> None:
-            while ended not in (readable := select.select([*files, ended], [], [])[0]):
+            while pipe_ended not in (readable := select.select([*files, pipe_ended], [], [])[0]):
                 for each in readable:
                     os.write(files[1 - files.index(each)], os.read(each, 2048))
 
         thread = threading.Thread(target=carry)
         thread.start()
         scope.callback(thread.join)
-        scope.callback(os.close, ends)
+        scope.callback(os.close, end_pipe)
         yield
 
 
@@ -403,7 +401,7 @@ def test_uplink_without_ethernet_header_carries_packets(site: Site) -> None:
 
 
 def test_proxy_follows_a_relay_to_the_other_ip_version(site: Site) -> None:
-    """Defect: the program at the proxy kept the first address of the relay's program, which no longer led anywhere."""
+    """Defect: the program at the proxy kept the first address of the relay's program, which was no longer reachable."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), site.daemon(site.proxy) as proxy:
         wait_until(partial(site.answers, site.proxy), "the proxy's daemon answers", process=proxy)
         for site.version in (4, 6, 4):
@@ -422,7 +420,7 @@ def test_proxy_follows_a_relay_to_the_other_ip_version(site: Site) -> None:
                     assert site.exchange(200) >= 195
                 assert site.queued(site.proxy) >= queued + 195, "the resequencer received them"
                 assert len(numbers) >= 150
-                assert max(numbers) - min(numbers) < 250, "each has the next number"
+                assert max(numbers) - min(numbers) < 250, "the numbers of the packets are consecutive"
                 wait_until(
                     lambda: sum(each["packets_sent"] for each in site.paths(site.proxy)) >= sum(before) + 195,  # noqa: B023
                     "the answers used the paths",
@@ -432,10 +430,8 @@ def test_proxy_follows_a_relay_to_the_other_ip_version(site: Site) -> None:
 
 
 def test_old_queued_probes_are_not_answered(site: Site) -> None:
-    """Defect: after a stall, the daemon answered all queued old probes first.
-
-    The paths seemed dead as long as that took.
-    """
+    """Defect: after a pause, the daemon first answered all old probes in the queue, and the paths seemed dead until
+    then."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site) as (_, proxy):
         with site.proxy.entered(), closing(Receiver("u0")) as tap:
             while not (waited := tap.read(1)):
@@ -450,9 +446,9 @@ def test_old_queued_probes_are_not_answered(site: Site) -> None:
             for _ in range(50):
                 copier.sendto(payload, (PEER, PORT))
             time.sleep(1)  # The messages wait at least this long
-            wait_until(lambda: site.alive(site.relay) == [False, False], "the relay reports that no end answers")
+            wait_until(lambda: site.alive(site.relay) == [False, False], "the relay reports that no path answers")
             proxy.signal(signal.SIGCONT)
-            wait_until(lambda: site.alive(site.relay) == [True, True], "the paths live")
+            wait_until(lambda: site.alive(site.relay) == [True, True], "the paths are alive")
             copier.sendto(payload, (PEER, PORT))
             copier.recv(2048)
             copier.setblocking(False)
@@ -468,16 +464,16 @@ def test_sent_messages_keep_their_class_and_are_not_received(site: Site, class_i
             for classed in (class_id, class_id, 0):
                 sender.send(to, b"\xf4\x02" + classed.to_bytes(4, "big"), classed)
             tap = select.poll()
-            came = list[bytes]()
+            arrived = list[bytes]()
             tap.register(receiver, select.POLLIN)
-            while len(came) < 3 and tap.poll(5000):
-                came += [each.payload[2:] for each in receiver.read(9)]
-        assert came == [each.to_bytes(4, "big") for each in (class_id, class_id, 0)]
+            while len(arrived) < 3 and tap.poll(5000):
+                arrived += [each.payload[2:] for each in receiver.read(9)]
+        assert arrived == [each.to_bytes(4, "big") for each in (class_id, class_id, 0)]
         assert own.read(9) == []
 
 
 def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
-    """Send messages with a wrong key, copies from another address and in a victim's name, and random bytes."""
+    """Send messages with a wrong key, copies from another address, copies with a victim's address, and random bytes."""
     victim, attacker = End(ip_address("10.93.0.77"), 99), ("10.93.0.1", 6666)
     to = End(ip_address(PEER), PORT)
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
@@ -486,18 +482,20 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
         with site.proxy.entered():
             tap = Receiver("u0")
         with site.relay.entered():
-            copier, hears = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+            copier, victim_socket = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
             spoofer = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-        sent, answered, sockets = Counter[socket.socket](), Counter[socket.socket](), (copier, hears)
-        with closing(tap), copier, hears, spoofer:
+        sent, answered, sockets = Counter[socket.socket](), Counter[socket.socket](), (copier, victim_socket)
+        with closing(tap), copier, victim_socket, spoofer:
             copier.bind(attacker)
-            hears.bind((str(victim.address), victim.port))
+            victim_socket.bind((str(victim.address), victim.port))
             copied = 0
             while copied < 100:
                 site.exchange(20)
                 waited = tap.read(64)
-                stamps = [each.came for each in waited]
-                assert stamps == sorted(set(stamps)), "each message has its time of arrival, not of reading"
+                stamps = [each.received_at for each in waited]
+                assert stamps == sorted(set(stamps)), (
+                    "the stamps show when the messages arrived, not when they were read"
+                )
                 for _, payload, _ in waited:
                     copied += 1
                     for _ in range(3):
@@ -515,8 +513,8 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                 with suppress(BlockingIOError):
                     while True:
                         answered[each] += len(each.recv(2048))
-                assert answered[each] <= sent[each], "no address gets more messages than were sent in its name"
-        assert answered[hears] > 0, "the copied messages were valid"
+                assert answered[each] <= sent[each], "no address gets more bytes than were sent with it as the source"
+        assert answered[victim_socket] > 0, "the copied messages were valid"
         assert [each["remote"] for each in site.paths(site.proxy)] == before
         assert site.alive(site.relay) == site.alive(site.proxy) == [True, True]
 
@@ -531,14 +529,14 @@ def wireguard(node: LiveNode, private: str, public: str, address: str, more: str
         f"ip addr add {address}/24 dev wg0",
         "ip link set wg0 up mtu 1380",
     )
-    # WireGuard makes a socket in /var/run, with the same name on both nodes.
+    # WireGuard creates a socket in /var/run, with the same name on both nodes.
     script = f"mount -t tmpfs none /var/run; ({' && '.join(steps)}) & exec wireguard-go --foreground wg0"
     in_userspace = "WG_I_PREFER_BUGGY_USERSPACE_TO_POLISHED_KMOD=1"
     return node.running(["unshare", "--mount", "env", in_userspace, "sh", "-c", script])
 
 
 def test_wireguard_download_survives_the_loss_of_a_path(site: Site) -> None:
-    """WireGuard is not modified. The client must receive exactly the data that were sent."""
+    """WireGuard is not modified. The client must receive exactly the bytes that were sent."""
     keys = [subprocess.run(["wg", "genkey"], text=True, capture_output=True, check=True).stdout for _ in range(2)]
     public = [
         subprocess.run(["wg", "pubkey"], input=key, text=True, capture_output=True, check=True).stdout for key in keys
@@ -617,7 +615,7 @@ def split(site: Site, line: str) -> Iterator[tuple[socket.socket, socket.socket]
 
 
 def test_gso_bundles_are_split_over_both_paths(site: Site) -> None:
-    """UDP GSO, which wireguard-go uses. The uplinks compute no checksums, so that wrong ones are noticed."""
+    """wireguard-go uses UDP GSO. The uplinks compute no checksums, so that wrong checksums are detected."""
     for number in range(2):
         site.relay.run(["ethtool", "-K", f"u{number}", "tx", "off"])
     packets = [number.to_bytes(4, "big") * 250 for number in range(400)]
@@ -626,10 +624,10 @@ def test_gso_bundles_are_split_over_both_paths(site: Site) -> None:
         here.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, len(packets[0]))
         for start in range(0, len(packets), 40):
             here.sendto(b"".join(packets[start : start + 40]), (PEER, PORT))
-            assert received(there, 40) == packets[start : start + 40], "all, in order"
+            assert received(there, 40) == packets[start : start + 40], "all packets arrive in order"
         wait_until(lambda: min(map(sub, sent(site), before)) > 100, "both paths carry packets, not bundles")
         here.sendto(b"light", (PEER, PORT))
-        assert received(there, 2) == [b"light"], "once"
+        assert received(there, 2) == [b"light"], "the packet arrives once"
 
 
 def test_small_and_expedited_packets_are_duplicated(site: Site) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the throttler's policy on a tunnel: the packets of one path go through the class of its cap."""
+"""Tests for the throttler's policy on a tunnel: the packets of one path pass through the class of its cap."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mptcp_lab.testbed.system_state import differences, kernel_state
 pytestmark = pytest.mark.kernel
 site = live.site
 CAP = 2_000_000
-SENT = f"""\
+UDP_SERVER = f"""\
 import socket, threading, time
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("0.0.0.0", {live.PORT}))
@@ -111,20 +111,20 @@ def test_cap_holds_on_one_path_and_ends_with_the_throttler(
     def classes() -> list[int]:
         return [each["class"] for each in site.paths(proxy)]
 
-    with proxy.running([sys.executable, "-I", "-c", SENT]), live.connected_daemons(site), flooded(site):
+    with proxy.running([sys.executable, "-I", "-c", UDP_SERVER]), live.connected_daemons(site), flooded(site):
         before = kernel_state(proxy)
         throttler = start_throttler(proxy, config(proxy, tunnels, backend))
         wait_until(lambda: all(classes()), "the paths are in classes", process=throttler.process)
         of_other, of_cap = (f"4d50:{each & 0xFFFF:x}" for each in classes())
         free, dear = passed(proxy, "u0"), passed(proxy, "u1")
         assert rate(lambda: passed(proxy, "u1").get(of_cap, 0), 1_000_000) <= 1.15 * CAP
-        more = {key: value - dear.get(key, 0) for key, value in passed(proxy, "u1").items()}
-        assert more["4d50:ffff"] < 0.05 * more[of_cap], "all packets of the path are in the class"
-        assert passed(proxy, "u0")[of_other] - free.get(of_other, 0) > 2 * more[of_cap], "the other path carries more"
+        growth = {key: value - dear.get(key, 0) for key, value in passed(proxy, "u1").items()}
+        assert growth["4d50:ffff"] < 0.05 * growth[of_cap], "all packets of the path are in the class"
+        assert passed(proxy, "u0")[of_other] - free.get(of_other, 0) > 2 * growth[of_cap], "the other path carries more"
         throttler.process.kill()
         throttler = start_throttler(proxy, config(proxy, tunnels, backend))
         assert [f"4d50:{each & 0xFFFF:x}" for each in classes()] == [of_other, of_cap], (
-            "the new daemon takes over the leftovers"
+            "the new daemon uses the objects of the killed one"
         )
         (shown,) = connections(throttler)
         assert [each["path"] for each in shown["subflows"]] == ["cheap", "dear"]
@@ -139,7 +139,7 @@ def test_cap_holds_on_one_path_and_ends_with_the_throttler(
         throttler.process.kill()
         command = [proxy.program("mptcp-throttler"), "cleanup", "--config", str(throttler.config)]
         assert proxy.popen(command, name="cleanup", mounts=throttler_mounts(proxy)).wait(60) == 0
-        wait_until(lambda: classes() == [0, 0], "the leftovers of a killed daemon are removed")
+        wait_until(lambda: classes() == [0, 0], "the objects of a killed daemon are removed")
         assert differences(before, kernel_state(proxy)) == []
         with proxy.link_down("u0"):
             wait_until(lambda: site.alive(proxy) == [False, True], "the other path is silent")

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from mptcp_tunnel.learning import QUEUE, SECOND, DelayEstimator, PathEstimator, Sample, differences
+from mptcp_tunnel.learning import MIN_QUEUE, SECOND, DelayEstimator, PathEstimator, Sample, differences
 
 STEP = SECOND // 20
 MS = SECOND // 1000
@@ -23,9 +23,9 @@ class Link:
         self.lost = 0.0
         """Share of the sent bytes that are lost before the queue."""
         self.others = 0.0
-        """Load of other senders on the path, in bit/s."""
+        """Load of other senders on the path, bits/s."""
         self.jitter = jitter
-        """Greatest additional delay of a message, in nanoseconds. The path keeps the order of its packets."""
+        """Maximum additional delay of a message, nanoseconds. The path keeps the order of its packets."""
         self._draw = random.Random(1)
         self.run(0.5, load=0.0)  # The first probes find the path idle
 
@@ -94,7 +94,7 @@ def test_rate_does_not_rise_while_the_path_has_a_queue() -> None:
         if link.estimator.rate > before:
             queues.append(link.estimator.queue)
     assert queues
-    assert max(queues) <= QUEUE
+    assert max(queues) <= MIN_QUEUE
 
 
 def test_estimator_follows_a_changing_rate() -> None:
@@ -115,7 +115,7 @@ def test_lightly_used_path_keeps_its_rate() -> None:
 
 
 def test_queue_of_other_traffic_does_not_lower_an_unused_rate() -> None:
-    """Defect: at the end of a download the queue stood a moment longer, and the rate fell to the minimum."""
+    """Defect: the queue remained for a moment after the end of a download, and the rate fell to the minimum."""
     link = Link(10e6)
     link.run(5)
     link.others = 9.9e6
@@ -144,8 +144,9 @@ def test_path_counts_as_silent_after_the_limit() -> None:
     assert link.estimator.is_alive(link.estimator.heard + 2 * SECOND, SECOND)
 
 
-def test_repeated_report_of_an_old_message_keeps_no_path_alive() -> None:
-    """Defect: a path that was dead towards the other end counted as alive, because messages still came back."""
+def test_repeated_report_of_an_old_message_does_not_keep_a_path_alive() -> None:
+    """Defect: a path that was dead in the direction to the other end counted as alive, because messages of the other
+    end still arrived."""
     estimator = PathEstimator()
     for time in range(1, 40):
         estimator.observe(Sample(time * STEP, STEP // 2, STEP, time * STEP, 0, 0))
@@ -159,7 +160,7 @@ def test_estimator_continues_after_a_restart_of_the_other_end() -> None:
     assert link.run(5) == pytest.approx(10e6, rel=0.1)
 
 
-def test_least_delay_is_that_of_the_last_30_seconds() -> None:
+def test_delay_is_the_minimum_of_the_last_30_seconds() -> None:
     delays = DelayEstimator()
     assert [delays.add(SECOND * time, took) for time, took in ((1, 30), (2, 20), (3, 25), (31, 40))] == [0, 0, 5, 20]
     assert delays.add(33 * SECOND, 50) == 25, "the delay of 20 is 31 s old"
@@ -171,14 +172,14 @@ def test_least_delay_is_that_of_the_last_30_seconds() -> None:
 
 
 def test_full_path_keeps_a_short_queue() -> None:
-    """Defect: rates above the capacity of a path made queues of 30 ms, which delayed calls."""
+    """Defect: rates above the capacity of a path caused queues of 30 ms, which delayed calls."""
     link = Link(10e6)
     link.run(5)
     queues = []
     for _ in range(200):
         link.run(0.05)
         queues.append(link.estimator.queue)
-    assert max(queues) <= 2 * QUEUE
+    assert max(queues) <= 2 * MIN_QUEUE
 
 
 def test_loss_adds_a_delay_cost_to_a_path() -> None:

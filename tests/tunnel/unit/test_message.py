@@ -25,7 +25,7 @@ MESSAGES = st.builds(
 
 
 @given(MESSAGES, st.integers(SIZE, MAX_SIZE))
-def test_packed_message_is_parsed_back(message: Message, size: int) -> None:
+def test_packed_message_is_parsed_again(message: Message, size: int) -> None:
     payload = pack(message, KEY, size)
     assert len(payload) == size
     assert payload[0] == MAGIC
@@ -54,7 +54,7 @@ def payloads(draw: st.DrawFn) -> bytes:
 
 @given(payloads())
 def test_arbitrary_bytes_are_parsed_or_rejected(payload: bytes) -> None:
-    """Bytes with the right code are a message, unless their kind is unknown. All others are rejected."""
+    """Bytes with the right code are a message, unless their kind is unknown. All other bytes are rejected."""
     sender = sender_of(payload)
     assert (sender is not None) == (SIZE <= len(payload) <= MAX_SIZE and payload[:2] == bytes([MAGIC, VERSION]))
     if sender is not None:

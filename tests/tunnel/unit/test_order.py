@@ -48,10 +48,10 @@ class Order:
         self._callback = RELEASE(lambda _, packet: self.released.append(packet))
         library.order_begin(self._order, ctypes.c_uint64(patience))
 
-    def take(self, number: int, path: int, now: int, packet: int | None = None) -> None:
+    def accept(self, number: int, path: int, now: int, packet: int | None = None) -> None:
         packet = number if packet is None else packet
         times = ctypes.c_uint64(now)
-        self._library.order_take(
+        self._library.order_accept(
             self._order,
             ctypes.c_uint16(1 + (number - 1) % 65_535),
             path,
@@ -75,58 +75,58 @@ def order(library: ctypes.CDLL) -> Order:
 
 def test_packets_in_order_are_released_at_once(order: Order) -> None:
     for number in range(65_530, 65_550):
-        order.take(number, number % 2, MS)
+        order.accept(number, number % 2, MS)
     assert order.released == list(range(65_530, 65_550))
 
 
 def test_packets_wait_until_a_gap_is_filled(order: Order) -> None:
-    order.take(1, 0, MS)
-    order.take(2, 1, MS)
+    order.accept(1, 0, MS)
+    order.accept(2, 1, MS)
     for number in (4, 5, 6):
-        order.take(number, 0, 2 * MS)
+        order.accept(number, 0, 2 * MS)
     assert order.released == [1, 2]
-    order.take(3, 1, 3 * MS)
+    order.accept(3, 1, 3 * MS)
     assert order.released == [1, 2, 3, 4, 5, 6]
 
 
 def test_gap_counts_as_lost_when_each_path_is_past_it(order: Order) -> None:
-    order.take(1, 0, MS)
-    order.take(2, 1, MS)
-    order.take(4, 0, 2 * MS)
+    order.accept(1, 0, MS)
+    order.accept(2, 1, MS)
+    order.accept(4, 0, 2 * MS)
     assert order.released == [1, 2]
-    order.take(5, 1, 2 * MS)
+    order.accept(5, 1, 2 * MS)
     assert order.released == [1, 2, 4, 5], "both paths are past packet 3"
-    order.take(3, 1, 3 * MS)
+    order.accept(3, 1, 3 * MS)
     assert order.released[-1] == 3, "a late packet is released"
 
 
 def test_packet_is_held_no_longer_than_the_patience(order: Order) -> None:
-    order.take(1, 0, MS)
-    order.take(2, 1, MS)
-    order.take(4, 0, 2 * MS)
+    order.accept(1, 0, MS)
+    order.accept(2, 1, MS)
+    order.accept(4, 0, 2 * MS)
     assert order.expire(10 * MS) == 2 * MS + PATIENCE
     assert order.expire(2 * MS + PATIENCE) == 0
     assert order.released == [1, 2, 4]
 
 
 def test_loss_on_a_single_path_is_detected_at_once(order: Order) -> None:
-    order.take(1, 0, MS)
-    order.take(3, 0, MS)
+    order.accept(1, 0, MS)
+    order.accept(3, 0, MS)
     assert order.released == [1, 3]
 
 
 def test_long_idle_path_does_not_delay_packets(order: Order) -> None:
-    order.take(1, 1, MS)
-    order.take(2, 0, 2000 * MS)
-    order.take(4, 0, 2001 * MS)
+    order.accept(1, 1, MS)
+    order.accept(2, 0, 2000 * MS)
+    order.accept(4, 0, 2001 * MS)
     assert order.released == [1, 2, 4]
 
 
 def test_number_far_ahead_restarts_the_order(order: Order) -> None:
-    order.take(1, 0, MS)
-    order.take(2, 1, MS)
-    order.take(4, 0, MS)
-    order.take(30_000, 0, MS)
+    order.accept(1, 0, MS)
+    order.accept(2, 1, MS)
+    order.accept(4, 0, MS)
+    order.accept(30_000, 0, MS)
     assert order.released == [1, 2, 4, 30_000]
 
 
@@ -148,23 +148,23 @@ def arrivals(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], bool]:
 def test_each_packet_is_released_once_and_in_order_without_loss(
     library: ctypes.CDLL, drawn: tuple[Sequence[tuple[int, int, int]], bool]
 ) -> None:
-    came, lossy = drawn
+    arrived, lossy = drawn
     order = Order(library)
     held_since: dict[int, int] = {}
     # Each path has carried a packet before, so that all paths are known.
     for path in range(3):
-        order.take((came[0][0] if came else 0) - 3 + path, path, MS)
-    first = min((number for number, _, _ in came), default=0)
+        order.accept((arrived[0][0] if arrived else 0) - 3 + path, path, MS)
+    first = min((number for number, _, _ in arrived), default=0)
     before = len(order.released)
-    for number, path, now in came:
+    for number, path, now in arrived:
         order.expire(now)
-        order.take(number, path, now)
+        order.accept(number, path, now)
         held_since[number] = now
         held = set(held_since) - set(order.released[before:])
         assert all(now - held_since[each] < PATIENCE for each in held)
         assert order.expire(now) == (min(held_since[each] for each in held) + PATIENCE if held else 0)
     order.expire(10_000 * MS)
     released = order.released[before:]
-    assert sorted(released) == sorted(number for number, _, _ in came)
-    if not lossy and came and came[0][0] == first:
+    assert sorted(released) == sorted(number for number, _, _ in arrived)
+    if not lossy and arrived and arrived[0][0] == first:
         assert released == sorted(released)

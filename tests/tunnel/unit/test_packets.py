@@ -43,8 +43,8 @@ def test_checksum_agrees_with_scapy(version: int, size: int) -> None:
     found = (IP if version == 4 else IPv6)(raw)
     given_checksum = found[UDP].chksum
     del found[UDP].chksum
-    again = (IP if version == 4 else IPv6)(bytes(found))
-    assert again[UDP].chksum == given_checksum
+    computed = (IP if version == 4 else IPv6)(bytes(found))
+    assert computed[UDP].chksum == given_checksum
 
 
 def damaged() -> Iterator[bytes]:
@@ -70,15 +70,15 @@ def test_damaged_packet_is_rejected_or_read_as_by_scapy() -> None:
         received = parsed_packet(data)
         if received is None:
             continue
-        four = data[0] >> 4 == 4
-        found = (IP if four else IPv6)(data)
-        whole = 4 * found.ihl + 8 if four else 48
-        assert data[0] >> 4 == (4 if four else 6)
+        is_ipv4 = data[0] >> 4 == 4
+        found = (IP if is_ipv4 else IPv6)(data)
+        headers = 4 * found.ihl + 8 if is_ipv4 else 48
+        assert data[0] >> 4 == (4 if is_ipv4 else 6)
         assert UDP in found
-        assert found[UDP].len == 8 + len(received.payload) <= len(data) - whole + 8
-        assert data[whole : whole + len(received.payload)] == received.payload
+        assert found[UDP].len == 8 + len(received.payload) <= len(data) - headers + 8
+        assert data[headers : headers + len(received.payload)] == received.payload
         assert received.ends.remote == End(ip_address(found.src), found[UDP].sport)
         assert received.ends.local == End(ip_address(found.dst), found[UDP].dport)
-        assert not four or (found.frag == 0 and "MF" not in found.flags)
+        assert not is_ipv4 or (found.frag == 0 and "MF" not in found.flags)
         read += 1
     assert read > 400

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mptcp_tunnel.learning import SECOND
 from mptcp_tunnel.message import SIZE, Kind, Message
 from mptcp_tunnel.model import End, PathCounters
-from mptcp_tunnel.session import IDLE_PROBE, PROBE, UNPROVEN, Session
+from mptcp_tunnel.session import IDLE_PROBE_INTERVAL, MAX_UNPROVEN_ANSWERS, PROBE_INTERVAL, Session
 
 PROXY, RELAY = End(ip_address("203.0.113.5"), 51820), End(ip_address("198.51.100.7"), 40001)
 ATTACKER, VICTIM = End(ip_address("192.0.2.66"), 40001), End(ip_address("192.0.2.99"), 99)
@@ -30,7 +30,7 @@ class Ends:
         """Nanoseconds by which the proxy's clock is ahead."""
 
     def probe(self) -> Message:
-        self.now += IDLE_PROBE
+        self.now += IDLE_PROBE_INTERVAL
         ((_, message),) = self.relay.due(self.now)
         return message
 
@@ -73,14 +73,14 @@ def test_replayed_probes_change_no_address() -> None:
     for _ in range(20):
         probe = ends.probe()
         for source in (ATTACKER, VICTIM):
-            answer, moved = ends.at_proxy(probe, source, 10 * MS)  # before the genuine one
+            answer, moved = ends.at_proxy(probe, source, 10 * MS)  # before the original
             assert not moved
             assert answer is not None  # the answer is no larger than the probe, and useless without the key
         answer, moved = ends.at_proxy(probe, RELAY)
         assert not moved
         assert answer is not None
         ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
-        assert ends.at_proxy(probe, RELAY) == (None, False), "twice"
+        assert ends.at_proxy(probe, RELAY) == (None, False), "a second copy is ignored"
         assert ends.proxy.paths[0].remote == RELAY
 
 
@@ -108,11 +108,11 @@ def test_messages_of_the_own_kind_or_unknown_paths_are_ignored() -> None:
 
 def test_busy_tunnel_is_probed_more_often() -> None:
     ends = Ends()
-    assert ends.relay.interval(ends.now) == IDLE_PROBE
+    assert ends.relay.interval(ends.now) == IDLE_PROBE_INTERVAL
     ends.relay.count([PathCounters(1, 100, 0, 0)], ends.now)
-    assert ends.relay.interval(ends.now) == PROBE
+    assert ends.relay.interval(ends.now) == PROBE_INTERVAL
     ends.relay.count([PathCounters(1, 100, 0, 0)], ends.now + 6 * SECOND)
-    assert ends.relay.interval(ends.now + 6 * SECOND) == IDLE_PROBE
+    assert ends.relay.interval(ends.now + 6 * SECOND) == IDLE_PROBE_INTERVAL
 
 
 def test_path_is_not_silent_when_traffic_starts() -> None:
@@ -126,7 +126,7 @@ def test_path_is_not_silent_when_traffic_starts() -> None:
     now = ends.now + 900 * MS
     ends.relay.count([PathCounters(1, 100, 0, 0)], now)
     assert ends.relay.alive(now) == [True]
-    assert list(ends.relay.due(now + PROBE)), "the path is probed soon"
+    assert list(ends.relay.due(now + PROBE_INTERVAL)), "the path is probed soon"
     assert ends.relay.alive(now + 2 * SECOND) == [False]
 
 
@@ -141,7 +141,7 @@ class TwoPaths:
         self.dead: set[int] = set()
 
     def exchange(self) -> None:
-        self.now += IDLE_PROBE
+        self.now += IDLE_PROBE_INTERVAL
         for index, probe in self.relay.due(self.now):
             there, back = ((10, 20), (40, 90))[index]
             if index not in self.dead:
@@ -159,20 +159,20 @@ class TwoPaths:
 
 
 def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
-    """Defect: if every path was silent, as in a pause of the other daemon, packets were sent on the dead one, too."""
-    paths, there = TwoPaths(), [True, True]
-    assert paths.relay.used(paths.now, there) == [True, True], "no path has ever answered"
+    """Defect: if every path was silent, because the other daemon paused, packets were also sent on the dead path."""
+    paths, present = TwoPaths(), [True, True]
+    assert paths.relay.used(paths.now, present) == [True, True], "no path has ever answered"
     for _ in range(4):
         paths.exchange()
-    assert paths.relay.used(paths.now + 60 * SECOND, there) == [True, True], "both fell silent at once"
+    assert paths.relay.used(paths.now + 60 * SECOND, present) == [True, True], "both became silent at the same time"
     paths.dead = {1}
     for _ in range(4):
         paths.exchange()
     for later in (200 * MS, 60 * SECOND):
-        assert paths.relay.used(paths.now + later, there) == [True, False]
+        assert paths.relay.used(paths.now + later, present) == [True, False]
         assert paths.relay.used(paths.now + later, [False, True])[1], "no other path is left"
     paths.relay.count([PathCounters(1, 100, 0, 0)], paths.now + 60 * SECOND)
-    assert paths.relay.used(paths.now + 61 * SECOND, there) == [True, False], (
+    assert paths.relay.used(paths.now + 61 * SECOND, present) == [True, False], (
         "it is also unused when the tunnel resumes"
     )
     paths = TwoPaths()
@@ -180,15 +180,15 @@ def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
         paths.exchange()
         paths.relay.count([PathCounters(paths.now, 100, 0, 0)], paths.now)
     paths.dead = {1}
-    paths.now -= IDLE_PROBE // 2
+    paths.now -= IDLE_PROBE_INTERVAL // 2
     paths.exchange()
     paths.relay.count([PathCounters(2, 100, 0, 0)], paths.now + 60 * SECOND)
-    assert paths.relay.used(paths.now + 60 * SECOND, there) == [True, False], (
+    assert paths.relay.used(paths.now + 60 * SECOND, present) == [True, False], (
         "messages were expected often at that time"
     )
     paths.dead = set()
     paths.exchange()
-    assert paths.relay.used(paths.now + 200 * MS, there) == [True, True]
+    assert paths.relay.used(paths.now + 200 * MS, present) == [True, True]
 
 
 def test_delay_differences_are_found_with_different_clocks() -> None:
@@ -211,7 +211,7 @@ def test_long_dead_path_does_not_count_in_delays() -> None:
 
 @pytest.mark.parametrize("host", ["relay", "proxy"])
 def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
-    """Defect: its clock restarted, and for 30 s every message seemed late or early."""
+    """Defect: after its clock restarted, every message seemed late or early for 30 s."""
     paths = TwoPaths()
     for _ in range(4):
         paths.exchange()
@@ -222,8 +222,8 @@ def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
         paths.proxy = Session(Kind.ANSWER, [None] * 2, b"q" * 16)
         paths.ahead = 40 * SECOND - paths.now
     for _ in range(40):
-        for alone in ({1}, set[int]()):  # A message may be the first after the start, or one of many
-            paths.dead = alone
+        for dead in ({1}, set[int]()):  # A message may be the first after the start, or one of many
+            paths.dead = dead
             paths.exchange()
             assert max(paths.differences()) <= 70 + 10
     assert paths.differences() == [0, 30, 0, 70, 70 + 10, 30 + 10]
@@ -234,7 +234,7 @@ def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
 
 
 def test_true_address_is_proven_despite_copied_probes() -> None:
-    """Defect: two attackers who copied its probes took its place among the candidate addresses of the path."""
+    """Defect: two attackers who copied the relay's probes replaced its address among the candidates of the path."""
     ends = Ends()
     for _ in range(3):
         ends.exchange()
@@ -246,7 +246,9 @@ def test_true_address_is_proven_despite_copied_probes() -> None:
         ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
         copies = [ends.at_proxy(probe, ATTACKER._replace(port=port), 25 * MS) for port in range(1, 1000)]
         assert not any(redirected for _, redirected in copies)
-        assert sum(copied is not None for copied, _ in copies) <= UNPROVEN, "a victim gets no more than this number"
+        assert sum(copied is not None for copied, _ in copies) <= MAX_UNPROVEN_ANSWERS, (
+            "a victim gets at most this number of answers"
+        )
     assert ends.proxy.paths[0].remote == other
 
 
@@ -255,7 +257,7 @@ def test_size_search_does_not_change_the_delay_of_a_path() -> None:
     for _ in range(3):
         ends.exchange()
     for _ in range(300):
-        ends.now += PROBE
+        ends.now += PROBE_INTERVAL
         sent = [(message, SIZE, 0) for _, message in ends.relay.due(ends.now)]
         sent += [(message, size, 12) for _, message, size in ends.relay.size_probes(ends.now)]
         for message, size, longer in sent:
@@ -268,13 +270,13 @@ def test_size_search_does_not_change_the_delay_of_a_path() -> None:
     assert ends.relay.paths[0].estimator.queue == 0
 
 
-def test_late_reading_of_a_message_counts_as_no_queue() -> None:
+def test_late_reading_of_a_message_does_not_count_as_a_queue() -> None:
     ends = Ends()
     for _ in range(3):
         ends.exchange()
     probe = ends.probe()
-    came = ends.now + ends.ahead + 20 * MS
-    answer, _ = ends.proxy.receive(probe, RELAY, came + 40 * MS, came)
+    received_at = ends.now + ends.ahead + 20 * MS
+    answer, _ = ends.proxy.receive(probe, RELAY, received_at + 40 * MS, received_at)
     assert answer is not None
     ends.relay.receive(answer, PROXY, ends.now + 150 * MS, ends.now + 90 * MS)
     for session in (ends.relay, ends.proxy):
@@ -284,7 +286,7 @@ def test_late_reading_of_a_message_counts_as_no_queue() -> None:
 
 
 @pytest.mark.parametrize("host", ["relay", "proxy"])
-def test_longer_route_counts_as_no_queue(host: str) -> None:
+def test_longer_route_does_not_count_as_a_queue(host: str) -> None:
     """Defect: after a change of uplink or address, the additional delay counted as a queue for 30 s."""
     ends, longer = Ends(), 70
     for _ in range(3):
@@ -306,13 +308,13 @@ def test_next_silence_predicts_when_a_path_is_silent() -> None:
     for wakes in (False, True):
         if wakes:
             ends.relay.count([PathCounters(1, 100, 0, 0)], ends.now + 60 * MS)
-        now, looks = ends.now + 60 * MS, 0
+        now, checks = ends.now + 60 * MS, 0
         while ends.relay.alive(now) == [True]:
             after = ends.relay.next_silence(now)
             assert after is not None
             assert ends.relay.alive(after - 1) == [True], "it is alive until then"
-            now, looks = after, looks + 1
-        assert looks <= 2
+            now, checks = after, checks + 1
+        assert checks <= 2
 
 
 @given(

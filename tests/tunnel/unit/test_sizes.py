@@ -13,8 +13,8 @@ from mptcp_tunnel.sizes import SEARCH_INTERVAL, SIZES, SizeSearch
 STEP = SECOND // 20
 
 
-def search(sizes: SizeSearch, takes: int, now: int, lost: float = 0.0) -> int:
-    """Search once over a path that passes packets of up to *takes* bytes. Return how many bytes were sent."""
+def search(sizes: SizeSearch, limit: int, now: int, lost: float = 0.0) -> int:
+    """Search once over a path that carries packets of up to *limit* bytes. Return how many bytes were sent."""
     rng, sent, waiting = random.Random(1), 0, list[int]()
     for _ in range(200):
         now += STEP
@@ -22,15 +22,15 @@ def search(sizes: SizeSearch, takes: int, now: int, lost: float = 0.0) -> int:
             assert sizes.answered(each)
         size = sizes.next(now)
         sent += size or 0
-        waiting = [now] if size is not None and size <= takes and rng.random() >= lost else []
+        waiting = [now] if size is not None and size <= limit and rng.random() >= lost else []
     return sent
 
 
-@pytest.mark.parametrize("takes", [*SIZES, 1450, 9000])
-def test_search_finds_the_largest_size_that_passes(takes: int) -> None:
+@pytest.mark.parametrize("limit", [*SIZES, 1450, 9000])
+def test_search_finds_the_largest_size_that_passes(limit: int) -> None:
     sizes = SizeSearch()
-    assert search(sizes, takes, SECOND) < 50_000
-    assert sizes.largest == max(each for each in SIZES if each <= takes)
+    assert search(sizes, limit, SECOND) < 50_000
+    assert sizes.largest == max(each for each in SIZES if each <= limit)
 
 
 def test_search_notices_a_narrower_path_and_ignores_a_dead_one() -> None:

@@ -11,7 +11,7 @@ from mptcp_tunnel.cli import main
 
 
 def test_two_tunnels_with_the_same_key_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Defect: with one key for both tunnels, messages went to the wrong tunnel, and its paths never came up."""
+    """Defect: with one key for both tunnels, messages went to the wrong tunnel, and its paths never became alive."""
     for name in ("a", "b"):
         key = tmp_path / name
         key.write_bytes(name.encode() * 16)

@@ -28,7 +28,7 @@ def tunnel() -> Tunnel:
 
 
 def status(*alive: bool) -> dict[str, Any]:
-    paths = [{"path": name, "alive": lives} for name, lives in zip(("dsl", "lte"), alive, strict=False)]
+    paths = [{"path": name, "alive": is_alive} for name, is_alive in zip(("dsl", "lte"), alive, strict=False)]
     return {"tunnels": [{"name": "home", "paths": paths}]}
 
 

@@ -60,7 +60,7 @@ def test_shares_follow_the_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "words"),
+    ("text", "line", "message"),
     [
         (RELAY.replace("{dsl: eth0, lte: wwan0}", "{dsl: eth0}"), 2, "1 paths; a relay has 2 to 8"),
         (RELAY.replace("lte: wwan0", "lte: eth0"), 6, "two paths have the same interface"),
@@ -77,10 +77,10 @@ def test_shares_follow_the_weights() -> None:
         (RELAY + RELAY.partition("\n")[2].replace("home:", "other:"), 10, "tunnel home has the same peer"),
     ],
 )
-def test_mistake_is_reported_with_its_line(text: str, line: int, words: str) -> None:
+def test_mistake_is_reported_with_its_line(text: str, line: int, message: str) -> None:
     with pytest.raises(DocumentError) as caught:
         load_settings(text, "tunnel.yaml")
-    found = [problem for problem in caught.value.problems if words in str(problem)]
+    found = [problem for problem in caught.value.problems if message in str(problem)]
     assert [problem.line for problem in found] == [line], str(caught.value)
 
 

@@ -23,23 +23,23 @@ from mptcp_tunnel.status_socket import ANSWER_SECONDS, PATIENCE_SECONDS, StatusS
 class Daemon:
     def __init__(self, path: Path) -> None:
         self.selector = selectors.DefaultSelector()
-        self.taken: list[Any] = []
-        self.more = ""
+        self.applied: list[Any] = []
+        self.filler = ""
         self.socket = StatusSocket(
-            path, self.selector, self.take, lambda: {"taken": len(self.taken), "more": self.more}
+            path, self.selector, self.apply, lambda: {"applied": len(self.applied), "filler": self.filler}
         )
 
-    def take(self, request: dict[str, Any]) -> None:
-        self.taken.append({each: [int(value[0]), int(value[1])] for each, value in request["classes"].items()})
+    def apply(self, request: dict[str, Any]) -> None:
+        self.applied.append({each: [int(value[0]), int(value[1])] for each, value in request["classes"].items()})
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         for key, _ in self.selector.select(0.01):
             key.data()
         self.socket.answer_waiting()
 
 
 @contextmanager
-def asking(path: Path) -> Iterator[socket.socket]:
+def connected(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
         client.setblocking(False)
@@ -47,20 +47,20 @@ def asking(path: Path) -> Iterator[socket.socket]:
 
 
 def answer(daemon: Daemon, client: socket.socket) -> Any:
-    came = b""
+    received = b""
     while True:
-        daemon.turn()
+        daemon.run_once()
         try:
             piece = client.recv(1 << 20)
         except BlockingIOError:
             continue
         if not piece:
-            return json.loads(came)
-        came += piece
+            return json.loads(received)
+        received += piece
 
 
 @pytest.mark.parametrize(
-    ("pieces", "taken"),
+    ("pieces", "applied"),
     [
         ([], []),
         ([b'{"classes": {"7": [1, 2]}}\n'], [{"7": [1, 2]}]),
@@ -73,10 +73,12 @@ def answer(daemon: Daemon, client: socket.socket) -> Any:
         ([b"x" * (1 << 20), b"y" * 100], []),
     ],
 )
-def test_requested_classes_are_applied_before_the_answer(tmp_path: Path, pieces: list[bytes], taken: list[Any]) -> None:
+def test_requested_classes_are_applied_before_the_answer(
+    tmp_path: Path, pieces: list[bytes], applied: list[Any]
+) -> None:
     path = tmp_path / "run" / "socket"
     daemon = Daemon(path)
-    with asking(path) as client:
+    with connected(path) as client:
         for piece in pieces:
             sent = 0
             while sent < len(piece):
@@ -86,33 +88,33 @@ def test_requested_classes_are_applied_before_the_answer(tmp_path: Path, pieces:
                     pass
                 except BrokenPipeError:
                     break
-                daemon.turn()
-        assert answer(daemon, client)["taken"] == len(taken)
-    assert daemon.taken == taken
+                daemon.run_once()
+        assert answer(daemon, client)["applied"] == len(applied)
+    assert daemon.applied == applied
     daemon.socket.close()
     assert not path.parent.exists()
 
 
 def test_silent_client_does_not_delay_others(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path / "socket")
-    with asking(tmp_path / "socket") as silent, asking(tmp_path / "socket") as other:
+    with connected(tmp_path / "socket") as silent, connected(tmp_path / "socket") as other:
         other.send(b'{"classes": {}}\n')
-        assert answer(daemon, other)["taken"] == 1
-        assert answer(daemon, silent)["taken"] == 1
+        assert answer(daemon, other)["applied"] == 1
+        assert answer(daemon, silent)["applied"] == 1
     daemon.socket.close()
 
 
 def test_client_that_does_not_read_is_dropped_without_delay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the daemon waited until that client had read its answer, and sent no probes in that time."""
     daemon = Daemon(tmp_path / "socket")
-    daemon.more = "x" * (8 << 20)
-    with asking(tmp_path / "socket") as deaf, asking(tmp_path / "socket") as other:
-        for client in (deaf, other):
+    daemon.filler = "x" * (8 << 20)
+    with connected(tmp_path / "socket") as not_reading, connected(tmp_path / "socket") as other:
+        for client in (not_reading, other):
             client.send(b'{"classes": {}}\n')
-        assert answer(daemon, other)["taken"] == 2
+        assert answer(daemon, other)["applied"] == 2
         later = time.monotonic() + ANSWER_SECONDS
         monkeypatch.setattr(time, "monotonic", lambda: later)
-        daemon.turn()
+        daemon.run_once()
         assert daemon.socket.due is None
     assert len(daemon.selector.get_map()) == 1
     daemon.socket.close()
@@ -122,11 +124,11 @@ def test_slow_request_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     daemon = Daemon(tmp_path / "socket")
-    with asking(tmp_path / "socket") as client:
+    with connected(tmp_path / "socket") as client:
         for piece in (b'{"clas', b'ses"', b": {}", b"}\n"):
             client.send(piece)
             for _ in range(3):
-                daemon.turn()
+                daemon.run_once()
             now += 0.9 * PATIENCE_SECONDS
-        assert answer(daemon, client)["taken"] == 1
+        assert answer(daemon, client)["applied"] == 1
     daemon.socket.close()

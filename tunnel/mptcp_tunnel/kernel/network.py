@@ -24,10 +24,10 @@ from mptcp_tunnel.model import Address, End
 DEVICE: Final = "mptcp-udp"
 _PEER_DEVICE: Final = "mptcp-udp-end"
 ADDRESSES: Final = (ip_address("198.18.0.1"), ip_address("fd6d:7074:6370::1"))
-"""Addresses of the device, from which tunnel programs send. 198.18.0.0/15 is reserved for tests of network devices (RFC
+"""Addresses of the device; tunnel programs send from them. 198.18.0.0/15 is reserved for tests of network devices (RFC
 2544), so no uplink has it; the IPv6 address is in the project's unique local prefix (RFC 4193)."""
 _FAR_4, _FAR_6 = ip_address("198.18.4.0"), ip_address("fd6d:7074:6370::1:0")
-"""The first of the addresses that represent relays. There are at most 1,024 relays."""
+"""First addresses of the ranges that represent relays. There are at most 1,024 relays."""
 TABLE: Final = 7712
 PREFERENCE: Final = 7712
 MTU: Final = 1500
@@ -69,7 +69,7 @@ class Network:
         try:
             self._route.link("add", ifname=DEVICE, kind="veth", peer={"ifname": _PEER_DEVICE}, mtu=MTU)
             index, other = index_of(DEVICE), index_of(_PEER_DEVICE)
-            # No ARP: packets are redirected before they need a link-layer address.
+            # ARP is not needed: packets are redirected before they need a link-layer address.
             self._route.link("set", index=index, flags=_IFF_NOARP, change=_IFF_NOARP)
             # With this, the kernel splits bundles of packets (UDP GSO) before they reach the device's other end.
             self._route.link("set", index=index, gso_max_segs=1)
@@ -110,7 +110,7 @@ class Network:
         self._rules[version] = {"family": family, "dst": str(base), "dst_len": length}
         self._add(self._rules[version])
 
-    def mend(self, index: int) -> None:
+    def repair(self, index: int) -> None:
         """Restore rules and routes that other programs (such as systemd-networkd) removed. Raises KernelError."""
         if index_of(DEVICE) != index:
             raise KernelError(f"{DEVICE} is another device now")

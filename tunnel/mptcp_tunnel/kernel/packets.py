@@ -2,8 +2,8 @@
 """Sends and receives messages as UDP packets with the tunnel program's port, without a socket that is bound to that
 port. raw(7), packet(7).
 
-Messages leave by the uplink that they probe, from its address and the program's port, so that they keep a NAT's mapping
-for the tunnel open. They arrive on a packet socket, with a filter for their first two bytes.
+Messages are sent on the uplink that they probe, from its address and the program's port, so that they keep a NAT's
+mapping for the tunnel open. A packet socket receives them, with a filter for their first two bytes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TIMESPEC = struct.Struct("@ll")
 _PLAUSIBLE_WAIT: Final = 10_000_000_000
 """Nanoseconds. If a message's time stamp shows a longer wait, the wall clock was set."""
 _ETH_P_ALL: Final = 3
-_LARGEST: Final = 2048
+_MAX_PACKET: Final = 2048
 _ANCILLARY: Final = socket.CMSG_SPACE(16)
-_ROOM: Final = 2 << 20
+_RECEIVE_BUFFER: Final = 2 << 20
 """Bytes of the receive queue, as the kernel counts them: a few thousand messages."""
-_FIRST: Final = MAGIC << 8 | VERSION
+_FIRST_BYTES: Final = MAGIC << 8 | VERSION
 _INSTRUCTION = struct.Struct("=HBBI")
 _FILTER: Final = (
-    # The data begin with the IP header, because the packet socket is a cooked one.
+    # The data begin with the IP header, because the socket has the type SOCK_DGRAM (packet(7)).
     (0x30, 0, 0, 0),  # ldb [0]
     (0x74, 0, 0, 4),  # rsh 4
     (0x15, 0, 5, 4),  # jeq 4, otherwise IPv6
@@ -43,11 +43,11 @@ _FILTER: Final = (
     (0x15, 0, 8, 17),  # UDP
     (0xB1, 0, 0, 0),  # ldxb 4*([0]&0xf)
     (0x48, 0, 0, 8),  # ldh [x + 8]: first bytes of the payload
-    (0x15, 4, 5, _FIRST),
+    (0x15, 4, 5, _FIRST_BYTES),
     (0x30, 0, 0, 6),  # ldb [6]: next header
     (0x15, 0, 3, 17),
     (0x28, 0, 0, 48),  # ldh
-    (0x15, 0, 1, _FIRST),
+    (0x15, 0, 1, _FIRST_BYTES),
     (0x06, 0, 0, 0xFFFF),
     (0x06, 0, 0, 0),
 )
@@ -56,7 +56,7 @@ _FILTER: Final = (
 class Received(NamedTuple):
     ends: Ends
     payload: bytes
-    came: int = 0
+    received_at: int = 0
     """When the kernel received the message, nanoseconds of the monotonic clock. This process may have read it later."""
 
 
@@ -72,12 +72,12 @@ class Receiver:
             raise KernelError(f"open a packet socket: {error.strerror}") from error
         program = b"".join(_INSTRUCTION.pack(*each) for each in _FILTER)
         self._program = ctypes.create_string_buffer(program, len(program))
-        wanted = struct.pack("@HP", len(_FILTER), ctypes.addressof(self._program))
+        filter_program = struct.pack("@HP", len(_FILTER), ctypes.addressof(self._program))
         try:
             # Otherwise the kernel would also pass each outgoing packet to the filter.
             self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, wanted)
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _ROOM)
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filter_program)
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
             self._socket.setblocking(False)
             self._socket.bind((interface, _ETH_P_ALL))
@@ -98,7 +98,7 @@ class Receiver:
         ahead = time.time_ns() - now
         for _ in range(limit):
             try:
-                data, ancillary, _, _ = self._socket.recvmsg(_LARGEST, _ANCILLARY)
+                data, ancillary, _, _ = self._socket.recvmsg(_MAX_PACKET, _ANCILLARY)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -114,9 +114,9 @@ def _time_of(ancillary: Sequence[tuple[int, int, bytes]], ahead: int, now: int) 
     for _, kind, data in ancillary:
         if kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack(data)
-            came: int = seconds * 1_000_000_000 + nanoseconds - ahead
-            if now - _PLAUSIBLE_WAIT < came <= time.monotonic_ns():
-                return came
+            received_at: int = seconds * 1_000_000_000 + nanoseconds - ahead
+            if now - _PLAUSIBLE_WAIT < received_at <= time.monotonic_ns():
+                return received_at
     return now
 
 
@@ -165,7 +165,7 @@ class Sender:
                 opened.setblocking(False)
         except OSError as error:
             self.close()
-            raise KernelError(f"send by {interface}: {error.strerror}") from error
+            raise KernelError(f"send on {interface}: {error.strerror}") from error
 
     def close(self) -> None:
         for each in self._sockets.values():
@@ -196,7 +196,7 @@ def packet_of(ends: Ends, payload: bytes) -> bytes:
     header = struct.pack("!HHHH", local.port, remote.port, size, 0)
     udp = struct.pack("!HHHH", local.port, remote.port, size, checksum(pseudo + header + payload)) + payload
     if isinstance(local.address, IPv4Address):
-        # Set "don't fragment", so that a too small MTU of the path shows as a loss.
+        # Set "don't fragment", so that a packet that is larger than the path's MTU is lost.
         ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + size, 0, 0x4000, 64, socket.IPPROTO_UDP, 0)
     else:
         assert isinstance(local.address, IPv6Address)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The splitter and the joiner in the kernel, and their maps. bpf(2), tc-bpf(8).
+"""Loads and attaches the kernel programs, the splitter and the joiner, and sets their maps. bpf(2), tc-bpf(8).
 
 The structures match ``programs/tunnel.h``; the loader compares the sizes of the structures in maps.
 """
@@ -29,7 +29,8 @@ PROGRAMS: Final = Path(__file__).parent / "programs"
 SPLITTER, JOINER, IP_JOINER = "mptcp_split", "mptcp_join", "mptcp_join_ip"
 _BYTE_TIME_SHIFT: Final = 10
 ROOM: Final = 100_000_000
-"""Maximum length of a path's virtual queue, nanoseconds; beyond it, every other path is better."""
+"""Maximum length of a path's virtual queue, nanoseconds. A path with a longer queue is used only if all other paths
+also have longer queues."""
 _END = struct.Struct("=16sHH")
 _NUMBER = struct.Struct("=I")
 _PLACE = struct.Struct("=II")
@@ -48,7 +49,7 @@ _WITH_ETHERNET = (1, 772)
 _ALL = 3
 """ETH_P_ALL."""
 _PREFERENCE: Final = 7
-"""Preference of the tunnel's filters, by which they are recognized."""
+"""Preference (prio) of the tunnel's filters."""
 
 
 def packed_end(end: End) -> bytes:
@@ -68,7 +69,7 @@ def _packed_hop(next_hop: Address) -> bytes:
 
 
 def _packed_path(path: PathState, share: float | None) -> bytes:
-    """*share*: the path's fixed share of the bytes; None if its rate decides."""
+    """Return struct path. *share*: the path's fixed share of the bytes; None if its rate determines the share."""
     byte_time = round((8e9 / path.rate if share is None else 1 / share) * (1 << _BYTE_TIME_SHIFT))
     numbers = path.interface, path.alive, path.class_id, byte_time, path.delay, ROOM, path.queue
     return _PATH.pack(packed_ends(path.outside), _packed_hop(path.next_hop), *numbers)
@@ -85,7 +86,7 @@ class Programs:
         self._device = device
         self._attached: dict[tuple[int, int], str] = {}
         self._counted: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
-        """For each tunnel, the map's value that was read last, and the counters in it."""
+        """For each tunnel, the last value read from the map, and the counters in it."""
         self._places: dict[Ends, tuple[int, int]] = {}
         self._hooks: set[int] = set()
         """Interfaces to which the tunnel added a clsact qdisc."""
@@ -140,7 +141,7 @@ class Programs:
         has_header = link["ifi_type"] in _WITH_ETHERNET
         self._attach(uplink, _INGRESS, JOINER if has_header else IP_JOINER)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Attach the programs again if other programs detached them. Raises KernelError."""
         for (interface, parent), program in list(self._attached.items()):
             try:
@@ -149,7 +150,7 @@ class Programs:
                 del self._attached[interface, parent]
                 continue
             if program not in self._names(interface, parent):
-                log.warning("the program %s was detached from interface %s: attached again", program, interface)
+                log.warning("the program %s was detached from interface %s; it is attached again", program, interface)
                 self._attach(interface, parent, program)
 
     def set_tunnel(
@@ -194,14 +195,14 @@ class Programs:
         return found
 
     def _attach(self, interface: int, parent: int, program: str) -> None:
-        left = program in self._names(interface, parent)  # a killed daemon left the filter attached
+        was_attached = program in self._names(interface, parent)  # by a daemon that was killed
         try:
             self._route.tc("add", "clsact", interface)
             self._hooks.add(interface)
         except NetlinkError as error:
             if error.code != errno.EEXIST:
                 raise KernelError(f"add clsact to interface {interface}: {reason(error)}") from error
-            if left:
+            if was_attached:
                 self._hooks.add(interface)
                 self._command("del-filter", interface, parent)
         self._command(
@@ -217,9 +218,9 @@ class Programs:
                 found.append(str(options.get_attr("TCA_BPF_NAME")) if options is not None else "")
         return found
 
-    def _command(self, command: str, interface: int, parent: int, **more: Any) -> None:
+    def _command(self, command: str, interface: int, parent: int, **options: Any) -> None:
         try:
-            self._route.tc(command, "bpf", interface, ":1", parent=parent, prio=_PREFERENCE, protocol=_ALL, **more)
+            self._route.tc(command, "bpf", interface, ":1", parent=parent, prio=_PREFERENCE, protocol=_ALL, **options)
         except NetlinkError as error:
             if command != "del-filter":
-                raise KernelError(f"attach {more['name']} to interface {interface}: {reason(error)}") from error
+                raise KernelError(f"attach {options['name']} to interface {interface}: {reason(error)}") from error

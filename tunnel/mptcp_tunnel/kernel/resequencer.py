@@ -50,8 +50,8 @@ class Resequencer:
         self._rules: list[tuple[Sequence[str], Sequence[str], str]] = []
         """For each rule: the command that tests whether it exists, the command that adds it, and that command's
         input."""
-        self._made_tables: list[tuple[str, str]] = []
-        """Tables of iptables that did not exist before."""
+        self._created_tables: list[tuple[str, str]] = []
+        """Tables of iptables that the rules created."""
         try:
             self._add_rules()
         except KernelError:
@@ -64,23 +64,23 @@ class Resequencer:
         for undo in self._undo:
             with suppress(KernelError):
                 _run(*undo)
-        for table in self._made_tables:
+        for table in self._created_tables:
             if not _IN_USE.search(_listed(table)):
                 with suppress(KernelError):
                     _run(["nft", "delete", "table", *table])
 
-    def mend(self) -> bool:
-        """Restore removed rules, and restart the program if it has ended. Return whether it was restarted: it then
-        knows no tunnels. Raises KernelError."""
-        for exists, make, text in self._rules:
+    def repair(self) -> bool:
+        """Restore removed rules, and restart the program if it has ended. Return whether the program was restarted; a
+        restarted program does not know the tunnels. Raises KernelError."""
+        for exists, add, text in self._rules:
             try:
                 _run(exists)
             except KernelError as error:
                 log.warning("packets were no longer queued: %s; the rule is restored", error)
-                _run(make, text)
+                _run(add, text)
         if self._process.poll() is None:
             return False
-        log.warning("the resequencer ended with %s: restarted", self._process.returncode)
+        log.warning("the resequencer ended with status %s; it is restarted", self._process.returncode)
         self._end()
         self._process = _start()
         return True
@@ -124,16 +124,16 @@ class Resequencer:
                 self._undo.append((remove, ""))
                 self._rules.append((exists, add, ""))
                 if not before:
-                    self._made_tables.append(table)
+                    self._created_tables.append(table)
                 return True
         return False
 
-    def set_patience(self, far: End, patience: int) -> None:
+    def set_patience(self, far_end: End, patience: int) -> None:
         """Let the program hold packets that come from the far end for at most *patience* nanoseconds. Raises
         KernelError."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"{far.address} {far.port} {patience // 1000}\n")
+            self._process.stdin.write(f"{far_end.address} {far_end.port} {patience // 1000}\n")
             self._process.stdin.flush()
         except OSError as error:
             raise KernelError(f"the resequencer has ended: {error.strerror}") from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Gateways and local addresses, from the kernel. rtnetlink(7).
+"""Reads gateways and local addresses from the kernel. rtnetlink(7).
 
 pyroute2 is not used, because it takes milliseconds per query, and a thousand relays may connect at once, each from two
 or three addresses.
@@ -61,11 +61,11 @@ class Routes:
                 found.setdefault(interface, []).append(ip_address(packed))
         return found
 
-    def way(self, to: Address, interface: str, addresses: Mapping[int, Sequence[Address]]) -> tuple[Address, Address]:
-        """Return the next hop as in :meth:`next_hop`, and the source address, one of *addresses*. Raises
-        KernelError."""
+    def route(self, to: Address, interface: str, addresses: Mapping[int, Sequence[Address]]) -> tuple[Address, Address]:
+        """Return the next hop as in :meth:`next_hop`, and the source address. *addresses*: the result of
+        :meth:`addresses`. Raises KernelError."""
         index = index_of(interface)
-        there = [each for each in addresses.get(index, ()) if each.version == to.version and not each.is_link_local]
-        if not there:
+        usable = [each for each in addresses.get(index, ()) if each.version == to.version and not each.is_link_local]
+        if not usable:
             raise KernelError(f"{interface} has no IPv{to.version} address")
-        return self.next_hop(to, there[0], index), there[0]
+        return self.next_hop(to, usable[0], index), usable[0]

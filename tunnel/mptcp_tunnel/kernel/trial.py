@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tries the kernel features that the tunnel needs, in a network namespace that ends with the process.
+"""Tests the kernel features that the tunnel needs, in a network namespace that ends with the process.
 
-It prints one JSON object: each feature with null if it works, otherwise with the reason.
+Prints one JSON object with a member for each feature: null if it works, otherwise the reason why it does not.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ NEEDS: Final = {
 
 
 def missing() -> dict[Need, str]:
-    """Return the features that this host lacks, each with the reason. Raises nothing: a feature that could not be tried
-    counts as missing."""
+    """Return the features that this host lacks, each with the reason. Never raises an exception: a feature that cannot
+    be tested counts as missing."""
     results, refusal = in_fresh_namespace(__name__, ())
     if refusal:
-        return {Need("a trial of the kernel", "missing features are unknown", "run this as root"): refusal}
+        return {Need("a test of the kernel's features", "missing features are unknown", "run this as root"): refusal}
     return {NEEDS[feature]: reason for feature, reason in results.items() if reason is not None}
 
 

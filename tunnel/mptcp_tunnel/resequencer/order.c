@@ -3,9 +3,10 @@
 
 #include <string.h>
 
-static int ahead(uint16_t number, uint16_t of)
+/* Return how far `number` is ahead of `base`; negative if it is before it. */
+static int ahead(uint16_t number, uint16_t base)
 {
-    return (int16_t)(number - of);
+    return (int16_t)(number - base);
 }
 
 void order_begin(struct order *order, uint64_t patience)
@@ -15,7 +16,7 @@ void order_begin(struct order *order, uint64_t patience)
     order->held[HEAD].before = order->held[HEAD].after = HEAD;
 }
 
-/* Hold a packet at its place, as the newest. */
+/* Hold a packet at `place`, as the newest in the list. */
 static void hold(struct order *order, uint16_t place, uint32_t packet, uint64_t now)
 {
     struct held *head = &order->held[HEAD];
@@ -72,8 +73,8 @@ static bool is_lost(const struct order *order, uint64_t now)
     return true;
 }
 
-void order_take(struct order *order, uint16_t number, unsigned path, uint32_t packet, uint64_t now, release_fn release,
-                void *context)
+void order_accept(struct order *order, uint16_t number, unsigned path, uint32_t packet, uint64_t now,
+                  release_fn release, void *context)
 {
     int distance = ahead(number, order->next);
     struct held *held;

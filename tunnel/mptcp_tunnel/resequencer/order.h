@@ -40,8 +40,8 @@ typedef void (*release_fn)(void *context, uint32_t packet);
 void order_begin(struct order *order, uint64_t patience);
 
 /* Accept a packet that arrived on a path; release the packets that are now due. */
-void order_take(struct order *order, uint16_t number, unsigned path, uint32_t packet, uint64_t now, release_fn release,
-                void *context);
+void order_accept(struct order *order, uint16_t number, unsigned path, uint32_t packet, uint64_t now,
+                  release_fn release, void *context);
 
 /* Release the packets held long enough; return when to call again, 0 if none is held. */
 uint64_t order_expire(struct order *order, uint64_t now, release_fn release, void *context);

@@ -25,7 +25,7 @@
 #define MESSAGE_BYTES 512 /* the kernel copies only the headers */
 #define HEADER_BYTES 64
 #define MAX_QUEUED 4096 /* packets that wait for a verdict */
-#define UNORDERED 0 /* number of a packet that need not wait: programs/tunnel.h */
+#define UNORDERED 0 /* number of a packet that is never held (kernel/programs/tunnel.h) */
 #define PATIENCE 50000000ULL /* ns, for a tunnel without a line on stdin */
 
 struct end {
@@ -59,9 +59,9 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static void fail(const char *what)
+static void fail(const char *action)
 {
-    perror(what);
+    perror(action);
     exit(1);
 }
 
@@ -133,6 +133,7 @@ static struct flow *flow_of(const struct end *end)
     return *bucket = flow;
 }
 
+/* Set the address of an end to an IPv4 address, mapped into IPv6. */
 static void map_address(struct end *end, const void *address)
 {
     memset(end->address, 0, 10);
@@ -156,7 +157,7 @@ static uint16_t number_of(const uint8_t *packet, size_t bytes, struct end *sourc
     return UNORDERED;
 }
 
-/* Release the packets held long enough; return when to call again, 0 if none is held. */
+/* Release the packets of all flows that were held long enough; return when to call again, 0 if none is held. */
 static uint64_t expire_all(uint64_t now)
 {
     uint64_t due = 0;
@@ -176,8 +177,8 @@ static uint64_t expire_all(uint64_t now)
     return due;
 }
 
-/* Take one packet from the queue. */
-static void take(const struct nlmsghdr *message, uint64_t now)
+/* Pass a packet of the queue to its flow's order, or release it if it has no order. */
+static void process_packet(const struct nlmsghdr *message, uint64_t now)
 {
     const struct nlattr *attribute = (const void *)((const char *)NLMSG_DATA(message) + NLMSG_ALIGN(sizeof(struct nfgenmsg)));
     int left = (int)message->nlmsg_len - (int)NLMSG_SPACE(sizeof(struct nfgenmsg));
@@ -215,7 +216,7 @@ static void take(const struct nlmsghdr *message, uint64_t now)
         release_packet(NULL, ntohl(header->packet_id));
         return;
     }
-    order_take(&flow->order, number, mark & 7, ntohl(header->packet_id), now, release_packet, NULL);
+    order_accept(&flow->order, number, mark & 7, ntohl(header->packet_id), now, release_packet, NULL);
     if (flow->order.count && !flow->holds) {
         flow->holds = true;
         holding[holding_count++] = flow;
@@ -265,19 +266,19 @@ static bool read_patience(void)
     used += (size_t)got;
     line[used] = 0;
     while ((end = strchr(line, '\n'))) {
-        struct end far;
+        struct end far_end;
         struct in_addr four;
         struct flow *flow;
         bool valid;
 
         *end = 0;
         valid = sscanf(line, "%63s %u %llu", address, &port, &microseconds) == 3;
-        far.port = htons((uint16_t)port);
+        far_end.port = htons((uint16_t)port);
         if (valid && inet_pton(AF_INET, address, &four) == 1)
-            map_address(&far, &four);
+            map_address(&far_end, &four);
         else
-            valid = valid && inet_pton(AF_INET6, address, far.address) == 1;
-        if (valid && (flow = flow_of(&far)))
+            valid = valid && inet_pton(AF_INET6, address, far_end.address) == 1;
+        if (valid && (flow = flow_of(&far_end)))
             flow->order.patience = microseconds * 1000;
         used -= (size_t)(end + 1 - line);
         memmove(line, end + 1, used + 1);
@@ -326,7 +327,7 @@ int main(int count, char **arguments)
                 struct nlmsghdr *message = (void *)buffers[each];
 
                 if (message->nlmsg_type == (NFNL_SUBSYS_QUEUE << 8 | NFQNL_MSG_PACKET))
-                    take(message, now);
+                    process_packet(message, now);
             }
         }
         /* The kernel drops packets that are still in the queue at exit. */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* Splits the UDP packets of a tunnel over paths, and joins them again. mptcp_split runs at the egress of the virtual
- * device to which the tunnel's packets are routed; for the packets of bundles, it runs at the ingress of that device's
- * other end. mptcp_join runs at the ingress of each uplink. A packet has two pairs of ends: inside, as the tunnel
- * program sees them; outside, as they are on a path. */
+ * device to which the tunnel's packets are routed; for the packets of bundles (UDP GSO), it runs at the ingress of that
+ * device's other end. mptcp_join runs at the ingress of each uplink. A packet has two pairs of ends (addresses and
+ * ports): the inside ends, which the tunnel program uses, and the outside ends, which the packet has on a path. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -21,8 +21,8 @@ MAP(states, BPF_MAP_TYPE_ARRAY, __u32, struct state);
 /* A packet's headers, and their offsets. */
 struct headers {
     struct ends ends;
-    __u32 network; /* bytes before the IP header */
-    __u32 udp;
+    __u32 network; /* offset of the IP header */
+    __u32 udp; /* offset of the UDP header */
     __u32 id; /* identification of the IPv4 header, or the lower 16 bits of IPv6's flow label; host order */
     __u16 fragment; /* flags and fragment offset of the IPv4 header; network order */
     __u8 incoming; /* the packet comes from the remote end */
@@ -95,13 +95,13 @@ static inline __attribute__((always_inline)) __u32 folded(__u64 sum)
 }
 
 /* Give the packet other ends and another number: IPv4's identification, or the lower 16 bits of IPv6's flow label.
- * Update the checksums. A leaving IPv4 packet gets the don't-fragment bit: fragments of two packets with the same
- * number would be joined (RFC 6864).
+ * Update the checksums. An outgoing IPv4 packet gets the don't-fragment bit, because fragments of two packets with the
+ * same number would be joined (RFC 6864).
  *
- * If the device has summed the whole packet (CHECKSUM_COMPLETE), that sum must stay right. IPv4's header checksum
- * compensates for the addresses. IPv6 has none, so storing addresses changes the sum; l4_csum_replace with the flag
- * BPF_F_PSEUDO_HDR changes it back, because UDP's checksum covers the addresses. Ports and UDP's checksum compensate
- * for each other. */
+ * If the device has summed the whole packet (CHECKSUM_COMPLETE), that sum must stay correct. IPv4's header checksum
+ * compensates for the addresses. IPv6 has no header checksum, so storing addresses changes the sum; l4_csum_replace
+ * with the flag BPF_F_PSEUDO_HDR corrects it, because UDP's checksum covers the addresses. Ports and UDP's checksum
+ * compensate for each other. */
 static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packet, const struct headers *headers,
                                                          const struct ends *ends, __u32 id)
 {
@@ -166,8 +166,8 @@ struct load {
 /* Choose the path with the least cost in the tunnel's mode. Each path has a virtual queue. In MODE_SPILL, a path whose
  * queue has room is better than any path whose queue is full. The queue is the longer of the virtual queue and the
  * queue that the last probe found, because rates are never exact; for a light packet the whole delay counts. In
- * MODE_WEIGHTS, queues are in bytes / share (start-time fair queueing), so that a path that was dead has nothing to
- * catch up. A copy avoids the path in cb[1]. */
+ * MODE_WEIGHTS, queues are in bytes / share (start-time fair queueing), so that a path that was dead gets no more than
+ * its share when it is alive again. A copy avoids the path in cb[1]. */
 static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *tunnel, struct state *state,
                                                           const struct load *load)
 {
@@ -175,7 +175,8 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
     __u64 least = ~0ULL, least_done = 0;
     __u32 chosen;
 
-    /* The chosen path is kept in cb[0], because the verifier would follow every value of a variable to the end. */
+    /* The chosen path is in cb[0], because the verifier would check the rest of the program for each value of a local
+     * variable. */
     load->packet->cb[0] = MAX_PATHS;
     for (__u32 each = 0; each < MAX_PATHS; each++) {
         const struct path *path = &tunnel->paths[each];
@@ -231,8 +232,8 @@ int mptcp_split(struct __sk_buff *packet)
     __u32 *number, chosen;
     __u64 sequence;
 
-    /* Each packet of a bundle (UDP GSO) needs its own number and path. The kernel takes the bundle apart after this
-     * hook; its packets come to the ingress of the device's other end. */
+    /* Each packet of a bundle needs its own number and path. The kernel splits the bundle after this hook; its packets
+     * arrive at the ingress of the device's other end. */
     if (packet->gso_segs > 1 && packet->ifindex == settings.device)
         return TC_ACT_OK;
     if (!read_headers(packet, &headers))
@@ -259,7 +260,7 @@ int mptcp_split(struct __sk_buff *packet)
     path = &tunnel->paths[chosen];
     sequence = UNORDERED;
     if (!load.light) {
-        /* Two processors may use a number twice: that has the effect of a late packet. */
+        /* Two processors may use the same number; the resequencer then treats one packet as late. */
         sequence = ++state->sequence & 0xffff;
         if (sequence == UNORDERED)
             sequence = ++state->sequence & 0xffff;
@@ -274,7 +275,7 @@ int mptcp_split(struct __sk_buff *packet)
     return redirect_neighbour(path->interface, &next, sizeof(next), 0);
 }
 
-/* Join a packet whose IP header is at `headers->network`: 0 on a device without an Ethernet header. */
+/* Join a packet. `headers->network` is the offset of its IP header: 0 on a device without an Ethernet header. */
 static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, struct headers *headers)
 {
     struct ethhdr ethernet = {.h_proto = packet->protocol};
@@ -323,7 +324,7 @@ int mptcp_join(struct __sk_buff *packet)
     return join(packet, &headers);
 }
 
-/* For a device without an Ethernet header: PPP, and mobile modems with bare IP. */
+/* For a device whose packets have no Ethernet header: PPP, and mobile modems with raw IP. */
 SEC("tc")
 int mptcp_join_ip(struct __sk_buff *packet)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* Structures that the programs share with the daemon (kernel/programs.py): the values of maps, and the settings that
- * the daemon writes before it loads the programs. Structures have no holes, because the daemon packs them field by
- * field. */
+ * the daemon writes before it loads the programs. Structures have no padding between fields, because the daemon packs
+ * them field by field. */
 #define SEC(name) __attribute__((section(name), used))
 #define HELPER(number) __attribute__((kernel_helper(BPF_FUNC_##number)))
 #define MAP(name, kind, key_type, value_type)                                                                          \
@@ -28,7 +28,7 @@
 #define EXPEDITED 0xb8            /* DSCP 46 (RFC 3246) in the type-of-service byte: counts as light */
 #define DONT_FRAGMENT 0x4000      /* bit in the IPv4 header's field that also has the fragment's offset */
 #define UNORDERED 0               /* number of a light packet, which never waits for other packets */
-#define NO_ROOM (1ULL << 62)
+#define NO_ROOM (1ULL << 62)      /* added to the cost of a path whose virtual queue is full */
 #define SILENT 5000000000ULL      /* ns: if the daemon wrote nothing for this time, every path counts as alive */
 
 enum mode {
@@ -77,14 +77,14 @@ struct path {
 struct tunnel {
     struct ends inside;
     __u64 tau;       /* ns */
-    __u64 queue;     /* ns that a path's virtual queue may hold before packets that are not light are dropped; 0: any */
+    __u64 queue;     /* ns that a path's virtual queue may hold before packets that are not light are dropped; 0: none */
     __u64 probed;    /* ns, CLOCK_MONOTONIC: when the daemon wrote this */
     __u32 mode;      /* enum mode */
     __u32 duplicate; /* whether light packets are sent on two paths */
     struct path paths[MAX_PATHS];
 };
 
-/* Counted by the programs. */
+/* Virtual queue and counters of a path, set by the programs. */
 struct path_state {
     __u64 next_free; /* ns, CLOCK_MONOTONIC: when its virtual queue is empty; in MODE_WEIGHTS, bytes / share */
     __u64 sent_packets;

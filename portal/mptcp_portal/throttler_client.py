@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sends requests to the throttler, few enough not to load it: one client at a time, with pauses and short queues.
+"""Sends requests to the throttler, but so few that they cause little load: one at a time, with pauses and short queues.
 
-Each question costs the daemon a fork. Check pages ask every few seconds while they are open. Operating systems ask for
-their volume once, when they join a network, and all at once when an access point restarts. So each kind has its own
-queue. Each client (:mod:`mptcp_common.clients`) has one place among the pages, and a share of the places for systems:
-an IPv6 /64 is a whole LAN of phones, or one host with many addresses. So a client with many connections and addresses
-cannot lock out others.
+For each request, the daemon forks. Open check pages send a request every few seconds. Operating systems request their
+volume once, when they join a network, and all at the same time when an access point restarts. So each kind has its own
+queue. Each client (:mod:`mptcp_common.clients`) has one place in the queue of pages, and a share of the places in the
+queue of systems, because an IPv6 /64 is a whole LAN of phones, or one host with many addresses. So a client with many
+connections and addresses cannot exclude others.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mptcp_common import journal
 from mptcp_common.clients import client_of
 from mptcp_common.reasons import reason
 from mptcp_common.status_client import ask_async
-from mptcp_portal.check_report import Throttler
+from mptcp_portal.check_report import ThrottlerOutcome
 
 PAUSE_SECONDS = 0.5
-"""Pause between the questions for two clients of one kind."""
+"""Pause between two requests of one queue."""
 MAX_PAGES = 6
 """Maximum number of waiting check pages; they wait up to three seconds."""
 MAX_SYSTEMS = 20
@@ -34,54 +34,54 @@ MAX_SYSTEMS = 20
 MAX_SYSTEMS_PER_CLIENT = MAX_SYSTEMS // 2
 """Maximum number of waiting operating systems per client. This suffices for the phones of one LAN, but a host with
 2**64 addresses leaves half of the places to others."""
-LONGEST_SECONDS = MAX_SYSTEMS * PAUSE_SECONDS
-"""Maximum wait for a turn. With the request itself, it must stay below bounded.REQUEST_SECONDS."""
+MAX_WAIT_SECONDS = MAX_SYSTEMS * PAUSE_SECONDS
+"""Maximum time in a queue. Together with the request itself, it must stay below bounded.REQUEST_SECONDS."""
 CACHE_SECONDS = 1.0
-"""How long an answer is cached for the same question."""
+"""How long an answer is cached for the same request."""
 START_SECONDS = 3.0
-"""How long after its start the portal waits for a missing throttler: both may have just started."""
+"""How long after its start the portal waits for a missing throttler, which may be starting, too."""
 _RETRY_SECONDS = 0.25
 _TIMEOUT = 3.0
 _MAX_CACHED = 256
 
-Answer = tuple[Throttler, dict[str, Any]]
+Answer = tuple[ThrottlerOutcome, dict[str, Any]]
 
 
 class _Queue:
-    """Serializes the questions, and limits how many wait."""
+    """Sends one request at a time, and limits how many requests wait."""
 
     def __init__(self, max_waiting: int, max_per_client: int, pause: float) -> None:
         self._max_waiting = max_waiting
         self._max_per_client = max_per_client
         self._pause = pause
         self._waiting: Counter[bytes] = Counter()
-        self._turn = asyncio.Lock()
-        self._last = -pause
+        self._lock = asyncio.Lock()
+        self._last_end = -pause
 
     async def wait(self, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return the result of *work*; BUSY if the client or the queue has no free place, or after the maximum wait."""
         client = client_of(ip_address(address.strip("[]")).packed)
         if self._waiting[client] >= self._max_per_client or self._waiting.total() >= self._max_waiting:
-            return Throttler.BUSY, {}
+            return ThrottlerOutcome.BUSY, {}
         self._waiting[client] += 1
         try:
             try:
-                async with asyncio.timeout(LONGEST_SECONDS):
-                    await self._turn.acquire()
+                async with asyncio.timeout(MAX_WAIT_SECONDS):
+                    await self._lock.acquire()
             except TimeoutError:
-                return Throttler.BUSY, {}
+                return ThrottlerOutcome.BUSY, {}
             try:
-                await sleep(self._last + self._pause - time.monotonic())
+                await sleep(self._last_end + self._pause - time.monotonic())
                 return await work()
             finally:
-                self._last = time.monotonic()
-                self._turn.release()
+                self._last_end = time.monotonic()
+                self._lock.release()
         finally:
             # Subtracting with Counter also drops clients without places.
             self._waiting -= Counter((client,))
 
 
-class Asker:
+class ThrottlerClient:
     """Sends requests to the throttler that listens at *path*."""
 
     def __init__(self, path: Path, pause: float = PAUSE_SECONDS, start: float = 0.0) -> None:
@@ -104,31 +104,31 @@ class Asker:
     async def client(self, remote: str, local: str, token: int | None) -> Answer:
         """Return the outcome, and, if there is an answer, the data that the owner of one connection may see.
 
-        *remote* and *local*: the connection's ends; clients behind one NAT may share the former. *token*: the kernel's
-        token. With it, the throttler finds the connection even after the subflow with these ends has ended.
+        *remote* and *local*: the connection's ends; clients of one NAT may share *remote*. *token*: the kernel's token,
+        with which the throttler finds the connection even after the subflow with these ends has ended.
         """
         request = {"query": "client", "endpoint": remote, "local": local}
         if token is not None:
             request["token"] = f"{token:08x}"
 
-        async def ask() -> Answer:
-            return await self._now(request)
+        async def send() -> Answer:
+            return await self._send_when_started(request)
 
-        # The key has the token, because another connection may have these ends within a second.
-        return await self._once(f"client {remote} {local} {token}", self._pages, remote.rpartition(":")[0], ask)
+        # The key contains the token, because another connection may have these ends within a second.
+        return await self._shared(f"client {remote} {local} {token}", self._pages, remote.rpartition(":")[0], send)
 
     async def budgets_of(self, address: str) -> Answer:
-        """Like :meth:`client`, for budgets of *address*, connected or not. Concurrent requests share a question."""
+        """Like :meth:`client`, for the budgets of *address*, connected or not. Concurrent calls share one request."""
 
-        async def ask() -> Answer:
-            return await self._now({"query": "budgets", "client": address})
+        async def send() -> Answer:
+            return await self._send_when_started({"query": "budgets", "client": address})
 
-        return await self._once(f"budgets {address}", self._systems, address, ask)
+        return await self._shared(f"budgets {address}", self._systems, address, send)
 
-    async def _once(self, key: str, queue: _Queue, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _shared(self, key: str, queue: _Queue, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return the result of *work*, or of a recent or running request for the same *key*."""
         if self._is_closed:
-            return Throttler.BUSY, {}
+            return ThrottlerOutcome.BUSY, {}
         if (cached := self._cache.get(key)) and time.monotonic() - cached[0] < CACHE_SECONDS:
             return cached[1]
         task = self._running.get(key)
@@ -141,21 +141,21 @@ class Asker:
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise
-            return Throttler.BUSY, {}
-        if answer[0] is not Throttler.BUSY:
+            return ThrottlerOutcome.BUSY, {}
+        if answer[0] is not ThrottlerOutcome.BUSY:
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
             self._cache[key] = time.monotonic(), answer
         return answer
 
-    async def _now(self, request: Mapping[str, object]) -> Answer:
-        answer = await self._ask(request)
-        while answer[0] is Throttler.ABSENT and time.monotonic() < self._wait_until and not self._is_refused:
+    async def _send_when_started(self, request: Mapping[str, object]) -> Answer:
+        answer = await self._send(request)
+        while answer[0] is ThrottlerOutcome.ABSENT and time.monotonic() < self._wait_until and not self._is_refused:
             await sleep(_RETRY_SECONDS)
-            answer = await self._ask(request)
+            answer = await self._send(request)
         return answer
 
-    async def _ask(self, request: Mapping[str, object]) -> Answer:
+    async def _send(self, request: Mapping[str, object]) -> Answer:
         try:
             async with asyncio.timeout(_TIMEOUT):
                 answer = await ask_async(self._path, request, _TIMEOUT)
@@ -164,13 +164,13 @@ class Asker:
             if not self._is_refused:
                 journal.say(f"mptcp-portal: ask the throttler at {self._path}: {reason(error)}", journal.WARNING)
             self._is_refused = True
-            return Throttler.ABSENT, {}
+            return ThrottlerOutcome.ABSENT, {}
         except TimeoutError:
-            return Throttler.SILENT, {}
+            return ThrottlerOutcome.SILENT, {}
         except OSError:
-            return Throttler.ABSENT, {}
+            return ThrottlerOutcome.ABSENT, {}
         self._is_refused = False
         # A daemon without this request sends its whole status, which no client may see.
         if "error" in answer or "schema" not in answer:
-            return Throttler.ABSENT, {}
-        return Throttler.ANSWERED, answer
+            return ThrottlerOutcome.ABSENT, {}
+        return ThrottlerOutcome.ANSWERED, answer

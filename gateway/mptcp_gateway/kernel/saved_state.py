@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel's state before the gateway changed it: sysctls, the subflow limit, endpoints. A file has a copy, so that
-the state can be restored after a crash."""
+"""Saves the kernel's state before the gateway changes it: sysctls, the subflow limit, endpoints. A file has a copy, so
+that the state can be restored after a crash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SYSCTLS: Final = {
 _ROOT: Final = Path("/proc/sys")
 
 
-class Before:
+class SavedState:
     """Records each value before the first change, and restores it."""
 
     def __init__(self, path: Path) -> None:
@@ -42,18 +42,20 @@ class Before:
         self._path = path
         self._sysctls: dict[str, str] = {}
         self._limit: int | None = None
-        self._ours: set[Address] = set()
+        self._own_endpoints: set[Address] = set()
         """Addresses of endpoints that the gateway added."""
-        self._others: dict[Address, tuple[str, tuple[str, ...]]] = {}
+        self._deleted_endpoints: dict[Address, tuple[str, tuple[str, ...]]] = {}
         """Endpoints of other programs that the gateway deleted: device and flags, by address."""
         self._loosened: set[tuple[str, int]] = set()
         """Devices whose rp_filter was checked, by name and index."""
         try:
             if (text := read_state(path)) is not None:
-                noted: dict[str, Any] = json.loads(text)
-                self._sysctls, self._limit = noted["sysctls"], noted["limit"]
-                self._ours = {ip_address(address) for address in noted["endpoints"]}
-                self._others = {ip_address(each): (device, tuple(flags)) for each, device, flags in noted["others"]}
+                saved: dict[str, Any] = json.loads(text)
+                self._sysctls, self._limit = saved["sysctls"], saved["limit"]
+                self._own_endpoints = {ip_address(address) for address in saved["endpoints"]}
+                self._deleted_endpoints = {
+                    ip_address(each): (device, tuple(flags)) for each, device, flags in saved["others"]
+                }
         except (ValueError, KeyError, TypeError) as error:
             raise KernelError(f"{path}, which has the state to restore, cannot be read: {error}") from error
 
@@ -71,7 +73,7 @@ class Before:
         return refused
 
     def open_home(self, devices: Iterable[str], uplinks: Iterable[str]) -> list[str]:
-        """Make this host forward packets between home and uplinks; return the refusals.
+        """Make this host forward packets between the home and the uplinks; return the kernel's refusals.
 
         A router ignores router advertisements unless accept_ra is 2 (ip-sysctl.rst). Redirects are disabled, because a
         device on the same network as an uplink's router must not bypass this host.
@@ -101,37 +103,37 @@ class Before:
             if (device, index) in self._loosened:
                 continue
             self._loosened.add((device, index))
-            # Answers arrive on the uplink that the packets left by, even if the best route to the sender uses another
-            # one (RFC 3704).
+            # Answers arrive on the uplink that sent the packets, even if the best route to the sender uses another
+            # uplink (RFC 3704).
             name = f"net/ipv4/conf/{device}/rp_filter"
             if _read(name) == "1" or (_read(name) == "0" and _read("net/ipv4/conf/all/rp_filter") == "1"):
                 refused += self._ensure(name, "2")
         return refused
 
     def ensure_endpoints(self, wanted: Iterable[Endpoint], addresses: Collection[Address]) -> list[str]:
-        """Add the *wanted* endpoints; remove the gateway's other endpoints, and those at one of the ways' *addresses*.
-        Return the refusals. Raises KernelError if the kernel's endpoints cannot be read."""
+        """Add the *wanted* endpoints; remove the gateway's other endpoints, and all other endpoints at *addresses*, the
+        addresses of the ways. Return the refusals. Raises KernelError if the kernel's endpoints cannot be read."""
         devices = {each.address: each.device for each in wanted}
         refused: list[str] = []
-        there = endpoints()
+        existing = endpoints()
         # Delete first, because the kernel allows eight endpoints, and one per address.
-        for address, found in list(there.items()):
-            ours = address in self._ours
-            right = found.opens and found.device in ("", devices.get(address))
-            if right if address in devices else not (ours or address in addresses):
+        for address, found in list(existing.items()):
+            ours = address in self._own_endpoints
+            is_right = found.opens and found.device in ("", devices.get(address))
+            if is_right if address in devices else not (ours or address in addresses):
                 continue
             try:
                 if not ours:
-                    self._others[address] = (found.device, found.flags)
+                    self._deleted_endpoints[address] = (found.device, found.flags)
                     self._write()
                 delete_endpoint(found.number)
             except KernelError as error:
                 refused.append(str(error))
             else:
-                self._ours.discard(address)
-                del there[address]
+                self._own_endpoints.discard(address)
+                del existing[address]
                 log.info("endpoint %s removed", address)
-        for address in devices.keys() - there.keys():
+        for address in devices.keys() - existing.keys():
             try:
                 self._add(address, devices[address])
             except KernelError as error:
@@ -142,14 +144,14 @@ class Before:
         """Restore everything; log failures."""
         refused: list[str] = []
         try:
-            there = endpoints()
+            existing = endpoints()
         except KernelError as error:
             refused.append(str(error))
-            there = {}
-        for address in self._ours & there.keys():
-            refused += _refusal(delete_endpoint, there[address].number)
-        for address, (device, flags) in self._others.items():
-            if address in self._ours or address not in there:
+            existing = {}
+        for address in self._own_endpoints & existing.keys():
+            refused += _refusal(delete_endpoint, existing[address].number)
+        for address, (device, flags) in self._deleted_endpoints.items():
+            if address in self._own_endpoints or address not in existing:
                 refused += _refusal(add_endpoint, address, device, flags)
         for name, value in reversed(self._sysctls.items()):
             if (_ROOT / name).exists():  # missing if the device has been removed
@@ -162,13 +164,13 @@ class Before:
 
     def _add(self, address: Address, device: str) -> None:
         """Add an endpoint. Raises KernelError."""
-        known = self._others.get(address)
+        known = self._deleted_endpoints.get(address)
         if known is not None and "subflow" in known[1]:  # restore the endpoint of another program
             add_endpoint(address, *known)
-            del self._others[address]
+            del self._deleted_endpoints[address]
             self._write()
         else:
-            self._ours.add(address)
+            self._own_endpoints.add(address)
             self._write()
             add_endpoint(address, device, ("subflow",))
         log.info("endpoint %s on %s", address, device)
@@ -187,13 +189,13 @@ class Before:
         return []
 
     def _write(self) -> None:
-        noted = {
+        saved = {
             "sysctls": self._sysctls,
             "limit": self._limit,
-            "endpoints": [str(each) for each in self._ours],
-            "others": [(str(address), *how) for address, how in self._others.items()],
+            "endpoints": [str(each) for each in self._own_endpoints],
+            "others": [(str(address), *how) for address, how in self._deleted_endpoints.items()],
         }
-        write_state(self._path, json.dumps(noted))
+        write_state(self._path, json.dumps(saved))
 
 
 def _refusal(operation: Any, *arguments: object) -> list[str]:

@@ -12,12 +12,17 @@ from typing import Any
 
 import pytest
 from answering_socket import answering
-from portal_throttler import of_clients
+from portal_throttler import answers_for
 
-from mptcp_portal import asking
-from mptcp_portal.asking import LONGEST_SECONDS, MAX_SYSTEMS, MAX_SYSTEMS_PER_CLIENT, Asker
 from mptcp_portal.bounded import REQUEST_SECONDS
-from mptcp_portal.check_report import Throttler
+from mptcp_portal.check_report import ThrottlerOutcome
+from mptcp_portal.throttler_client import (
+    _TIMEOUT,
+    MAX_SYSTEMS,
+    MAX_SYSTEMS_PER_CLIENT,
+    MAX_WAIT_SECONDS,
+    ThrottlerClient,
+)
 
 
 @pytest.fixture
@@ -30,15 +35,15 @@ def silent(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_waiting_question_ends_as_busy_after_the_limit(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: each client waited for all earlier ones without a limit, until its connection was cut off unanswered."""
-    monkeypatch.setattr(asking, "LONGEST_SECONDS", 0.01)
-    monkeypatch.setattr(asking, "_TIMEOUT", 600.0)
+    """Defect: each client waited without a limit for all earlier clients, until its connection was closed."""
+    monkeypatch.setattr("mptcp_portal.throttler_client.MAX_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("mptcp_portal.throttler_client._TIMEOUT", 600.0)
 
     async def ask() -> None:
-        asker = Asker(silent, pause=0)
-        first = asyncio.ensure_future(asker.budgets_of("10.0.0.1"))
-        others = await asyncio.gather(*(asker.budgets_of(f"10.0.0.{number}") for number in range(2, 10)))
-        assert others == [(Throttler.BUSY, {})] * 8
+        throttler_client = ThrottlerClient(silent, pause=0)
+        first = asyncio.ensure_future(throttler_client.budgets_of("10.0.0.1"))
+        others = await asyncio.gather(*(throttler_client.budgets_of(f"10.0.0.{number}") for number in range(2, 10)))
+        assert others == [(ThrottlerOutcome.BUSY, {})] * 8
         assert not first.done()
         first.cancel()
 
@@ -54,13 +59,13 @@ def test_asker_waits_for_a_starting_throttler(monkeypatch: pytest.MonkeyPatch) -
         return found
 
     async def ask() -> None:
-        asker = Asker(Path("/run/s"), pause=0, start=600)
-        assert (await asker.budgets_of("10.0.0.1"))[0] is Throttler.ANSWERED
-        later = Asker(Path("/run/s"), pause=0)
-        assert (await later.budgets_of("10.0.0.1"))[0] is Throttler.ABSENT
+        throttler_client = ThrottlerClient(Path("/run/s"), pause=0, start=600)
+        assert (await throttler_client.budgets_of("10.0.0.1"))[0] is ThrottlerOutcome.ANSWERED
+        later = ThrottlerClient(Path("/run/s"), pause=0)
+        assert (await later.budgets_of("10.0.0.1"))[0] is ThrottlerOutcome.ABSENT
 
-    monkeypatch.setattr(asking, "ask_async", answer)
-    monkeypatch.setattr(asking, "_RETRY_SECONDS", 0)
+    monkeypatch.setattr("mptcp_portal.throttler_client.ask_async", answer)
+    monkeypatch.setattr("mptcp_portal.throttler_client._RETRY_SECONDS", 0)
     asyncio.run(ask())
 
 
@@ -74,28 +79,28 @@ def test_answer_is_not_reused_for_another_token(
         return {"schema": 99, "token": request.get("token")}
 
     async def ask() -> None:
-        asker = Asker(Path("/run/s"), pause=0)
+        throttler_client = ThrottlerClient(Path("/run/s"), pause=0)
         for token in (1, 2, 2, None):
-            await asker.client("10.0.0.1:1", "10.0.0.2:3128", token)
+            await throttler_client.client("10.0.0.1:1", "10.0.0.2:3128", token)
 
-    monkeypatch.setattr(asking, "ask_async", answer)
+    monkeypatch.setattr("mptcp_portal.throttler_client.ask_async", answer)
     asyncio.run(ask())
     assert questions == ["00000001", "00000002", None]
 
 
 def test_longest_wait_is_shorter_than_the_request_limit() -> None:
-    assert LONGEST_SECONDS + asking._TIMEOUT < REQUEST_SECONDS
+    assert MAX_WAIT_SECONDS + _TIMEOUT < REQUEST_SECONDS
 
 
 def test_close_ends_waiting_questions(silent: Path) -> None:
     async def ask() -> None:
-        asker = Asker(silent, pause=0)
-        waiting = [asyncio.ensure_future(asker.budgets_of(f"10.0.0.{number}")) for number in range(3)]
-        waiting.append(asyncio.ensure_future(asker.client("10.0.0.1:1", "10.0.0.2:3128", None)))
+        throttler_client = ThrottlerClient(silent, pause=0)
+        waiting = [asyncio.ensure_future(throttler_client.budgets_of(f"10.0.0.{number}")) for number in range(3)]
+        waiting.append(asyncio.ensure_future(throttler_client.client("10.0.0.1:1", "10.0.0.2:3128", None)))
         await asyncio.sleep(0)
-        asker.close()
-        assert await asyncio.gather(*waiting) == [(Throttler.BUSY, {})] * 4
-        assert await asker.budgets_of("10.0.0.9") == (Throttler.BUSY, {})
+        throttler_client.close()
+        assert await asyncio.gather(*waiting) == [(ThrottlerOutcome.BUSY, {})] * 4
+        assert await throttler_client.budgets_of("10.0.0.9") == (ThrottlerOutcome.BUSY, {})
 
     asyncio.run(ask())
 
@@ -107,23 +112,25 @@ def test_refused_permission_is_logged_once(monkeypatch: pytest.MonkeyPatch, caps
         raise PermissionError(errno.EACCES, "Permission denied")
 
     async def ask() -> None:
-        asker = Asker(Path("/run/s"), pause=0)
+        throttler_client = ThrottlerClient(Path("/run/s"), pause=0)
         for number in range(3):
-            assert await asker.budgets_of(f"10.0.0.{number}") == (Throttler.ABSENT, {})
+            assert await throttler_client.budgets_of(f"10.0.0.{number}") == (ThrottlerOutcome.ABSENT, {})
 
-    monkeypatch.setattr(asking, "ask_async", refuse)
+    monkeypatch.setattr("mptcp_portal.throttler_client.ask_async", refuse)
     asyncio.run(ask())
     assert capsys.readouterr().err == "mptcp-portal: ask the throttler at /run/s: Permission denied\n"
 
 
-def statuses_of(path: Path, addresses: list[str]) -> list[Throttler]:
+def statuses_of(path: Path, addresses: list[str]) -> list[ThrottlerOutcome]:
     """Return the statuses if systems at *addresses* all ask for their volume at the same time."""
 
-    async def ask() -> list[Throttler]:
-        asker = Asker(path, pause=0.001)
-        return [status for status, _ in await asyncio.gather(*(asker.budgets_of(each) for each in addresses))]
+    async def ask() -> list[ThrottlerOutcome]:
+        throttler_client = ThrottlerClient(path, pause=0.001)
+        return [
+            status for status, _ in await asyncio.gather(*(throttler_client.budgets_of(each) for each in addresses))
+        ]
 
-    with answering(path, of_clients({})):
+    with answering(path, answers_for({})):
         return asyncio.run(ask())
 
 
@@ -135,24 +142,26 @@ def test_phones_of_one_lan_get_half_of_the_places(tmp_path: Path) -> None:
     phones = [f"2001:db8:0:1::{number:x}" for number in range(1, MAX_SYSTEMS_PER_CLIENT + 2)]
     elsewhere = [f"2001:db8:0:{number:x}::1" for number in range(2, MAX_SYSTEMS - MAX_SYSTEMS_PER_CLIENT + 2)]
     statuses = statuses_of(tmp_path / "s", [*phones, *elsewhere])
-    assert statuses[: len(phones)] == [Throttler.ANSWERED] * MAX_SYSTEMS_PER_CLIENT + [Throttler.BUSY]
-    assert set(statuses[len(phones) :]) == {Throttler.ANSWERED}
+    assert statuses[: len(phones)] == [ThrottlerOutcome.ANSWERED] * MAX_SYSTEMS_PER_CLIENT + [ThrottlerOutcome.BUSY]
+    assert set(statuses[len(phones) :]) == {ThrottlerOutcome.ANSWERED}
 
 
 def test_place_is_free_after_its_answer(tmp_path: Path) -> None:
     phones = [f"2001:db8:0:1::{number:x}" for number in range(1, 3 * MAX_SYSTEMS_PER_CLIENT + 1)]
 
-    async def one_group_after_another() -> list[Throttler]:
-        asker, found = Asker(tmp_path / "s", pause=0.001), []
+    async def one_group_after_another() -> list[ThrottlerOutcome]:
+        throttler_client, found = ThrottlerClient(tmp_path / "s", pause=0.001), []
         for begin in range(0, len(phones), MAX_SYSTEMS_PER_CLIENT):
             group = phones[begin : begin + MAX_SYSTEMS_PER_CLIENT]
-            found += [status for status, _ in await asyncio.gather(*(asker.budgets_of(each) for each in group))]
+            found += [
+                status for status, _ in await asyncio.gather(*(throttler_client.budgets_of(each) for each in group))
+            ]
         return found
 
-    with answering(tmp_path / "s", of_clients({})):
-        assert set(asyncio.run(one_group_after_another())) == {Throttler.ANSWERED}
+    with answering(tmp_path / "s", answers_for({})):
+        assert set(asyncio.run(one_group_after_another())) == {ThrottlerOutcome.ANSWERED}
 
 
 def test_repeated_questions_of_one_client_take_one_place(tmp_path: Path) -> None:
     others = [f"10.0.1.{number}" for number in range(1, MAX_SYSTEMS)]
-    assert set(statuses_of(tmp_path / "s", ["10.0.0.9"] * 50 + others)) == {Throttler.ANSWERED}
+    assert set(statuses_of(tmp_path / "s", ["10.0.0.9"] * 50 + others)) == {ThrottlerOutcome.ANSWERED}
