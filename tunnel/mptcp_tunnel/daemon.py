@@ -18,7 +18,6 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -32,7 +31,7 @@ from mptcp_tunnel.kernel.resequencer import Resequencer
 from mptcp_tunnel.kernel.routes import Routes
 from mptcp_tunnel.message import SIZE, Key, Kind, pack, parse, sender_of
 from mptcp_tunnel.model import MAX_PATHS, Address, End, Ends, Mode, PathCounters, PathState
-from mptcp_tunnel.session import NO_COUNTERS, Session
+from mptcp_tunnel.session import NO_COUNTERS, Path, Session
 from mptcp_tunnel.settings import Settings, Tunnel, read_key
 from mptcp_tunnel.status_socket import StatusSocket
 from mptcp_tunnel.uplinks import Uplinks
@@ -70,18 +69,17 @@ class _Running:
         self.number, self.tunnel, self.key = number, tunnel, Key(read_key(tunnel.key))
         self.is_relay = tunnel.peer is not None
         kind = Kind.PROBE if self.is_relay else Kind.ANSWER
-        count = len(tunnel.paths) if self.is_relay else MAX_PATHS
-        self.session = Session(kind, [tunnel.peer] * count, os.urandom(16))
-        self.origins: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
+        self.session = Session(kind, (), os.urandom(16))
+        self.origins: list[tuple[int, PathCounters]] = []
         """For each path: its ID, which is the time at which it got its current ends (nanoseconds since the epoch,
         unique), and its counters at that time."""
         self.inside: Ends | None = None
-        self.states: list[PathState | None] = [None] * count
+        self.states: list[PathState | None] = []
         """For each path, the state that was last passed to the programs."""
-        self.minimum_delays: list[int | None] = [None] * count
+        self.minimum_delays: list[int | None] = []
         """Minimum delay of each path when its state was last passed to the programs, measured between the clocks of
         both ends, which differ."""
-        self.logged_alive = [False] * count
+        self.logged_alive: list[bool] = []
         """For each path, whether the last log line about it reports it as alive. A silent path may still be used."""
         self.updated = 0
         self.troubles: dict[int, str] = {}
@@ -91,6 +89,17 @@ class _Running:
         """Size of the largest packet that all paths carry, as last logged."""
         self.due = self.queued = _NEVER
         """``due``: when to check this tunnel again; ``queued``: when its entry in the heap is due."""
+        self.add_paths(len(tunnel.paths))
+
+    def add_paths(self, count: int) -> None:
+        """Have at least *count* paths. A proxy's tunnel has only the paths that its relay has used, because most have
+        two of the possible :data:`MAX_PATHS`."""
+        while len(self.states) < count:
+            self.session.paths.append(Path(remote=self.tunnel.peer))
+            self.origins.append((0, NO_COUNTERS))
+            self.states.append(None)
+            self.minimum_delays.append(None)
+            self.logged_alive.append(False)
 
 
 class Daemon:
@@ -244,7 +253,7 @@ class Daemon:
                     if next_hop != state.next_hop:
                         name = f"tunnel {running.tunnel.name}: path {index}"
                         log.info("%s: packets are sent to the next hop %s", name, next_hop)
-                        self._set_path(running, index, replace(state, next_hop=next_hop))
+                        self._set_path(running, index, state._replace(next_hop=next_hop))
 
     def _schedule_check(self, running: _Running, at: int) -> None:
         running.due = at
@@ -343,9 +352,11 @@ class Daemon:
             if running is None or message is None:
                 self.refused += 1
                 continue
-            if not running.is_relay and running not in counted:
-                counted.add(running)
-                self._count(running, now)
+            if not running.is_relay:
+                running.add_paths(min(message.path + 1, MAX_PATHS))
+                if running not in counted:
+                    counted.add(running)
+                    self._count(running, now)
             answer, moved = running.session.receive(message, each.ends.remote, now, each.received_at)
             if answer is not None:
                 payload = pack(answer, running.key, len(each.payload))
@@ -426,12 +437,9 @@ class Daemon:
             running.logged_alive = alive
         alive = session.used(now, [each is not None for each in running.states])
         after: list[PathState | None] = [
-            None
-            if state is None
-            else replace(state, alive=is_alive, rate=path.estimator.rate, delay=cost, queue=path.estimator.standing)
-            for state, is_alive, cost, path in zip(running.states, alive, costs, session.paths, strict=True)
+            None if state is None else self._with_estimates(running, index, state, alive[index], costs[index])
+            for index, state in enumerate(running.states)
         ]
-        after = [each and self._with_cap(running, index, each) for index, each in enumerate(after)]
         due = now - running.updated > _UPDATE_INTERVAL
         if due or any(map(_differ, running.states, after)):
             running.states, running.updated = after, now
@@ -454,9 +462,12 @@ class Daemon:
         """Return the HTB class and the rate cap of a path's packets; 0 for each means none."""
         return self._classes.get(running.origins[index][0], (0, 0))
 
-    def _with_cap(self, running: _Running, index: int, path: PathState) -> PathState:
+    def _with_estimates(self, running: _Running, index: int, path: PathState, alive: bool, cost: int) -> PathState:
+        """Return *path* with its present estimates and cap."""
         class_id, cap = self._class_and_cap(running, index)
-        return replace(path, class_id=class_id, rate=min(path.rate, cap) if cap else path.rate)
+        estimator = running.session.paths[index].estimator
+        rate = min(estimator.rate, cap) if cap else estimator.rate
+        return path._replace(alive=alive, rate=rate, delay=cost, queue=estimator.standing, class_id=class_id)
 
     def _name(self, running: _Running, index: int) -> str:
         return running.tunnel.paths[index][0] if running.is_relay else str(index)

@@ -68,8 +68,7 @@ class Split:
         return (self.weights[path] if path < len(self.weights) else 1) / sum(self.weights)
 
 
-@dataclass(frozen=True, slots=True)
-class PathState:
+class PathState(NamedTuple):
     """The state of a path for the splitter."""
 
     outside: Ends

@@ -205,7 +205,7 @@ def test_splitter_chooses_the_path_of_the_model(kernel: Kernel, seed: int) -> No
     with mock.patch("time.monotonic_ns", return_value=measured):
         kernel.programs.set_tunnel(0, inside, paths, split, split.queue)
     if daemon_has_ended:
-        paths, split = [replace(each, alive=True) for each in paths], replace(split, queue=0)
+        paths, split = [each._replace(alive=True) for each in paths], replace(split, queue=0)
     for _ in range(40):
         size, service = random.choice([80, 299, 300, random.randint(80, 1500)]), random.choice([0, 3, 0x88, 0xB8, 0xBB])
         copied = random.randrange(MAX_PATHS) if random.random() < 0.25 else None
@@ -262,7 +262,7 @@ def test_bytes_follow_the_weights_after_a_path_was_dead(
     kernel.remember(Queues(0, 0, [0] * MAX_PATHS))
     random = Random(seed)
     for alive in (set(range(len(weights))), {*range(len(weights))} - {dead}, set(range(len(weights)))):
-        paths = [replace(each, alive=index in alive) for index, each in enumerate(states)]
+        paths = [each._replace(alive=index in alive) for index, each in enumerate(states)]
         kernel.programs.set_tunnel(0, inside, paths, split)
         before = [each.sent_bytes for each in kernel.programs.counters(0)]
         total = 0

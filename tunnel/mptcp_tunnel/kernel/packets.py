@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from mptcp_common.kernel_error import KernelError
@@ -34,6 +34,10 @@ _RECEIVE_BUFFER: Final = 2 << 20
 """Bytes of the receive queue, as the kernel counts them: a few thousand messages."""
 _FIRST_BYTES: Final = MAGIC << 8 | VERSION
 _INSTRUCTION = struct.Struct("=HBBI")
+_IPV4, _IPV6 = struct.Struct("!BBHHHBBH"), struct.Struct("!IHBB")
+"""The IP headers without their addresses."""
+_PSEUDO, _UDP_REST = struct.Struct("!HH"), struct.Struct("!HH")
+"""Protocol and length of the pseudo header; length and checksum of the UDP header."""
 _FILTER: Final = (
     # The data begin with the IP header, because the socket has the type SOCK_DGRAM (packet(7)).
     (0x30, 0, 0, 0),  # ldb [0]
@@ -173,35 +177,52 @@ class Sender:
 
     def send(self, ends: Ends, payload: bytes, class_id: int) -> None:
         """Send *payload* in an HTB class. A packet that cannot leave counts as lost."""
-        packet, source = packet_of(ends, payload), ends.local.address
-        # The kernel routes by the source given here, and ignores the source in the header.
-        if source.version == 4:
-            ancillary = socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4x", 0, source.packed)
-        else:
-            ancillary = socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source.packed + bytes(4)
+        fixed = _fixed_parts(ends)
+        opened = self._sockets[fixed.version]
         with suppress(OSError):
-            if class_id != self._classes[source.version]:
+            if class_id != self._classes[fixed.version]:
                 # A probe must wait in the queue of the tunnel's class. Handles from 8000:0 on do not fit a C int.
-                packed = struct.pack("=I", class_id)
-                self._sockets[source.version].setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, packed)
-                self._classes[source.version] = class_id
-            self._sockets[source.version].sendmsg([packet], [ancillary], 0, (str(ends.remote.address), 0))
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, struct.pack("=I", class_id))
+                self._classes[fixed.version] = class_id
+            opened.sendmsg([packet_of(ends, payload)], [fixed.ancillary], 0, (fixed.to, 0))
+
+
+class _FixedParts(NamedTuple):
+    """What all messages between two ends have in common. A proxy sends thousands per second."""
+
+    version: int
+    addresses: bytes
+    ports: bytes
+    to: str
+    ancillary: tuple[int, int, bytes]
+    """The source address: the kernel routes by this one, and ignores the one in the header."""
+
+
+@lru_cache(4096)
+def _fixed_parts(ends: Ends) -> _FixedParts:
+    local, remote = ends
+    source, version = local.address.packed, local.address.version
+    if version == 4:
+        ancillary = socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4x", 0, source)
+    else:
+        ancillary = socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source + bytes(4)
+    ports = struct.pack("!HH", local.port, remote.port)
+    return _FixedParts(version, source + remote.address.packed, ports, str(remote.address), ancillary)
 
 
 def packet_of(ends: Ends, payload: bytes) -> bytes:
     """Return the IP packet of a message; the kernel fills in IPv4's length, number and checksum."""
-    local, remote = ends
+    version, addresses, ports, _, _ = _fixed_parts(ends)
     size = 8 + len(payload)
-    pseudo = local.address.packed + remote.address.packed + struct.pack("!II", size, socket.IPPROTO_UDP)
-    header = struct.pack("!HHHH", local.port, remote.port, size, 0)
-    udp = struct.pack("!HHHH", local.port, remote.port, size, checksum(pseudo + header + payload)) + payload
-    if isinstance(local.address, IPv4Address):
+    # The checksum covers addresses, protocol and length, in any order of the words.
+    covered = addresses + _PSEUDO.pack(socket.IPPROTO_UDP, size) + ports + _UDP_REST.pack(size, 0) + payload
+    udp = ports + _UDP_REST.pack(size, checksum(covered)) + payload
+    if version == 4:
         # Set "don't fragment", so that a packet that is larger than the path's MTU is lost.
-        ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + size, 0, 0x4000, 64, socket.IPPROTO_UDP, 0)
+        ip = _IPV4.pack(0x45, 0, 20 + size, 0, 0x4000, 64, socket.IPPROTO_UDP, 0)
     else:
-        assert isinstance(local.address, IPv6Address)
-        ip = struct.pack("!IHBB", 6 << 28, size, socket.IPPROTO_UDP, 64)
-    return ip + local.address.packed + remote.address.packed + udp
+        ip = _IPV6.pack(6 << 28, size, socket.IPPROTO_UDP, 64)
+    return ip + addresses + udp
 
 
 def checksum(data: bytes) -> int:
