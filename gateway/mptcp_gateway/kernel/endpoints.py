@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from mptcp_common.kernel_error import KernelError
+from mptcp_common.programs import run
 from mptcp_gateway.model import Address
 
 _FLAGS: Final = ("signal", "subflow", "backup", "fullmesh")
@@ -64,10 +63,4 @@ def set_subflow_limit(limit: int) -> None:
 
 
 def _ip(*arguments: str) -> str:
-    command = ["ip", *arguments]
-    try:
-        return subprocess.run(command, text=True, capture_output=True, check=True).stdout
-    except OSError as error:
-        raise KernelError(f"run ip: {error.strerror}") from error
-    except subprocess.CalledProcessError as error:
-        raise KernelError(f"{' '.join(command)}: {error.stderr.strip().partition(chr(10))[0]}") from error
+    return run("ip", *arguments)

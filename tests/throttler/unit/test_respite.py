@@ -10,7 +10,7 @@ import time
 import pytest
 
 from mptcp_throttler.kernel import scheduling
-from mptcp_throttler.kernel.scheduling import LONGEST_REST_SECONDS, PERIOD_SECONDS, Respite
+from mptcp_throttler.kernel.scheduling import LONGEST_REST_SECONDS, PERIOD_SECONDS, rest_seconds
 
 KERNELS_SHARE, KERNELS_PERIOD = 0.05, 1.0
 """The share of each period that the kernel would otherwise take from the loop at once: the defaults of
@@ -20,15 +20,15 @@ sched_rt_runtime_us and sched_rt_period_us."""
 @pytest.mark.parametrize("turn", [0.0005, 0.004, 0.02, 0.03, 0.045, 0.2])
 def test_busy_loop_rests_at_least_as_much_as_the_kernel_would_enforce(turn: float) -> None:
     """The turns may be so long that the timer for the rest fires late."""
-    now = computed = rested = 0.0
-    begun, share = Respite(now, computed), list[float]()
-    since = now
+    now = rested = 0.0
+    begun = since = now
+    share = list[float]()
     for _ in range(10_000):
-        due = now + PERIOD_SECONDS
+        due, computed = now + PERIOD_SECONDS, 0.0
         while now < due:
             now, computed = now + turn, computed + turn
-        pause = begun.seconds(now, computed)
-        now, rested = now + pause, rested + pause
+        pause = rest_seconds(now - begun, computed)
+        begun, now, rested = now, now + pause, rested + pause
         if now - since >= KERNELS_PERIOD:
             share.append(rested / (now - since))
             since, rested = now, 0.0
@@ -36,12 +36,11 @@ def test_busy_loop_rests_at_least_as_much_as_the_kernel_would_enforce(turn: floa
 
 
 def test_rest_after_a_very_long_turn_is_short() -> None:
-    assert Respite(0.0, 0.0).seconds(60.0, 60.0) == LONGEST_REST_SECONDS
+    assert rest_seconds(60.0, 60.0) == LONGEST_REST_SECONDS
 
 
 def test_loop_that_waits_often_needs_no_rest() -> None:
-    respite = Respite(0.0, 0.0)
-    assert not any(respite.seconds(period * 0.02, period * 0.02 * 0.8) for period in range(1, 100))
+    assert not rest_seconds(0.02, 0.02 * 0.8)
 
 
 @pytest.mark.parametrize("real_time", [True, False])

@@ -18,7 +18,7 @@ import logging
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
@@ -36,13 +36,13 @@ _NO_PROTOCOL, _ETH_P_ALL = 0, 3
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
 _SNAP_BYTES = 512
 _NOPS, _TIME_STAMP, _SACK = "0x0101", "0x080a", "5"
-_PLACES: tuple[tuple[int, Callable[[Callable[..., str]], str]], ...] = (
-    (20, lambda at: ""),
-    (22, lambda at: f"{at(20, 2)} = {_NOPS} and "),
-    (24, lambda at: f"{at(20, 2)} != {_NOPS} and {at(20, 2)} != {_TIME_STAMP} and "),
-    (30, lambda at: f"({at(20, 2)} = {_TIME_STAMP} or {at(20)} = {_SACK}) and "),
-    (32, lambda at: f"{at(20, 2)} = {_NOPS} and ({at(22, 2)} = {_TIME_STAMP} or {at(22)} = {_SACK}) and "),
-)
+_PLACES = {
+    20: "",
+    22: f"tcp[20:2] = {_NOPS} and ",
+    24: f"tcp[20:2] != {_NOPS} and tcp[20:2] != {_TIME_STAMP} and ",
+    30: f"(tcp[20:2] = {_TIME_STAMP} or tcp[20] = {_SACK}) and ",
+    32: f"tcp[20:2] = {_NOPS} and (tcp[22:2] = {_TIME_STAMP} or tcp[22] = {_SACK}) and ",
+}
 """Possible offsets of the option in the TCP header, bytes, and the required bytes before it."""
 _LINK_HEADER = {1: 14, 772: 14}  # bytes, by type of the link: Ethernet, loopback; others have none
 
@@ -51,20 +51,14 @@ def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
     """Return the pcap-filter(7) expression for TCP ports, on the *loopback* or another interface."""
     either, to, of = (" or ".join(f"{end}port {port}" for port in listen_ports) for end in ("", "dst ", "src "))
     ports = f"inbound and ({either})" if loopback else f"(inbound and ({to})) or (outbound and ({of}))"
-    parts = []
-    for family, accessor, base in (("ip and tcp", "tcp", 0), ("ip6 and ip6[6] = 6", "ip6", 40)):
-
-        def at(offset: int, size: int = 1, accessor: str = accessor, base: int = base) -> str:
-            return f"{accessor}[{base + offset}{f':{size}' if size > 1 else ''}]"
-
-        # Byte 12 has the header length: bytes beyond it are payload, not options.
-        signals = [
-            f"({at(12)} >= {(offset + 7) // 4 << 4:#x} and {before(at)}"
-            f"{at(offset)} = 30 and {at(offset + 2)} & 0x90 = 0x10)"
-            for offset, before in _PLACES
-        ]
-        parts.append(f"({family} and ({' or '.join([f'{at(13)} & 6 != 0', *signals])}))")
-    return f"({ports}) and ({' or '.join(parts)})"
+    # Byte 12 has the header length: bytes beyond it are payload, not options.
+    signals = " or ".join(
+        f"(tcp[12] >= {(at + 7) // 4 << 4:#x} and {before}tcp[{at}] = 30 and tcp[{at + 2}] & 0x90 = 0x10)"
+        for at, before in _PLACES.items()
+    )
+    ipv4 = f"tcp[13] & 6 != 0 or {signals}"
+    ipv6 = ipv4.replace("tcp[", "ip6[40 + ")  # pcap-filter(7): tcp[] is for IPv4 only
+    return f"({ports}) and ((ip and tcp and ({ipv4})) or (ip6 and ip6[6] = 6 and ({ipv6})))"
 
 
 class InterfaceDownError(KernelError):

@@ -67,26 +67,18 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
             end = time.perf_counter() + TURN_SECONDS
 
 
-class Respite:
-    """Decides when to rest, from two clocks of the loop's thread."""
-
-    def __init__(self, now: float, cpu_time: float) -> None:
-        """*now* is the clock, *cpu_time* the thread's processor time, in seconds."""
-        self._now, self._cpu_time = now, cpu_time
-
-    def seconds(self, now: float, cpu_time: float) -> float:
-        """Return how long to rest, in seconds, after a period that ends at *now*; 0 if the thread was not busy."""
-        period = now - self._now
-        busy = cpu_time - self._cpu_time > BUSY * period
-        self._now, self._cpu_time = now, cpu_time
-        return min(REST * period, LONGEST_REST_SECONDS) if busy else 0.0
+def rest_seconds(period: float, cpu_time: float) -> float:
+    """Return how long to rest after *period*, of which the thread computed for *cpu_time*; all in seconds."""
+    return min(REST * period, LONGEST_REST_SECONDS) if cpu_time > BUSY * period else 0.0
 
 
 async def rest_when_busy(rest: Callable[[float], None] = time.sleep) -> None:
     """Loop forever: rest after each busy real-time period. *rest* blocks the loop."""
-    respite = Respite(time.monotonic(), time.thread_time())
+    begun, computed = time.monotonic(), time.thread_time()
     while True:
         await asyncio.sleep(PERIOD_SECONDS)
-        seconds = respite.seconds(time.monotonic(), time.thread_time())
+        now, cpu_time = time.monotonic(), time.thread_time()
+        seconds = rest_seconds(now - begun, cpu_time - computed)
+        begun, computed = now, cpu_time
         if seconds and os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_RR, os.SCHED_FIFO):
             rest(seconds)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_common.programs import run
 from mptcp_tunnel.kernel.network import DEVICE
 from mptcp_tunnel.model import End
 
@@ -61,23 +62,23 @@ class Resequencer:
     def close(self) -> None:
         """End the program and remove the rule."""
         self._end()
-        for undo in self._undo:
+        for command, text in self._undo:
             with suppress(KernelError):
-                _run(*undo)
+                run(*command, text=text)
         for table in self._created_tables:
             if not _IN_USE.search(_listed(table)):
                 with suppress(KernelError):
-                    _run(["nft", "delete", "table", *table])
+                    run("nft", "delete", "table", *table)
 
     def repair(self) -> bool:
         """Restore removed rules, and restart the program if it has ended. Return whether the program was restarted; a
         restarted program does not know the tunnels. Raises KernelError."""
         for exists, add, text in self._rules:
             try:
-                _run(exists)
+                run(*exists)
             except KernelError as error:
                 log.warning("packets were no longer queued: %s; the rule is restored", error)
-                _run(add, text)
+                run(*add, text=text)
         if self._process.poll() is None:
             return False
         log.warning("the resequencer ended with status %s; it is restarted", self._process.returncode)
@@ -98,7 +99,7 @@ class Resequencer:
     def _add_rules(self) -> None:
         """Queue packets with a rule of nftables, or of iptables if this kernel's nftables has no queues."""
         try:
-            _run(["nft", "-f", "-"], _NFTABLES)
+            run("nft", "-f", "-", text=_NFTABLES)
             self._undo.append((["nft", "-f", "-"], _NO_TABLE))
             exists = ["nft", "list", "chain", "inet", _TABLE, _CHAIN]
             self._rules.append((exists, ["nft", "-f", "-"], _NFTABLES))
@@ -116,11 +117,11 @@ class Resequencer:
         for program in (name, f"{name}-legacy"):
             remove = [program, *chain, "-D", "PREROUTING", *_RULE]
             with suppress(KernelError):
-                _run(remove)  # a killed daemon may have left the rule
+                run(*remove)  # a killed daemon may have left the rule
                 before = before if _IN_USE.search(_listed(table)) else ""
             with suppress(KernelError):
                 add, exists = ([program, *chain, each, "PREROUTING", *_RULE] for each in ("-A", "-C"))
-                _run(add)
+                run(*add)
                 self._undo.append((remove, ""))
                 self._rules.append((exists, add, ""))
                 if not before:
@@ -147,16 +148,6 @@ def _start() -> subprocess.Popen[str]:
 
 
 def _listed(table: tuple[str, str]) -> str:
-    try:
-        return subprocess.run(["nft", "list", "table", *table], text=True, capture_output=True, check=False).stdout
-    except OSError:
-        return ""
-
-
-def _run(command: Sequence[str], text: str = "") -> None:
-    try:
-        subprocess.run(command, input=text, text=True, capture_output=True, check=True)
-    except OSError as error:
-        raise KernelError(f"run {command[0]}: {error.strerror}") from error
-    except subprocess.CalledProcessError as error:
-        raise KernelError(f"{command[0]}: {error.stderr.strip().partition(chr(10))[0]}") from error
+    with suppress(KernelError):
+        return run("nft", "list", "table", *table)
+    return ""
