@@ -115,10 +115,10 @@ def test_foreign_sets_with_a_similar_name_stay(host: LiveNode, require: object) 
         host.run(["ipset", "create", name, "hash:ip"])
     try:
         with host.entered():
-            assert not iptables._has_our_sets()
+            assert not iptables.in_use()
             _, port = open_netfilter("iptables", OWNERSHIP)
             asyncio.run(port.prepare())
-            assert iptables._has_our_sets()
+            assert iptables.in_use()
             asyncio.run(port.remove())
             port.close()
         assert set(host.run(["ipset", "list", "-n"]).stdout.split()) == set(foreign_sets)

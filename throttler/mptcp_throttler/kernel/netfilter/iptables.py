@@ -25,7 +25,6 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from itertools import islice
-from pathlib import Path
 from typing import Any, TextIO
 
 from mptcp_common import netlink
@@ -192,7 +191,7 @@ class IptablesNetfilter:
             raise failures.pop()
 
     async def remove(self) -> None:
-        for is_ipv6 in _registered():
+        for is_ipv6 in (False, True) if in_use() else ():
             await self._edit_postrouting(is_ipv6, keep=[])
         async with AsyncIPSet() as sets:
             for name in _our_sets():
@@ -263,28 +262,7 @@ def available() -> str | None:
 
 
 def in_use() -> bool:
-    return bool(_registered()) or _has_our_sets()
-
-
-def _registered() -> list[bool]:
-    """Return the families (whether IPv6) for which this network namespace has the mangle table.
-
-    Only root may read the list of tables. For other users, the existence of our sets decides: our rules refer to them,
-    so they cannot be removed first.
-    """
-    found = []
-    for is_ipv6, name in ((False, "ip_tables_names"), (True, "ip6_tables_names")):
-        with suppress(FileNotFoundError):
-            try:
-                names = Path("/proc/thread-self/net", name).read_text().split()
-            except PermissionError:
-                return [False, True] if _has_our_sets() else []
-            if "mangle" in names:
-                found.append(is_ipv6)
-    return found
-
-
-def _has_our_sets() -> bool:
+    """Return whether our sets exist. Our rules refer to them, so rules cannot exist without them."""
     with suppress(KernelError, OSError):
         return bool(_our_sets())
     return False
