@@ -25,7 +25,7 @@ from mptcp_common.units import counted, format_rate
 from mptcp_throttler.mptcp.model import Connection, Subflow
 from mptcp_throttler.policy.conditions import Conditions, PathMatch, Situation, Subject, Unmet
 from mptcp_throttler.policy.model import Direction, Kind, Policy, Rule, Share, Throttle
-from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text, next_change
+from mptcp_throttler.policy.schedule import hours_text, moment_text, next_change
 from mptcp_throttler.policy.values import Prefixes
 from mptcp_throttler.policy.verdict import BEFORE, NO_RULE, ScopeKey, Verdict, joined
 
@@ -111,7 +111,6 @@ class Tried(NamedTuple):
     until: float | None = None
     """When the rule's hours next change this, seconds since the epoch; None if never, or if another condition is unmet
     first."""
-    since: float | None = None  # when the rule's hours last caused this; None as for ``until``
 
 
 def cap_text(throttle: Throttle) -> str:
@@ -302,7 +301,7 @@ class CompiledPolicy:
                     decides = rule
                     lifted = kind is Kind.THROTTLE and rule.lift_last and situation.last and rule.throttle
                     why = "lifted: the last usable path" if lifted else None
-                    yield Tried(rule.name, kind, True, why, *self._changes(rule, now))
+                    yield Tried(rule.name, kind, True, why, self._until(rule, now))
 
     def _not_caught(self, rule: Rule, path_bits: int) -> str:
         names = [name for place, name in enumerate(self.policy.paths) if path_bits >> place & 1]
@@ -312,16 +311,14 @@ class CompiledPolicy:
     def _not_met(self, rule: Rule, kind: Kind, what: Unmet, why: str, now: float) -> Tried:
         if what != "hours":
             return Tried(rule.name, kind, False, why)
-        until, since = self._changes(rule, now)
+        until = self._until(rule, now)
         zone = self.policy.time_zone
         begins = "" if until is None else f"; begins {moment_text(until, now, zone)}"
         why = f"{why}, {hours_text(rule.when.windows or ())}{begins} ({zone})"
-        return Tried(rule.name, kind, False, why, until, since)
+        return Tried(rule.name, kind, False, why, until)
 
-    def _changes(self, rule: Rule, now: float) -> tuple[float | None, float | None]:
-        """Return when the hours of *rule* next and last change."""
-        windows, zone = rule.when.windows, self.policy.time_zone
-        return (next_change([windows], zone, now), last_change(windows, zone, now)) if windows else (None, None)
+    def _until(self, rule: Rule, now: float) -> float | None:
+        return next_change([rule.when.windows], self.policy.time_zone, now) if rule.when.windows else None
 
 
 def _find_facts(paths: Sequence[PathMatch], clients: Sequence[tuple[Prefixes[bool], int]], subflow: Subject) -> _Facts:
