@@ -48,17 +48,13 @@ class GuardStage(Stage):
 
     def __init__(self, policy: Policy) -> None:
         self.counters = GuardCounters()
-        self._retired: list[object] = []  # connections of earlier detectors that must still be freed
-        self._detectors: dict[Direction, DegradationDetector] = {}
-        self.set_policy(policy)
-
-    def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force; forget all relaxations and baselines."""
-        self._retired += [each for one in self._detectors.values() for each in one.connections.values()]
         self._detectors = {each: DegradationDetector(policy.guard, self.counters, each) for each in Direction}
 
+    def set_policy(self, policy: Policy) -> None:
+        for detector in self._detectors.values():
+            detector.guard = policy.guard
+
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        self._free_some()
         token = connection.token
         for direction, detector in self._detectors.items():
             there = [each for each in verdicts if each.direction is direction]
@@ -79,14 +75,8 @@ class GuardStage(Stage):
         return verdicts
 
     def forget(self, token: int) -> None:
-        self._free_some()
         for detector in self._detectors.values():
             detector.forget(token)
-
-    def _free_some(self) -> None:
-        """Free some connections of earlier detectors: freeing ten thousand at once would block the event loop too long.
-        A new policy decides every connection, so that all are freed in the end."""
-        del self._retired[-len(self._detectors) :]
 
     def watches_any(self) -> bool:
         return any(each.watched() for each in self._detectors.values())
@@ -100,10 +90,8 @@ class GuardStage(Stage):
         return dict.fromkeys([one for each in self._detectors.values() for one in each.urgent()]).keys()
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        for direction, detector in list(self._detectors.items()):
+        for direction, detector in self._detectors.items():
             for changed in detector.observe(samples):
-                if self._detectors[direction] is not detector:
-                    return  # another policy came into force between two slices
                 yield Outcome(changed, [each for token in changed for each in self._effects(direction, token)])
 
     def _effects(self, direction: Direction, token: int) -> Iterator[Effect]:
