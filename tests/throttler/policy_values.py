@@ -38,7 +38,7 @@ def _lists(keys: dict[str, Any]) -> dict[str, Any]:
 
 def a_path(name: str, **keys: Any) -> PathMatch:
     path = PathMatch.model_construct(**_lists(keys))
-    path._name = name
+    path.__dict__["name"] = name
     return path
 
 

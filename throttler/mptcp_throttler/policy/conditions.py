@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from datetime import datetime, tzinfo
 from functools import cached_property
 from math import inf
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from mptcp_common.fields import Interface, Section, between, one_of
 from mptcp_common.units import counted
@@ -36,11 +36,7 @@ class Subject(NamedTuple):
 class Named(Section):
     """A section that gets its name from the policy: its key there, or the name of the rule that contains it."""
 
-    _name: str = PrivateAttr("")
-
-    @property
-    def name(self) -> str:
-        return self._name
+    name: ClassVar[str] = ""  # an instance has its own in ``__dict__``, because sections are frozen
 
 
 class PathMatch(Named):

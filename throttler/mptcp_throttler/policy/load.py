@@ -52,7 +52,7 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
         return CheckedPolicy(None, errors)
     if errors := _at_rules(_errors(policy), document, Severity.ERROR):
         return CheckedPolicy(None, errors)
-    policy._text = text
+    policy.__dict__["text"] = text
     warnings = [*_unused_budgets(policy, document), *_at_rules(_warnings(policy), document, Severity.WARNING)]
     notes = _at_rules(_notes(policy, interfaces), document, Severity.NOTE)
     return CheckedPolicy(policy, in_order(warnings), notes)
