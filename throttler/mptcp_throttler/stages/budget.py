@@ -24,7 +24,7 @@ from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.budget import Usage
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
-from mptcp_throttler.policy.verdict import BEFORE, Cap, ScopeKey, Verdict, joined
+from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict, joined
 from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
 
@@ -251,7 +251,6 @@ class BudgetStage(Stage):
         self.accounts = Accounts()
         self.sockets = MeteredSockets(self.accounts)
         self._first_rule: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
-        self._capping: dict[str, Rule] = {}  # rules with budgets, by name, with the budget's guard setting
         self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
         self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
 
@@ -267,7 +266,6 @@ class BudgetStage(Stage):
         self._policy = policy
         self.accounts.set_policy(policy)
         feeding = [rule for rule in policy.rules if rule.budget is not None]
-        self._capping = {rule.name: rule.model_copy(update={"guard": rule.budget_guard}) for rule in feeding}
         self._first_rule = {rule.budget.name: rule.name for rule in reversed(feeding) if rule.budget is not None}
         if not feeding:
             self.sockets.end_all()
@@ -332,29 +330,20 @@ class BudgetStage(Stage):
     def _with_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, if it is the tightest, its cap."""
         direction, reason, sentence = verdict.direction, verdict.reason, self.accounts.describe(account)
-        decided, scope, mine = verdict.rule, verdict.scope, verdict.throttle
-        cap: Cap | None = None
-        beside: Cap | None = None
-        step = account.step
-        if step is not None and step.throttle is not None:
-            share = step.throttle.share
-            member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[share]
-            capping = ScopeKey(self._first_rule[account.budget.name], share, member, direction, step.after)
-            cap = Cap(self._capping[rule.name], capping, step.throttle, "")
-        if cap is None:
-            reason = joined(reason, sentence, direction)
-        elif mine is None or decided is None:
-            reason = joined(reason, sentence, direction)
-            decided, scope, mine, _ = cap
-        elif (mine.ceil, mine.rate) < (cap.throttle.ceil, cap.throttle.rate):
-            beyond = f"{format_rate(cap.throttle.ceil)} beyond {approximate_size(cap.scope.step or 0)}"
+        step, mine = account.step, verdict.throttle
+        cap = None if step is None else step.throttle
+        if step is None or cap is None:
+            return verdict._replace(reason=joined(reason, sentence, direction))
+        guarded = rule.budget_guard and (mine is None or verdict.guarded)
+        if mine is not None and (mine.ceil, mine.rate) < (cap.ceil, cap.rate):
+            beyond = f"{format_rate(cap.ceil)} beyond {approximate_size(step.after)}"
             tighter = f"tighter than the {account.budget.title}, {beyond} {self.accounts.until(account.budget)}"
-            reason = joined(reason, tighter, direction)
-            beside = cap._replace(reason=BEFORE[direction] + sentence)
+            return verdict._replace(reason=joined(reason, tighter, direction), guarded=guarded)
+        if mine is None or verdict.rule is None:
+            reason = joined(reason, sentence, direction)
         else:
-            beside = None if scope is None else Cap(decided, scope, mine, reason)
-            reason = f"{BEFORE[direction]}{sentence}; tighter than the {format_rate(mine.ceil)} of rule {decided.name}"
-            decided, scope, mine, _ = cap
-        others = verdict.budget, verdict.steer, verdict.steer_path
-        # dataclasses.replace takes several times as long.
-        return Verdict(verdict.four_tuple, verdict.path, decided, scope, mine, reason, direction, *others, beside)
+            looser = f"the {format_rate(mine.ceil)} of rule {verdict.rule.name}"
+            reason = f"{BEFORE[direction]}{sentence}; tighter than {looser}"
+        member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[cap.share]
+        scope = ScopeKey(self._first_rule[account.budget.name], cap.share, member, direction, step.after)
+        return verdict._replace(rule=rule, scope=scope, throttle=cap, reason=reason, guarded=guarded)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -67,4 +66,4 @@ class GrantStage(Stage):
         until = datetime.fromtimestamp(grant.until, self._zone)
         sentence = f"cap lifted until {until:%Y-%m-%d %H:%M %Z}: granted{f' by {grant.by}' if grant.by else ''}"
         reason = joined(verdict.reason, sentence, verdict.direction)
-        return replace(verdict, scope=None, throttle=None, reason=reason, beside=None, rests=False)
+        return verdict._replace(scope=None, throttle=None, reason=reason, rests=False)

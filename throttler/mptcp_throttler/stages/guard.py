@@ -9,7 +9,7 @@ Downloads and uploads are guarded separately.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
@@ -58,7 +58,7 @@ class GuardStage(Stage):
         token = connection.token
         for direction, detector in self._detectors.items():
             there = [each for each in verdicts if each.direction is direction]
-            names = [each.rule.name for each in there if each.rule and each.throttle and each.rule.guard]
+            names = [each.rule.name for each in there if each.rule and each.throttle and each.guarded]
             if not names or not detector.guard.enabled:
                 detector.forget(token)
                 continue
@@ -124,16 +124,11 @@ def _reason(relaxation: Relaxation) -> str:
 
 
 def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, token: int) -> Verdict:
-    rule, throttle, beside = verdict.rule, verdict.throttle, verdict.beside
-    if verdict.direction is not direction or rule is None or throttle is None or not rule.guard:
+    rule, throttle = verdict.rule, verdict.throttle
+    if verdict.direction is not direction or rule is None or throttle is None or not verdict.guarded:
         return verdict
     rate = max(throttle.ceil, min(HIGHEST_RATE, round(HEADROOM * relaxation.lacking)))
     reason = f"{BEFORE[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
-    if beside is None or beside.rule.guard or rate < beside.throttle.ceil:
-        scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED), direction)
-        throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)
-        held = beside if beside is not None and not beside.rule.guard else None
-        return replace(verdict, scope=scope, throttle=throttle, reason=reason, beside=held)
-    # A looser cap that is not guarded still applies.
-    reason = f"{reason}; {beside.reason}"
-    return replace(verdict, rule=beside.rule, scope=beside.scope, throttle=beside.throttle, reason=reason, beside=None)
+    scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED), direction)
+    throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)
+    return verdict._replace(scope=scope, throttle=throttle, reason=reason)

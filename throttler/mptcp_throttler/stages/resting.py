@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from mptcp_common.units import format_rate
@@ -277,4 +277,4 @@ def _resting(verdict: Verdict) -> Verdict:
         return verdict
     what = "it" if verdict.throttle is None else format_rate(verdict.throttle.ceil)
     sentence = f"rests: {what} would cost the other paths more than it carries"
-    return replace(verdict, rests=True, reason=joined(verdict.reason, sentence))
+    return verdict._replace(rests=True, reason=joined(verdict.reason, sentence))
