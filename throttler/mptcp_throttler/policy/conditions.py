@@ -16,21 +16,12 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from mptcp_common.fields import Interface, Section, between, one_of
 from mptcp_common.units import counted
+from mptcp_throttler.mptcp.model import Subflow
 from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT, Window, hours_text, is_open, may_coincide
 from mptcp_throttler.policy.values import Days, Hours, Network, Prefix, Prefixes
 
 MAX_SUBFLOWS = 255  # an address identifier has one byte (RFC 8684, 3.2)
 MAX_PREFIXES = 4  # client prefixes named in messages; further ones are counted
-
-
-class Subject(NamedTuple):
-    """The properties of a subflow that paths and conditions test."""
-
-    remote: bytes
-    interface: str | None
-    remote_id: int | None
-    initial: bool
-    backup: bool
 
 
 class Named(Section):
@@ -67,13 +58,13 @@ class PathMatch(Named):
     def prefixes(self) -> Prefixes[bool]:
         return Prefixes((each, True) for each in self.clients or ())
 
-    def holds(self, subflow: Subject) -> bool:
+    def holds(self, subflow: Subflow) -> bool:
         return (
             (self.interfaces is None or subflow.interface in self.interfaces)
             and (self.remote_ids is None or subflow.remote_id in self.remote_ids)
             and (self.subflow is None or (self.subflow == "initial") is subflow.initial)
             and (self.backup is None or self.backup is subflow.backup)
-            and (self.clients is None or self.prefixes.holds(subflow.remote))
+            and (self.clients is None or self.prefixes.holds(subflow.four_tuple.remote))
         )
 
     def is_within(self, other: PathMatch) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Evaluate the policy for each active subflow of a connection, and give reasons. Pure.
 
-This runs on every change of any connection, so the policy is compiled into integers and answers are cached.
+This runs on every change of any connection, so the policy is compiled into integers and verdicts are cached.
 
 Cap, budget and steering are three independent questions, for each direction. The first rule decides that answers the
 question (``none`` included), catches the subflow and whose conditions the connection meets. Then the cap is lifted from
@@ -17,20 +17,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from functools import lru_cache, reduce
+from functools import reduce
+from itertools import chain
 from operator import itemgetter, or_
 from typing import Final, NamedTuple
 
 from mptcp_common.units import counted, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow
-from mptcp_throttler.policy.conditions import Conditions, Situation, Subject, Unmet
+from mptcp_throttler.policy.conditions import Conditions, Situation, Unmet
 from mptcp_throttler.policy.model import Direction, Kind, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.schedule import hours_text, moment_text, next_change
+from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import BEFORE, NO_RULE, ScopeKey, Verdict, joined
 
-_REMEMBERED_SUBFLOWS: Final = 65_536
-"""Size of the cache of facts: room for all subflows, because a reload asks for each in order, and a smaller LRU cache
-would never hit. An entry takes 250 to 300 bytes, all of them about 20 MB."""
 _REMEMBERED_SITUATIONS: Final = 4096  # per direction
 
 _EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
@@ -61,13 +60,6 @@ def _compiled(policy: Policy) -> CompiledPolicy:
     if _last is None or _last.policy is not policy:
         _last = CompiledPolicy(policy)
     return _last
-
-
-class _Facts(NamedTuple):
-    """The policy's properties of a subflow that do not depend on the rest of its connection."""
-
-    path_bits: int  # bit set of its paths, by position in the policy
-    from_clients: int  # bit set of the rules from whose clients it comes, by position in the policy
 
 
 class CompiledRule(NamedTuple):
@@ -111,16 +103,11 @@ class CompiledPolicy:
         self._rules = {direction: {kind: self._compile(kind, direction) for kind in Kind} for direction in directions}
         self._verdicts: dict[Direction, dict[Situation, Verdict]] = {direction: {} for direction in directions}
         """The verdict on the first subflow in each situation."""
-        paths = [(path, 1 << place) for place, path in enumerate(policy.paths.values())]
-        clients = [(rule.when.prefixes, 1 << place) for place, rule in enumerate(policy.rules) if rule.when.clients]
-
-        # Not a method: its reference to this object would make a cycle, and each reload would leak a policy.
-        @lru_cache(_REMEMBERED_SUBFLOWS)
-        def facts(subflow: Subject) -> _Facts:
-            path_bits = sum(bit for path, bit in paths if path.holds(subflow))
-            return _Facts(path_bits, sum(bit for prefixes, bit in clients if prefixes.holds(subflow.remote)))
-
-        self._facts = facts
+        self._paths = [(path, 1 << place) for place, path in enumerate(policy.paths.values())]
+        clients: dict[Network, int] = {}
+        for place, rule in enumerate(policy.rules):
+            clients.update((each, clients.get(each, 0) | 1 << place) for each in rule.when.clients or ())
+        self._clients = Prefixes(clients.items())  # for each prefix, the bits of the rules for its clients
         self._local = datetime.fromtimestamp(0, policy.time_zone)
         self._open_since = self._open_until = -math.inf
 
@@ -163,30 +150,29 @@ class CompiledPolicy:
         return sum(1 << place for place, name in enumerate(self.policy.paths) if name in paths)
 
     def count_paths(self, connection: Connection) -> int:
-        return len(set(self._places(self._facts_of(connection.subflows))))
+        return len(set(self._places(self._path_bits(connection.subflows))))
 
-    def _facts_of(self, subflows: Collection[Subflow]) -> list[_Facts]:
-        return [
-            self._facts(Subject(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup))
-            for each in subflows
-        ]
+    def _path_bits(self, subflows: Collection[Subflow]) -> list[int]:
+        return [sum(bit for path, bit in self._paths if path.holds(each)) for each in subflows]
 
-    def _places(self, facts: Sequence[_Facts]) -> Sequence[int]:
+    def _places(self, path_bits: Sequence[int]) -> Sequence[int]:
         """Return a value for each subflow; subflows on the same path have equal values."""
-        return [each.path_bits for each in facts] if self.policy.paths else range(len(facts))
+        return path_bits if self._paths else range(len(path_bits))
 
     def _situations(self, subflows: Collection[Subflow], expected: int) -> list[Situation]:
         """Return the situation of each of *subflows*, all of one connection."""
-        facts = self._facts_of(subflows)
-        from_clients = reduce(or_, (each.from_clients for each in facts), 0)
-        places = self._places(facts)
+        from_clients = reduce(
+            or_, chain.from_iterable(self._clients.of(each.four_tuple.remote) for each in subflows), 0
+        )
+        path_bits = self._path_bits(subflows)
+        places = self._places(path_bits)
         paths = len(set(places))
         expected = max(expected, paths)
         regular = {place for subflow, place in zip(subflows, places, strict=True) if not subflow.backup}
         last = expected == paths and len(regular or set(places)) == 1
         return [
-            Situation(path_bits, from_clients, len(facts), paths, expected, last and not (regular and subflow.backup))
-            for subflow, (path_bits, _) in zip(subflows, facts, strict=True)
+            Situation(bits, from_clients, len(subflows), paths, expected, last and not (regular and subflow.backup))
+            for subflow, bits in zip(subflows, path_bits, strict=True)
         ]
 
     def _decide(self, four_tuple: FourTuple, situation: Situation, direction: Direction) -> Verdict:

@@ -196,9 +196,9 @@ class Prefixes(Generic[T]):
         number = int.from_bytes(address, "big")
         return any(number >> shift in values for shift, values in self._by_version[4 if len(address) == 4 else 6])
 
-    def get(self, address: bytes) -> T | None:
-        """Return the value of the longest prefix that contains the packed *address*, or None."""
-        return next(self._around(4 if len(address) == 4 else 6, int.from_bytes(address, "big")), None)
+    def of(self, address: bytes) -> Iterator[T]:
+        """Return the values of the prefixes that contain the packed *address*, the longest first."""
+        return self._around(4 if len(address) == 4 else 6, int.from_bytes(address, "big"))
 
     def around(self, network: Network) -> Iterator[T]:
         """Return the values of the prefixes that contain all of *network*, the longest first."""

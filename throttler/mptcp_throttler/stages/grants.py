@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from zoneinfo import ZoneInfo
 
 from mptcp_throttler.mptcp.model import Connection
@@ -56,8 +57,8 @@ class GrantStage(Stage):
         """Return *verdicts*, without caps if a subflow of *connection* comes from a client with a grant."""
         if not self.in_force:
             return verdicts
-        found = [self._prefixes.get(each.four_tuple.remote) for each in connection.subflows]
-        grant = max((each for each in found if each is not None), key=lambda each: each.until, default=None)
+        found = chain.from_iterable(self._prefixes.of(each.four_tuple.remote) for each in connection.subflows)
+        grant = max(found, key=lambda each: each.until, default=None)
         if grant is None:
             return verdicts
         return tuple([each if each.throttle is None else self._lifted(each, grant) for each in verdicts])
