@@ -51,11 +51,10 @@ def count_paths(policy: Policy, connection: Connection) -> int:
     return _compiled(policy).count_paths(connection)
 
 
-_last: CompiledPolicy | None = None
+_last: CompiledPolicy | None = None  # one policy is in force at a time
 
 
 def _compiled(policy: Policy) -> CompiledPolicy:
-    """Return *policy* compiled. The last one is cached by identity: one policy is in force at a time."""
     global _last  # noqa: PLW0603 - hashing a whole policy on each call would cost more than the evaluation
     if _last is None or _last.policy is not policy:
         _last = CompiledPolicy(policy)
@@ -63,8 +62,6 @@ def _compiled(policy: Policy) -> CompiledPolicy:
 
 
 class CompiledRule(NamedTuple):
-    """One rule, compiled for one question."""
-
     rule: Rule
     conditions: Conditions
     clients_bit: int  # 0 for a rule for all clients
@@ -79,8 +76,6 @@ class CompiledRule(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The outcome of one rule for one question."""
-
     rule: str
     kind: Kind
     matched: bool
@@ -243,11 +238,9 @@ class CompiledPolicy:
     def tried(
         self, connection: Connection, subflow: Subflow, direction: Direction, now: float, expected: int = 0
     ) -> Iterator[Tried]:
-        """Yield, for explanations, the outcome of each rule for *subflow*, question by question.
-
-        *expected* is as in :meth:`evaluate`.
-        """
+        """Yield, for explanations, the outcome of each rule for *subflow*, question by question."""
         self._read_clock(now)
+        zone = self.policy.time_zone
         situation = self._situations(connection.subflows, expected)[connection.subflows.index(subflow)]
         for kind, rules in self._rules.get(direction, {}).items():
             compiled = {each.rule.name: each for each in rules}
@@ -262,26 +255,22 @@ class CompiledPolicy:
                 elif not each.catches(situation):
                     yield Tried(rule.name, kind, False, self._not_caught(rule, situation.path_bits))
                 elif unmet := each.unmet(situation, self._local):
-                    yield self._not_met(rule, kind, *next(iter(unmet.items())), now)
+                    what, why = next(iter(unmet.items()))
+                    until = self._until(rule, now) if what == "hours" else None
+                    if what == "hours":
+                        begins = "" if until is None else f"; begins {moment_text(until, now, zone)}"
+                        why = f"{why}, {hours_text(rule.when.windows or ())}{begins} ({zone})"
+                    yield Tried(rule.name, kind, False, why, until)
                 else:
                     decides = rule
                     lifted = kind is Kind.THROTTLE and rule.lift_last and situation.last and rule.throttle
-                    why = "lifted: the last usable path" if lifted else None
-                    yield Tried(rule.name, kind, True, why, self._until(rule, now))
+                    failed = "lifted: the last usable path" if lifted else None
+                    yield Tried(rule.name, kind, True, failed, self._until(rule, now))
 
     def _not_caught(self, rule: Rule, path_bits: int) -> str:
         names = [name for place, name in enumerate(self.policy.paths) if path_bits >> place & 1]
         where = f"on path {' and '.join(names)}" if names else "on no path of the policy"
         return f"it is {where}, not on {' or '.join(rule.paths or ())}"
-
-    def _not_met(self, rule: Rule, kind: Kind, what: Unmet, why: str, now: float) -> Tried:
-        if what != "hours":
-            return Tried(rule.name, kind, False, why)
-        until = self._until(rule, now)
-        zone = self.policy.time_zone
-        begins = "" if until is None else f"; begins {moment_text(until, now, zone)}"
-        why = f"{why}, {hours_text(rule.when.windows or ())}{begins} ({zone})"
-        return Tried(rule.name, kind, False, why, until)
 
     def _until(self, rule: Rule, now: float) -> float | None:
         return next_change([rule.when.windows], self.policy.time_zone, now) if rule.when.windows else None

@@ -101,8 +101,6 @@ class Capped(NamedTuple):
 
 @dataclass(slots=True)
 class Candidate:
-    """State of a connection that is or may be degraded."""
-
     histories: dict[FourTuple, History] = field(default_factory=dict)
     idle_samples: int = 0
     backlogged_since: float | None = None
@@ -163,10 +161,7 @@ class GuardedConnection:
 
     def take(self, flow: Flow, sample: KernelSubflow) -> bool:
         """Take the sample of an uncapped subflow; return whether data wait on it."""
-        # The same value as KernelSubflow.delivered, but at less cost.
-        tcp = sample.tcp
-        delivered = sample.bytes_acked + tcp.sacked * tcp.mss if tcp.sacked else sample.bytes_acked
-        return bool((not flow.take(sample.read, delivered) and tcp.unacked) or tcp.not_sent)
+        return bool((not flow.take(sample.read, sample.delivered) and sample.tcp.unacked) or sample.tcp.not_sent)
 
     def wants(self, samples: Samples, present: int, waiting: int) -> bool:
         """Return whether the connection wants more than it gets: data wait on *waiting* of *present* uncapped
@@ -357,7 +352,6 @@ class DegradationDetector:
         return {token for token, each in self._candidates.items() if each.relaxation is not None}
 
     def watched(self) -> Set[FourTuple]:
-        """Return the subflows that must be in every sweep."""
         return self._sampled.keys()
 
     def urgent(self) -> Set[FourTuple]:

@@ -61,10 +61,11 @@ class GrantStage(Stage):
         grant = max(found, key=lambda each: each.until, default=None)
         if grant is None:
             return verdicts
-        return tuple([each if each.throttle is None else self._lifted(each, grant) for each in verdicts])
-
-    def _lifted(self, verdict: Verdict, grant: Grant) -> Verdict:
         until = datetime.fromtimestamp(grant.until, self._zone)
         sentence = f"cap lifted until {until:%Y-%m-%d %H:%M %Z}: granted{f' by {grant.by}' if grant.by else ''}"
-        reason = joined(verdict.reason, sentence, verdict.direction)
-        return verdict._replace(scope=None, throttle=None, reason=reason, rests=False)
+        return tuple([each if each.throttle is None else _lifted(each, sentence) for each in verdicts])
+
+
+def _lifted(verdict: Verdict, sentence: str) -> Verdict:
+    reason = joined(verdict.reason, sentence, verdict.direction)
+    return verdict._replace(scope=None, throttle=None, reason=reason, rests=False)
