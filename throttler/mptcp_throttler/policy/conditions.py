@@ -112,8 +112,7 @@ class Conditions(NamedTuple):
     anticipate: bool  # whether expected subflows count, too
 
     def unmet(self, seen: Situation, local: datetime, from_clients: bool) -> dict[Unmet, str]:
-        """Return in words the conditions that do not hold at the time *local* of the policy's zone. *from_clients*: an
-        active subflow comes from the clients."""
+        """Return in words the conditions that do not hold at *local* time; *from_clients*: its clients take part."""
         found: dict[Unmet, str] = {}
         more = seen.expected - seen.paths if self.anticipate else 0
         maximum = self.when.max_subflows

@@ -40,9 +40,8 @@ _WAYS: Final = {frozenset({Direction.DOWN}): "downloads", frozenset({Direction.U
 
 
 def evaluate(policy: Policy, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
-    """Return a download verdict per active subflow, in order; then upload verdicts, if any rule acts on uploads.
-
-    Caps are decided as if there were subflows on at least *expected* paths (``policy.anticipation``)."""
+    """Return a download verdict per active subflow, in order; then upload verdicts, if any rule acts on uploads. Caps
+    are decided as if there were subflows on at least *expected* paths (``policy.anticipation``)."""
     return _compiled(policy).evaluate(connection, now, expected)
 
 
@@ -80,9 +79,7 @@ class Tried(NamedTuple):
     kind: Kind
     matched: bool
     failed: str | None  # The first unmet condition, in words. For a rule that decided: why its cap is lifted.
-    until: float | None = None
-    """When the rule's hours next change this, seconds since the epoch; None if never, or if another condition is unmet
-    first."""
+    until: float | None = None  # when the rule's hours next change this, seconds since the epoch; None without hours
 
 
 def cap_text(throttle: Throttle) -> str:

@@ -415,10 +415,8 @@ class Rule(Section):
         return self.guard and "guard" in self.model_fields_set
 
     def least_paths(self, kind: Kind) -> int:
-        """Return the number of paths that must have active subflows before the rule answers *kind*.
-
-        Budgets count from the first subflow on. An exemption for two paths would leave the first to later rules.
-        """
+        """Return the number of paths that must have active subflows before the rule answers *kind*. Budgets count from
+        the first subflow on. An exemption for two paths would leave the first to later rules."""
         when = self.when
         if when.min_paths is not None or when.min_subflows is not None:
             return when.min_paths or 1

@@ -144,10 +144,8 @@ ResetDay = Annotated[
 
 
 def none_or(key: str, alone: Callable[[object], object]) -> BeforeValidator:
-    """Return a validator that turns ``none`` into None; anything else must be a mapping with at least *key*.
-
-    *alone* raises ValueError for an invalid value of *key*. ``null`` does not occur: the document has NOTHING instead.
-    """
+    """Return a validator that turns ``none`` into None; anything else must be a mapping with at least *key*, for whose
+    value *alone* raises ValueError if it is invalid. ``null`` does not occur: the document has NOTHING instead."""
 
     def exempt(value: object) -> object:
         if isinstance(value, str):
@@ -175,10 +173,8 @@ def also(*schemas: dict[str, Any]) -> Any:
 
 
 class Prefixes(Generic[T]):
-    """Longest-prefix map with one hash lookup per prefix length. The first value of a repeated prefix counts.
-
-    Ten thousand prefixes have only a few lengths. A linear search through them would block the loop for 0.5 ms.
-    """
+    """Longest-prefix map with one hash lookup per prefix length: ten thousand prefixes have only a few lengths. The
+    first value of a repeated prefix counts."""
 
     __slots__ = ("_by_version",)
 

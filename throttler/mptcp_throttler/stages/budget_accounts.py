@@ -29,9 +29,7 @@ class OpenAccount:
     over: bool = False  # whether the period has ended or the policy no longer has the budget
     tokens: set[int] = field(default_factory=set)  # connections whose verdicts depend on this account
     step: BudgetStep | None = None
-    percent: int = 0
-    """The last announced percentage of the first step that was used. It is 0 below the first, and once a step is
-    reached."""
+    percent: int = 0  # the last announced percentage of the first step that was used; 0 once a step is reached
     turn: float = math.inf  # used bytes at which the verdicts change next
     sentence: str = ""
 

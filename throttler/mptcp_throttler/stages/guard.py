@@ -20,10 +20,8 @@ from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
 from mptcp_throttler.stages.degradation import Capped, DegradationDetector, GuardCounters, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
-HEADROOM: Final = 1.06 * 1.1
-"""Factor from the lacking rate to the rate of the relaxed cap. A cap counts headers (6 % with full segments), the
-lacking rate does not; and the path is not always full (10 %)."""
-RELAXED: Final = ""  # Used in place of a path's name in the key of a relaxed cap. Real names are never empty.
+HEADROOM: Final = 1.06 * 1.1  # of a relaxed cap above the lacking rate: headers in full segments, and pauses
+RELAXED: Final = ""  # in place of a path's name in the key of a relaxed cap
 
 
 @dataclass(frozen=True, slots=True)

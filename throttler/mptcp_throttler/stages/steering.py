@@ -31,8 +31,7 @@ UNDECIDED_SECONDS = 5.0  # how long flags of an earlier daemon are kept while th
 
 @dataclass(frozen=True, slots=True)
 class SetBackup(Effect):
-    """Make a subflow backup, or regular again (MP_PRIO, RFC 8684, 3.3.8). The runtime reports the result to
-    ``SteeringStage.confirmed`` or ``BackupFlags.refused``."""
+    """Make a subflow backup, or regular again (MP_PRIO, RFC 8684, 3.3.8)."""
 
     token: int
     four_tuple: FourTuple
