@@ -14,7 +14,7 @@ socket is known by its cookie and the client's end of its four-tuple.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -29,7 +29,6 @@ from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
 
 FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
-LOOK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
 Metering = dict[FourTuple, tuple[OpenAccount, ...]]  # the accounts that each subflow of a connection feeds
 
 
@@ -56,7 +55,8 @@ class MeteredSockets:
         self._accounts = accounts
         self.metered: dict[FourTuple, Metered] = {}
         self.counters: dict[int, tuple[int, int]] = {}
-        """Acknowledged and received bytes already counted of each socket, by cookie; initially from the ledger."""
+        """Acknowledged and received bytes already counted of each socket, by cookie; initially from the ledger. Those
+        of an unmetered socket that ends without a report stay until the host boots."""
         self.dirty: set[int] = set()  # sockets whose counters the ledger does not have yet
         self.closed: set[int] = set()  # sockets whose counters the ledger can forget
         self.now = 0.0
@@ -64,8 +64,6 @@ class MeteredSockets:
         self._by_end: dict[End, Metered] = {}
         self._gone: TimedTable[int, int] = TimedTable()
         """Cookies of sockets that closed or lost their four-tuple: samples of them that arrive later are ignored."""
-        self._looked_at: float | None = None
-        self._unmetered: set[int] = set()  # sockets with counters that were unmetered at the last check
 
     def take_pending(self) -> Usage:
         """Return and reset what must be written to the ledger."""
@@ -160,21 +158,6 @@ class MeteredSockets:
             if metered is not None and metered.cookie != cookie:
                 del self._by_cookie[cookie]
                 self._forget_counters(cookie)
-
-    def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
-        """Forget, every ``LOOK_SECONDS``, the counters of unmetered sockets that ended without a report. The counters
-        of other sockets are kept: if these are metered later, their old bytes must not count again. *listed* returns
-        the cookies of the last sweep, or None if that ended before the given time."""
-        since = self._looked_at
-        if since is not None and now - since <= LOOK_SECONDS:
-            return
-        self._looked_at = now
-        before, self._unmetered = self._unmetered, self.counters.keys() - self._by_cookie.keys()
-        # Consider only sockets that existed at the previous check: a sweep misses sockets that began after it.
-        known = before & self._unmetered
-        there = None if since is None or not known else listed(since)
-        for cookie in () if there is None else known - there:
-            self._forget_counters(cookie)
 
     def _sample(self, metered: Metered, socket: KernelSubflow) -> None:
         cookie = socket.cookie
