@@ -67,7 +67,7 @@ def _problem(model: type[Section], document: Document, error: ErrorDetails) -> P
         return problem_at(document, path, None, message, document.key_position(path[:-1]))
     if kind == "extra_forbidden":
         return problem_at(document, path, None, _unknown_key(model, path), document.key_position(path))
-    if path in document.unread:
+    if path in document.unread or kind == "default_factory_not_called":  # another key has an error
         return None
     if kind == "value_error" and isinstance(value, dict):
         # A validator of the whole section failed: the problem is shown at the section's key.

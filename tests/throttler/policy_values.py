@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable
+from functools import cached_property
 from typing import Any, TypeVar, cast
 from zoneinfo import ZoneInfo
 
@@ -38,7 +39,7 @@ def _lists(keys: dict[str, Any]) -> dict[str, Any]:
 
 def a_path(name: str, **keys: Any) -> PathMatch:
     path = PathMatch.model_construct(**_lists(keys))
-    path._name = name
+    path.__dict__["name"] = name
     return path
 
 
@@ -76,10 +77,12 @@ def a_policy(
 
 
 def replace(thing: T, **changes: Any) -> T:
-    """Return a copy of *thing*, a section or a dataclass, with *changes*.
+    """Return a copy of *thing*, a section, a dataclass or a named tuple, with *changes*.
 
     For a rule, *changes* may contain conditions, too.
     """
+    if isinstance(thing, tuple):
+        return cast("T", cast("Any", thing)._replace(**changes))
     if not isinstance(thing, BaseModel):
         changed: T = dataclasses.replace(thing, **changes)  # type: ignore[type-var]
         return changed
@@ -90,6 +93,6 @@ def replace(thing: T, **changes: Any) -> T:
     if isinstance(thing, Policy) and "paths" in changes:
         changes["paths"] = {each.name: each for each in changes["paths"]}
     copy = cast("Any", thing).model_copy(update=changes)
-    for cached in copy.__dict__.keys() - type(copy).model_fields.keys():
+    for cached in [key for key in copy.__dict__ if isinstance(getattr(type(copy), key, None), cached_property)]:
         del copy.__dict__[cached]
     return cast("T", copy)

@@ -205,6 +205,7 @@ def test_client_is_unknown_after_a_long_silence(clients: Clients) -> None:
     assert clients.subflows(clients.begin(100.0 + KEPT_SECONDS - 1), 100.0 + KEPT_SECONDS - 1) == 1
     clients.anticipation.take_flips()
     returned = 100.0 + 2 * KEPT_SECONDS
+    clients.anticipation.expire(returned)
     assert clients.subflows(clients.begin(returned), returned) == 2
     assert clients.anticipation.take_flips() == {CLIENT: False}
 

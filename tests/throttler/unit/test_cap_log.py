@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from test_shaping_plan import rule, uncapped, verdict
 
 from mptcp_throttler.policy.verdict import Verdict
@@ -76,7 +74,8 @@ def test_lifted_caps_are_logged_when_a_dry_run_begins() -> None:
 
 def test_lines_about_single_subflows_name_the_dry_run() -> None:
     scene = Scene(dry=True)
-    capped, none = replace(verdict(1, RULE), reason="would cap (dry run)"), replace(uncapped(1, RULE), reason="no rule")
+    capped = verdict(1, RULE)._replace(reason="would cap (dry run)")
+    none = uncapped(1, RULE)._replace(reason="no rule")
 
     def line_about(*after: Verdict) -> str:
         scene.take(1, *after)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +34,7 @@ def test_each_subflow_is_in_the_tables_of_its_state_and_none_stays(steps: list[t
             case "uncap":
                 scene.planner.set_verdicts(number, [uncapped(number, cap)], NOW)
             case "rest":
-                scene.planner.set_verdicts(number, [replace(uncapped(number, cap), rests=True)], NOW)
+                scene.planner.set_verdicts(number, [uncapped(number, cap)._replace(rests=True)], NOW)
             case "end":
                 scene.planner.set_verdicts(number, (), NOW)
             case "gone":

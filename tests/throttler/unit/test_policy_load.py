@@ -27,9 +27,7 @@ def least_subflows(rule: Rule) -> int:
 
 
 def load(text: str) -> Policy:
-    policy = load_policy(dedent(text), "policy.yaml")
-    policy._text = ""
-    return policy
+    return load_policy(dedent(text), "policy.yaml")
 
 
 def test_policy_with_all_keys() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policy_values import a_policy, a_rule
 
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.policy.schedule import Window, is_open, last_change
+from mptcp_throttler.policy.schedule import Window, is_open
 
 ATHENS = ZoneInfo("Europe/Athens")
 EVERY_DAY = frozenset(range(7))
@@ -187,26 +187,6 @@ def test_next_change_equals_that_of_a_search_by_quarter_hours(windows: list[Wind
     instants = (quarter + 900 * step for step in range(1, 4 * 24 * 14))
     expected = next((instant for instant in instants if subject.open_rules(instant) != before), None)
     assert subject.next_change(start) == expected
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(st.lists(WINDOWS, min_size=1, max_size=2), st.sampled_from(ZONES), INSTANTS)
-def test_last_change_equals_that_of_a_search_by_quarter_hours(windows: list[Window], zone: str, now: float) -> None:
-    subject = policy(*windows, zone=ZoneInfo(zone))
-    state = subject.open_rules(now)
-    quarter = now // 900 * 900
-    instants = (quarter - 900 * step for step in range(4 * 24 * 14))
-    before = next((instant for instant in instants if subject.open_rules(instant) != state), None)
-    found = last_change(tuple(windows), ZoneInfo(zone), now)
-    assert found == (None if before is None else before + 900)
-
-
-def test_last_change_includes_the_present_second() -> None:
-    hours = (window("08:00-18:00"),)
-    for now, changed in (("08:00", "08:00"), ("07:59", "18:00"), ("18:00", "18:00"), ("17:59", "08:00")):
-        day = "2026-06-30" if now < changed else "2026-07-01"
-        assert last_change(hours, ATHENS, at(f"2026-07-01T{now}:00+03:00")) == at(f"{day}T{changed}:00+03:00")
-    assert last_change((window("00:00-00:00"),), ATHENS, at("2026-07-01T08:00:00+03:00")) is None
 
 
 def test_open_rules_has_an_entry_for_every_rule() -> None:

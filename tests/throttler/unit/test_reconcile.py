@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -31,7 +30,7 @@ def verdict(port: int, token: int = 1) -> Verdict:
 
 
 def uncapped(port: int) -> Verdict:
-    return replace(verdict(port), scope=None, throttle=None)
+    return verdict(port)._replace(scope=None, throttle=None)
 
 
 class Bench:
@@ -120,7 +119,7 @@ def test_subflow_at_a_port_without_a_set_does_not_delay_other_entries() -> None:
         bench = Bench()
         bench.netfilter.ports = set(bench.planner.ownership.listen_ports)
         elsewhere = verdict(1001)
-        elsewhere = replace(elsewhere, four_tuple=elsewhere.four_tuple._replace(local_port=4000))
+        elsewhere = elsewhere._replace(four_tuple=elsewhere.four_tuple._replace(local_port=4000))
         bench.planner.set_verdicts(1, [verdict(1000), elsewhere], NOW)
         await bench.reconciler.apply()
         bench.planner.set_verdicts(1, [verdict(1000), elsewhere, verdict(1002)], NOW)

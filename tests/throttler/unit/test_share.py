@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from test_rate_transition import FULL_FLIGHT, IDLE
 from test_shaping_plan import NOW, rule, subflow, throttle, verdict
@@ -87,7 +85,7 @@ def scene_of(users: int, cap: int = CAP) -> tuple[Scene, list[FourTuple]]:
     tuples = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\1", 1024 + number) for number in range(users)]
     for number, each in enumerate(tuples):
         scene.tcp[each], scene.cookies[each] = BACKLOGGED, number + 1
-        verdicts = [replace(verdict(1, shared), four_tuple=each)]
+        verdicts = [verdict(1, shared)._replace(four_tuple=each)]
         scene.planner.set_verdicts(number, verdicts, NOW)
     scene.do(scene.transitions.follow(0.0))
     return scene, tuples

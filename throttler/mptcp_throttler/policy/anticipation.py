@@ -32,9 +32,7 @@ MISSES = {False: 1.0, True: 2.0}
 """Misses until a client counts as single-path, by whether it ever joined: a busy path delays joins past the window."""
 SHORT_MISS = 0.34  # weight of a connection that ended before its window
 KEPT_SECONDS = 600.0  # a client without a connection for this long is forgotten
-MAX_FORGOTTEN = 256
-"""Clients forgotten each second: removing them from the map of initial limits blocks the loop for 1 to 2 ms. If
-``MAX_CLIENTS`` came in ten minutes, 109 must go each second."""
+MAX_FORGOTTEN = 256  # clients a second, twice what must go at most: removing their initial limits takes 1 to 2 ms
 MAX_CLIENTS = 65_536  # addresses remembered; the one seen longest ago gives way
 
 
@@ -52,18 +50,11 @@ class _Client:
     def has_single_path(self) -> bool:
         return self.misses >= MISSES[self.joins]
 
-    def is_forgotten(self, now: float) -> bool:
-        return now - self.last >= KEPT_SECONDS
-
-    @property
-    def brings_two(self) -> bool:
-        """Whether nearly all of its connections had a second subflow."""
-        return self.joins and self.share >= NEARLY_ALL
-
     @property
     def window(self) -> float:
         """How long its connections are anticipated, in seconds."""
-        usual = max(WINDOW_SECONDS, LATE_FACTOR * self.longest) if self.brings_two else WINDOW_SECONDS
+        brings_two = self.joins and self.share >= NEARLY_ALL
+        usual = max(WINDOW_SECONDS, LATE_FACTOR * self.longest) if brings_two else WINDOW_SECONDS
         return min(LONG_WINDOW_SECONDS, usual + MORE_SECONDS * max(0, self.young - FEW_CONNECTIONS))
 
 
@@ -106,13 +97,11 @@ class JoinPredictor:
         young = self._connections[token]
         if young is None:
             return active
-        if not active:
+        if active != 1:
             self._leave(young)
-            return active
-        if active >= ANTICIPATED:
-            self._leave(young)
-            self._joined(young, now)
-            self._connections[token] = None
+            if active:
+                self._joined(young, now)
+                self._connections[token] = None
             return active
         if young.until is not None and young.until <= now:
             until = young.began + young.known.window
@@ -134,7 +123,7 @@ class JoinPredictor:
     def expire(self, now: float) -> None:
         """Forget at most ``MAX_FORGOTTEN`` clients that were not seen for ``KEPT_SECONDS``, the oldest first."""
         for client, known in list(islice(self._clients.items(), MAX_FORGOTTEN)):
-            if known.is_forgotten(now) and not known.young:
+            if now - known.last >= KEPT_SECONDS and not known.young:
                 self._drop(client)
 
     def due(self, now: float) -> list[int]:
@@ -156,9 +145,6 @@ class JoinPredictor:
         first = next((each for each in connection.subflows if each.initial), connection.subflows[0])
         client = first.four_tuple.remote
         known = self._clients.get(client)
-        if known is not None and known.is_forgotten(now):
-            self._drop(client)
-            known = None
         if known is None:
             known = _Client(connection.since)
             self._remember(client, known, known.last)

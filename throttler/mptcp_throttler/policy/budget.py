@@ -40,10 +40,8 @@ class Usage(NamedTuple):
 
 
 def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:
-    """Return begin and end (exclusive) of the period that contains *now*, seconds since the epoch.
-
-    A reset time that a clock change skips or repeats takes effect once, at the earliest matching instant.
-    """
+    """Return begin and end (exclusive) of the period that contains *now*, seconds since the epoch. A reset time that a
+    clock change skips or repeats takes effect once, at the earliest matching instant."""
     today = datetime.fromtimestamp(now, zone).date()
     moments = (datetime.combine(day, budget.reset_time, zone) for day in _reset_days(budget, today))
     resets = sorted({int(moment.timestamp()) for moment in moments})
@@ -77,10 +75,8 @@ def next_step(budget: Budget, used: int) -> BudgetStep | None:
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A stored grant: no caps for a client until a time, or more volume. Times are seconds since the epoch.
-
-    More volume is subtracted from the used volume (``storage.Ledger``) at once; its grant is only the record of it.
-    """
+    """A stored grant: no caps for a client until a time, or more volume. Times are seconds since the epoch. More volume
+    is subtracted from the used volume (``storage.Ledger``) at once; its grant is only the record of it."""
 
     client: str  # an address or a prefix; empty for a budget that all clients share
     since: int

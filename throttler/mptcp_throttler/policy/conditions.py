@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from datetime import datetime, tzinfo
 from functools import cached_property
 from math import inf
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from mptcp_common.fields import Interface, Section, between, one_of
 from mptcp_common.units import counted
+from mptcp_throttler.mptcp.model import Subflow
 from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT, Window, hours_text, is_open, may_coincide
 from mptcp_throttler.policy.values import Days, Hours, Network, Prefix, Prefixes
 
@@ -23,24 +24,10 @@ MAX_SUBFLOWS = 255  # an address identifier has one byte (RFC 8684, 3.2)
 MAX_PREFIXES = 4  # client prefixes named in messages; further ones are counted
 
 
-class Subject(NamedTuple):
-    """The properties of a subflow that paths and conditions test."""
-
-    remote: bytes
-    interface: str | None
-    remote_id: int | None
-    initial: bool
-    backup: bool
-
-
 class Named(Section):
     """A section that gets its name from the policy: its key there, or the name of the rule that contains it."""
 
-    _name: str = PrivateAttr("")
-
-    @property
-    def name(self) -> str:
-        return self._name
+    name: ClassVar[str] = ""  # an instance has its own in ``__dict__``, because sections are frozen
 
 
 class PathMatch(Named):
@@ -71,13 +58,13 @@ class PathMatch(Named):
     def prefixes(self) -> Prefixes[bool]:
         return Prefixes((each, True) for each in self.clients or ())
 
-    def holds(self, subflow: Subject) -> bool:
+    def holds(self, subflow: Subflow) -> bool:
         return (
             (self.interfaces is None or subflow.interface in self.interfaces)
             and (self.remote_ids is None or subflow.remote_id in self.remote_ids)
             and (self.subflow is None or (self.subflow == "initial") is subflow.initial)
             and (self.backup is None or self.backup is subflow.backup)
-            and (self.clients is None or self.prefixes.holds(subflow.remote))
+            and (self.clients is None or self.prefixes.holds(subflow.four_tuple.remote))
         )
 
     def is_within(self, other: PathMatch) -> bool:
@@ -125,8 +112,7 @@ class Conditions(NamedTuple):
     anticipate: bool  # whether expected subflows count, too
 
     def unmet(self, seen: Situation, local: datetime, from_clients: bool) -> dict[Unmet, str]:
-        """Return in words the conditions that do not hold at the time *local* of the policy's zone. *from_clients*: an
-        active subflow comes from the clients."""
+        """Return in words the conditions that do not hold at *local* time; *from_clients*: its clients take part."""
         found: dict[Unmet, str] = {}
         more = seen.expected - seen.paths if self.anticipate else 0
         maximum = self.when.max_subflows

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Evaluate the policy for each active subflow of a connection, and give reasons. Pure.
 
-This runs on every change of any connection, so the policy is compiled into integers and answers are cached.
+This runs on every change of any connection, so the policy is compiled into integers and verdicts are cached.
 
 Cap, budget and steering are three independent questions, for each direction. The first rule decides that answers the
 question (``none`` included), catches the subflow and whose conditions the connection meets. Then the cap is lifted from
@@ -17,22 +17,20 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from functools import lru_cache, partial, reduce
+from functools import reduce
+from itertools import chain
 from operator import itemgetter, or_
 from typing import Final, NamedTuple
 
 from mptcp_common.units import counted, format_rate
-from mptcp_throttler.mptcp.model import Connection, Subflow
-from mptcp_throttler.policy.conditions import Conditions, PathMatch, Situation, Subject, Unmet
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow
+from mptcp_throttler.policy.conditions import Conditions, Situation, Unmet
 from mptcp_throttler.policy.model import Direction, Kind, Policy, Rule, Share, Throttle
-from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text, next_change
-from mptcp_throttler.policy.values import Prefixes
+from mptcp_throttler.policy.schedule import hours_text, moment_text, next_change
+from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import BEFORE, NO_RULE, ScopeKey, Verdict, joined
 
-_REMEMBERED_SUBFLOWS: Final = 65_536
-"""Size of the cache of facts: room for all subflows, because a reload asks for each in order, and a smaller LRU cache
-would never hit. An entry takes 250 to 300 bytes, all of them about 20 MB."""
-_REMEMBERED_ANSWERS: Final = 4096  # cached answers per direction, one per situation
+_REMEMBERED_SITUATIONS: Final = 4096  # per direction
 
 _EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 _PLURAL: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
@@ -42,9 +40,8 @@ _WAYS: Final = {frozenset({Direction.DOWN}): "downloads", frozenset({Direction.U
 
 
 def evaluate(policy: Policy, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
-    """Return a download verdict per active subflow, in order; then upload verdicts, if any rule acts on uploads.
-
-    Caps are decided as if there were subflows on at least *expected* paths (``policy.anticipation``)."""
+    """Return a download verdict per active subflow, in order; then upload verdicts, if any rule acts on uploads. Caps
+    are decided as if there were subflows on at least *expected* paths (``policy.anticipation``)."""
     return _compiled(policy).evaluate(connection, now, expected)
 
 
@@ -53,42 +50,18 @@ def count_paths(policy: Policy, connection: Connection) -> int:
     return _compiled(policy).count_paths(connection)
 
 
-_last: CompiledPolicy | None = None
+_last: CompiledPolicy | None = None  # one policy is in force at a time
 
 
 def _compiled(policy: Policy) -> CompiledPolicy:
-    """Return *policy* compiled. The last one is cached by identity: one policy is in force at a time."""
     global _last  # noqa: PLW0603 - hashing a whole policy on each call would cost more than the evaluation
     if _last is None or _last.policy is not policy:
         _last = CompiledPolicy(policy)
     return _last
 
 
-class _Facts(NamedTuple):
-    """The policy's properties of a subflow that do not depend on the rest of its connection."""
-
-    path: str | None  # the first path that it is on
-    path_bits: int  # bit set of all its paths, by position in the policy
-    from_clients: int  # bit set of the rules from whose clients it comes, by position in the policy
-
-
-class _Answer(NamedTuple):
-    """The verdict for every subflow in one situation and direction, without the subflow's four-tuple."""
-
-    rule: Rule | None
-    scope: ScopeKey | None  # without its member
-    throttle: Throttle | None
-    reason: str
-    budget: Rule | None
-    steer: Rule | None
-    steer_path: str | None
-
-
 class CompiledRule(NamedTuple):
-    """One rule, compiled for one question."""
-
     rule: Rule
-    exempts: bool
     conditions: Conditions
     clients_bit: int  # 0 for a rule for all clients
     path_bits: int | None  # bit set of the paths whose subflows it catches; None for all subflows
@@ -102,16 +75,11 @@ class CompiledRule(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The outcome of one rule for one question."""
-
     rule: str
     kind: Kind
     matched: bool
     failed: str | None  # The first unmet condition, in words. For a rule that decided: why its cap is lifted.
-    until: float | None = None
-    """When the rule's hours next change this, seconds since the epoch; None if never, or if another condition is unmet
-    first."""
-    since: float | None = None  # when the rule's hours last caused this; None as for ``until``
+    until: float | None = None  # when the rule's hours next change this, seconds since the epoch; None without hours
 
 
 def cap_text(throttle: Throttle) -> str:
@@ -125,87 +93,81 @@ class CompiledPolicy:
         self.policy = policy
         directions = (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
         self._rules = {direction: {kind: self._compile(kind, direction) for kind in Kind} for direction in directions}
-        self._answers: dict[Direction, dict[Situation, _Answer]] = {direction: {} for direction in directions}
-        clients = [(rule.when.prefixes, 1 << place) for place, rule in enumerate(policy.rules) if rule.when.clients]
-        # Not a method: its reference to this object would make a cycle, and each reload would leak a policy.
-        find = partial(_find_facts, tuple(policy.paths.values()), clients)
-        self._facts = lru_cache(_REMEMBERED_SUBFLOWS)(find)
-        self._scheduled = any(rule.when.windows is not None for rule in policy.rules)
+        self._verdicts: dict[Direction, dict[Situation, Verdict]] = {direction: {} for direction in directions}
+        """The verdict on the first subflow in each situation."""
+        self._paths = [(path, 1 << place) for place, path in enumerate(policy.paths.values())]
+        clients: dict[Network, int] = {}
+        for place, rule in enumerate(policy.rules):
+            clients.update((each, clients.get(each, 0) | 1 << place) for each in rule.when.clients or ())
+        self._clients = Prefixes(clients.items())  # for each prefix, the bits of the rules for its clients
         self._local = datetime.fromtimestamp(0, policy.time_zone)
         self._open_since = self._open_until = -math.inf
 
     def _compile(self, kind: Kind, direction: Direction) -> list[CompiledRule]:
         """Return the rules that answer *kind*; no budget or steering rules if all of them only exempt."""
-        bit_of = {name: 1 << position for position, name in enumerate(self.policy.paths)}
         rules = [
             CompiledRule(
                 rule,
-                kind in rule.exempts,
                 rule.conditions(kind),
                 0 if rule.when.clients is None else 1 << place,
-                None if rule.paths is None else sum({bit_of[name] for name in rule.paths}),
+                None if rule.paths is None else self._bits(rule.paths),
             )
             for place, rule in enumerate(self.policy.rules)
             if rule.decides(kind, direction)
         ]
-        return rules if kind is Kind.THROTTLE or not all(each.exempts for each in rules) else []
+        return rules if kind is Kind.THROTTLE or not all(kind in each.rule.exempts for each in rules) else []
 
     def evaluate(self, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
         """Return one verdict per subflow of *connection*, in order, direction by direction."""
         subflows = connection.subflows
-        if self._scheduled and not self._open_since <= now < self._open_until:
+        if not self._open_since <= now < self._open_until:
             self._read_clock(now)
-        facts = self._facts_of(subflows)
-        situations = self._situations(subflows, facts, expected)
-        verdicts = []
-        for direction in self._answers:
-            for subflow, (path, _, _), situation in zip(subflows, facts, situations, strict=True):
-                rule, scope, throttle, reason, budget, steer, steer_path = self._asked(situation, direction)
-                four_tuple = subflow.four_tuple
+        situations = self._situations(subflows, expected)
+        found = []
+        for direction, verdicts in self._verdicts.items():
+            for subflow, situation in zip(subflows, situations, strict=True):
+                four_tuple, verdict = subflow.four_tuple, verdicts.get(situation)
+                if verdict is None:
+                    if len(verdicts) >= _REMEMBERED_SITUATIONS:
+                        verdicts.clear()
+                    verdict = verdicts[situation] = self._decide(four_tuple, situation, direction)
+                scope = verdict.scope
                 if scope is not None and scope.share is not Share.PATH:
                     member = four_tuple.remote if scope.share is Share.CLIENT else connection.token
                     scope = ScopeKey(scope.rule, scope.share, member, direction)
-                verdicts.append(
-                    Verdict(four_tuple, path, rule, scope, throttle, reason, direction, budget, steer, steer_path)
-                )
-        return tuple(verdicts)
+                found.append(verdict._replace(four_tuple=four_tuple, scope=scope))
+        return tuple(found)
+
+    def _bits(self, paths: Collection[str]) -> int:
+        return sum(1 << place for place, name in enumerate(self.policy.paths) if name in paths)
 
     def count_paths(self, connection: Connection) -> int:
-        return len(set(self._places(self._facts_of(connection.subflows))))
+        return len(set(self._places(self._path_bits(connection.subflows))))
 
-    def _facts_of(self, subflows: Collection[Subflow]) -> list[_Facts]:
-        return [
-            self._facts(Subject(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup))
-            for each in subflows
-        ]
+    def _path_bits(self, subflows: Collection[Subflow]) -> list[int]:
+        return [sum(bit for path, bit in self._paths if path.holds(each)) for each in subflows]
 
-    def _places(self, facts: Sequence[_Facts]) -> Sequence[int]:
+    def _places(self, path_bits: Sequence[int]) -> Sequence[int]:
         """Return a value for each subflow; subflows on the same path have equal values."""
-        return [each.path_bits for each in facts] if self.policy.paths else range(len(facts))
+        return path_bits if self._paths else range(len(path_bits))
 
-    def _situations(self, subflows: Sequence[Subflow], facts: Sequence[_Facts], expected: int) -> list[Situation]:
+    def _situations(self, subflows: Collection[Subflow], expected: int) -> list[Situation]:
         """Return the situation of each of *subflows*, all of one connection."""
-        from_clients = reduce(or_, (each.from_clients for each in facts), 0)
-        places = self._places(facts)
+        from_clients = reduce(
+            or_, chain.from_iterable(self._clients.of(each.four_tuple.remote) for each in subflows), 0
+        )
+        path_bits = self._path_bits(subflows)
+        places = self._places(path_bits)
         paths = len(set(places))
         expected = max(expected, paths)
         regular = {place for subflow, place in zip(subflows, places, strict=True) if not subflow.backup}
         last = expected == paths and len(regular or set(places)) == 1
         return [
-            Situation(path_bits, from_clients, len(facts), paths, expected, last and not (regular and subflow.backup))
-            for subflow, (_, path_bits, _) in zip(subflows, facts, strict=True)
+            Situation(bits, from_clients, len(subflows), paths, expected, last and not (regular and subflow.backup))
+            for subflow, bits in zip(subflows, path_bits, strict=True)
         ]
 
-    def _asked(self, situation: Situation, direction: Direction) -> _Answer:
-        answers = self._answers[direction]
-        answer = answers.get(situation)
-        if answer is None:
-            if len(answers) >= _REMEMBERED_ANSWERS:
-                answers.clear()
-            answer = answers[situation] = self._answer(situation, direction)
-        return answer
-
-    def _answer(self, situation: Situation, direction: Direction) -> _Answer:
+    def _decide(self, four_tuple: FourTuple, situation: Situation, direction: Direction) -> Verdict:
         before = BEFORE[direction]
         cap, passed_over = self._first(Kind.THROTTLE, situation, direction)
         rule = None if cap is None else cap.rule
@@ -220,33 +182,28 @@ class CompiledPolicy:
             throttle = rule.throttle
             scope = ScopeKey(rule.name, throttle.share, direction=direction)
             verb, note = self.policy.cap_verb, self.policy.cap_note
-            what = "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits, situation)}"
+            what = (
+                "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits & situation.path_bits)}"
+            )
             active = f"{counted(situation.active, 'subflow')} active"
             if situation.expected > situation.paths:
                 active = f"{active}, {situation.active + situation.expected - situation.paths} anticipated"
             reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{note}"
         budget, reason = self._also(Kind.BUDGET, situation, direction, reason)
         steer, reason = self._also(Kind.STEER, situation, direction, reason)
-        return _Answer(
-            rule,
-            scope,
-            throttle,
-            reason,
-            None if budget is None else budget.rule,
-            None if steer is None else steer.rule,
-            None if steer is None or steer.path_bits is None else self._path(steer.path_bits, situation),
-        )
+        path, guarded = self._path(situation.path_bits), rule is not None and rule.guard
+        of_steer = situation.path_bits & self._bits(steer.paths) if steer is not None and steer.paths else 0
+        also = budget, steer, self._path(of_steer), guarded
+        return Verdict(four_tuple, path, rule, scope, throttle, reason, direction, *also)
 
-    def _also(
-        self, kind: Kind, situation: Situation, direction: Direction, reason: str
-    ) -> tuple[CompiledRule | None, str]:
+    def _also(self, kind: Kind, situation: Situation, direction: Direction, reason: str) -> tuple[Rule | None, str]:
         """Return the rule that meters or steers the subflow, and *reason*, with the cause added if no rule does."""
         found, passed_over = self._first(kind, situation, direction)
-        if found is not None and found.exempts:
+        if found is not None and kind in found.rule.exempts:
             return None, joined(reason, f"exempted from {_PLURAL[kind]} by rule {found.rule.name}", direction)
         if found is None and passed_over is not None and not reason.endswith(passed_over):
             reason = joined(reason, passed_over, direction)
-        return found, reason
+        return None if found is None else found.rule, reason
 
     def _first(self, kind: Kind, situation: Situation, direction: Direction) -> tuple[CompiledRule | None, str | None]:
         """Return the deciding rule. Also return, for the rule above it that catches the subflow and is nearest to
@@ -263,27 +220,25 @@ class CompiledPolicy:
                 passed_over.append((sum(_WEIGHTS[what] for what in unmet), why))
         return decides, min(passed_over, key=itemgetter(0), default=(0, None))[1]
 
-    def _path(self, path_bits: int, situation: Situation) -> str:
-        return list(self.policy.paths)[_lowest_bit(path_bits & situation.path_bits)]
+    def _path(self, path_bits: int) -> str | None:
+        """Return the first of the paths."""
+        return next((name for place, name in enumerate(self.policy.paths) if path_bits >> place & 1), None)
 
     def _read_clock(self, now: float) -> None:
         change = self.policy.next_change(now)
         self._local = datetime.fromtimestamp(now, self.policy.time_zone)
         self._open_since = now
         self._open_until = math.inf if change is None else change
-        for answers in self._answers.values():
-            answers.clear()
+        for verdicts in self._verdicts.values():
+            verdicts.clear()
 
     def tried(
         self, connection: Connection, subflow: Subflow, direction: Direction, now: float, expected: int = 0
     ) -> Iterator[Tried]:
-        """Yield, for explanations, the outcome of each rule for *subflow*, question by question.
-
-        *expected* is as in :meth:`evaluate`.
-        """
+        """Yield, for explanations, the outcome of each rule for *subflow*, question by question."""
         self._read_clock(now)
-        subflows, place = connection.subflows, connection.subflows.index(subflow)
-        situation = self._situations(subflows, self._facts_of(subflows), expected)[place]
+        zone = self.policy.time_zone
+        situation = self._situations(connection.subflows, expected)[connection.subflows.index(subflow)]
         for kind, rules in self._rules.get(direction, {}).items():
             compiled = {each.rule.name: each for each in rules}
             decides: Rule | None = None
@@ -297,38 +252,22 @@ class CompiledPolicy:
                 elif not each.catches(situation):
                     yield Tried(rule.name, kind, False, self._not_caught(rule, situation.path_bits))
                 elif unmet := each.unmet(situation, self._local):
-                    yield self._not_met(rule, kind, *next(iter(unmet.items())), now)
+                    what, why = next(iter(unmet.items()))
+                    until = self._until(rule, now) if what == "hours" else None
+                    if what == "hours":
+                        begins = "" if until is None else f"; begins {moment_text(until, now, zone)}"
+                        why = f"{why}, {hours_text(rule.when.windows or ())}{begins} ({zone})"
+                    yield Tried(rule.name, kind, False, why, until)
                 else:
                     decides = rule
                     lifted = kind is Kind.THROTTLE and rule.lift_last and situation.last and rule.throttle
-                    why = "lifted: the last usable path" if lifted else None
-                    yield Tried(rule.name, kind, True, why, *self._changes(rule, now))
+                    failed = "lifted: the last usable path" if lifted else None
+                    yield Tried(rule.name, kind, True, failed, self._until(rule, now))
 
     def _not_caught(self, rule: Rule, path_bits: int) -> str:
         names = [name for place, name in enumerate(self.policy.paths) if path_bits >> place & 1]
         where = f"on path {' and '.join(names)}" if names else "on no path of the policy"
         return f"it is {where}, not on {' or '.join(rule.paths or ())}"
 
-    def _not_met(self, rule: Rule, kind: Kind, what: Unmet, why: str, now: float) -> Tried:
-        if what != "hours":
-            return Tried(rule.name, kind, False, why)
-        until, since = self._changes(rule, now)
-        zone = self.policy.time_zone
-        begins = "" if until is None else f"; begins {moment_text(until, now, zone)}"
-        why = f"{why}, {hours_text(rule.when.windows or ())}{begins} ({zone})"
-        return Tried(rule.name, kind, False, why, until, since)
-
-    def _changes(self, rule: Rule, now: float) -> tuple[float | None, float | None]:
-        """Return when the hours of *rule* next and last change."""
-        windows, zone = rule.when.windows, self.policy.time_zone
-        return (next_change([windows], zone, now), last_change(windows, zone, now)) if windows else (None, None)
-
-
-def _find_facts(paths: Sequence[PathMatch], clients: Sequence[tuple[Prefixes[bool], int]], subflow: Subject) -> _Facts:
-    path_bits = sum(1 << place for place, path in enumerate(paths) if path.holds(subflow))
-    from_clients = sum(bit for prefixes, bit in clients if prefixes.holds(subflow.remote))
-    return _Facts(paths[_lowest_bit(path_bits)].name if path_bits else None, path_bits, from_clients)
-
-
-def _lowest_bit(bits: int) -> int:
-    return (bits & -bits).bit_length() - 1
+    def _until(self, rule: Rule, now: float) -> float | None:
+        return next_change([rule.when.windows], self.policy.time_zone, now) if rule.when.windows else None

@@ -24,7 +24,6 @@ from mptcp_common.problems import (
 )
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
-from mptcp_throttler.policy.conditions import PathMatch
 from mptcp_throttler.policy.model import DIRECTIONS, NO_BUDGET, Direction, Kind, Policy, Rule, named_paths
 from mptcp_throttler.policy.values import volume_as_budget
 from mptcp_throttler.steering.modes import BY_NAME
@@ -52,7 +51,7 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
         return CheckedPolicy(None, errors)
     if errors := _at_rules(_errors(policy), document, Severity.ERROR):
         return CheckedPolicy(None, errors)
-    policy._text = text
+    policy.__dict__["text"] = text
     warnings = [*_unused_budgets(policy, document), *_at_rules(_warnings(policy), document, Severity.WARNING)]
     notes = _at_rules(_notes(policy, interfaces), document, Severity.NOTE)
     return CheckedPolicy(policy, in_order(warnings), notes)
@@ -237,7 +236,11 @@ def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Findi
     """Yield ``always`` caps that plain TCP can exceed, caps that several interfaces have each for itself, and rules
     that wait for two paths although all traffic is on one. *interfaces* are the shaped ones; None if unknown."""
     only = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
-    if only is not None and (only.model_fields_set != {"interfaces"} or not _all_on(only, interfaces)):
+    if only is not None and (
+        interfaces is None
+        or only.model_fields_set != {"interfaces"}
+        or not set(interfaces) <= set(only.interfaces or ())
+    ):
         only = None
     noted: set[str] = set()
     for index, rule in enumerate(policy.rules):
@@ -259,10 +262,6 @@ def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Findi
             noted.add(budget.name)
             fed_by = [each for each in policy.rules if each.budget is budget and Direction.DOWN in each.direction]
             yield from _on_several(index, f"the cap of the {budget.title}", policy, fed_by, interfaces)
-
-
-def _all_on(path: PathMatch, interfaces: Collection[str] | None) -> bool:
-    return interfaces is not None and set(interfaces) <= set(path.interfaces or ())
 
 
 def _on_several(

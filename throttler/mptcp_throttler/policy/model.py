@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, time
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import (
     ConfigDict,
     Field,
-    PrivateAttr,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -58,7 +57,6 @@ from mptcp_throttler.steering.mode import Mode
 from mptcp_throttler.steering.modes import BY_NAME, MODES
 
 VERSION: Final = 1  # the version of the policy format that this release reads
-DERIVED: Any = None  # default of a key that a validator derives from other keys
 LONGEST_BURST: Final = 60  # seconds at the cap's rate
 LONGEST_RETRY: Final = 300.0  # seconds
 MAX_WEIGHT: Final = 1000
@@ -103,23 +101,23 @@ DIRECTIONS: Final = {"down": frozenset({Direction.DOWN}), "up": frozenset({Direc
 NO_BUDGET: Final = "none"
 
 
-def _members(kind: type[enum.Enum]) -> Parsed:
-    return choice({member.value: member for member in kind})
-
-
 class Throttle(Section):
     """The cap: an HTB class (tc-htb(8))."""
 
     rate: Rate = Field(examples=["5 Mbit/s", "512kbit"])
     """The rate of the capped subflows together, 8 kbit/s to 1000 Gbit/s."""
-    ceil: Rate = Field(default=DERIVED, examples=["8 Mbit/s"])
+    ceil: Rate = Field(default_factory=lambda data: data["rate"], examples=["8 Mbit/s"])
     """Their rate while the link has spare capacity. Default: the rate."""
     burst: Burst | None = Field(default=None, examples=["15 KB"])
     """What may pass at once at full speed: 1600 B to 64 MiB, and at most 60 s at the rate. Default: by the rate."""
-    share: Annotated[Share, _members(Share)] = Field(default=Share.PATH, examples=["client"])
+    share: Annotated[Share, choice({each.value: each for each in Share})] = Field(
+        default=Share.PATH, examples=["client"]
+    )
     """path: one cap for all subflows that the rule catches; client: one for each client address; connection: one for
     each connection."""
-    landing: Annotated[Onset, _members(Onset)] = Field(default=Onset.SOFT, examples=["at-once"])
+    landing: Annotated[Onset, choice({each.value: each for each in Onset})] = Field(
+        default=Onset.SOFT, examples=["at-once"]
+    )
     """How the cap begins on a sending subflow. soft: in steps, so that the other paths keep their rate; at-once:
     immediately, which stalls them for seconds."""
 
@@ -143,12 +141,6 @@ class Throttle(Section):
                 f"write {format_size(maximum)} or less"
             )
         return burst
-
-    @model_validator(mode="after")
-    def _has_a_ceil(self) -> Self:
-        if self.ceil is None:
-            self.__dict__["ceil"] = self.rate
-        return self
 
     def at(self, rate: int, **changes: Any) -> Throttle:
         """Return a copy with *rate* (bits/s) as rate and ceil, and with other *changes*."""
@@ -174,7 +166,7 @@ class Budget(Named):
 
     period: Annotated[str, one_of("month", "week", "day")] = Field(examples=["month"])
     """After this time the volume begins again, in the policy's time zone."""
-    reset_day: ResetDay = Field(default=DERIVED, examples=[15])
+    reset_day: ResetDay = Field(default_factory=lambda data: 0 if data["period"] == "week" else 1, examples=[15])
     """The day on which it begins; in a month without that day, the last one. Default: 1 or `mon`."""
     # After the check: the day of the month from 1, or of the week from 0 (Monday).
     reset_time: ResetTime = Field(default=time(0), examples=["03:00"], json_schema_extra={"default": "00:00"})
@@ -187,29 +179,25 @@ class Budget(Named):
     """client: a volume for each client address; path: one volume for everything that its rules catch."""
     steps: list[BudgetStep] = Field(min_length=1, examples=[[{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]])
     """The caps by volume, ascending."""
-    _own_name: bool = PrivateAttr(False)
+    own_name: ClassVar[bool] = False  # whether it is defined under ``budgets``, for several rules
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
         if any(after.after <= before.after for before, after in pairwise(self.steps)):
             raise ValueError("the volumes of the steps must ascend")
-        day: int | str | None = self.reset_day
-        weekly = self.period == "week"
-        if day is not None and (self.period == "day" or isinstance(day, str) is not weekly):
+        day: int | str = self.reset_day
+        fits = self.period == ("week" if isinstance(day, str) else "month")
+        if "reset_day" in self.model_fields_set and not fits:
             what = {"day": "has no reset_day", "week": "needs mon to sun", "month": "needs 1 to 31"}[self.period]
             raise ValueError(f"reset_day: the period {self.period} {what}")
-        self.__dict__["reset_day"] = DAYS.index(day) if isinstance(day, str) else day or (0 if weekly else 1)
+        if isinstance(day, str):
+            self.__dict__["reset_day"] = DAYS.index(day)
         return self
 
     @property
     def per_client(self) -> bool:
         """Whether each client address has its own volume."""
         return self.per == "client"
-
-    @property
-    def own_name(self) -> bool:
-        """Whether it is defined under ``budgets``, for several rules."""
-        return self._own_name
 
     @property
     def title(self) -> str:
@@ -406,19 +394,16 @@ class Rule(Section):
     @property
     def acts(self) -> bool:
         """Whether the rule does more than exempt."""
-        return any(self.answers(kind) and kind not in self.exempts for kind in Kind)
+        return any(getattr(self, kind.value) is not None for kind in Kind)
 
     @cached_property
     def exempts(self) -> frozenset[Kind]:
         """The questions that it answers with ``none``."""
-        return frozenset(kind for kind in Kind if kind.value in self.model_fields_set and self._has_no(kind))
-
-    def _has_no(self, kind: Kind) -> bool:
-        return getattr(self, kind.value) is None
+        return frozenset(kind for kind in Kind if self.answers(kind) and getattr(self, kind.value) is None)
 
     def answers(self, kind: Kind) -> bool:
         """Whether the rule answers *kind* for the subflows that it catches, so that no later rule does."""
-        return kind in self.exempts or not self._has_no(kind)
+        return kind.value in self.model_fields_set
 
     def decides(self, kind: Kind, direction: Direction) -> bool:
         """Whether the rule answers *kind* for packets in *direction*; uploads are not steered."""
@@ -430,10 +415,8 @@ class Rule(Section):
         return self.guard and "guard" in self.model_fields_set
 
     def least_paths(self, kind: Kind) -> int:
-        """Return the number of paths that must have active subflows before the rule answers *kind*.
-
-        Budgets count from the first subflow on. An exemption for two paths would leave the first to later rules.
-        """
+        """Return the number of paths that must have active subflows before the rule answers *kind*. Budgets count from
+        the first subflow on. An exemption for two paths would leave the first to later rules."""
         when = self.when
         if when.min_paths is not None or when.min_subflows is not None:
             return when.min_paths or 1
@@ -456,7 +439,9 @@ class Guard(Section):
     retry: Annotated[float, seconds(1, 3600)] = Field(default=5.0, examples=[10])
     """Seconds after which the caps are tried again at the latest; doubled each time."""
     longest_retry: Annotated[float, seconds(1, 86400)] = Field(
-        default=DERIVED, description="The maximum of `retry`. Default: 300, or `retry` if longer.", examples=[600]
+        default_factory=lambda data: max(data["retry"], LONGEST_RETRY),  # no pause is shorter than the one before
+        description="The maximum of `retry`. Default: 300, or `retry` if longer.",
+        examples=[600],
     )
 
     @field_validator("longest_retry")
@@ -466,13 +451,6 @@ class Guard(Section):
         if retry is not None and longest < retry:
             raise ValueError(f"{longest:g} is below retry, which is {retry:g}")
         return longest
-
-    @model_validator(mode="after")
-    def _has_a_longest_retry(self) -> Self:
-        if self.longest_retry is None:
-            # A pause must not be shorter than the one before.
-            self.__dict__["longest_retry"] = max(self.retry, LONGEST_RETRY)
-        return self
 
 
 def _version(value: object) -> int:
@@ -513,30 +491,25 @@ class Policy(Section):
     """The rules, the most specific first. An empty list caps nothing."""
     guard: Guard = Field(default_factory=Guard, examples=[{"after": 1, "retry": 10}])
     """When caps are relaxed because other paths degrade."""
-    _text: str = PrivateAttr("")
-    # The text it was read from, for changing it: the file may have changed since.
+    text: ClassVar[str] = ""  # what it was read from, for changing it: the file may have changed since
 
     @model_validator(mode="after")
     def _resolve_names(self) -> Self:
         """Give paths and budgets their names, and rules the budgets that they name; ``load`` reports missing ones."""
         for name, path in self.paths.items():
-            path._name = name
+            path.__dict__["name"] = name
         for name, budget in self.budgets.items():
-            budget._name, budget._own_name = name, True
+            budget.__dict__.update(name=name, own_name=True)
         fed: dict[str, Budget] = {}
         for rule in self.rules:
             if isinstance(rule.budget, str):
                 rule.__dict__["budget"] = self.budgets.get(rule.budget)
             elif rule.budget is not None:
-                rule.budget._name = rule.name
+                rule.budget.__dict__["name"] = rule.name
             if rule.budget is not None:
                 fed[rule.budget.name] = rule.budget
         self.__dict__["budgets"] = fed
         return self
-
-    @property
-    def text(self) -> str:
-        return self._text
 
     @property
     def acts_on_upload(self) -> bool:

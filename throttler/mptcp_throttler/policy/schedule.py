@@ -124,36 +124,21 @@ def may_coincide(one: Iterable[Window], other: Iterable[Window]) -> bool:
 
 def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: float) -> float | None:
     """Return when, after *now*, any of *schedules* next opens or closes; None if never."""
+    if not schedules:
+        return None
 
     def state(instant: float) -> list[bool]:
         local = datetime.fromtimestamp(instant, zone)
         return [is_open(windows, local) for windows in schedules]
 
-    before = state(now)
-    moments = _moments(chain.from_iterable(schedules), zone, now) if schedules else []
-    return next((at for at in moments if at > now and state(at) != before), None)
-
-
-def last_change(windows: Sequence[Window], zone: tzinfo, now: float) -> float | None:
-    """Return when, at *now* or before, *windows* together last opened or closed; None if never."""
-    state, changed = is_open(windows, datetime.fromtimestamp(now, zone)), now
-    for at in reversed(_moments(windows, zone, now - _HORIZON.total_seconds())):
-        if at <= now:
-            if is_open(windows, datetime.fromtimestamp(at, zone)) != state:
-                return changed
-            changed = at
-    return None
-
-
-def _moments(windows: Iterable[Window], zone: tzinfo, start: float) -> list[float]:
-    """Return in order the instants from *start* to the horizon at which a window may open or close: its ends on each
-    day, both of them in a repeated hour, and changes of the offset from UTC. In a skipped hour, ends do no harm."""
-    edges = {edge for window in windows for edge in (window.start, window.end)} | {MIDNIGHT}
-    first_day = datetime.fromtimestamp(start, zone).date()
-    days = [first_day + timedelta(days=ahead) for ahead in range(_HORIZON.days + 1)]
-    moments = product(days, edges, (0, 1))
-    found = {datetime.combine(day, edge, zone).replace(fold=fold).timestamp() for day, edge, fold in moments}
-    steps = range(int(start) // _STEP * _STEP, int(start + _HORIZON.total_seconds()) + _STEP, _STEP)
+    # A window may open or close at its ends on each day, both of them in a repeated hour, and when the offset from UTC
+    # changes. In a skipped hour, its ends do no harm.
+    edges = {edge for window in chain.from_iterable(schedules) for edge in (window.start, window.end)} | {MIDNIGHT}
+    days = [datetime.fromtimestamp(now, zone).date() + timedelta(days=ahead) for ahead in range(_HORIZON.days + 1)]
+    ends = product(days, edges, (0, 1))
+    moments = {datetime.combine(day, edge, zone).replace(fold=fold).timestamp() for day, edge, fold in ends}
+    steps = range(int(now) // _STEP * _STEP, int(now + _HORIZON.total_seconds()) + _STEP, _STEP)
     offsets = [(at, datetime.fromtimestamp(at, zone).utcoffset()) for at in steps]
-    found.update(float(at) for (_, before), (at, after) in pairwise(offsets) if before != after)
-    return sorted(found)
+    moments.update(float(at) for (_, before), (at, after) in pairwise(offsets) if before != after)
+    present = state(now)
+    return next((at for at in sorted(moments) if at > now and state(at) != present), None)

@@ -144,10 +144,8 @@ ResetDay = Annotated[
 
 
 def none_or(key: str, alone: Callable[[object], object]) -> BeforeValidator:
-    """Return a validator that turns ``none`` into None; anything else must be a mapping with at least *key*.
-
-    *alone* raises ValueError for an invalid value of *key*. ``null`` does not occur: the document has NOTHING instead.
-    """
+    """Return a validator that turns ``none`` into None; anything else must be a mapping with at least *key*, for whose
+    value *alone* raises ValueError if it is invalid. ``null`` does not occur: the document has NOTHING instead."""
 
     def exempt(value: object) -> object:
         if isinstance(value, str):
@@ -175,10 +173,8 @@ def also(*schemas: dict[str, Any]) -> Any:
 
 
 class Prefixes(Generic[T]):
-    """Longest-prefix map with one hash lookup per prefix length. The first value of a repeated prefix counts.
-
-    Ten thousand prefixes have only a few lengths. A linear search through them would block the loop for 0.5 ms.
-    """
+    """Longest-prefix map with one hash lookup per prefix length: ten thousand prefixes have only a few lengths. The
+    first value of a repeated prefix counts."""
 
     __slots__ = ("_by_version",)
 
@@ -196,9 +192,9 @@ class Prefixes(Generic[T]):
         number = int.from_bytes(address, "big")
         return any(number >> shift in values for shift, values in self._by_version[4 if len(address) == 4 else 6])
 
-    def get(self, address: bytes) -> T | None:
-        """Return the value of the longest prefix that contains the packed *address*, or None."""
-        return next(self._around(4 if len(address) == 4 else 6, int.from_bytes(address, "big")), None)
+    def of(self, address: bytes) -> Iterator[T]:
+        """Return the values of the prefixes that contain the packed *address*, the longest first."""
+        return self._around(4 if len(address) == 4 else 6, int.from_bytes(address, "big"))
 
     def around(self, network: Network) -> Iterator[T]:
         """Return the values of the prefixes that contain all of *network*, the longest first."""

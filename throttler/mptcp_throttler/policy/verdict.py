@@ -34,17 +34,7 @@ class ScopeKey:
         return isinstance(self.member, tuple)
 
 
-class Cap(NamedTuple):
-    """One of several caps on a subflow."""
-
-    rule: Rule
-    scope: ScopeKey
-    throttle: Throttle
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The decision on one active subflow in one direction, and why."""
 
     four_tuple: FourTuple
@@ -57,9 +47,7 @@ class Verdict:
     budget: Rule | None = None  # the rule whose budget meters the subflow
     steer: Rule | None = None
     steer_path: str | None = None  # the path of ``steer`` that the subflow is on
-    beside: Cap | None = None
-    """The looser of two caps, one of them a budget's. Unless guarded too, it holds while the cap of ``rule`` is
-    relaxed."""
+    guarded: bool = False  # whether the guard may relax the cap; of a rule's and a budget's cap, whether it may both
     rests: bool = False  # whether the scheduler must leave the subflow out while the other subflows do well
 
 

@@ -193,6 +193,7 @@ class Replay:
             while events := self._tracker.expire(now):
                 yield from self._follow(events)
             yield from self._decide(self._budgets.advance(now, now))
+            self._anticipation.expire(now)
         yield from self._decide(self._anticipation.due(now))
         if self._change <= now:
             before, self._open = self._open, self.policy.open_rules(now)

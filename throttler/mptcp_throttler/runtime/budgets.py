@@ -46,7 +46,7 @@ T = TypeVar("T")
 class Budgets(Component):
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock, self._stage = engine.settings.ledger, clock, engine.budget_stage
-        self._changed, self._listed = engine.decisions.decide, engine.sampler.cookies
+        self._changed = engine.decisions.decide
         self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
         self._ledger: Ledger | None = None  # used only in the ledger thread; None until a policy has a budget
         self._boot = ""
@@ -86,7 +86,6 @@ class Budgets(Component):
             # The clock was set. A clock that is years ahead until NTP corrects it must not cause pruning.
             self._prunes_at = now + SURE_SECONDS
         self._changed(self._stage.advance(wall, now))
-        sockets.forget_unlisted(now, self._listed)
         pause = min(len(sockets.dirty) / COUNTERS_PER_SECOND, MAX_WRITE_SECONDS) - TICK_SECONDS / 2
         if now - self._written_at < pause and not sockets.closed:
             return

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple
@@ -196,9 +195,9 @@ def _of_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
     throttler, and the tunnel's own daemon chooses among the paths."""
     found = []
     for each in verdicts:
-        bare = replace(each, steer=None, steer_path=None)
+        bare = each._replace(steer=None, steer_path=None)
         if each.direction is Direction.UP and each.throttle is not None:
             reason = BEFORE[Direction.UP] + NOT_CAPPED
-            bare = replace(bare, scope=None, throttle=None, reason=reason, beside=None)
+            bare = bare._replace(scope=None, throttle=None, reason=reason)
         found.append(bare)
     return tuple(found)

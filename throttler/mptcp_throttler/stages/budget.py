@@ -14,9 +14,8 @@ socket is known by its cookie and the client's end of its four-tuple.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from heapq import nlargest
 from itertools import chain
 from typing import Final
 
@@ -25,13 +24,11 @@ from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.budget import Usage
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
-from mptcp_throttler.policy.verdict import BEFORE, Cap, ScopeKey, Verdict, joined
+from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict, joined
 from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
 
 FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
-LOOK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
-MAX_URGENT: Final = 200  # maximum number of urgent subflows
 Metering = dict[FourTuple, tuple[OpenAccount, ...]]  # the accounts that each subflow of a connection feeds
 
 
@@ -44,7 +41,6 @@ class Metered:
     active: bool = True  # whether the subflow has a verdict
     cookie: int | None = None  # cookie of the socket; None before the first sample and after the close
     reported: bool = False  # whether the socket has closed and its final counters are known
-    carried: int = 0  # bytes since the previous sample
     missing_since: float | None = None
 
     @property
@@ -59,7 +55,8 @@ class MeteredSockets:
         self._accounts = accounts
         self.metered: dict[FourTuple, Metered] = {}
         self.counters: dict[int, tuple[int, int]] = {}
-        """Acknowledged and received bytes already counted of each socket, by cookie; initially from the ledger."""
+        """Acknowledged and received bytes already counted of each socket, by cookie; initially from the ledger. Those
+        of an unmetered socket that ends without a report stay until the host boots."""
         self.dirty: set[int] = set()  # sockets whose counters the ledger does not have yet
         self.closed: set[int] = set()  # sockets whose counters the ledger can forget
         self.now = 0.0
@@ -67,8 +64,6 @@ class MeteredSockets:
         self._by_end: dict[End, Metered] = {}
         self._gone: TimedTable[int, int] = TimedTable()
         """Cookies of sockets that closed or lost their four-tuple: samples of them that arrive later are ignored."""
-        self._looked_at: float | None = None
-        self._unmetered: set[int] = set()  # sockets with counters that were unmetered at the last check
 
     def take_pending(self) -> Usage:
         """Return and reset what must be written to the ledger."""
@@ -164,21 +159,6 @@ class MeteredSockets:
                 del self._by_cookie[cookie]
                 self._forget_counters(cookie)
 
-    def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
-        """Forget, every ``LOOK_SECONDS``, the counters of unmetered sockets that ended without a report. The counters
-        of other sockets are kept: if these are metered later, their old bytes must not count again. *listed* returns
-        the cookies of the last sweep, or None if that ended before the given time."""
-        since = self._looked_at
-        if since is not None and now - since <= LOOK_SECONDS:
-            return
-        self._looked_at = now
-        before, self._unmetered = self._unmetered, self.counters.keys() - self._by_cookie.keys()
-        # Consider only sockets that existed at the previous check: a sweep misses sockets that began after it.
-        known = before & self._unmetered
-        there = None if since is None or not known else listed(since)
-        for cookie in () if there is None else known - there:
-            self._forget_counters(cookie)
-
     def _sample(self, metered: Metered, socket: KernelSubflow) -> None:
         cookie = socket.cookie
         if metered.cookie != cookie:
@@ -197,8 +177,7 @@ class MeteredSockets:
     def _count(self, metered: Metered, cookie: int, acked: int, received: int) -> None:
         acked_before, received_before = self.counters.get(cookie, (0, 0))
         down, up = max(0, acked - acked_before), max(0, received - received_before)
-        metered.carried = down + up
-        if not metered.carried:
+        if not (down or up):
             return
         # Update the counters even if the bytes count to no account: a restarted daemon must not count them.
         self.counters[cookie] = acked_before + down, received_before + up
@@ -248,17 +227,15 @@ class BudgetStage(Stage):
     """The first stage: meters subflows and caps them by their budgets."""
 
     of_sockets = False
-    interval, period = 0.1, 1.0
+    interval, period = math.inf, 1.0
 
     def __init__(self) -> None:
         self._policy: Policy | None = None
         self.accounts = Accounts()
         self.sockets = MeteredSockets(self.accounts)
         self._first_rule: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
-        self._capping: dict[str, Rule] = {}  # rules with budgets, by name, with the budget's guard setting
         self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
         self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
-        self._urgent: tuple[FourTuple, ...] = ()  # subflows of accounts near their next step, the busiest first
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
         """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide."""
@@ -272,7 +249,6 @@ class BudgetStage(Stage):
         self._policy = policy
         self.accounts.set_policy(policy)
         feeding = [rule for rule in policy.rules if rule.budget is not None]
-        self._capping = {rule.name: rule.model_copy(update={"guard": rule.budget_guard}) for rule in feeding}
         self._first_rule = {rule.budget.name: rule.name for rule in reversed(feeding) if rule.budget is not None}
         if not feeding:
             self.sockets.end_all()
@@ -308,15 +284,9 @@ class BudgetStage(Stage):
     def watched(self) -> Collection[FourTuple]:
         return self.sockets.metered.keys()
 
-    def urgent(self) -> Collection[FourTuple]:
-        return self._urgent
-
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         for _ in self.sockets.sample(samples.sockets, samples.complete, samples.time):
             yield Outcome()
-        if samples.complete:
-            for _ in self._find_urgent(samples.time):
-                yield Outcome()
         reached = [
             Reached(each.key.budget, each.key.client, self.accounts.describe(each), self._first_rule[each.key.budget])
             for each in self.accounts.reached
@@ -340,48 +310,23 @@ class BudgetStage(Stage):
             self.sockets.release(four_tuple, token)
         self._metering[token] = metering
 
-    def _find_urgent(self, now: float) -> Iterator[None]:
-        tokens: dict[int, None] = {}
-        for number, near in enumerate(self.accounts.near_a_step(now), 1):
-            tokens.update(dict.fromkeys(near))
-            if not number % (4 * SLICE):
-                yield
-        heaviest: list[Metered] = []
-        for number, token in enumerate(tokens, 1):
-            found = [self.sockets.metered.get(each) for each in self._metering.get(token, ())]
-            heaviest += [each for each in found if each is not None and each.carried]
-            if not number % (4 * SLICE):
-                # Keep only the busiest: there may be thousands.
-                heaviest = nlargest(MAX_URGENT, heaviest, key=lambda each: each.carried)
-                yield
-        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, heaviest, key=lambda each: each.carried))
-
     def _with_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, if it is the tightest, its cap."""
         direction, reason, sentence = verdict.direction, verdict.reason, self.accounts.describe(account)
-        decided, scope, mine = verdict.rule, verdict.scope, verdict.throttle
-        cap: Cap | None = None
-        beside: Cap | None = None
-        step = account.step
-        if step is not None and step.throttle is not None:
-            share = step.throttle.share
-            member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[share]
-            capping = ScopeKey(self._first_rule[account.budget.name], share, member, direction, step.after)
-            cap = Cap(self._capping[rule.name], capping, step.throttle, "")
-        if cap is None:
-            reason = joined(reason, sentence, direction)
-        elif mine is None or decided is None:
-            reason = joined(reason, sentence, direction)
-            decided, scope, mine, _ = cap
-        elif (mine.ceil, mine.rate) < (cap.throttle.ceil, cap.throttle.rate):
-            beyond = f"{format_rate(cap.throttle.ceil)} beyond {approximate_size(cap.scope.step or 0)}"
+        step, mine = account.step, verdict.throttle
+        cap = None if step is None else step.throttle
+        if step is None or cap is None:
+            return verdict._replace(reason=joined(reason, sentence, direction))
+        guarded = rule.budget_guard and (mine is None or verdict.guarded)
+        if mine is not None and (mine.ceil, mine.rate) < (cap.ceil, cap.rate):
+            beyond = f"{format_rate(cap.ceil)} beyond {approximate_size(step.after)}"
             tighter = f"tighter than the {account.budget.title}, {beyond} {self.accounts.until(account.budget)}"
-            reason = joined(reason, tighter, direction)
-            beside = cap._replace(reason=BEFORE[direction] + sentence)
+            return verdict._replace(reason=joined(reason, tighter, direction), guarded=guarded)
+        if mine is None or verdict.rule is None:
+            reason = joined(reason, sentence, direction)
         else:
-            beside = None if scope is None else Cap(decided, scope, mine, reason)
-            reason = f"{BEFORE[direction]}{sentence}; tighter than the {format_rate(mine.ceil)} of rule {decided.name}"
-            decided, scope, mine, _ = cap
-        others = verdict.budget, verdict.steer, verdict.steer_path
-        # dataclasses.replace takes several times as long.
-        return Verdict(verdict.four_tuple, verdict.path, decided, scope, mine, reason, direction, *others, beside)
+            looser = f"the {format_rate(mine.ceil)} of rule {verdict.rule.name}"
+            reason = f"{BEFORE[direction]}{sentence}; tighter than {looser}"
+        member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[cap.share]
+        scope = ScopeKey(self._first_rule[account.budget.name], cap.share, member, direction, step.after)
+        return verdict._replace(rule=rule, scope=scope, throttle=cap, reason=reason, guarded=guarded)

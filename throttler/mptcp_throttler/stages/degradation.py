@@ -101,8 +101,6 @@ class Capped(NamedTuple):
 
 @dataclass(slots=True)
 class Candidate:
-    """State of a connection that is or may be degraded."""
-
     histories: dict[FourTuple, History] = field(default_factory=dict)
     idle_samples: int = 0
     backlogged_since: float | None = None
@@ -121,12 +119,9 @@ class Candidate:
 
 @dataclass(slots=True, eq=False)
 class GuardedConnection:
-    """One connection with guarded caps, and the evidence of its download: a backlog.
-
-    A connection has a backlog if each uncapped subflow has data waiting that take some time to be sent at its present
-    rate, or gets no acknowledgements for the data it sent. An idle or slow application has no data waiting; a slow
-    client limits its subflow by its receive window.
-    """
+    """One connection with guarded caps, and the evidence of its download: a backlog. Each uncapped subflow has waiting
+    data that take some time to be sent at its present rate, or gets no acknowledgements for the data it sent. An idle
+    or slow application has no data waiting; a slow client limits its subflow by its receive window."""
 
     samples_all: ClassVar[bool] = False  # whether all subflows are sampled in every sweep, not only the uncapped ones
 
@@ -145,8 +140,7 @@ class GuardedConnection:
         return [found[each] for each in self.uncapped if each in found]
 
     def read(self, now: float) -> float:
-        """Return the time of the oldest of the latest samples of the uncapped subflows. Durations are counted up to it,
-        because up to then all of them are known."""
+        """Return the time up to which all uncapped subflows are known; durations are counted up to it."""
         return min((each.last for each in self.histories), default=now)
 
     @property
@@ -163,14 +157,10 @@ class GuardedConnection:
 
     def take(self, flow: Flow, sample: KernelSubflow) -> bool:
         """Take the sample of an uncapped subflow; return whether data wait on it."""
-        # The same value as KernelSubflow.delivered, but at less cost.
-        tcp = sample.tcp
-        delivered = sample.bytes_acked + tcp.sacked * tcp.mss if tcp.sacked else sample.bytes_acked
-        return bool((not flow.take(sample.read, delivered) and tcp.unacked) or tcp.not_sent)
+        return bool((not flow.take(sample.read, sample.delivered) and sample.tcp.unacked) or sample.tcp.not_sent)
 
     def wants(self, samples: Samples, present: int, waiting: int) -> bool:
-        """Return whether the connection wants more than it gets: data wait on *waiting* of *present* uncapped
-        subflows."""
+        """Return whether the connection wants more: data wait on *waiting* of *present* uncapped subflows."""
         return waiting >= present > 0
 
     def sample_of(self, there: KernelSubflow) -> Sample:
@@ -186,20 +176,17 @@ class GuardedConnection:
         return max(WINDOW, 2 * self.span) + SLACK
 
     def is_proven(self, now: float) -> bool:
-        """Return whether it is proven that a path with a low rate cannot carry more."""
+        """Return whether a path with a low rate certainly cannot carry more."""
         return True
 
 
 @dataclass(slots=True, eq=False)
 class GuardedUpload(GuardedConnection):
-    """One connection with guarded caps, and the evidence of its upload (docs/design.md, "The guard").
-
-    *Demand*: the capped path is at its cap; under a shared cap the subflow must also have about its share. *Proof*: a
-    path that carries little owes data, or carries nothing while the cap is full. A path owes data if bytes are missing
-    that were sent over it. The missing bytes are the advance of the data sequence (RFC 8684, 3.3) less the bytes
-    received. Data that the client sends again over another path arrive twice and lower this figure, so its lowest value
-    so far counts as zero.
-    """
+    """One connection with guarded caps, and the evidence of its upload. *Demand*: the capped path is at its cap; under
+    a shared cap the subflow must also have about its share. *Proof*: a path that carries little owes data, or carries
+    nothing while the cap is full. A path owes data if bytes are missing that were sent over it. The missing bytes are
+    the advance of the data sequence (RFC 8684, 3.3) less the bytes received. Data that the client sends again over
+    another path arrive twice and lower this figure, so its lowest value so far counts as zero."""
 
     samples_all = True
 
@@ -357,7 +344,6 @@ class DegradationDetector:
         return {token for token, each in self._candidates.items() if each.relaxation is not None}
 
     def watched(self) -> Set[FourTuple]:
-        """Return the subflows that must be in every sweep."""
         return self._sampled.keys()
 
     def urgent(self) -> Set[FourTuple]:
@@ -419,8 +405,7 @@ class DegradationDetector:
         yield changed
 
     def _take(self, connection: GuardedConnection, samples: Samples, sampled: dict[Path, None]) -> tuple[int, int]:
-        """Take the samples of the uncapped subflows; return how many have a socket and how many have data waiting. Add
-        their paths to *sampled*."""
+        """Return how many of the uncapped subflows have a socket and data waiting; add their paths to *sampled*."""
         now, sockets, complete, _ = samples
         present = waiting = 0
         for flow in connection.flows:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from zoneinfo import ZoneInfo
 
 from mptcp_throttler.mptcp.model import Connection
@@ -57,14 +57,15 @@ class GrantStage(Stage):
         """Return *verdicts*, without caps if a subflow of *connection* comes from a client with a grant."""
         if not self.in_force:
             return verdicts
-        found = [self._prefixes.get(each.four_tuple.remote) for each in connection.subflows]
-        grant = max((each for each in found if each is not None), key=lambda each: each.until, default=None)
+        found = chain.from_iterable(self._prefixes.of(each.four_tuple.remote) for each in connection.subflows)
+        grant = max(found, key=lambda each: each.until, default=None)
         if grant is None:
             return verdicts
-        return tuple([each if each.throttle is None else self._lifted(each, grant) for each in verdicts])
-
-    def _lifted(self, verdict: Verdict, grant: Grant) -> Verdict:
         until = datetime.fromtimestamp(grant.until, self._zone)
         sentence = f"cap lifted until {until:%Y-%m-%d %H:%M %Z}: granted{f' by {grant.by}' if grant.by else ''}"
-        reason = joined(verdict.reason, sentence, verdict.direction)
-        return replace(verdict, scope=None, throttle=None, reason=reason, beside=None, rests=False)
+        return tuple([each if each.throttle is None else _lifted(each, sentence) for each in verdicts])
+
+
+def _lifted(verdict: Verdict, sentence: str) -> Verdict:
+    reason = joined(verdict.reason, sentence, verdict.direction)
+    return verdict._replace(scope=None, throttle=None, reason=reason, rests=False)

@@ -9,7 +9,7 @@ Downloads and uploads are guarded separately.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
@@ -20,10 +20,8 @@ from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
 from mptcp_throttler.stages.degradation import Capped, DegradationDetector, GuardCounters, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
-HEADROOM: Final = 1.06 * 1.1
-"""Factor from the lacking rate to the rate of the relaxed cap. A cap counts headers (6 % with full segments), the
-lacking rate does not; and the path is not always full (10 %)."""
-RELAXED: Final = ""  # Used in place of a path's name in the key of a relaxed cap. Real names are never empty.
+HEADROOM: Final = 1.06 * 1.1  # of a relaxed cap above the lacking rate: headers in full segments, and pauses
+RELAXED: Final = ""  # in place of a path's name in the key of a relaxed cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +46,17 @@ class GuardStage(Stage):
 
     def __init__(self, policy: Policy) -> None:
         self.counters = GuardCounters()
-        self._retired: list[object] = []  # connections of earlier detectors that must still be freed
-        self._detectors: dict[Direction, DegradationDetector] = {}
-        self.set_policy(policy)
-
-    def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force; forget all relaxations and baselines."""
-        self._retired += [each for one in self._detectors.values() for each in one.connections.values()]
         self._detectors = {each: DegradationDetector(policy.guard, self.counters, each) for each in Direction}
 
+    def set_policy(self, policy: Policy) -> None:
+        for detector in self._detectors.values():
+            detector.guard = policy.guard
+
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        self._free_some()
         token = connection.token
         for direction, detector in self._detectors.items():
             there = [each for each in verdicts if each.direction is direction]
-            names = [each.rule.name for each in there if each.rule and each.throttle and each.rule.guard]
+            names = [each.rule.name for each in there if each.rule and each.throttle and each.guarded]
             if not names or not detector.guard.enabled:
                 detector.forget(token)
                 continue
@@ -79,14 +73,8 @@ class GuardStage(Stage):
         return verdicts
 
     def forget(self, token: int) -> None:
-        self._free_some()
         for detector in self._detectors.values():
             detector.forget(token)
-
-    def _free_some(self) -> None:
-        """Free some connections of earlier detectors: freeing ten thousand at once would block the event loop too long.
-        A new policy decides every connection, so that all are freed in the end."""
-        del self._retired[-len(self._detectors) :]
 
     def watches_any(self) -> bool:
         return any(each.watched() for each in self._detectors.values())
@@ -100,10 +88,8 @@ class GuardStage(Stage):
         return dict.fromkeys([one for each in self._detectors.values() for one in each.urgent()]).keys()
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        for direction, detector in list(self._detectors.items()):
+        for direction, detector in self._detectors.items():
             for changed in detector.observe(samples):
-                if self._detectors[direction] is not detector:
-                    return  # another policy came into force between two slices
                 yield Outcome(changed, [each for token in changed for each in self._effects(direction, token)])
 
     def _effects(self, direction: Direction, token: int) -> Iterator[Effect]:
@@ -136,16 +122,11 @@ def _reason(relaxation: Relaxation) -> str:
 
 
 def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, token: int) -> Verdict:
-    rule, throttle, beside = verdict.rule, verdict.throttle, verdict.beside
-    if verdict.direction is not direction or rule is None or throttle is None or not rule.guard:
+    rule, throttle = verdict.rule, verdict.throttle
+    if verdict.direction is not direction or rule is None or throttle is None or not verdict.guarded:
         return verdict
     rate = max(throttle.ceil, min(HIGHEST_RATE, round(HEADROOM * relaxation.lacking)))
     reason = f"{BEFORE[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
-    if beside is None or beside.rule.guard or rate < beside.throttle.ceil:
-        scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED), direction)
-        throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)
-        held = beside if beside is not None and not beside.rule.guard else None
-        return replace(verdict, scope=scope, throttle=throttle, reason=reason, beside=held)
-    # A looser cap that is not guarded still applies.
-    reason = f"{reason}; {beside.reason}"
-    return replace(verdict, rule=beside.rule, scope=beside.scope, throttle=beside.throttle, reason=reason, beside=None)
+    scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED), direction)
+    throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)
+    return verdict._replace(scope=scope, throttle=throttle, reason=reason)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from mptcp_common.units import format_rate
@@ -26,21 +26,15 @@ from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.shaping.initial_options import REST_AT_ONCE
 from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 
-RATIO: Final = 32
-"""Ratio of the rate of the other subflows to the rate that the cap leaves this one. At this ratio the subflow begins to
-rest; below half of it, the subflow wakes."""
+RATIO: Final = 32  # of the others' rate to what the cap leaves a subflow: it rests from here on, and wakes below half
 RATIO_WITHOUT_BUFFERS: Final = 12  # ``RATIO`` if capped sockets cannot get larger send buffers
-HIGHEST_CAP: Final = 5_000_000
-"""Bits/s. Under a higher cap no subflow rests: one piece leaves within 0.1 s, and the connection's buffers suffice for
-the others to send on."""
-WAKE_WINDOWS: Final = 2
-"""A resting subflow wakes after so many windows in which the others have data but carry too little."""
+HIGHEST_CAP: Final = 5_000_000  # bits/s; above it a piece leaves within 0.1 s, and the others send on from buffers
+WAKE_WINDOWS: Final = 2  # a resting subflow wakes after so many with data in which the others carry too little
 WINDOW: Final = 0.35  # minimum seconds over which rates are taken: two samples
 FLOWING: Final = 100_000  # Bits/s. A connection with a higher rate counts as a user of its caps.
 SLOW_RATIO: Final = 12  # like ``RATIO``, but for an uncapped subflow, by its own rate
 HELD_UP: Final = 1.4
-"""If the best rates of the others together are at least this many times the connection's rate, and at least four times
-the rate of a path, the others wait for this path."""
+"""The others wait for a path if their best rates together are so many times the connection's and four times its own."""
 RECOVERY: Final = 6.0  # seconds after a slow path began to rest during which its data may still be in flight
 NEW: Final = 0.4  # weight of the last window in the mean rate
 FADING: Final = 0.95  # the rate of the best window is multiplied by this in each further window
@@ -52,9 +46,7 @@ FIRST_REST, LONGEST_REST = 30.0, 600.0  # seconds until a slow path is tried aga
 class _Slow:
     """An uncapped subflow that may be too slow."""
 
-    windows: int = 0
-    """Number of slow windows minus other windows, at least 0. While the subflow rests: number of consecutive windows in
-    which the others carry too little without it."""
+    windows: int = 0  # slow windows minus others; at rest: windows in a row in which the others carry too little
     waited: bool = True  # whether the subflow had data to send at every sample of the window
     rested: float = 0.0
     rate: float = 0.0
@@ -277,4 +269,4 @@ def _resting(verdict: Verdict) -> Verdict:
         return verdict
     what = "it" if verdict.throttle is None else format_rate(verdict.throttle.ceil)
     sentence = f"rests: {what} would cost the other paths more than it carries"
-    return replace(verdict, rests=True, reason=joined(verdict.reason, sentence))
+    return verdict._replace(rests=True, reason=joined(verdict.reason, sentence))

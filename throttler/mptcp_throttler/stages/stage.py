@@ -62,13 +62,10 @@ class Outcome(NamedTuple):
 class Consumer(Protocol):
     """Takes samples. Subclasses override what they need."""
 
-    interval: float
-    """Seconds between two samples of a subflow that is :meth:`urgent`."""
+    interval: float  # seconds between two samples of a subflow that is :meth:`urgent`
     period: float  # minimum seconds between two sweeps
     urgent_share: float = 0.1  # share of a processor for look-ups of its urgent subflows
-    by_request: bool = False
-    """Whether it takes only samples that it requested. Then its look-ups continue during a sweep; the samples of each
-    subflow still come in order."""
+    by_request: bool = False  # whether it takes only samples that it requested; its look-ups go on during a sweep
 
     def watches_any(self) -> bool:
         """Return whether :meth:`watched` returns any; called often."""

@@ -31,8 +31,7 @@ UNDECIDED_SECONDS = 5.0  # how long flags of an earlier daemon are kept while th
 
 @dataclass(frozen=True, slots=True)
 class SetBackup(Effect):
-    """Make a subflow backup, or regular again (MP_PRIO, RFC 8684, 3.3.8). The runtime reports the result to
-    ``SteeringStage.confirmed`` or ``BackupFlags.refused``."""
+    """Make a subflow backup, or regular again (MP_PRIO, RFC 8684, 3.3.8)."""
 
     token: int
     four_tuple: FourTuple
@@ -249,7 +248,7 @@ class SteeringStage(Stage):
             return verdict
         action = actions.get(verdict.four_tuple)
         sentence = f"steered {rule.steer.mode} by rule {rule.name}" + (f": {action.reason}" if action else "")
-        verdict = replace(verdict, reason=joined(verdict.reason, sentence))
+        verdict = verdict._replace(reason=joined(verdict.reason, sentence))
         if action is None or action.rate is None or not self.acts:
             return verdict
         cap = verdict.throttle
@@ -258,7 +257,7 @@ class SteeringStage(Stage):
             return verdict
         throttle = Throttle(rate=action.rate, share=Share.CONNECTION)
         scope = ScopeKey(rule.name, Share.CONNECTION, (token, str(verdict.steer_path)))
-        return replace(verdict, rule=rule, scope=scope, throttle=throttle)
+        return verdict._replace(rule=rule, scope=scope, throttle=throttle)
 
     def forget(self, token: int) -> None:
         known = self._connections.pop(token, None)

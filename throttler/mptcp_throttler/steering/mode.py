@@ -17,10 +17,8 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 
 RATE_WINDOW, MIN_WINDOW, KEPT_SECONDS = 1.0, 0.5, 10.0  # seconds: usual window of a rate, shortest and longest
 MIN_WAITING, MUCH_WAITING = 0.08, 0.5
-"""A path is full if its waiting data take at least this many seconds to be sent. The first value applies to a path near
-its baseline rate, the second to a slower path."""
-MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000
-"""Bytes. The scheduler assigns pieces of 64 KB: one waiting piece proves nothing, three prove a backlog."""
+"""Seconds that waiting data of a full path take to be sent, near its baseline rate and on a slower path."""
+MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000  # bytes: one piece of 64 KB proves nothing, three a backlog
 SURELY_FULL = 0.7  # a path is full if more than one piece has waited at every sample for this many seconds
 BUSY = 0.7  # fraction of the baseline from which on a path's rate is near its baseline
 LOST_AFTER, LOST_ROUND_TRIPS = 0.55, 3

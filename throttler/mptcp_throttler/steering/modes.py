@@ -106,12 +106,10 @@ class ActiveStandby(Mode):
 
 @dataclass(slots=True)
 class Overflow:
-    """The cap of the last open path.
-
-    While the paths before it are full the cap grows: it doubles until it was first too high, then grows slowly at
-    first, or at once by the growth of the backlog. It stays while the backlog drains. It falls to what the others leave
-    when they are not full and carry less than before. It goes when the path itself gives no more.
-    """
+    """The cap of the last open path. While the paths before it are full the cap grows: it doubles until it was first
+    too high, then grows slowly at first, or at once by the growth of the backlog. It stays while the backlog drains. It
+    falls to what the others leave when they are not full and carry less than before. It goes when the path itself gives
+    no more."""
 
     cap: int | None = None
     _growth: float = FAST_GROWTH

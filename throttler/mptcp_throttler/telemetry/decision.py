@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import Connection
@@ -72,7 +71,7 @@ def _compared(decision: Decision) -> Decision:
 
 
 def without_caps(verdicts: Verdicts) -> Verdicts:
-    return tuple([replace(each, scope=None, throttle=None, beside=None, rests=False) for each in verdicts])
+    return tuple([each._replace(scope=None, throttle=None, rests=False) for each in verdicts])
 
 
 def _is_as_before(had: Verdict, verdict: Verdict) -> bool:

@@ -228,5 +228,5 @@ class _Explained:
 def _says(verdict: Verdict, event: Happened) -> bool:
     """Tell whether *event* reports the state of the budget in *verdict*: the same step, and the same end of period."""
     sentence = event.detail.partition(": ")[2] if event.detail.startswith("client ") else event.detail
-    reasons = verdict.reason, "" if verdict.beside is None else verdict.beside.reason
-    return any(sentence.removesuffix(CUT) in each for each in reasons)
+    # If another cap is tighter, the reason has only the end of the sentence.
+    return sentence.removesuffix(CUT).rpartition(" exceeds ")[2] in verdict.reason
