@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from metering import HOURS, LTE, MB, Host, at, policy
+from metering import HOURS, LTE, MB, Host, at, four_tuple, policy
 from policy_values import replace
 from sampling import observed
 
@@ -205,13 +205,39 @@ def test_reset_by_another_process_is_taken_over() -> None:
     assert host.take_used() == {"lte": 2 * MB + 100}, "the bytes since then are still to be written"
 
 
-def test_all_connections_of_an_account_are_decided_again_at_a_step() -> None:
+def test_only_sockets_near_a_step_are_urgent() -> None:
     host = Host()
-    for token, remote in ((1, "10.77.1.2"), (2, "10.77.1.3"), (3, "10.77.1.2")):
-        host.connect(token, remote)
+    host.connect(1, "10.77.1.2")
+    host.connect(2, "10.77.1.3")
+    host.connect(3, "10.77.1.2")
     host.sweep()
-    host.carry(1, 2 * MB)
-    assert host.sweep() == {1, 3}
+    host.carry(1, 100_000)
+    host.carry(2, 1000)
+    host.sweep()
+    assert list(host.stage.urgent()) == []
+    host.carry(1, 300_000)
+    host.sweep()
+    assert list(host.stage.urgent()) == [four_tuple("10.77.1.2", 40001)]
+    host.carry(1, 700_000)
+    busy = four_tuple("10.77.1.2", 40001)
+    outcome = observed(host.stage, Samples(host.clock + 0.1, {busy: host.sockets[busy]}, False))
+    assert set(outcome.changed) == {1, 3}, "both connections of the account are decided at once"
+    host.sweep()
+    host.sweep()
+    assert list(host.stage.urgent()) == []
+
+
+def test_number_of_urgent_sockets_is_limited() -> None:
+    host = Host(policy(LTE % "period: month, per: path"))
+    for token in range(600):
+        host.connect(token, "10.77.1.2")
+    host.sweep()
+    for token in range(600):
+        host.carry(token, 1000 + token)
+    host.sweep()
+    urgent = list(host.stage.urgent())
+    assert len(urgent) == 200
+    assert urgent[0] == four_tuple("10.77.1.2", 40599)
 
 
 def test_usage_that_could_not_be_written_is_written_later() -> None:

@@ -6,16 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import metering
 import pytest
 from examples import examples
 from sampling import MBIT, Flow, connection_of, observed
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.policy.budget import next_step
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.verdict import Verdict
+from mptcp_throttler.stages import budget_accounts
 from mptcp_throttler.stages.baseline import Path
+from mptcp_throttler.stages.budget import MAX_URGENT
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.stage import SLICE, Effect, Samples, Stage
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
@@ -184,3 +188,34 @@ def test_rates_of_paths_are_updated_in_slices(monkeypatch: pytest.MonkeyPatch) -
     sockets = {flow.four_tuple: flow.socket._replace(read=1.0) for flows in host.flows.values() for flow in flows}
     assert concluded.most_in_a_slice(host.guard, Samples(1.0, sockets, True)) <= SLICE
     assert concluded.count == ADDRESSES
+
+
+def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = 2_000
+    host = metering.Host(metering.policy("- {name: all, budget: {period: month, " + metering.STEPS + "}}\n"))
+    for number in range(clients):
+        host.connect(number, f"10.77.{number >> 8}.{number & 255}")
+    host.sweep()
+    for number in range(clients):
+        host.carry(number, 1_000 + number)
+    steps_searched = Calls(next_step)
+    monkeypatch.setattr(budget_accounts, "next_step", steps_searched)
+    found = steps_searched.most_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
+    assert steps_searched.count == clients
+    assert found <= 4 * SLICE
+
+
+def test_urgent_subflows_are_those_that_carry_most() -> None:
+    """One slice cannot examine all of these subflows."""
+    clients = 2_000
+    host = metering.Host(metering.policy("- {name: all, budget: {per: path, period: month, " + metering.STEPS + "}}\n"))
+    for number in range(clients):
+        host.connect(number, f"10.77.{number >> 8}.{number & 255}")
+    host.sweep()
+    for number in range(clients):
+        host.carry(number, 100 + number % 1_000)
+    host.sweep()
+    most = sorted((number % 1_000 for number in range(clients)), reverse=True)[:MAX_URGENT]
+    urgent = host.stage.urgent()
+    assert len(urgent) == MAX_URGENT
+    assert sorted((host.sockets[each].bytes_acked - 100 for each in urgent), reverse=True) == most

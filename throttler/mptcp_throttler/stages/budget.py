@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from heapq import nlargest
 from itertools import chain
 from typing import Final
 
@@ -29,6 +30,7 @@ from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
 
 FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
+MAX_URGENT: Final = 200  # maximum number of urgent subflows
 Metering = dict[FourTuple, tuple[OpenAccount, ...]]  # the accounts that each subflow of a connection feeds
 
 
@@ -41,6 +43,7 @@ class Metered:
     active: bool = True  # whether the subflow has a verdict
     cookie: int | None = None  # cookie of the socket; None before the first sample and after the close
     reported: bool = False  # whether the socket has closed and its final counters are known
+    carried: int = 0  # bytes since the previous sample
     missing_since: float | None = None
 
     @property
@@ -177,7 +180,8 @@ class MeteredSockets:
     def _count(self, metered: Metered, cookie: int, acked: int, received: int) -> None:
         acked_before, received_before = self.counters.get(cookie, (0, 0))
         down, up = max(0, acked - acked_before), max(0, received - received_before)
-        if not (down or up):
+        metered.carried = down + up
+        if not metered.carried:
             return
         # Update the counters even if the bytes count to no account: a restarted daemon must not count them.
         self.counters[cookie] = acked_before + down, received_before + up
@@ -227,7 +231,7 @@ class BudgetStage(Stage):
     """The first stage: meters subflows and caps them by their budgets."""
 
     of_sockets = False
-    interval, period = math.inf, 1.0
+    interval, period = 0.1, 1.0
 
     def __init__(self) -> None:
         self._policy: Policy | None = None
@@ -236,6 +240,7 @@ class BudgetStage(Stage):
         self._first_rule: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
         self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
         self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
+        self._urgent: tuple[FourTuple, ...] = ()  # subflows of accounts near their next step, the busiest first
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
         """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide."""
@@ -284,9 +289,15 @@ class BudgetStage(Stage):
     def watched(self) -> Collection[FourTuple]:
         return self.sockets.metered.keys()
 
+    def urgent(self) -> Collection[FourTuple]:
+        return self._urgent
+
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         for _ in self.sockets.sample(samples.sockets, samples.complete, samples.time):
             yield Outcome()
+        if samples.complete:
+            for _ in self._find_urgent(samples.time):
+                yield Outcome()
         reached = [
             Reached(each.key.budget, each.key.client, self.accounts.describe(each), self._first_rule[each.key.budget])
             for each in self.accounts.reached
@@ -309,6 +320,22 @@ class BudgetStage(Stage):
         for four_tuple in before.keys() - metering:
             self.sockets.release(four_tuple, token)
         self._metering[token] = metering
+
+    def _find_urgent(self, now: float) -> Iterator[None]:
+        tokens: dict[int, None] = {}
+        for number, near in enumerate(self.accounts.near_a_step(now), 1):
+            tokens.update(dict.fromkeys(near))
+            if not number % (4 * SLICE):
+                yield
+        heaviest: list[Metered] = []
+        for number, token in enumerate(tokens, 1):
+            found = [self.sockets.metered.get(each) for each in self._metering.get(token, ())]
+            heaviest += [each for each in found if each is not None and each.carried]
+            if not number % (4 * SLICE):
+                # Keep only the busiest: there may be thousands.
+                heaviest = nlargest(MAX_URGENT, heaviest, key=lambda each: each.carried)
+                yield
+        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, heaviest, key=lambda each: each.carried))
 
     def _with_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, if it is the tightest, its cap."""

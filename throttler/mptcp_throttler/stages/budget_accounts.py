@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address
@@ -13,11 +13,12 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from mptcp_common.units import approximate_size
-from mptcp_throttler.policy.budget import Account, period
+from mptcp_throttler.policy.budget import Account, next_step, period
 from mptcp_throttler.policy.model import Budget, BudgetStep, Policy
 
 ANNOUNCED_PERCENT: Final = (50, 80, 95)  # percentages of the first step's volume that reasons announce
 MAX_REACHED: Final = 1024  # maximum accounts reported at a time; if more reached a step, the latest are
+NEAR_SECONDS: Final = 3.0  # an account is near its next step if it would reach it within this time at its present rate
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +27,7 @@ class OpenAccount:
 
     key: Account
     budget: Budget
+    swept: int = 0  # bytes since the last full sweep
     over: bool = False  # whether the period has ended or the policy no longer has the budget
     tokens: set[int] = field(default_factory=set)  # connections whose verdicts depend on this account
     step: BudgetStep | None = None
@@ -65,6 +67,8 @@ class Accounts:
         self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
         self._stale: set[int] = set()
         self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)  # those that reached a step or a percentage
+        self._swept: list[OpenAccount] = []
+        self._swept_at: float | None = None
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; drop accounts of budgets that it lacks."""
@@ -144,6 +148,9 @@ class Accounts:
         self.added[key] = self.added.get(key, 0) + octets
         if account.over:
             return  # the account has ended: only the ledger gets these bytes
+        if not account.swept:
+            self._swept.append(account)
+        account.swept += octets
         used = self.used[key] = self.used[key] + octets
         if used >= account.turn:
             self._settle_level(account)
@@ -157,6 +164,19 @@ class Accounts:
         """Return the connections whose verdicts are out of date, and forget them."""
         stale, self._stale = self._stale, set()
         return stale
+
+    def near_a_step(self, now: float) -> Iterator[Collection[int]]:
+        """After a full sweep at *now*, monotonic, yield for each account with new bytes: its connections if it is near
+        its next step, otherwise none. The caller may pause at any point."""
+        span = 0.0 if self._swept_at is None else now - self._swept_at
+        swept, self._swept, self._swept_at = self._swept, [], now
+        for account in swept:
+            octets, account.swept = account.swept, 0
+            used = self.used.get(account.key, 0)  # missing if the account's period has ended
+            coming = next_step(account.budget, used)
+            # The next sweeps may take as long as this one, so look ahead for three of them.
+            soon = octets / span * max(NEAR_SECONDS, 3 * span) if span > 0 else 0.0
+            yield tuple(account.tokens) if coming is not None and coming.after - used < soon else ()
 
     def describe(self, account: OpenAccount) -> str:
         """Return the sentence about *account* for reasons. It is made when first needed."""
