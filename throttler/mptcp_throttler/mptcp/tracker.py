@@ -17,8 +17,8 @@ subflow, or a subflow that a dump lists after its end or does not list.
   token is tracked (a proxy may also open a subflow to its client).
 - CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED the check of a join's HMAC.
 - When a whole connection ends, the kernel reports CLOSED, and no SUB_CLOSED for its subflows.
-- A dump does not undo changes made since shortly before it began. It lists established sockets of the listening ports,
-  so the absence of a subflow with another local port means nothing.
+- A dump does not undo changes made since shortly before it began. It lists established sockets of the listening ports;
+  a subflow with another local port is looked up after each dump.
 """
 
 from __future__ import annotations
@@ -97,8 +97,7 @@ class Tracker:
 
     @property
     def wants_resync(self) -> bool:
-        """Whether a resync is wanted, until one that begins later finishes: an event named a connection whose beginning
-        was missed, or a subflow was silent for half of ``idle_timeout``, which a resync that lists it restarts."""
+        """Whether a resync is wanted, until one that begins later finishes."""
         return self.table.dumps_wanted > self.table.dumps_served
 
     def begin_resync(self, time: float) -> Resync:
@@ -126,7 +125,7 @@ class Tracker:
         return events
 
     def expire(self, time: float) -> list[Event]:
-        """Forget handshakes, idle subflows and connections without a subflow that are too old at *time*."""
+        """Forget handshakes and connections without a subflow that are too old at *time*."""
         self.wire.expire(time)
         return self.table.expire(time)
 
@@ -172,7 +171,6 @@ class Tracker:
             if table.has_ended(four_tuple, entry.token, time):
                 return []
         elif record.subflow.since > time:
-            record.touch(time)
             return []
         record, events = self._ours(four_tuple, entry.token, entry.initial, time)
         if record is None:
@@ -186,7 +184,6 @@ class Tracker:
         events += self._identify(record, entry, time)
         if record.prioritised <= time:
             events += self._prioritise(record, entry.backup, time)
-        record.touch(time)
         return events
 
     # Room
@@ -195,10 +192,8 @@ class Tracker:
         table, token, events = self.table, told.token, list[Event]()
         dumped, initial = isinstance(told, KernelSubflow), _is_initial(told)
         if token not in table.connections:
-            # A connection of the first dump is older than the daemon, as is one that is unknown when joined.
-            older = (dumped or not initial) and not table.counters.resyncs
             shares, client, refused = table.shares, four_tuple.remote, token in table.turned_away
-            if refused or not (shares.allows(client) or (older and shares.allows_older(client))):
+            if refused or not shares.allows(client):
                 if not refused:
                     table.counters.connections_refused += 1
                     table.turned_away.put(token, None, time)
@@ -313,7 +308,6 @@ class Resync:
                 and record.subflow.interface is not None
             ):
                 # The common case: nothing is new.
-                record.touch(time)
                 record.listed = number
             elif four_tuple.local_port in ports or entry.token in connections:
                 events += self._take(entry, time if read is None else read)
@@ -363,8 +357,10 @@ class Resync:
             table.subflows.get(subflow.four_tuple) is not record
             or record.listed == self._number
             or subflow.since > self._time - table.limits.resync_grace
-            or subflow.four_tuple.local_port not in table.listen_ports
         ):
+            return []
+        if subflow.four_tuple.local_port not in table.listen_ports:
+            table.questions.ask(subflow.four_tuple, self._time)
             return []
         disagreement = table.disagree(record, self._time, "no end was reported, but the kernel does not list it")
         return [disagreement, *table.remove(record, self._time, "not listed by the kernel")]
