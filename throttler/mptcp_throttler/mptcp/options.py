@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parse the MPTCP options of a TCP header into frozen dataclasses, and compute tokens and HMACs from keys.
+"""Parse the MPTCP options of a TCP header into frozen structs, and compute tokens and HMACs from keys.
 
 Sources: RFC 8684, 3; kind 30, subtypes in figure 19. The parser recognises the forms of RFC 6824 (version 0), which
 Linux does not speak, but reads the keys of MP_CAPABLE only in version 1. Rules:
 
 - Nothing raises. A peer's broken option is a :class:`Malformed`, one that no RFC defines an :class:`UnknownSubtype`.
 - A broken option of another kind ends the parsing, as it does in the kernel: the next option cannot be found.
-- Keys never appear in a ``repr``: they are the connection's only secret, and many people read logs.
+- No octets appear in a ``repr``: keys are the connection's only secret, and many people read logs.
 
 This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser.
 """
@@ -14,9 +14,10 @@ This runs for every captured segment, hence slices and ``int.from_bytes`` rather
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
+
+from msgspec import Struct
 
 KIND: Final = 30
 _SYN, _ACK = 0x02, 0x10
@@ -24,20 +25,25 @@ _CAPABLE_LENGTHS: Final = {_SYN: (4,), _SYN | _ACK: (12,), _ACK: (20, 22, 24), 0
 _from_bytes = int.from_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MpCapable:
+class MptcpOption(Struct, frozen=True):
+    def __repr__(self) -> str:
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown = (f"{name}={value!r}" for name, value in fields.items() if not isinstance(value, bytes))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class MpCapable(MptcpOption, frozen=True):
     """Opens a connection (3.1). Which keys it carries depends on the step of the handshake."""
 
     version: int
     flags: int  # the octet of bits A (0x80: checksums) to H; C (0x20): no join towards this address and port
-    sender_key: bytes | None = field(default=None, repr=False)
-    receiver_key: bytes | None = field(default=None, repr=False)
+    sender_key: bytes | None = None
+    receiver_key: bytes | None = None
     data_length: int | None = None  # in a third ACK with data: the length of the data-level mapping, in place of a DSS
     checksum: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MpJoinSyn:
+class MpJoinSyn(MptcpOption, frozen=True):
     """A join's SYN (3.2, figure 5)."""
 
     backup: bool
@@ -46,8 +52,7 @@ class MpJoinSyn:
     nonce: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MpJoinSynAck:
+class MpJoinSynAck(MptcpOption, frozen=True):
     """A join's SYN/ACK (3.2, figure 6), with the leftmost 64 bits of the HMAC."""
 
     backup: bool
@@ -56,15 +61,13 @@ class MpJoinSynAck:
     nonce: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MpJoinAck:
+class MpJoinAck(MptcpOption, frozen=True):
     """A join's third ACK (3.2, figure 7), with the leftmost 160 bits of the HMAC."""
 
     hmac: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Dss:
+class Dss(MptcpOption, frozen=True):
     """Data sequence signal (3.3). An absent field is None, and its size in octets 0."""
 
     data_fin: bool
@@ -77,8 +80,7 @@ class Dss:
     checksum: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class AddAddr:
+class AddAddr(MptcpOption, frozen=True):
     """The sender has another address (3.4.1)."""
 
     version: int  # 0 for the form of RFC 6824 (no echo, no HMAC), otherwise 1
@@ -89,75 +91,51 @@ class AddAddr:
     hmac: bytes | None  # rightmost 64 bits; None in an echo and in version 0
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveAddr:
+class RemoveAddr(MptcpOption, frozen=True):
     """The sender lost these addresses (3.4.2)."""
 
     address_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MpPrio:
+class MpPrio(MptcpOption, frozen=True):
     """Asks to make a subflow backup, or no longer backup (3.3.8)."""
 
     backup: bool
     address_id: int | None  # RFC 6824 only: one of the sender's addresses; None: the subflow that carries the option
 
 
-@dataclass(frozen=True, slots=True)
-class MpFail:
+class MpFail(MptcpOption, frozen=True):
     """Checksum failure; fall back to TCP (3.7)."""
 
     data_sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class MpFastclose:
+class MpFastclose(MptcpOption, frozen=True):
     """Closes the whole connection at once (3.5)."""
 
-    receiver_key: bytes = field(repr=False)
+    receiver_key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MpTcprst:
+class MpTcprst(MptcpOption, frozen=True):
     """Why a subflow is reset (3.6). RFC 8684 only."""
 
     flags: int  # bits U, V, W, T; T (1) marks a transient cause
     reason: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownSubtype:
+class UnknownSubtype(MptcpOption, frozen=True):
     """A subtype that neither RFC defines, or the private one (0xf)."""
 
     subtype: int
-    body: bytes = field(repr=False)  # everything after kind and length
+    body: bytes  # everything after kind and length
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
+class Malformed(MptcpOption, frozen=True):
     """A kind-30 option that breaks its own format."""
 
     subtype: int | None
     reason: str
-    data: bytes = field(repr=False)
-
-
-MptcpOption = (
-    MpCapable
-    | MpJoinSyn
-    | MpJoinSynAck
-    | MpJoinAck
-    | Dss
-    | AddAddr
-    | RemoveAddr
-    | MpPrio
-    | MpFail
-    | MpFastclose
-    | MpTcprst
-    | UnknownSubtype
-    | Malformed
-)
+    data: bytes
 
 
 def parse_options(tcp_options: bytes, flags: int) -> tuple[MptcpOption, ...]:

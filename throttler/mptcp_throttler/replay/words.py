@@ -82,6 +82,6 @@ def in_words(option: options.MptcpOption) -> str:
             return f"MP_TCPRST: {reason}{', transient' if option.flags & 1 else ''}"
         case options.UnknownSubtype():
             return f"an MPTCP option of subtype {option.subtype}, which no RFC has"
-        case options.Malformed():
-            subtype = "" if option.subtype is None else f" of subtype {option.subtype}"
-            return f"a broken MPTCP option{subtype}: {option.reason}"
+    assert isinstance(option, options.Malformed)
+    subtype = "" if option.subtype is None else f" of subtype {option.subtype}"
+    return f"a broken MPTCP option{subtype}: {option.reason}"
