@@ -136,8 +136,7 @@ class Decisions:
                 young = [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
             *_, verdicts = self.steps(connection)
             self.verdicts[token] = verdicts
-        for decision in self._comparer.decisions(token, connection, before, verdicts, now, is_dry=self.is_dry):
-            self._decided(decision)
+        self._decided(self._comparer.compare(token, connection, before, verdicts, now, is_dry=self.is_dry))
         applied = self.applied_verdicts(verdicts)
         for planner in self._planners:
             try:

@@ -191,21 +191,21 @@ class CapLog:
         self._changed = asyncio.Event()
 
     def decided(self, decision: Decision) -> None:
-        """Count the changes of *decision*. When a dry run ends, nothing is counted: the subflows had no real cap."""
-        self._is_dry = is_dry = decision.is_dry
-        if is_dry and decision.turns:
-            return
-        capped, lifted, ended = _CAP_WORDS[is_dry]
+        """Count the changes of *decision*."""
+        self._is_dry = decision.is_dry
         for verdict in decision.got:
-            self._note(decision, verdict, capped, verdict.reason)
-        what = "would no longer be capped (dry run)" if is_dry else "no cap any more"
+            self._note(decision, verdict, decision.is_dry, 0, verdict.reason)
+        was_dry = decision.was_dry
+        if was_dry and decision.turns:
+            return  # the subflows had no real cap
+        what = "would no longer be capped (dry run)" if was_dry else "no cap any more"
         for had, verdict in decision.lost:
-            self._note(decision, had, lifted, f"{what}: {verdict.reason}")
+            self._note(decision, had, was_dry, 1, f"{what}: {verdict.reason}")
         for had in decision.ended:
-            self._note(decision, had, ended, "ended (dry run)" if is_dry else "ended")
+            self._note(decision, had, was_dry, 2, "ended (dry run)" if was_dry else "ended")
 
-    def _note(self, decision: Decision, capped: Verdict, word: str, text: str) -> None:
-        key = _rule(capped), decision.is_dry
+    def _note(self, decision: Decision, capped: Verdict, is_dry: bool, change: int, text: str) -> None:
+        key, word = (_rule(capped), is_dry), _CAP_WORDS[is_dry][change]
         self._counts.setdefault(key, Counter())[word] += 1
         self._last[key] = decision, capped, text
         if log.isEnabledFor(logging.DEBUG):

@@ -205,7 +205,7 @@ class Traffic(Consumer):
                 subflow = known[four_tuple] = _Carried(token, place, uncapped, uncapped)
             elif subflow.place.key != key:
                 subflow.move(self._place(key))
-            self._stand(subflow, verdict, now)
+            self._stand(subflow, verdict, decision)
         if len(decision.before) == len(decision.after) and all(
             one.four_tuple is other.four_tuple for one, other in zip(decision.before, decision.after, strict=True)
         ):
@@ -279,7 +279,7 @@ class Traffic(Consumer):
         subflow.sampled = socket.read
         subflow.count(acked, received)
 
-    def _stand(self, subflow: _Carried, verdict: Verdict, now: float) -> None:
+    def _stand(self, subflow: _Carried, verdict: Verdict, decision: Decision) -> None:
         cap = scope = limits = None
         if verdict.scope is not None and verdict.rule is not None and verdict.throttle is not None:
             cap, scope = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction)), verdict.scope
@@ -291,8 +291,9 @@ class Traffic(Consumer):
                 known.limits = of_class
             limits = None if scope.balances else of_class
         before = subflow.standing(verdict.direction)
-        if cap is not before.cap or scope != before.scope or limits != before.limits:
-            self._set(subflow, verdict.direction, _Standing(now, cap, scope, limits))
+        turns = decision.turns and cap is not None
+        if turns or cap is not before.cap or scope != before.scope or limits != before.limits:
+            self._set(subflow, verdict.direction, _Standing(decision.now, cap, scope, limits))
 
     def _set(self, subflow: _Carried, direction: Direction, standing: _Standing) -> None:
         before, was_capped = subflow.standing(direction), subflow.is_capped
