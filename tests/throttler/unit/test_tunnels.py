@@ -104,7 +104,7 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
         assert EventKind.DISAGREEMENT not in {each.kind for each in events}
         tunnels = [each for each in tracker.connections.values() if each.is_tunnel]
         found = {
-            subflow.four_tuple: (table.names[each.token], subflow.remote_id)
+            subflow.four_tuple: (table.paths[subflow.four_tuple].tunnel, subflow.remote_id)
             for each in tunnels
             for subflow in each.subflows
         }
@@ -241,7 +241,7 @@ async def test_budget_counts_tunnels_and_connections_once(tmp_path: Path, monkey
         home[1]["bytes_received"] += 4
         await until(lambda: used(scene) == 1234)
         home[1] |= {"id": 6, "remote": "10.2.0.10", "bytes_received": 0}
-        home[1] |= {"id": (1 << 61) + 77, "bytes_sent": 766}
+        home[1] |= {"id": (1 << 61) + 7777, "bytes_sent": 766}
         await until(lambda: used(scene) == 2000)
         home[0]["bytes_sent"] += 998_000
         await until(lambda: len(kernel.tunnels.classes) == 2)
