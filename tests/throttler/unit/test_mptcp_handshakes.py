@@ -76,7 +76,9 @@ class TestInterface:
 
     def test_client_may_use_the_proxys_port(self, tracker: Tracker, host: Host) -> None:
         path = host.initial(port=PORT)
-        assert kinds_of_events(tracker, *path.established()) == [OPENED, ACTIVE]
+        for segment in path.handshake():
+            tracker.segment(replace(segment, outgoing=segment.source == path.four_tuple.local))
+        assert kinds_of_events(tracker, path.kernel(KernelEventKind.CREATED)) == [OPENED, ACTIVE]
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
 

@@ -20,8 +20,9 @@ from typing import Final
 from msgspec import Struct
 
 KIND: Final = 30
-_SYN, _ACK = 0x02, 0x10
-_CAPABLE_LENGTHS: Final = {_SYN: (4,), _SYN | _ACK: (12,), _ACK: (20, 22, 24), 0: (20, 22, 24)}
+FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
+"""Flags of TCP (RFC 9293, 3.1)."""
+_CAPABLE_LENGTHS: Final = {SYN: (4,), SYN | ACK: (12,), ACK: (20, 22, 24), 0: (20, 22, 24)}
 _from_bytes = int.from_bytes
 
 
@@ -202,17 +203,17 @@ def _capable(option: bytes, length: int, flags: int) -> MptcpOption | None:
     if version != 1:
         # Only the version matters: a host answers a later one with a lower one (3.1); Linux does not speak 0.
         return MpCapable(version, bits)
-    if length not in _CAPABLE_LENGTHS[flags & (_SYN | _ACK)]:
+    if length not in _CAPABLE_LENGTHS[flags & (SYN | ACK)]:
         return None
     keys = option[4:12] or None, option[12:20] or None
     return MpCapable(version, bits, *keys, _number(option[20:22]), _number(option[22:24]))
 
 
 def _join(option: bytes, length: int, flags: int) -> MptcpOption | None:
-    if not flags & _SYN:
+    if not flags & SYN:
         return MpJoinAck(option[4:24]) if length == 24 else None
     backup = bool(option[2] & 1)
-    if flags & _ACK:
+    if flags & ACK:
         return MpJoinSynAck(backup, option[3], option[4:12], option[12:16]) if length == 16 else None
     if length != 12:
         return None

@@ -19,8 +19,8 @@ from ipaddress import ip_address
 from typing import Final
 
 from mptcp_common.units import approximate_size
-from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment, TcpFlag
-from mptcp_throttler.mptcp.options import Dss
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment
+from mptcp_throttler.mptcp.options import ACK, FIN, RST, SYN, Dss
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.anticipation import JoinPredictor
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
@@ -39,7 +39,6 @@ from mptcp_throttler.views.words import steered_reason
 TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
 MAX_ACCOUNTS: Final = 20  # budget accounts in the summary; if the policy has more budgets, one of each
-_SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
 _Key = tuple[FourTuple, Direction]
 
@@ -70,13 +69,13 @@ class Carried:
 
     def begin(self, segment: Segment, from_client: bool) -> None:
         """Count from *segment* on, which made the subflow active."""
-        self.highest[from_client] = segment.sequence + bool(segment.flags & _SYN)
-        if segment.flags & _ACK:
+        self.highest[from_client] = segment.sequence + bool(segment.flags & SYN)
+        if segment.flags & ACK:
             self.highest[not from_client] = segment.acknowledgment
 
     def count(self, segment: Segment, size: int, from_client: bool) -> bool:
         """Count *segment* with *size* bytes of data; return whether any are new."""
-        end = segment.sequence + bool(segment.flags & _SYN) + size
+        end = segment.sequence + bool(segment.flags & SYN) + size
         before = self.highest.get(from_client, end - size)
         new = (end - before + (1 << 31)) % (1 << 32) - (1 << 31)
         if new <= 0:
@@ -214,7 +213,7 @@ class Replay:
 
     def _signals(self, segment: Segment, four_tuple: FourTuple) -> bool:
         """Return whether the segment gets a line: it has SYN, FIN, RST, or any option other than DSS."""
-        if segment.flags & _SYN:
+        if segment.flags & SYN:
             if segment.options:
                 self._asked[four_tuple] = True
             return True
@@ -222,7 +221,9 @@ class Replay:
             self._asked[four_tuple] = False
             self.older += 1
         known = self._asked.get(four_tuple, False)
-        return known and (bool(segment.flags & _ENDS) or any(not isinstance(each, Dss) for each in segment.options))
+        return known and (
+            bool(segment.flags & (FIN | RST)) or any(not isinstance(each, Dss) for each in segment.options)
+        )
 
     def _count(self, captured: Captured, four_tuple: FourTuple, from_client: bool) -> None:
         """Count the data of an active subflow; a segment in the wrong direction is forged, and does not count."""
