@@ -52,8 +52,8 @@ class Entry:
     text: str
     token: int | None = None
     four_tuple: FourTuple | None = None
-    sender: str | None = None  # of a segment: client or proxy
-    details: Mapping[str, str | int | None] = field(default_factory=dict)  # for JSON: path, rule, rate, ceil, direction
+    details: Mapping[str, str | int | None] = field(default_factory=dict)
+    """For JSON: path, rule, rate, ceil, direction; from (client or proxy) of a segment."""
 
 
 @dataclass(slots=True)
@@ -109,6 +109,7 @@ class Replay:
         self.policy, self.ports, self.interfaces = policy, ports, interfaces
         self.segments = self.connections = self.subflows = 0
         self.older = 0  # subflows with MPTCP options whose SYN is not in the capture
+        self.names_interface = bool(interfaces)
         self.first: float | None = None
         self.now = 0.0  # time of the latest segment; never goes back: a segment with an earlier time counts as of then
         self.rules: dict[str, CapTotals] = {}
@@ -142,9 +143,10 @@ class Replay:
         (local, local_port), (remote, remote_port) = ends if from_client else ends[::-1]
         four_tuple = FourTuple(local, local_port, remote, remote_port)
         segment = replace(segment, time=now, interface=self._interface(remote, segment.interface))
+        self.names_interface = self.names_interface or bool(segment.interface)
         if self._signals(segment, four_tuple):
-            sender = "client" if from_client else "proxy"
-            yield Entry(now, "segment", segment_in_words(segment, from_client), None, four_tuple, sender)
+            words, sender = segment_in_words(segment, from_client), {"from": "client" if from_client else "proxy"}
+            yield Entry(now, "segment", words, None, four_tuple, sender)
         before = self._active.get(four_tuple)
         if before is not None:
             self._count(captured, four_tuple, from_client)
