@@ -42,6 +42,7 @@ class SubflowRecord:
         known = self.subflow
         return (
             self.token == entry.token
+            and known.interface is not None
             and known.initial is entry.initial
             and known.backup is entry.backup
             and (entry.remote_id is None or entry.remote_id == known.remote_id)
