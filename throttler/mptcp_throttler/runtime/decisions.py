@@ -178,26 +178,24 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
     open a subflow to its client from any port. Such subflows count as active subflows of their connection, but sets,
     rules, BPF programs and socket dumps cover only the listening ports.
     """
-    if all(each.four_tuple.local_port in listen_ports for each in verdicts):
-        return verdicts
-    found = []
-    for each in verdicts:
-        port, verdict = each.four_tuple.local_port, each
-        if port not in listen_ports:
-            reason = f"{BEFORE[each.direction]}its local port {port} is not among listen_ports"
-            verdict = Verdict(each.four_tuple, each.path, None, None, None, reason, each.direction, rests=each.rests)
-        found.append(verdict)
-    return tuple(found)
+
+    def without(each: Verdict) -> Verdict:
+        four_tuple, port = each.four_tuple, each.four_tuple.local_port
+        if port in listen_ports:
+            return each
+        reason = f"{BEFORE[each.direction]}its local port {port} is not among listen_ports"
+        return Verdict(four_tuple, each.path, None, None, None, reason, each.direction, rests=each.rests)
+
+    return tuple(map(without, verdicts))
 
 
 def _of_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
     """Return *verdicts* on a tunnel's paths without upload caps and steering: its upload packets pass no queue of the
     throttler, and the tunnel's own daemon chooses among the paths."""
-    found = []
-    for each in verdicts:
-        bare = replace(each, steer=None, steer_path=None)
+
+    def bare(each: Verdict) -> Verdict:
         if each.direction is Direction.UP and each.throttle is not None:
-            reason = BEFORE[Direction.UP] + NOT_CAPPED
-            bare = replace(bare, scope=None, throttle=None, reason=reason, beside=None)
-        found.append(bare)
-    return tuple(found)
+            each = replace(each, scope=None, throttle=None, reason=BEFORE[Direction.UP] + NOT_CAPPED, beside=None)
+        return replace(each, steer=None, steer_path=None)
+
+    return tuple(map(bare, verdicts))
