@@ -183,7 +183,7 @@ def test_packets_do_not_change_the_subflows_of_the_kernel(tracker: Tracker, host
     other = Host("other", host.time).initial().retried()
     claims = [
         *(first.fin(), first.proxy_fin(), first.rst(), second.proxy_rst()),
-        *(first.from_client(ACK, MpPrio(True, None)), first.from_client(ACK, RemoveAddr((0, second.remote_id)))),
+        *(first.from_client(ACK, MpPrio(True)), first.from_client(ACK, RemoveAddr((0, second.remote_id)))),
         first.from_client(ACK, MpFastclose(host.proxy_key)),
         *(
             *other.handshake(),

@@ -157,7 +157,12 @@ VERSION_0 = [
     (False, 0x12, f"1e0c 0081 {KEYS[1]}", "SYN ACK: MP_CAPABLE version 0, with checksums"),
     (True, 0x10, f"1e14 0081 {KEYS[0]} {KEYS[1]}", "ACK: MP_CAPABLE version 0, with checksums"),
     (True, 0x18, "1e14 2005 00000005 00000007 00000001 0004 beef", ""),
-    (False, 0x10, "1e08 3403 c0000201", "ACK: ADD_ADDR id 3: 192.0.2.1"),
+    (
+        False,
+        0x10,
+        "1e08 3403 c0000201",
+        "ACK: a broken MPTCP option of subtype 3: length 8 fits no form of this subtype here",
+    ),
     (True, 0x02, "1e0c 1007 01020304 a1a2a3a4", "SYN: MP_JOIN to connection 01020304, address id 7"),
 ]
 """Sender, TCP flags, option (RFC 6824), and its description. There is none for data."""

@@ -35,7 +35,7 @@ _NOTES: Final = {
         " ignored: the proxy's host sent a client's segment, or the other way round: forged, or not captured on "
         "the proxy (--elsewhere)",
     ),
-    "malformed": ("MPTCP option", " that no RFC has"),
+    "malformed": ("MPTCP option", " that RFC 8684 does not have"),
     "unproven_joins": ("join", " whose HMAC could not be checked: keys are missing"),
     "overflows": ("subflow", " not tracked: there were too many"),
 }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parse the MPTCP options of a TCP header into frozen structs, and compute tokens and HMACs from keys.
 
-Sources: RFC 8684, 3; kind 30, subtypes in figure 19. The parser recognises the forms of RFC 6824 (version 0), which
-Linux does not speak, but reads the keys of MP_CAPABLE only in version 1. Rules:
+Sources: RFC 8684, 3; kind 30, subtypes in figure 19. Of RFC 6824 (version 0), which Linux does not speak, the parser
+reads only the version in MP_CAPABLE. Rules:
 
 - Nothing raises. A peer's broken option is a :class:`Malformed`, one that no RFC defines an :class:`UnknownSubtype`.
 - A broken option of another kind ends the parsing, as it does in the kernel: the next option cannot be found.
@@ -41,7 +41,6 @@ class MpCapable(MptcpOption, frozen=True):
     sender_key: bytes | None = None
     receiver_key: bytes | None = None
     data_length: int | None = None  # in a third ACK with data: the length of the data-level mapping, in place of a DSS
-    checksum: int | None = None
 
 
 class MpJoinSyn(MptcpOption, frozen=True):
@@ -69,27 +68,23 @@ class MpJoinAck(MptcpOption, frozen=True):
 
 
 class Dss(MptcpOption, frozen=True):
-    """Data sequence signal (3.3). An absent field is None, and its size in octets 0."""
+    """Data sequence signal (3.3), without the checksum. An absent field is None, and its size in octets 0."""
 
     data_fin: bool
     data_ack: int | None
-    data_ack_octets: int
     data_sequence: int | None
     data_sequence_octets: int
     subflow_sequence: int | None
     data_length: int | None
-    checksum: int | None
 
 
 class AddAddr(MptcpOption, frozen=True):
     """The sender has another address (3.4.1)."""
 
-    version: int  # 0 for the form of RFC 6824 (no echo, no HMAC), otherwise 1
     echo: bool
     address_id: int
     address: bytes
     port: int | None
-    hmac: bytes | None  # rightmost 64 bits; None in an echo and in version 0
 
 
 class RemoveAddr(MptcpOption, frozen=True):
@@ -102,7 +97,6 @@ class MpPrio(MptcpOption, frozen=True):
     """Asks to make a subflow backup, or no longer backup (3.3.8)."""
 
     backup: bool
-    address_id: int | None  # RFC 6824 only: one of the sender's addresses; None: the subflow that carries the option
 
 
 class MpFail(MptcpOption, frozen=True):
@@ -183,8 +177,8 @@ def parse_option(option: bytes, flags: int) -> MptcpOption:
         found = _add_addr(option, length)
     elif subtype == 4 and length > 3:
         found = RemoveAddr(tuple(option[3:]))
-    elif subtype == 5 and length <= 4:
-        found = MpPrio(bool(bits & 1), option[3] if length == 4 else None)
+    elif subtype == 5 and length == 3:
+        found = MpPrio(bool(bits & 1))
     elif subtype == 6 and length == 12:
         found = MpFail(_from_bytes(option[4:12], "big"))
     elif subtype == 7 and length == 12:
@@ -205,8 +199,7 @@ def _capable(option: bytes, length: int, flags: int) -> MptcpOption | None:
         return MpCapable(version, bits)
     if length not in _CAPABLE_LENGTHS[flags & (SYN | ACK)]:
         return None
-    keys = option[4:12] or None, option[12:20] or None
-    return MpCapable(version, bits, *keys, _number(option[20:22]), _number(option[22:24]))
+    return MpCapable(version, bits, option[4:12] or None, option[12:20] or None, _number(option[20:22]))
 
 
 def _join(option: bytes, length: int, flags: int) -> MptcpOption | None:
@@ -224,34 +217,29 @@ def _dss(option: bytes, length: int) -> MptcpOption | None:
     if length < 4:
         return None
     bits = option[3]
-    ack_octets = (8 if bits & 2 else 4) if bits & 1 else 0
+    ack_end = 4 + ((8 if bits & 2 else 4) if bits & 1 else 0)
     sequence_octets = (8 if bits & 8 else 4) if bits & 4 else 0
-    ack_end = 4 + ack_octets
     sequence_end = ack_end + sequence_octets
     if length not in ((sequence_end + 6, sequence_end + 8) if sequence_octets else (sequence_end,)):
         return None
     return Dss(
         bool(bits & 16),
         _number(option[4:ack_end]),
-        ack_octets,
         _number(option[ack_end:sequence_end]),
         sequence_octets,
         _number(option[sequence_end : sequence_end + 4]),
         _number(option[sequence_end + 4 : sequence_end + 6]),
-        _number(option[sequence_end + 6 :]),
     )
 
 
 def _add_addr(option: bytes, length: int) -> MptcpOption | None:
-    """Octet 2 has, in its low bits, the IP version in version 0, bit E in version 1, which adds an HMAC without E."""
-    bits = option[2] & 15
-    size = length - 4 - (8 if bits == 0 else 0)
+    echo, size = option[2] & 15, length - 4
+    size -= 0 if echo else 8  # only an echo has no HMAC
     octets, port_octets = size & ~2, size & 2
-    if octets not in (4, 16) or bits not in (0, 1, 4 if octets == 4 else 6):
+    if octets not in (4, 16) or echo > 1:
         return None
     at = 4 + octets
-    port, proof = _number(option[at : at + port_octets]), None if bits else option[-8:]
-    return AddAddr(0 if bits > 1 else 1, bits == 1, option[3], option[4:at], port, proof)
+    return AddAddr(bool(echo), option[3], option[4:at], _number(option[at : at + port_octets]))
 
 
 def _number(octets: bytes) -> int | None:

@@ -71,8 +71,7 @@ def in_words(option: options.MptcpOption) -> str:
         case options.RemoveAddr():
             return f"REMOVE_ADDR id {', '.join(map(str, option.address_ids))}"
         case options.MpPrio():
-            which = "" if option.address_id is None else f" for address id {option.address_id}"
-            return f"MP_PRIO: {'backup' if option.backup else 'regular'}{which}"
+            return f"MP_PRIO: {'backup' if option.backup else 'regular'}"
         case options.MpFail():
             return f"MP_FAIL: wrong checksum at {option.data_sequence}"
         case options.MpFastclose():
