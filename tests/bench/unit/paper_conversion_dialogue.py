@@ -30,7 +30,7 @@ End = tuple[bytes, int]
 def dss(key: bytes, offset: int, subflow: int, length: int, *, octets: int = 8) -> Dss:
     """Return a mapping of *length* bytes at *offset* of the data stream whose sender has *key*."""
     sequence = initial_data_sequence(key) + 1 + offset
-    return Dss(False, None, 0, sequence & ((1 << 8 * octets) - 1), octets, subflow, length, None)
+    return Dss(False, None, sequence & ((1 << 8 * octets) - 1), octets, subflow, length)
 
 
 @dataclass

@@ -88,9 +88,7 @@ def test_bytes_of_two_subflows_are_one_stream(octets: int) -> None:
     assert got.down.arrived(1050) == 51
 
 
-@pytest.mark.parametrize(
-    "option", [(), (Dss(False, None, 0, 1, 8, 1, 0, None),)], ids=["no mapping", "infinite mapping"]
-)
+@pytest.mark.parametrize("option", [(), (Dss(False, None, 1, 8, 1, 0),)], ids=["no mapping", "infinite mapping"])
 def test_fallback_in_mid_transfer_is_noticed(option: tuple[Dss, ...]) -> None:
     talk = client_talk().open_mptcp(10, 20, 30)
     talk.down(40, 1, b"abc", *option)

@@ -14,7 +14,8 @@ import pytest
 
 from mptcp_lab.testbed import Testbed
 from mptcp_throttler.kernel.capture import Capture
-from mptcp_throttler.mptcp.model import Segment, TcpFlag
+from mptcp_throttler.mptcp.model import Segment
+from mptcp_throttler.mptcp.options import ACK, RST, SYN
 
 pytestmark = pytest.mark.kernel
 
@@ -59,8 +60,8 @@ def test_capture_marks_the_segments_that_this_host_sent(testbed: Testbed) -> Non
         caller.settimeout(60)
         caller.connect((proxy.address("wan0"), PORT))
         syn, syn_ack = segments(capture, 2)
-    assert (syn.flags & TcpFlag.ACK, syn.outgoing) == (0, False)
-    assert (syn_ack.flags & TcpFlag.ACK, syn_ack.outgoing) == (TcpFlag.ACK, True)
+    assert (syn.flags & ACK, syn.outgoing) == (0, False)
+    assert (syn_ack.flags & ACK, syn_ack.outgoing) == (ACK, True)
 
 
 def test_capture_on_loopback_reads_each_frame_once(testbed: Testbed) -> None:
@@ -76,7 +77,6 @@ def test_capture_on_loopback_reads_each_frame_once(testbed: Testbed) -> None:
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         caller.close()
         found = segments(capture, 3)
-    SYN, ACK, RST = TcpFlag.SYN, TcpFlag.ACK, TcpFlag.RST
     assert [each.flags & (SYN | RST) for each in found] == [SYN, SYN, RST]
     assert [each.flags & ACK for each in found[:2]] == [0, ACK]
     assert {each.outgoing for each in found} == {None}

@@ -34,9 +34,9 @@ class Scene:
 
     def take(self, token: int, *after: Verdict) -> None:
         before = self.verdicts.get(token, ())
-        for decision in self.comparer.decisions(token, None, before, after, 0.0, is_dry=self.dry):
-            self.traffic.decided(decision)
-            self.log.decided(decision)
+        decision = self.comparer.compare(token, None, before, after, 0.0, is_dry=self.dry)
+        self.traffic.decided(decision)
+        self.log.decided(decision)
         self.verdicts[token] = after
 
 

@@ -80,8 +80,8 @@ async def blocks(scene: Scene, clock: Clock) -> int:
     scene.kernel.log.clear()  # This log belongs to the fake kernel
     scene.engine.events.ring._events.clear()  # The latest events; another test checks that they are bounded
     # Also bounded: the latest entries. How many of them no join has asked for is random.
-    scene.engine.join_latency._made.clear()
-    scene.engine.join_latency._waiting.clear()
+    scene.engine.join_latency._made.drop_until(float("inf"))
+    scene.engine.join_latency._waiting.drop_until(float("inf"))
     # Closed subflows that a meter may still report stay for two minutes of the real clock, which the test does not set.
     assert not scene.engine.traffic._subflows
     scene.engine.traffic._closed.drop_until(float("inf"))

@@ -27,7 +27,7 @@ from mptcp_throttler.telemetry.events import (
 )
 from mptcp_throttler.telemetry.traffic import Traffic
 
-MOST_BYTES = 16_000_000
+MOST_BYTES = 18_000_000
 WIFI = four_tuple("10.1.0.1")
 RATE, SLOWER = (a_throttle(rate, rate, None, Share.PATH) for rate in (5_000_000, 1_000_000))
 RULE = a_rule("cap", ("a",), RATE)
@@ -89,9 +89,9 @@ class Scene:
         self.verdicts: tuple[Verdict, ...] = ()
 
     def decide(self, *verdicts: Verdict) -> None:
-        for decision in self.comparer.decisions(7, None, self.verdicts, verdicts, 10.0, is_dry=False):
-            self.traffic.decided(decision)
-            self.recorder.decided(decision)
+        decision = self.comparer.compare(7, None, self.verdicts, verdicts, 10.0, is_dry=False)
+        self.traffic.decided(decision)
+        self.recorder.decided(decision)
         self.verdicts = verdicts
 
     @property

@@ -48,7 +48,8 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
 
 
 def expire_and_measure(tracker: Tracker, now: float) -> tuple[dict[str, int], int]:
-    """Let everything expire. Return the sizes of the tables, and the number of Python's memory blocks."""
+    """Let everything end and expire. Return the sizes of the tables, and the number of Python's memory blocks."""
+    tracker.resync([], now + 100)
     tracker.expire(now + 86_400)
     gc.collect()
     return dict(tracker.table_sizes), sys.getallocatedblocks()

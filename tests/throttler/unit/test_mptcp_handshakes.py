@@ -76,7 +76,9 @@ class TestInterface:
 
     def test_client_may_use_the_proxys_port(self, tracker: Tracker, host: Host) -> None:
         path = host.initial(port=PORT)
-        assert kinds_of_events(tracker, *path.established()) == [OPENED, ACTIVE]
+        for segment in path.handshake():
+            tracker.segment(replace(segment, outgoing=segment.source == path.four_tuple.local))
+        assert kinds_of_events(tracker, path.kernel(KernelEventKind.CREATED)) == [OPENED, ACTIVE]
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
 
@@ -181,7 +183,7 @@ def test_packets_do_not_change_the_subflows_of_the_kernel(tracker: Tracker, host
     other = Host("other", host.time).initial().retried()
     claims = [
         *(first.fin(), first.proxy_fin(), first.rst(), second.proxy_rst()),
-        *(first.from_client(ACK, MpPrio(True, None)), first.from_client(ACK, RemoveAddr((0, second.remote_id)))),
+        *(first.from_client(ACK, MpPrio(True)), first.from_client(ACK, RemoveAddr((0, second.remote_id)))),
         first.from_client(ACK, MpFastclose(host.proxy_key)),
         *(
             *other.handshake(),

@@ -79,21 +79,8 @@ BUILT: st.SearchStrategy[tuple[Packet, int]] = st.one_of(
         built(layers.AddAddr, address_id=octet, address=address, port=short | st.none(), hmac=long), st.just(ACK)
     ),
     st.tuples(built(layers.AddAddr, echo=1, address_id=octet, address=address, port=short | st.none()), st.just(ACK)),
-    st.tuples(
-        address.flatmap(
-            lambda text: built(
-                layers.AddAddrV0,
-                ip_version=ip_address(text).version,
-                address_id=octet,
-                address=text,
-                port=short | st.none(),
-            )
-        ),
-        st.just(ACK),
-    ),
     st.tuples(built(layers.RemoveAddr, address_ids=st.lists(octet, min_size=1, max_size=33)), st.just(ACK)),
     st.tuples(prio(), st.just(ACK)),
-    st.tuples(prio(address_id=octet), st.just(ACK)),
     st.tuples(built(layers.MpFail, data_sequence=long), st.just(ACK)),
     st.tuples(built(layers.MpFastclose, receiver_key=long), st.just(ACK)),
     st.tuples(built(layers.MpTcprst, flags=st.integers(0, 15), reason=octet), st.just(0x14)),
@@ -115,7 +102,7 @@ def value_of(p: Packet) -> options.MptcpOption:
             if p.version != 1:
                 return options.MpCapable(p.version, int(p.flags))
             keys = octets(p.sender_key, 8), octets(p.receiver_key, 8)
-            return options.MpCapable(p.version, int(p.flags), *keys, p.data_length, p.checksum)
+            return options.MpCapable(p.version, int(p.flags), *keys, p.data_length)
         case "MpJoinSyn":
             return options.MpJoinSyn(bool(p.backup), p.address_id, p.token, p.nonce.to_bytes(4, "big"))
         case "MpJoinSynAck":
@@ -124,19 +111,15 @@ def value_of(p: Packet) -> options.MptcpOption:
         case "MpJoinAck":
             return options.MpJoinAck(p.hmac)
         case "Dss":
-            ack = (8 if p.flags.a else 4) if p.flags.A else 0
             sequence = (8 if p.flags.m else 4) if p.flags.M else 0
-            mapping = p.subflow_sequence, p.data_length, p.checksum
-            return options.Dss(bool(p.flags.F), p.data_ack, ack, p.data_sequence, sequence, *mapping)
+            mapping = p.subflow_sequence, p.data_length
+            return options.Dss(bool(p.flags.F), p.data_ack, p.data_sequence, sequence, *mapping)
         case "AddAddr":
-            packed = ip_address(p.address).packed
-            return options.AddAddr(1, bool(p.echo), p.address_id, packed, p.port, octets(p.hmac, 8))
-        case "AddAddrV0":
-            return options.AddAddr(0, False, p.address_id, ip_address(p.address).packed, p.port, None)
+            return options.AddAddr(bool(p.echo), p.address_id, ip_address(p.address).packed, p.port)
         case "RemoveAddr":
             return options.RemoveAddr(tuple(p.address_ids))
         case "MpPrio":
-            return options.MpPrio(bool(p.backup), p.address_id)
+            return options.MpPrio(bool(p.backup))
         case "MpFail":
             return options.MpFail(p.data_sequence)
         case "MpFastclose":

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -29,7 +29,6 @@ from mptcp_dialogue import (
 )
 from mptcp_invariants import Subscriber, check_tables
 
-from mptcp_throttler.mptcp import connection_table
 from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelEventKind, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Resync, Tracker
@@ -352,30 +351,3 @@ class TestFull:
         resync.add([new.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])
         tracker.kernel_event(replace(new.kernel(K.SUBFLOW_CLOSED), time=1010.5))
         assert kinds(finish(resync)) == [DISAGREE, CLOSED]
-
-
-def test_idle_subflows_are_checked_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_table, "EXPIRY_STEP", 4)
-    tracker = Tracker([PORT])
-    hosts = [Host(f"host {number}") for number in range(10)]
-    for number, host in enumerate(hosts):
-        feed(tracker, *host.initial(port=2000 + number).established())
-
-    def closed() -> Iterator[int]:
-        for _ in range(4):
-            yield kinds(tracker.expire(hosts[0].time + 7 * 3600)).count(CLOSED)
-
-    counts = list(closed())
-    assert sum(counts) == 10
-    assert max(counts) <= 4
-
-
-def test_subflow_that_seemed_idle_returns_with_the_next_dump(tracker: Tracker, host: Host) -> None:
-    """Defect: the dump counted as older than the ends, and all subflows had no cap until the next periodic dump."""
-    path = open_connection(tracker, host)
-    now = host.time + TrackerLimits().idle_timeout
-    assert kinds(tracker.expire(now)).count(CLOSED) == 1
-    assert tracker.wants_resync
-    tracker.resync([path.kernel_subflow()], now + 0.2)
-    assert known_subflows(tracker, host) == [path.four_tuple]
-    assert not tracker.wants_resync

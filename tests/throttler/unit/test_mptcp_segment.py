@@ -76,7 +76,7 @@ def test_readable_frame_gives_its_segment(link: int, frame: bytes) -> None:
     segment = parse_frame(frame, 1.5, "eth0", link)
     assert segment is not None
     ends = (SOURCE_4, DESTINATION_4) if len(segment.source) == 4 else (SOURCE_6, DESTINATION_6)
-    assert segment == Segment(1.5, "eth0", ends[0], 40000, ends[1], 3128, 0x10, 7, 9, (MpPrio(True, None),))
+    assert segment == Segment(1.5, "eth0", ends[0], 40000, ends[1], 3128, 0x10, 7, 9, (MpPrio(True),))
 
 
 @pytest.mark.parametrize(("link", "frame"), UNREADABLE.values(), ids=UNREADABLE)

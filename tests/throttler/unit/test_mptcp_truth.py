@@ -90,11 +90,10 @@ def forged_options(draw: st.DrawFn, path: Path) -> tuple[MptcpOption, ...]:
         MpJoinSyn(backup, number, draw(st.sampled_from((host.token, 7))), path.nonce_client),
         MpJoinSynAck(backup, number, bytes(8), bytes(4)),
         MpJoinAck(bytes(20)),
-        Dss(True, 1, 4, 1, 4, 1, 1, None),
-        AddAddr(1, False, number, bytes(4), None, bytes(8)),
+        Dss(True, 1, 1, 4, 1, 1),
+        AddAddr(False, number, bytes(4), None),
         RemoveAddr((0, number, path.remote_id)),
-        MpPrio(backup, None),
-        MpPrio(backup, number),
+        MpPrio(backup),
         MpFail(1),
         MpFastclose(key),
         MpTcprst(0, 1),
@@ -188,7 +187,7 @@ class Wire(RuleBasedStateMachine):
         path = self.path(number, port)
         real = self.truth.get(path.host.token, {}).get(path.four_tuple)
         if real is not None:
-            self.sends(path.from_client(ACK, MpPrio(backup, None)))
+            self.sends(path.from_client(ACK, MpPrio(backup)))
             self.truth[path.host.token][path.four_tuple] = Real(real.path, backup)
             self.reports(path.kernel(KernelEventKind.SUBFLOW_PRIORITY, backup=backup))
 
@@ -340,7 +339,7 @@ class Wire(RuleBasedStateMachine):
         path = path.retried() if retried else path
         host = path.host
         lasts = path.from_client(ACK, MpFastclose(host.proxy_key)), path.from_proxy(RST, MpFastclose(host.client_key))
-        signals = path.rst(), path.proxy_rst(), path.fin(), path.from_client(ACK, MpPrio(True, None))
+        signals = path.rst(), path.proxy_rst(), path.fin(), path.from_client(ACK, MpPrio(True))
         chosen = [*path.handshake(), *signals, *lasts][index]
         for segment in (path.syn(), chosen) if with_syn else (chosen,):
             self.time += 0.0005

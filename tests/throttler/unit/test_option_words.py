@@ -29,7 +29,7 @@ SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
         (ACK, "1e08 3103 c0000201", "ADD_ADDR id 3: 192.0.2.1, echo"),
         (ACK, "1e16 3103 fd77000000000000 0000000000000001 0c38", "ADD_ADDR id 3: [fd77::1]:3128, echo"),
         (ACK, "1e05 4001 02", "REMOVE_ADDR id 1, 2"),
-        (ACK, "1e03 51 1e04 5003", "MP_PRIO: backup; MP_PRIO: regular for address id 3"),
+        (ACK, "1e03 51 1e03 50", "MP_PRIO: backup; MP_PRIO: regular"),
         (ACK, "1e0c 6000 0000000000000009", "MP_FAIL: wrong checksum at 9"),
         (ACK, "1e0c 7000 1112131415161718", "MP_FASTCLOSE"),
         (ACK, "1e04 8106", "MP_TCPRST: middlebox interference, transient"),

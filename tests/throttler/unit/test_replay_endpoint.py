@@ -119,7 +119,5 @@ class TestEnds:
 
 def test_mp_prio_from_the_client_changes_the_priority(endpoint: Endpoint, host: Host) -> None:
     _, second = connected(endpoint, host)
-    (event,) = events_of(
-        endpoint, second.from_client(ACK, MpPrio(True, None)), second.from_proxy(ACK, MpPrio(False, None))
-    )
+    (event,) = events_of(endpoint, second.from_client(ACK, MpPrio(True)), second.from_proxy(ACK, MpPrio(False)))
     assert (event.kind, event.backup) == (K.SUBFLOW_PRIORITY, True)

@@ -55,8 +55,7 @@ class Bench:
     def decide(self, token: int, *verdicts: Verdict, interface: str = "w0") -> None:
         known = connection(token, *(each.four_tuple for each in verdicts), interface=interface) if verdicts else None
         before = self.verdicts.pop(token, ())
-        for decision in self.comparer.decisions(token, known, before, verdicts, self.now, is_dry=self.is_dry):
-            self.traffic.decided(decision)
+        self.traffic.decided(self.comparer.compare(token, known, before, verdicts, self.now, is_dry=self.is_dry))
         self.verdicts[token] = verdicts
         self.tokens |= dict.fromkeys((each.four_tuple for each in verdicts), token)
 

@@ -20,7 +20,6 @@ from test_daemon import BOTH_WAYS, CAPPED, PATHS, Scene, running, until
 from mptcp_common.problems import DocumentError
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.mptcp import tunnels as tunnels_module
-from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import EventKind, FourTuple, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
@@ -82,7 +81,7 @@ TCP = KernelSubflow(7, four_tuple("10.1.0.1"), True, 0, 0, False, 0.0)
 @settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.one_of(answers, answers, broken, st.just("resync")), st.floats(0.1, 20)), max_size=12))
 def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]) -> None:
-    table, tracker, now = TunnelTable([PORT]), Tracker([3128, PORT], TrackerLimits(idle_timeout=15.0)), 100.0
+    table, tracker, now = TunnelTable([PORT]), Tracker([3128, PORT]), 100.0
     tracker.resync([TCP], now)
     last: dict[FourTuple, tuple[str, int]] = {}
     lived: dict[int, tuple[tuple[int, int], float]] = {}
@@ -105,7 +104,7 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
         assert EventKind.DISAGREEMENT not in {each.kind for each in events}
         tunnels = [each for each in tracker.connections.values() if each.is_tunnel]
         found = {
-            subflow.four_tuple: (table.names[each.token], subflow.remote_id)
+            subflow.four_tuple: (table.paths[subflow.four_tuple].tunnel, subflow.remote_id)
             for each in tunnels
             for subflow in each.subflows
         }
@@ -242,7 +241,7 @@ async def test_budget_counts_tunnels_and_connections_once(tmp_path: Path, monkey
         home[1]["bytes_received"] += 4
         await until(lambda: used(scene) == 1234)
         home[1] |= {"id": 6, "remote": "10.2.0.10", "bytes_received": 0}
-        home[1] |= {"id": (1 << 61) + 77, "bytes_sent": 766}
+        home[1] |= {"id": (1 << 61) + 7777, "bytes_sent": 766}
         await until(lambda: used(scene) == 2000)
         home[0]["bytes_sent"] += 998_000
         await until(lambda: len(kernel.tunnels.classes) == 2)

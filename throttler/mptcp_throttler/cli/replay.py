@@ -21,6 +21,7 @@ from mptcp_common.units import approximate_size, counted
 from mptcp_throttler.cli.shared import complain, mistake, policy_with_warnings
 from mptcp_throttler.config import DEFAULT_SETTINGS
 from mptcp_throttler.config.files import read_settings
+from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES, CaptureError, CaptureFile
 from mptcp_throttler.replay.replay import Entry, Replay
@@ -34,7 +35,7 @@ _NOTES: Final = {
         " ignored: the proxy's host sent a client's segment, or the other way round: forged, or not captured on "
         "the proxy (--elsewhere)",
     ),
-    "malformed": ("MPTCP option", " that no RFC has"),
+    "malformed": ("MPTCP option", " that RFC 8684 does not have"),
     "unproven_joins": ("join", " whose HMAC could not be checked: keys are missing"),
     "overflows": ("subflow", " not tracked: there were too many"),
 }
@@ -46,27 +47,16 @@ def replay(options: argparse.Namespace) -> int:
         complain("--port: a port is from 1 to 65535")
         return USAGE
     run = _replay_of(options)
-    timeline = _Timeline(run.policy.time_zone)
-    named = bool(run.interfaces)
-
-    def show(entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            for line in (_as_json(entry),) if options.json else timeline.lines(entry):
-                print(line)
-
     try:
         with sys.stdin.buffer if options.capture == Path("-") else options.capture.open("rb") as file:
             capture = CaptureFile(file, str(options.capture))
-            for found in capture:
-                segment = replace(found.segment, outgoing=None) if options.elsewhere else found.segment
-                if segment.source_port in run.ports or segment.destination_port in run.ports:
-                    named = named or bool(segment.interface)
-                    show(run.take(found._replace(segment=segment)))
+            entries = _entries(run, capture, options.elsewhere)
+            for line in map(_as_json, entries) if options.json else _lines(entries, run.policy.time_zone):
+                print(line)
     except CaptureError as error:
         complain(error)
         return FAILED
-    show(run.finish())
-    notes = list(_notes(run, capture, named))
+    notes = list(_notes(run, capture))
     if options.json:
         rules = {rule: asdict(caps) for rule, caps in run.rules.items()}
         counts = {each: getattr(run, each) for each in ("connections", "subflows", "segments")}
@@ -79,6 +69,14 @@ def replay(options: argparse.Namespace) -> int:
         for note in notes:
             journal.say(f"note: {note}")
     return FAILED if capture.packets and capture.cut + capture.foreign.total() == capture.packets else DONE
+
+
+def _entries(run: Replay, capture: CaptureFile, is_elsewhere: bool) -> Iterator[Entry]:
+    for found in capture:
+        segment = found.segment
+        if segment.source_port in run.ports or segment.destination_port in run.ports:
+            yield from run.take(found._replace(segment=replace(segment, outgoing=None)) if is_elsewhere else found)
+    yield from run.finish()
 
 
 def _replay_of(options: argparse.Namespace) -> Replay:
@@ -103,23 +101,18 @@ def _interface(text: str) -> tuple[Network | None, str]:
         raise mistake("--interface", text, message) from None
 
 
-class _Timeline:
-    """Formats entries as text lines, in the time of *zone*."""
-
-    def __init__(self, zone: tzinfo) -> None:
-        self._zone = zone
-        self._day = ""
-
-    def lines(self, entry: Entry) -> Iterator[str]:
-        """Yield the line of *entry*, after a line with the date if the day changed."""
-        at = datetime.fromtimestamp(entry.time, self._zone)
+def _lines(entries: Iterable[Entry], zone: tzinfo) -> Iterator[str]:
+    """Yield the line of each entry, in the time of *zone*, and a line with the date when the day changes."""
+    shown = ""
+    for entry in entries:
+        at = datetime.fromtimestamp(entry.time, zone)
         day = at.strftime("%Y-%m-%d %Z").strip()
-        if day != self._day:
-            self._day = day
+        if day != shown:
+            shown = day
             yield day
         clock = at.strftime("%H:%M:%S.%f") if entry.kind in _BY_TIME else " " * len("00:00:00.000000")
-        end = "" if entry.four_tuple is None or entry.kind == "connection" else f"{_remote_end(entry)} "
-        way = "" if entry.sender is None else "> " if entry.sender == "client" else "< "
+        end = "" if entry.four_tuple is None or entry.kind == "connection" else f"{_remote_end(entry.four_tuple)} "
+        way = {"client": "> ", "proxy": "< "}.get(str(entry.details.get("from")), "")
         yield f"{clock}  {end}{way}{entry.text}"
 
 
@@ -129,17 +122,14 @@ def _as_json(entry: Entry) -> str:
     if entry.token is not None:
         shown["token"] = f"{entry.token:08x}"
     if entry.four_tuple is not None:
-        shown["remote"] = _remote_end(entry)
+        shown["remote"] = _remote_end(entry.four_tuple)
         shown["local"] = end_text(entry.four_tuple.local, entry.four_tuple.local_port)
     shown |= {key: value for key, value in entry.details.items() if value is not None}
-    if entry.sender is not None:
-        shown["from"] = entry.sender
     return json.dumps(shown | {"text": entry.text})
 
 
-def _remote_end(entry: Entry) -> str:
-    assert entry.four_tuple is not None
-    return end_text(entry.four_tuple.remote, entry.four_tuple.remote_port)
+def _remote_end(four_tuple: FourTuple) -> str:
+    return end_text(four_tuple.remote, four_tuple.remote_port)
 
 
 def _summary(run: Replay) -> Iterator[str]:
@@ -157,8 +147,8 @@ def _summary(run: Replay) -> Iterator[str]:
         yield f"budget {each['name']}{whose}: {used}"
 
 
-def _notes(run: Replay, capture: CaptureFile, named: bool) -> Iterator[str]:
-    """Yield notes on what the timeline lacks, and why. *named* says whether any segment's interface is known."""
+def _notes(run: Replay, capture: CaptureFile) -> Iterator[str]:
+    """Yield notes on what the timeline lacks, and why."""
     if capture.damage is not None:
         yield capture.damage
     if foreign := capture.foreign.total():
@@ -175,7 +165,7 @@ def _notes(run: Replay, capture: CaptureFile, named: bool) -> Iterator[str]:
     if not run.segments:
         yield f"no segment to or from port {' or '.join(map(str, run.ports))} was read; another one is given by --port"
     paths = [name for name, path in run.policy.paths.items() if path.interfaces is not None]
-    if paths and not named:
+    if paths and not run.names_interface:
         yield (
             f"the capture names no interface, so no subflow is on path {' or '.join(paths)}; "
             "--interface [PREFIX=]NAME says by which one they leave"

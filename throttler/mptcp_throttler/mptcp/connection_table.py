@@ -20,7 +20,7 @@ from mptcp_throttler.mptcp.limits import Shares, TrackerCounters, TrackerLimits
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelEvent, KernelSubflow, Subflow
 from mptcp_throttler.mptcp.questions import SocketLookupQueue
 
-EXPIRY_STEP: Final = 1_000  # maximum entries per table that one ``expire`` call checks or forgets, in about 10 ms
+EXPIRY_STEP: Final = 1_000  # maximum connections that one ``expire`` call closes, in about 10 ms
 MAX_DUMP_SECONDS: Final = 120.0  # a dump that takes longer counts as failed: ended subflows are not kept for it
 
 KernelRecord = KernelEvent | KernelSubflow
@@ -30,22 +30,19 @@ V = TypeVar("V")
 
 @dataclass(slots=True, eq=False)
 class SubflowRecord:
-    """One subflow of the kernel, and when it was seen."""
+    """One subflow of the kernel."""
 
     token: int
     subflow: Subflow
     prioritised: float  # when the kernel last reported the backup flag
-    last_seen: float
     listed: int = 0  # number of the latest dump that listed it
-
-    def touch(self, time: float) -> None:
-        self.last_seen = max(self.last_seen, time)
 
     def agrees_with(self, entry: KernelSubflow) -> bool:
         """Return whether *entry*, a socket with this four-tuple, has no news except that the subflow still exists."""
         known = self.subflow
         return (
             self.token == entry.token
+            and known.interface is not None
             and known.initial is entry.initial
             and known.backup is entry.backup
             and (entry.remote_id is None or entry.remote_id == known.remote_id)
@@ -103,7 +100,8 @@ class TimedTable(Generic[K, V]):
 
 
 class ConnectionTable:
-    """Makes every change to the set of connections and subflows, and returns its events."""
+    """Makes every change to the set of connections and subflows, and returns its events. No subflow ends by silence:
+    only handshakes and endings are captured, so an hour-long download looks as idle as a dead one."""
 
     def __init__(self, limits: TrackerLimits, listen_ports: frozenset[int]) -> None:
         self.limits = limits
@@ -123,7 +121,6 @@ class ConnectionTable:
         self.dumps_wanted = self.dumps_served = 0
         """Number of requests for a dump, and number of these that a complete dump has served. A dump serves only
         requests made before it began."""
-        self._idle_checks: Iterator[SubflowRecord] = iter(())
 
     # Subflows and connections
 
@@ -136,7 +133,7 @@ class ConnectionTable:
 
     def add(self, subflow: Subflow, token: int, detail: str) -> list[Event]:
         """Track a new subflow of a tracked connection. No tracked subflow may have the same four-tuple."""
-        self.subflows[subflow.four_tuple] = SubflowRecord(token, subflow, subflow.since, subflow.since)
+        self.subflows[subflow.four_tuple] = SubflowRecord(token, subflow, subflow.since)
         self._set_subflows(token, (*self.connections[token].subflows, subflow))
         self.lingering.pop(token)
         self.counters.subflows_activated += 1
@@ -145,7 +142,7 @@ class ConnectionTable:
     def remove(self, record: SubflowRecord, time: float, detail: str) -> list[Event]:
         token, four_tuple = record.token, record.subflow.four_tuple
         del self.subflows[four_tuple]
-        self.questions.drop(four_tuple)
+        self.questions.pop(four_tuple, None)
         self.ended.put(four_tuple, time, time)
         others = tuple(each for each in self.connections[token].subflows if each is not record.subflow)
         self._set_subflows(token, others)
@@ -184,21 +181,8 @@ class ConnectionTable:
     # Time
 
     def expire(self, time: float) -> list[Event]:
-        """Forget entries too old at *time*: at most :data:`EXPIRY_STEP` of each table per call."""
+        """Forget entries too old at *time*; close at most :data:`EXPIRY_STEP` connections."""
         limits, events = self.limits, list[Event]()
-        for record in self._next_idle_checks():
-            four_tuple = record.subflow.four_tuple
-            is_tracked = self.subflows.get(four_tuple) is record
-            if not is_tracked or record.last_seen > time - limits.idle_timeout / 2:
-                continue
-            if four_tuple.local_port not in self.listen_ports:
-                self.questions.ask(four_tuple, time)  # look it up, because no dump lists it even if it exists
-                continue
-            self.dumps_wanted += 1
-            if record.last_seen <= time - limits.idle_timeout:
-                self.counters.expired += 1
-                events += self.remove(record, time, "idle")
-                self.ended.pop(four_tuple)  # no event reported its end, so a dump from now on may list it again
         for connection in islice(self.lingering.pop_until(time - limits.closed_linger), EXPIRY_STEP):
             events += self.close(connection, time, "no subflow left")
         forgotten = time - limits.closed_linger
@@ -207,10 +191,3 @@ class ConnectionTable:
         self.turned_away.drop_until(forgotten)
         self.ended.drop_until(forgotten)
         return events
-
-    def _next_idle_checks(self) -> list[SubflowRecord]:
-        records = list(islice(self._idle_checks, EXPIRY_STEP))
-        if len(records) < EXPIRY_STEP:
-            self._idle_checks = iter(list(self.subflows.values()))
-            records += islice(self._idle_checks, EXPIRY_STEP)
-        return records

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mptcp_throttler.mptcp import options
 from mptcp_throttler.mptcp.connection_table import ConnectionTable, TimedTable
-from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, Segment, TcpFlag, unmap
-from mptcp_throttler.mptcp.options import Malformed, MpCapable, MpFastclose, MpJoinSyn, MpJoinSynAck, MpTcprst
-
-_FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, Segment, unmap
 
 
 @dataclass(slots=True)
@@ -38,37 +36,33 @@ class WireObserver:
         self.refused: TimedTable[FourTuple, None] = TimedTable()  # recently refused joins, to announce each once
 
     def segment(self, segment: Segment) -> list[Event]:
-        table, counters, options = self._table, self._table.counters, segment.options
+        table, counters = self._table, self._table.counters
         counters.segments += 1
-        for option in options:
-            if type(option) is Malformed:
+        for option in segment.options:
+            if type(option) is options.Malformed:
                 counters.malformed += 1
-        classified = self._classify(segment)
-        if classified is None:
-            counters.ignored += 1
-            return []
-        four_tuple, from_client = classified
+        four_tuple, from_client = self._classify(segment)
         if segment.outgoing is from_client:
             counters.misdirected += 1
             return []
         flags = segment.flags
-        if flags & _SYN and not flags & (_RST | _FIN):
-            if from_client and not flags & _ACK:
+        if flags & options.SYN and not flags & (options.RST | options.FIN):
+            if from_client and not flags & options.ACK:
                 return self._syn(four_tuple, segment)
-            if flags & _ACK and not from_client:
+            if flags & options.ACK and not from_client:
                 return self._syn_ack(four_tuple, segment)
             counters.ignored += 1
             return []
         record = table.subflows.get(four_tuple)
         if record is None:
-            if flags & _RST and not from_client:
+            if flags & options.RST and not from_client:
                 return self._reset_handshake(four_tuple, segment)
             counters.ignored += four_tuple not in self.handshakes
             return []
-        if segment.option(MpFastclose) is not None:
+        if segment.option(options.MpFastclose) is not None:
             for each in table.connections[record.token].subflows:
                 table.questions.ask(each.four_tuple, segment.time)
-        elif flags & _RST:
+        elif flags & options.RST:
             table.questions.ask(four_tuple, segment.time)
         return []
 
@@ -82,27 +76,15 @@ class WireObserver:
         self._table.counters.expired += self.handshakes.drop_until(before)
         self.refused.drop_until(before)
 
-    def _classify(self, segment: Segment) -> tuple[FourTuple, bool] | None:
-        """Return the segment's four-tuple and whether the client sent it; None if it is not ours."""
-        source, destination = segment.source, segment.destination
-        if len(source) == 16:
-            source, destination = unmap(source), unmap(destination)
-        ports = self._table.listen_ports
-        to_proxy, to_client = segment.destination_port in ports, segment.source_port in ports
-        inward = FourTuple(destination, segment.destination_port, source, segment.source_port)
-        if to_proxy and not to_client:
-            return inward, True
-        outward = FourTuple(source, segment.source_port, destination, segment.destination_port)
-        if to_client and not to_proxy:
-            return outward, False
-        # Either the client also uses a port of ours, or (by a kernel event) the proxy opened the subflow itself.
-        for four_tuple, from_client in ((inward, True), (outward, False)):
-            if four_tuple in self._table.subflows or four_tuple in self.handshakes:
-                return four_tuple, from_client
-        return (inward, True) if to_proxy and segment.flags & (_SYN | _ACK) == _SYN else None
+    def _classify(self, segment: Segment) -> tuple[FourTuple, bool]:
+        """Return the segment's four-tuple and whether the client sent it. Its ports may both be those of a proxy."""
+        source, destination, ports = unmap(segment.source), unmap(segment.destination), self._table.listen_ports
+        if segment.destination_port in ports and not (segment.source_port in ports and segment.outgoing):
+            return FourTuple(destination, segment.destination_port, source, segment.source_port), True
+        return FourTuple(source, segment.source_port, destination, segment.destination_port), False
 
     def _syn(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
-        join, capable = segment.option(MpJoinSyn), segment.option(MpCapable)
+        join, capable = segment.option(options.MpJoinSyn), segment.option(options.MpCapable)
         record = self._table.subflows.get(four_tuple)
         if join is None and (capable is None or capable.version == 0):
             self._table.counters.version_0 += capable is not None
@@ -117,7 +99,7 @@ class WireObserver:
     def _syn_ack(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
         """Note the interface of the proxy's answer: shaping acts on egress."""
         handshake, record = self.handshakes.get(four_tuple), self._table.subflows.get(four_tuple)
-        join, capable = segment.option(MpJoinSynAck), segment.option(MpCapable)
+        join, capable = segment.option(options.MpJoinSynAck), segment.option(options.MpCapable)
         if join is None and (capable is None or capable.version != 1):
             if handshake is None:
                 self._table.counters.ignored += 1
@@ -147,7 +129,7 @@ class WireObserver:
         if handshake is None or handshake.token is None:
             self._table.counters.ignored += 1
             return []
-        reason = segment.option(MpTcprst)
+        reason = segment.option(options.MpTcprst)
         detail = "RST from the proxy" if reason is None else f"RST from the proxy, MP_TCPRST reason {reason.reason}"
         if handshake.token not in self._table.connections:
             detail = "unknown token"

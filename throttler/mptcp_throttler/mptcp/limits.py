@@ -10,12 +10,7 @@ from mptcp_common.clients import client_of, client_text
 
 @dataclass(frozen=True, slots=True)
 class TrackerLimits:
-    """Bounds of every table, and timeouts in seconds.
-
-    ``idle_timeout`` is long because only handshakes and endings are captured: a subflow with an hour-long download
-    looks as idle as a dead one. It ends only subflows that no resync confirms; :attr:`~.tracker.Tracker.wants_resync`
-    requests a resync in time.
-    """
+    """Bounds of every table, and timeouts in seconds."""
 
     max_connections: int = 65_536
     """Including lingering ones. A connection beyond its client's share
@@ -32,7 +27,6 @@ class TrackerLimits:
     closed_linger: float = 10.0
     """How long a connection without a subflow waits for a join (break before make), unless the kernel closed it. Ended
     subflows are remembered for the same time, so that an older dump does not bring them back."""
-    idle_timeout: float = 6 * 3600.0
     resync_grace: float = 1.0  # a dump may miss a subflow that became active less than this many seconds before it
 
 
@@ -58,7 +52,7 @@ class TrackerCounters:
     handshakes_evicted: int = 0
     overflows: int = 0  # subflows not tracked because their connection has too many
     connections_refused: int = 0  # connections reported for closing, because they exceed their client's share
-    expired: int = 0  # handshakes and subflows forgotten by timeout
+    expired: int = 0  # handshakes forgotten by timeout
 
 
 class Shares:
@@ -78,14 +72,6 @@ class Shares:
     def allows(self, address: bytes) -> bool:
         """Return whether the client at *address* may have one more connection."""
         return self.held.get(client_of(address), 0) < self._room - self.taken
-
-    def allows_older(self, address: bytes) -> bool:
-        """Return whether one more connection of that client may have begun before the daemon, in an unknown order: the
-        first client gets at most half of the room, each further one half of what is left."""
-        client = client_of(address)
-        clients = len(self.held) + (client not in self.held)
-        half = self._room - self._room // 2
-        return self.held.get(client, 0) < half and self.taken < self._room - (self._room >> clients)
 
     def take(self, address: bytes) -> bytes:
         """Count one more connection of a client; return the key for :meth:`give_back`."""

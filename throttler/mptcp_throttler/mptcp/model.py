@@ -62,15 +62,6 @@ def unmapped(four_tuple: FourTuple) -> FourTuple:
     return FourTuple(unmap(local), local_port, unmap(remote), remote_port)
 
 
-class TcpFlag(enum.IntFlag):
-    """TCP header flags (RFC 9293, 3.1) that the tracker looks at."""
-
-    FIN = 0x01
-    SYN = 0x02
-    RST = 0x04
-    ACK = 0x10
-
-
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One captured TCP segment, with its MPTCP options only."""

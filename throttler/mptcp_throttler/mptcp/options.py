@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parse the MPTCP options of a TCP header into frozen dataclasses, and compute tokens and HMACs from keys.
+"""Parse the MPTCP options of a TCP header into frozen structs, and compute tokens and HMACs from keys.
 
-Sources: RFC 8684, 3; kind 30, subtypes in figure 19. The parser recognises the forms of RFC 6824 (version 0), which
-Linux does not speak, but reads the keys of MP_CAPABLE only in version 1. Rules:
+Sources: RFC 8684, 3; kind 30, subtypes in figure 19. Of RFC 6824 (version 0), which Linux does not speak, the parser
+reads only the version in MP_CAPABLE. Rules:
 
 - Nothing raises. A peer's broken option is a :class:`Malformed`, one that no RFC defines an :class:`UnknownSubtype`.
 - A broken option of another kind ends the parsing, as it does in the kernel: the next option cannot be found.
-- Keys never appear in a ``repr``: they are the connection's only secret, and many people read logs.
+- No octets appear in a ``repr``: keys are the connection's only secret, and many people read logs.
 
 This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser.
 """
@@ -14,30 +14,36 @@ This runs for every captured segment, hence slices and ``int.from_bytes`` rather
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
+from msgspec import Struct
+
 KIND: Final = 30
-_SYN, _ACK = 0x02, 0x10
-_CAPABLE_LENGTHS: Final = {_SYN: (4,), _SYN | _ACK: (12,), _ACK: (20, 22, 24), 0: (20, 22, 24)}
+FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
+"""Flags of TCP (RFC 9293, 3.1)."""
+_CAPABLE_LENGTHS: Final = {SYN: (4,), SYN | ACK: (12,), ACK: (20, 22, 24), 0: (20, 22, 24)}
 _from_bytes = int.from_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MpCapable:
+class MptcpOption(Struct, frozen=True):
+    def __repr__(self) -> str:
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown = (f"{name}={value!r}" for name, value in fields.items() if not isinstance(value, bytes))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class MpCapable(MptcpOption, frozen=True):
     """Opens a connection (3.1). Which keys it carries depends on the step of the handshake."""
 
     version: int
     flags: int  # the octet of bits A (0x80: checksums) to H; C (0x20): no join towards this address and port
-    sender_key: bytes | None = field(default=None, repr=False)
-    receiver_key: bytes | None = field(default=None, repr=False)
+    sender_key: bytes | None = None
+    receiver_key: bytes | None = None
     data_length: int | None = None  # in a third ACK with data: the length of the data-level mapping, in place of a DSS
-    checksum: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MpJoinSyn:
+class MpJoinSyn(MptcpOption, frozen=True):
     """A join's SYN (3.2, figure 5)."""
 
     backup: bool
@@ -46,8 +52,7 @@ class MpJoinSyn:
     nonce: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MpJoinSynAck:
+class MpJoinSynAck(MptcpOption, frozen=True):
     """A join's SYN/ACK (3.2, figure 6), with the leftmost 64 bits of the HMAC."""
 
     backup: bool
@@ -56,108 +61,76 @@ class MpJoinSynAck:
     nonce: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MpJoinAck:
+class MpJoinAck(MptcpOption, frozen=True):
     """A join's third ACK (3.2, figure 7), with the leftmost 160 bits of the HMAC."""
 
     hmac: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Dss:
-    """Data sequence signal (3.3). An absent field is None, and its size in octets 0."""
+class Dss(MptcpOption, frozen=True):
+    """Data sequence signal (3.3), without the checksum. An absent field is None, and its size in octets 0."""
 
     data_fin: bool
     data_ack: int | None
-    data_ack_octets: int
     data_sequence: int | None
     data_sequence_octets: int
     subflow_sequence: int | None
     data_length: int | None
-    checksum: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class AddAddr:
+class AddAddr(MptcpOption, frozen=True):
     """The sender has another address (3.4.1)."""
 
-    version: int  # 0 for the form of RFC 6824 (no echo, no HMAC), otherwise 1
     echo: bool
     address_id: int
     address: bytes
     port: int | None
-    hmac: bytes | None  # rightmost 64 bits; None in an echo and in version 0
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveAddr:
+class RemoveAddr(MptcpOption, frozen=True):
     """The sender lost these addresses (3.4.2)."""
 
     address_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MpPrio:
+class MpPrio(MptcpOption, frozen=True):
     """Asks to make a subflow backup, or no longer backup (3.3.8)."""
 
     backup: bool
-    address_id: int | None  # RFC 6824 only: one of the sender's addresses; None: the subflow that carries the option
 
 
-@dataclass(frozen=True, slots=True)
-class MpFail:
+class MpFail(MptcpOption, frozen=True):
     """Checksum failure; fall back to TCP (3.7)."""
 
     data_sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class MpFastclose:
+class MpFastclose(MptcpOption, frozen=True):
     """Closes the whole connection at once (3.5)."""
 
-    receiver_key: bytes = field(repr=False)
+    receiver_key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MpTcprst:
+class MpTcprst(MptcpOption, frozen=True):
     """Why a subflow is reset (3.6). RFC 8684 only."""
 
     flags: int  # bits U, V, W, T; T (1) marks a transient cause
     reason: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownSubtype:
+class UnknownSubtype(MptcpOption, frozen=True):
     """A subtype that neither RFC defines, or the private one (0xf)."""
 
     subtype: int
-    body: bytes = field(repr=False)  # everything after kind and length
+    body: bytes  # everything after kind and length
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
+class Malformed(MptcpOption, frozen=True):
     """A kind-30 option that breaks its own format."""
 
     subtype: int | None
     reason: str
-    data: bytes = field(repr=False)
-
-
-MptcpOption = (
-    MpCapable
-    | MpJoinSyn
-    | MpJoinSynAck
-    | MpJoinAck
-    | Dss
-    | AddAddr
-    | RemoveAddr
-    | MpPrio
-    | MpFail
-    | MpFastclose
-    | MpTcprst
-    | UnknownSubtype
-    | Malformed
-)
+    data: bytes
 
 
 def parse_options(tcp_options: bytes, flags: int) -> tuple[MptcpOption, ...]:
@@ -204,8 +177,8 @@ def parse_option(option: bytes, flags: int) -> MptcpOption:
         found = _add_addr(option, length)
     elif subtype == 4 and length > 3:
         found = RemoveAddr(tuple(option[3:]))
-    elif subtype == 5 and length <= 4:
-        found = MpPrio(bool(bits & 1), option[3] if length == 4 else None)
+    elif subtype == 5 and length == 3:
+        found = MpPrio(bool(bits & 1))
     elif subtype == 6 and length == 12:
         found = MpFail(_from_bytes(option[4:12], "big"))
     elif subtype == 7 and length == 12:
@@ -224,17 +197,16 @@ def _capable(option: bytes, length: int, flags: int) -> MptcpOption | None:
     if version != 1:
         # Only the version matters: a host answers a later one with a lower one (3.1); Linux does not speak 0.
         return MpCapable(version, bits)
-    if length not in _CAPABLE_LENGTHS[flags & (_SYN | _ACK)]:
+    if length not in _CAPABLE_LENGTHS[flags & (SYN | ACK)]:
         return None
-    keys = option[4:12] or None, option[12:20] or None
-    return MpCapable(version, bits, *keys, _number(option[20:22]), _number(option[22:24]))
+    return MpCapable(version, bits, option[4:12] or None, option[12:20] or None, _number(option[20:22]))
 
 
 def _join(option: bytes, length: int, flags: int) -> MptcpOption | None:
-    if not flags & _SYN:
+    if not flags & SYN:
         return MpJoinAck(option[4:24]) if length == 24 else None
     backup = bool(option[2] & 1)
-    if flags & _ACK:
+    if flags & ACK:
         return MpJoinSynAck(backup, option[3], option[4:12], option[12:16]) if length == 16 else None
     if length != 12:
         return None
@@ -245,34 +217,29 @@ def _dss(option: bytes, length: int) -> MptcpOption | None:
     if length < 4:
         return None
     bits = option[3]
-    ack_octets = (8 if bits & 2 else 4) if bits & 1 else 0
+    ack_end = 4 + ((8 if bits & 2 else 4) if bits & 1 else 0)
     sequence_octets = (8 if bits & 8 else 4) if bits & 4 else 0
-    ack_end = 4 + ack_octets
     sequence_end = ack_end + sequence_octets
     if length not in ((sequence_end + 6, sequence_end + 8) if sequence_octets else (sequence_end,)):
         return None
     return Dss(
         bool(bits & 16),
         _number(option[4:ack_end]),
-        ack_octets,
         _number(option[ack_end:sequence_end]),
         sequence_octets,
         _number(option[sequence_end : sequence_end + 4]),
         _number(option[sequence_end + 4 : sequence_end + 6]),
-        _number(option[sequence_end + 6 :]),
     )
 
 
 def _add_addr(option: bytes, length: int) -> MptcpOption | None:
-    """Octet 2 has, in its low bits, the IP version in version 0, bit E in version 1, which adds an HMAC without E."""
-    bits = option[2] & 15
-    size = length - 4 - (8 if bits == 0 else 0)
+    echo, size = option[2] & 15, length - 4
+    size -= 0 if echo else 8  # only an echo has no HMAC
     octets, port_octets = size & ~2, size & 2
-    if octets not in (4, 16) or bits not in (0, 1, 4 if octets == 4 else 6):
+    if octets not in (4, 16) or echo > 1:
         return None
     at = 4 + octets
-    port, proof = _number(option[at : at + port_octets]), None if bits else option[-8:]
-    return AddAddr(0 if bits > 1 else 1, bits == 1, option[3], option[4:at], port, proof)
+    return AddAddr(bool(echo), option[3], option[4:at], _number(option[at : at + port_octets]))
 
 
 def _number(octets: bytes) -> int | None:

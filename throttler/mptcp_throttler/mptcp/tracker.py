@@ -17,8 +17,8 @@ subflow, or a subflow that a dump lists after its end or does not list.
   token is tracked (a proxy may also open a subflow to its client).
 - CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED the check of a join's HMAC.
 - When a whole connection ends, the kernel reports CLOSED, and no SUB_CLOSED for its subflows.
-- A dump does not undo changes made since shortly before it began. It lists established sockets of the listening ports,
-  so the absence of a subflow with another local port means nothing.
+- A dump does not undo changes made since shortly before it began. It lists established sockets of the listening ports;
+  a subflow with another local port is looked up after each dump.
 """
 
 from __future__ import annotations
@@ -58,11 +58,9 @@ class Tracker:
         self.counters, self.questions = self.table.counters, self.table.questions
         self.connections: Mapping[int, Connection] = self.table.connections
         """The open connections by token: a live view of immutable snapshots."""
+        self.segment: Callable[[Segment], list[Event]] = self.wire.segment
         self.interface_of: Callable[[FourTuple], str | None] = lambda _: None
         """Returns the interface by which a subflow leaves whose handshake was not captured; None if unknown."""
-
-    def segment(self, segment: Segment) -> list[Event]:
-        return self.wire.segment(segment)
 
     def kernel_event(self, event: KernelEvent) -> list[Event]:
         table, four_tuple = self.table, event.four_tuple
@@ -97,8 +95,7 @@ class Tracker:
 
     @property
     def wants_resync(self) -> bool:
-        """Whether a resync is wanted, until one that begins later finishes: an event named a connection whose beginning
-        was missed, or a subflow was silent for half of ``idle_timeout``, which a resync that lists it restarts."""
+        """Whether a resync is wanted, until one that begins later finishes."""
         return self.table.dumps_wanted > self.table.dumps_served
 
     def begin_resync(self, time: float) -> Resync:
@@ -126,24 +123,16 @@ class Tracker:
         return events
 
     def expire(self, time: float) -> list[Event]:
-        """Forget handshakes, idle subflows and connections without a subflow that are too old at *time*."""
+        """Forget handshakes and connections without a subflow that are too old at *time*."""
         self.wire.expire(time)
         return self.table.expire(time)
 
     @property
     def table_sizes(self) -> Mapping[str, int]:
         """Entries of each table, for the status page and for tests of the bounds."""
-        table, wire = self.table, self.wire
-        return {
-            "connections": len(table.connections),
-            "subflows": len(table.subflows),
-            "lingering": len(table.lingering),
-            "handshakes": len(wire.handshakes),
-            "refused": len(wire.refused),
-            "questions": len(table.questions),
-            "ended": len(table.ended),
-            "turned_away": len(table.turned_away),
-        }
+        of_table = "connections", "subflows", "lingering", "questions", "ended", "turned_away"
+        sizes = {name: len(getattr(self.table, name)) for name in of_table}
+        return sizes | {name: len(getattr(self.wire, name)) for name in ("handshakes", "refused")}
 
     def _ignore(self) -> list[Event]:
         self.table.counters.kernel_events_ignored += 1
@@ -166,13 +155,8 @@ class Tracker:
     def listed(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read: float) -> list[Event]:
         """Apply one socket that differs from what is tracked, *read* then by a dump that began at *time*."""
         table = self.table
-        record = table.subflows.get(four_tuple)
-        ended = table.ended.get(four_tuple)
-        if record is None:
-            if table.has_ended(four_tuple, entry.token, time):
-                return []
-        elif record.subflow.since > time:
-            record.touch(time)
+        record, ended = table.subflows.get(four_tuple), table.ended.get(four_tuple)
+        if table.has_ended(four_tuple, entry.token, time) if record is None else record.subflow.since > time:
             return []
         record, events = self._ours(four_tuple, entry.token, entry.initial, time)
         if record is None:
@@ -186,7 +170,6 @@ class Tracker:
         events += self._identify(record, entry, time)
         if record.prioritised <= time:
             events += self._prioritise(record, entry.backup, time)
-        record.touch(time)
         return events
 
     # Room
@@ -195,10 +178,8 @@ class Tracker:
         table, token, events = self.table, told.token, list[Event]()
         dumped, initial = isinstance(told, KernelSubflow), _is_initial(told)
         if token not in table.connections:
-            # A connection of the first dump is older than the daemon, as is one that is unknown when joined.
-            older = (dumped or not initial) and not table.counters.resyncs
             shares, client, refused = table.shares, four_tuple.remote, token in table.turned_away
-            if refused or not (shares.allows(client) or (older and shares.allows_older(client))):
+            if refused or not shares.allows(client):
                 if not refused:
                     table.counters.connections_refused += 1
                     table.turned_away.put(token, None, time)
@@ -209,9 +190,8 @@ class Tracker:
             local_id = unknown if told.local_id is None else told.local_id
             remote_id = unknown if told.remote_id is None else told.remote_id
             subflow = Subflow(four_tuple, initial, local_id, remote_id, told.backup, interface, time)
-            if isinstance(told, KernelSubflow):
-                return events + table.add(subflow, token, "listed by the kernel")
-            return events + table.add(subflow, token, told.detail or "established by the kernel")
+            detail = "listed by the kernel" if isinstance(told, KernelSubflow) else told.detail
+            return events + table.add(subflow, token, detail or "established by the kernel")
         table.counters.overflows += 1
         if dumped:
             return events
@@ -222,12 +202,9 @@ class Tracker:
 
     def excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Report an untracked subflow of the kernel if its connection is full of others that the kernel has."""
-        table = self.table
-        connection = table.connections.get(token)
-        if connection is None or four_tuple in table.subflows:
-            return []
-        others = len(connection.subflows)
-        if others < table.limits.max_subflows_per_connection:
+        connection = self.table.connections.get(token)
+        others = 0 if connection is None else len(connection.subflows)
+        if four_tuple in self.table.subflows or others < self.table.limits.max_subflows_per_connection:
             return []
         return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {others} others")]
 
@@ -238,29 +215,22 @@ class Tracker:
     ) -> tuple[SubflowRecord | None, list[Event]]:
         """Return the tracked subflow. If the kernel has another token or kind (initial or joined) for its four-tuple,
         the tracked one has ended without an event: remove it."""
-        table = self.table
+        table, events = self.table, list[Event]()
         record = table.subflows.get(four_tuple)
-        if record is None:
-            return None, []
-        events = []
+        if record is None or (record.token == token and record.subflow.initial is initial):
+            return record, []
         if record.token != token:
             events.append(table.disagree(record, time, f"its token is {token:#010x} in the kernel"))
-        elif record.subflow.initial is initial:
-            return record, []
         return None, events + table.remove(record, time, "the kernel has another on its addresses and ports")
 
     def _identify(self, record: SubflowRecord, told: KernelRecord, time: float) -> list[Event]:
-        events, corrections = list[Event](), dict[str, int]()
-        for name, value in (("local_id", told.local_id), ("remote_id", told.remote_id)):
-            known = getattr(record.subflow, name)
-            if value is None or value == known:
-                continue
-            if known is not None:
+        before, events = record.subflow, list[Event]()
+        told_ids = {"local_id": told.local_id, "remote_id": told.remote_id}
+        corrections = {name: value for name, value in told_ids.items() if value not in (None, getattr(before, name))}
+        for name, value in corrections.items():
+            if (known := getattr(before, name)) is not None:
                 events.append(self.table.disagree(record, time, f"{name} is {value} in the kernel, not {known}"))
-            corrections[name] = value
-        if not corrections:
-            return []
-        change = self.table.change(record, time, "address identifier corrected", **corrections)
+        change = self.table.change(record, time, "address identifier corrected", **corrections) if corrections else []
         return events + change if events else []
 
     def _prioritise(self, record: SubflowRecord, backup: bool, time: float) -> list[Event]:
@@ -306,15 +276,8 @@ class Resync:
         for entry in piece:
             four_tuple = entry.four_tuple
             record = subflows.get(four_tuple)
-            if (
-                record is not None
-                and record.subflow.since <= time
-                and record.agrees_with(entry)
-                and record.subflow.interface is not None
-            ):
-                # The common case: nothing is new.
-                record.touch(time)
-                record.listed = number
+            if record is not None and record.subflow.since <= time and record.agrees_with(entry):
+                record.listed = number  # the common case: nothing is new
             elif four_tuple.local_port in ports or entry.token in connections:
                 events += self._take(entry, time if read is None else read)
         return events
@@ -323,11 +286,9 @@ class Resync:
         """Close what the dump did not list, in steps of *limit* subflows. Each step yields its events."""
         for records in self._batches(list(self._table.subflows.values()), limit):
             yield [event for record in records for event in self._close_if_missing(record)]
-        late, self._late = self._late, []
-        for left in self._batches(late, limit):
+        for left in self._batches(self._late, limit):
             yield [event for entry, read in left for event in self._take_late(entry, read)]
         if not self._is_void():
-            self._late = []
             self._table.dump_began = None
             self._table.dumps_served = self._wanted
             self._table.counters.resyncs += 1
@@ -363,8 +324,10 @@ class Resync:
             table.subflows.get(subflow.four_tuple) is not record
             or record.listed == self._number
             or subflow.since > self._time - table.limits.resync_grace
-            or subflow.four_tuple.local_port not in table.listen_ports
         ):
+            return []
+        if subflow.four_tuple.local_port not in table.listen_ports:
+            table.questions.ask(subflow.four_tuple, self._time)
             return []
         disagreement = table.disagree(record, self._time, "no end was reported, but the kernel does not list it")
         return [disagreement, *table.remove(record, self._time, "not listed by the kernel")]

@@ -38,7 +38,7 @@ class TunnelPath:
 class _Sign(NamedTuple):
     """The last sign of life of a path, and its bytes sent and received by then."""
 
-    counters: tuple[int, int]
+    carried: tuple[int, int]
     at: float
 
 
@@ -48,9 +48,8 @@ class TunnelTable:
 
     ports: Collection[int]
     paths: dict[FourTuple, TunnelPath] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)  # by token
     ignored: set[tuple[str, int]] = field(default_factory=set)  # name and port of tunnels at other ports
-    _tokens: dict[str, int] = field(default_factory=dict)
+    _tokens: dict[str, int] = field(default_factory=dict)  # by name
     _signs: dict[int, _Sign] = field(default_factory=dict)  # by :attr:`TunnelPath.number`
     _latest: int = MAX_TOKEN
 
@@ -68,10 +67,9 @@ class TunnelTable:
             for four_tuple, path in before.items()
             if not path.is_same(found.get(four_tuple))
         ]
-        left = {each.socket.token for each in found.values()}
-        for token in [each for each in self.names if each not in left]:
-            del self._tokens[self.names.pop(token)]
-            events.append(KernelEvent(now, KernelEventKind.CLOSED, token, None))
+        left = {each.tunnel for each in found.values()}
+        for name in [each for each in self._tokens if each not in left]:
+            events.append(KernelEvent(now, KernelEventKind.CLOSED, self._tokens.pop(name), None))
         for four_tuple, path in found.items():
             if not path.is_same(before.get(four_tuple)):
                 socket = path.socket
@@ -92,31 +90,22 @@ class TunnelTable:
                 if four_tuple.local_port not in self.ports:
                     self.ignored.add((name, four_tuple.local_port))
                     continue
-                begun = int(path["id"])
-                signs[begun] = sign = self._sign(begun, path, now)
-                if now - sign.at < GONE_SECONDS:
-                    yield four_tuple, self._path(name, path, four_tuple, now)
-
-    def _sign(self, begun: int, path: Mapping[str, Any], now: float) -> _Sign:
-        """Return the last sign of life, a message or carried data: packets may pass after the relay's daemon ended."""
-        counters, silent = (int(path["bytes_sent"]), int(path["bytes_received"])), path["silent_s"]
-        heard = -math.inf if silent is None else now - float(silent)
-        before = self._signs.get(begun)
-        if before is not None:
-            heard = max(heard, before.at) if counters == before.counters else now
-        return _Sign(counters, heard)
-
-    def _path(self, tunnel: str, path: Mapping[str, Any], four_tuple: FourTuple, now: float) -> TunnelPath:
-        number, begun = int(path["number"]), int(path["id"])
-        carried = int(path["bytes_sent"]), int(path["bytes_received"])
-        ids = None, number  # local, remote
-        cookie = FIRST_COOKIE | begun
-        socket = KernelSubflow(self._token(tunnel), four_tuple, number == 0, *ids, False, now, *carried, cookie)
-        return TunnelPath(tunnel, str(path["path"]), begun, int(path["class"]), path["interface"], socket)
+                number, begun = int(path["number"]), int(path["id"])
+                carried, silent = (int(path["bytes_sent"]), int(path["bytes_received"])), path["silent_s"]
+                # The last sign of life is a message or carried data: packets may pass after the relay's daemon ended.
+                heard, before = -math.inf if silent is None else now - float(silent), self._signs.get(begun)
+                if before is not None:
+                    heard = max(heard, before.at) if carried == before.carried else now
+                signs[begun] = _Sign(carried, heard)
+                if now - heard >= GONE_SECONDS:
+                    continue
+                token, ids, cookie = self._token(name), (None, number), FIRST_COOKIE | begun
+                socket = KernelSubflow(token, four_tuple, number == 0, *ids, False, now, *carried, cookie)
+                known = name, str(path["path"]), begun, int(path["class"]), path["interface"]
+                yield four_tuple, TunnelPath(*known, socket)
 
     def _token(self, tunnel: str) -> int:
         if tunnel not in self._tokens:
             self._latest += 1
             self._tokens[tunnel] = self._latest
-            self.names[self._latest] = tunnel
         return self._tokens[tunnel]

@@ -14,10 +14,10 @@ from typing import Final
 
 from mptcp_throttler.mptcp import options
 from mptcp_throttler.mptcp.connection_table import TimedTable
-from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, Segment, TcpFlag
+from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, Segment
+from mptcp_throttler.mptcp.options import ACK, FIN, RST, SYN
 
 HANDSHAKE_SECONDS: Final = 10.0
-_FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
 
 
 class _Handshake:
@@ -52,10 +52,10 @@ class Endpoint:
         if segment.outgoing is from_client:
             return []
         flags = segment.flags
-        if flags & _SYN and not flags & (_RST | _FIN):
-            if from_client and not flags & _ACK:
+        if flags & SYN and not flags & (RST | FIN):
+            if from_client and not flags & ACK:
                 self._syn(segment, four_tuple)
-            elif flags & _ACK and not from_client:
+            elif flags & ACK and not from_client:
                 self._syn_ack(segment, four_tuple)
             return []
         side = "client" if from_client else "proxy"
@@ -74,9 +74,9 @@ class Endpoint:
                 del self._established[each]
             detail = f"MP_FASTCLOSE from the {side}"
             return [KernelEvent(segment.time, KernelEventKind.CLOSED, subflow.token, None, detail=detail)]
-        subflow.ended |= {from_client} if flags & _FIN else set()
-        if flags & _RST or len(subflow.ended) == 2:
-            detail = f"{'RST' if flags & _RST else 'FIN'} from the {side}"
+        subflow.ended |= {from_client} if flags & FIN else set()
+        if flags & RST or len(subflow.ended) == 2:
+            detail = f"{'RST' if flags & RST else 'FIN'} from the {side}"
             reset = segment.option(options.MpTcprst)
             detail += "" if reset is None else f", MP_TCPRST reason {reset.reason}"
             del self._established[four_tuple]

@@ -19,8 +19,8 @@ from ipaddress import ip_address
 from typing import Final
 
 from mptcp_common.units import approximate_size
-from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment, TcpFlag
-from mptcp_throttler.mptcp.options import Dss
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow, Segment
+from mptcp_throttler.mptcp.options import FIN, RST, SYN, Dss
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.anticipation import JoinPredictor
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
@@ -39,7 +39,6 @@ from mptcp_throttler.views.words import steered_reason
 TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
 MAX_ACCOUNTS: Final = 20  # budget accounts in the summary; if the policy has more budgets, one of each
-_SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
 _Key = tuple[FourTuple, Direction]
 
@@ -53,8 +52,8 @@ class Entry:
     text: str
     token: int | None = None
     four_tuple: FourTuple | None = None
-    sender: str | None = None  # of a segment: client or proxy
-    details: Mapping[str, str | int | None] = field(default_factory=dict)  # for JSON: path, rule, rate, ceil, direction
+    details: Mapping[str, str | int | None] = field(default_factory=dict)
+    """For JSON: path, rule, rate, ceil, direction; from (client or proxy) of a segment."""
 
 
 @dataclass(slots=True)
@@ -68,15 +67,9 @@ class Carried:
     up: int = 0
     highest: dict[bool, int] = field(default_factory=dict)  # highest sequence number plus 1, by whether a client's
 
-    def begin(self, segment: Segment, from_client: bool) -> None:
-        """Count from *segment* on, which made the subflow active."""
-        self.highest[from_client] = segment.sequence + bool(segment.flags & _SYN)
-        if segment.flags & _ACK:
-            self.highest[not from_client] = segment.acknowledgment
-
     def count(self, segment: Segment, size: int, from_client: bool) -> bool:
         """Count *segment* with *size* bytes of data; return whether any are new."""
-        end = segment.sequence + bool(segment.flags & _SYN) + size
+        end = segment.sequence + bool(segment.flags & SYN) + size
         before = self.highest.get(from_client, end - size)
         new = (end - before + (1 << 31)) % (1 << 32) - (1 << 31)
         if new <= 0:
@@ -110,6 +103,7 @@ class Replay:
         self.policy, self.ports, self.interfaces = policy, ports, interfaces
         self.segments = self.connections = self.subflows = 0
         self.older = 0  # subflows with MPTCP options whose SYN is not in the capture
+        self.names_interface = bool(interfaces)
         self.first: float | None = None
         self.now = 0.0  # time of the latest segment; never goes back: a segment with an earlier time counts as of then
         self.rules: dict[str, CapTotals] = {}
@@ -143,17 +137,17 @@ class Replay:
         (local, local_port), (remote, remote_port) = ends if from_client else ends[::-1]
         four_tuple = FourTuple(local, local_port, remote, remote_port)
         segment = replace(segment, time=now, interface=self._interface(remote, segment.interface))
+        self.names_interface = self.names_interface or bool(segment.interface)
         if self._signals(segment, four_tuple):
-            sender = "client" if from_client else "proxy"
-            yield Entry(now, "segment", segment_in_words(segment, from_client), None, four_tuple, sender)
+            words, sender = segment_in_words(segment, from_client), {"from": "client" if from_client else "proxy"}
+            yield Entry(now, "segment", words, None, four_tuple, sender)
         before = self._active.get(four_tuple)
-        if before is not None:
-            self._count(captured, four_tuple, from_client)
+        self._count(captured, four_tuple, from_client)
         yield from self._follow(self._tracker.segment(segment))
         for event in self._endpoint.take(segment, four_tuple, from_client):
             yield from self._follow(self._tracker.kernel_event(event))
         if (begun := self._active.get(four_tuple)) is not None and begun is not before:
-            begun.begin(segment, from_client)
+            begun.highest = {from_client: segment.sequence, not from_client: segment.acknowledgment}
             self._count(captured, four_tuple, from_client)
 
     def finish(self) -> Iterator[Entry]:
@@ -208,14 +202,11 @@ class Replay:
 
     def _interface(self, remote: bytes, captured: str) -> str:
         address = ip_address(remote)
-        for network, name in self.interfaces:
-            if network is None or (address.version == network.version and address in network):
-                return name
-        return captured
+        return next((name for network, name in self.interfaces if network is None or address in network), captured)
 
     def _signals(self, segment: Segment, four_tuple: FourTuple) -> bool:
         """Return whether the segment gets a line: it has SYN, FIN, RST, or any option other than DSS."""
-        if segment.flags & _SYN:
+        if segment.flags & SYN:
             if segment.options:
                 self._asked[four_tuple] = True
             return True
@@ -223,14 +214,16 @@ class Replay:
             self._asked[four_tuple] = False
             self.older += 1
         known = self._asked.get(four_tuple, False)
-        return known and (bool(segment.flags & _ENDS) or any(not isinstance(each, Dss) for each in segment.options))
+        return known and (
+            bool(segment.flags & (FIN | RST)) or any(not isinstance(each, Dss) for each in segment.options)
+        )
 
     def _count(self, captured: Captured, four_tuple: FourTuple, from_client: bool) -> None:
         """Count the data of an active subflow; a segment in the wrong direction is forged, and does not count."""
-        segment = captured.segment
-        if segment.outgoing is from_client or not captured.length:
+        segment, carried = captured.segment, self._active.get(four_tuple)
+        if carried is None or segment.outgoing is from_client or not captured.length:
             return
-        if self._active[four_tuple].count(segment, captured.length, from_client) and self.policy.budgets:
+        if carried.count(segment, captured.length, from_client) and self.policy.budgets:
             self._moved.add(four_tuple)
             self._sample = min(self._sample, self.now + SAMPLE_SECONDS)
 
@@ -266,28 +259,28 @@ class Replay:
             case EventKind.CONNECTION_CLOSED:
                 self._endpoint.forget(token)
                 kind, text = "closed", f"connection {token:08x} has ended: {detail}"
-            case EventKind.SUBFLOW_ACTIVE:
-                kind, text = "subflow", f"active: {self._subflow(token, four_tuple)}"
+            case EventKind.SUBFLOW_ACTIVE if four_tuple is not None:
+                kind, text = "subflow", f"active: {self._subflow(four_tuple)}"
             case EventKind.SUBFLOW_CLOSED if four_tuple is not None:
                 carried = self._active.get(four_tuple, _NOTHING)
                 sizes = f"{approximate_size(carried.down)} down, {approximate_size(carried.up)} up"
                 kind, text = "closed", f"has ended: {detail}; {sizes}"
-            case EventKind.SUBFLOW_CHANGED:
-                text = f"is now: {self._subflow(token, four_tuple)}"
+            case EventKind.SUBFLOW_CHANGED if four_tuple is not None:
+                text = f"is now: {self._subflow(four_tuple)}"
             case EventKind.JOIN_REFUSED:
                 kind, text = "refused", f"join refused: {_UNKNOWN_TOKEN if detail == 'unknown token' else detail}"
         return Entry(self.now, kind, text, token, four_tuple)
 
-    def _subflow(self, token: int, four_tuple: FourTuple | None) -> str:
-        connection = self._tracker.connections.get(token)
-        for each in () if connection is None else connection.subflows:
-            if each.four_tuple == four_tuple:
-                parts = ["initial subflow" if each.initial else "joined subflow"]
-                parts += [f"address id {each.remote_id}"] if each.remote_id else []
-                parts += ["backup" if each.backup else "regular"]
-                parts += [f"leaves by {each.interface}"] if each.interface else []
-                return ", ".join(parts)
-        return ""
+    def _subflow(self, four_tuple: FourTuple) -> str:
+        record = self._tracker.table.subflows.get(four_tuple)
+        if record is None:
+            return ""
+        each = record.subflow
+        parts = ["initial subflow" if each.initial else "joined subflow"]
+        parts += [f"address id {each.remote_id}"] if each.remote_id else []
+        parts += ["backup" if each.backup else "regular"]
+        parts += [f"leaves by {each.interface}"] if each.interface else []
+        return ", ".join(parts)
 
     def _decide(self, tokens: Iterable[int]) -> Iterator[Entry]:
         for token in tokens:
@@ -309,10 +302,10 @@ class Replay:
 
     def _changed(self, token: int, key: _Key, before: Verdict | None, verdict: Verdict) -> Iterator[Entry]:
         throttle, scope = verdict.throttle, verdict.scope
-        is_same = before is not None and before.throttle == throttle and before.scope == scope
-        if before is not None and is_same and (scope is not None or before.reason == verdict.reason):
-            return
-        if before is not None and before.scope != scope and before.scope is not None:
+        if before is not None and (before.throttle, before.scope) == (throttle, scope):
+            if scope is not None or before.reason == verdict.reason:
+                return
+        elif before is not None and before.scope not in (None, scope):
             yield self._end_cap(key, token, verdict if scope is None else None)
             if scope is None:
                 return

@@ -8,9 +8,9 @@ from typing import Final
 
 from mptcp_common.units import counted
 from mptcp_throttler.mptcp import options
-from mptcp_throttler.mptcp.model import Segment, TcpFlag
+from mptcp_throttler.mptcp.model import Segment
 
-_FLAGS: Final = (TcpFlag.SYN, TcpFlag.FIN, TcpFlag.RST, TcpFlag.ACK)
+_FLAGS: Final = {"SYN": options.SYN, "FIN": options.FIN, "RST": options.RST, "ACK": options.ACK}
 _RESET_REASONS: Final = (
     "unspecified",
     "MPTCP-specific",
@@ -25,11 +25,11 @@ _RESET_REASONS: Final = (
 
 def segment_in_words(segment: Segment, from_client: bool) -> str:
     """Return ``SYN ACK: MP_CAPABLE version 1, the sender's key``."""
-    flags = " ".join(str(flag.name) for flag in _FLAGS if segment.flags & flag) or "no flags"
+    flags = " ".join(name for name, flag in _FLAGS.items() if segment.flags & flag) or "no flags"
     words = "; ".join(map(in_words, segment.options))
-    if segment.flags & TcpFlag.SYN:
+    if segment.flags & options.SYN:
         version_0 = any(isinstance(each, options.MpCapable) and each.version == 0 for each in segment.options)
-        if version_0 and from_client and not segment.flags & TcpFlag.ACK:
+        if version_0 and from_client and not segment.flags & options.ACK:
             words += ": asks for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP: not tracked"
         words = words or "plain TCP"
     return f"{flags}: {words}" if words else flags
@@ -71,8 +71,7 @@ def in_words(option: options.MptcpOption) -> str:
         case options.RemoveAddr():
             return f"REMOVE_ADDR id {', '.join(map(str, option.address_ids))}"
         case options.MpPrio():
-            which = "" if option.address_id is None else f" for address id {option.address_id}"
-            return f"MP_PRIO: {'backup' if option.backup else 'regular'}{which}"
+            return f"MP_PRIO: {'backup' if option.backup else 'regular'}"
         case options.MpFail():
             return f"MP_FAIL: wrong checksum at {option.data_sequence}"
         case options.MpFastclose():
@@ -82,6 +81,6 @@ def in_words(option: options.MptcpOption) -> str:
             return f"MP_TCPRST: {reason}{', transient' if option.flags & 1 else ''}"
         case options.UnknownSubtype():
             return f"an MPTCP option of subtype {option.subtype}, which no RFC has"
-        case options.Malformed():
-            subtype = "" if option.subtype is None else f" of subtype {option.subtype}"
-            return f"a broken MPTCP option{subtype}: {option.reason}"
+    assert isinstance(option, options.Malformed)
+    subtype = "" if option.subtype is None else f" of subtype {option.subtype}"
+    return f"a broken MPTCP option{subtype}: {option.reason}"

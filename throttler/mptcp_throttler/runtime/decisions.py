@@ -135,8 +135,7 @@ class Decisions:
                 young = [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
             *_, verdicts = self.steps(connection)
             self.verdicts[token] = verdicts
-        for decision in self._comparer.decisions(token, connection, before, verdicts, now, is_dry=self.is_dry):
-            self._decided(decision)
+        self._decided(self._comparer.compare(token, connection, before, verdicts, now, is_dry=self.is_dry))
         applied = self.applied_verdicts(verdicts)
         for planner in self._planners:
             try:
@@ -178,16 +177,15 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
     open a subflow to its client from any port. Such subflows count as active subflows of their connection, but sets,
     rules, BPF programs and socket dumps cover only the listening ports.
     """
-    if all(each.four_tuple.local_port in listen_ports for each in verdicts):
-        return verdicts
-    found = []
-    for each in verdicts:
-        port, verdict = each.four_tuple.local_port, each
-        if port not in listen_ports:
-            reason = f"{BEFORE[each.direction]}its local port {port} is not among listen_ports"
-            verdict = Verdict(each.four_tuple, each.path, None, None, None, reason, each.direction, rests=each.rests)
-        found.append(verdict)
-    return tuple(found)
+
+    def without(each: Verdict) -> Verdict:
+        four_tuple, port = each.four_tuple, each.four_tuple.local_port
+        if port in listen_ports:
+            return each
+        reason = f"{BEFORE[each.direction]}its local port {port} is not among listen_ports"
+        return Verdict(four_tuple, each.path, None, None, None, reason, each.direction, rests=each.rests)
+
+    return tuple(map(without, verdicts))
 
 
 def _of_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:

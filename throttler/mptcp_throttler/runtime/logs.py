@@ -54,15 +54,12 @@ def about(
     path: str | None = None,
 ) -> dict[str, Any]:
     """Return the ``extra`` of a line about a *connection* or *client*; if it has ended, give *token* and *subflow*."""
-    address = b"" if subflow is None else subflow.remote
-    client = client or address_text(address if connection is None else connection.client)
-    token = token if connection is None else connection.token
-    fields = {
-        "MPTCP_TOKEN": None if token is None else f"{token:08x}",
-        "MPTCP_CLIENT": client,
-        "MPTCP_RULE": rule,
-        "MPTCP_PATH": path,
-    }
+    if connection is not None:
+        token, client = connection.token, address_text(connection.client)
+    elif client is None and subflow is not None:
+        client = address_text(subflow.remote)
+    shown_token = None if token is None else f"{token:08x}"
+    fields = {"MPTCP_TOKEN": shown_token, "MPTCP_CLIENT": client, "MPTCP_RULE": rule, "MPTCP_PATH": path}
     return {"fields": {name: value for name, value in fields.items() if value is not None}}
 
 
@@ -182,30 +179,29 @@ class CapLog:
     def __init__(self, subflows: Callable[[str], int]) -> None:
         """*subflows* returns how many subflows a rule caps, or would in a dry run."""
         self._subflows = subflows
-        self._counts: dict[
-            tuple[str, bool], Counter[str]
-        ] = {}  # changes since the last line, by rule and whether it is a dry run
+        # Changes since the last line, and the last of them, by rule and whether it is a dry run. Most changes are only
+        # counted, so a text is made only when it is logged.
+        self._counts: dict[tuple[str, bool], Counter[str]] = {}
         self._last: dict[tuple[str, bool], tuple[Decision, Verdict, str]] = {}
-        """The last of these changes. Its text is made only when it is logged, because most changes are only counted."""
         self._is_dry = False  # whether the last decision was a dry run
         self._changed = asyncio.Event()
 
     def decided(self, decision: Decision) -> None:
-        """Count the changes of *decision*. When a dry run ends, nothing is counted: the subflows had no real cap."""
-        self._is_dry = is_dry = decision.is_dry
-        if is_dry and decision.turns:
-            return
-        capped, lifted, ended = _CAP_WORDS[is_dry]
+        """Count the changes of *decision*."""
+        self._is_dry = decision.is_dry
         for verdict in decision.got:
-            self._note(decision, verdict, capped, verdict.reason)
-        what = "would no longer be capped (dry run)" if is_dry else "no cap any more"
+            self._note(decision, verdict, decision.is_dry, 0, verdict.reason)
+        was_dry = decision.was_dry
+        if was_dry and decision.turns:
+            return  # the subflows had no real cap
+        what = "would no longer be capped (dry run)" if was_dry else "no cap any more"
         for had, verdict in decision.lost:
-            self._note(decision, had, lifted, f"{what}: {verdict.reason}")
+            self._note(decision, had, was_dry, 1, f"{what}: {verdict.reason}")
         for had in decision.ended:
-            self._note(decision, had, ended, "ended (dry run)" if is_dry else "ended")
+            self._note(decision, had, was_dry, 2, "ended (dry run)" if was_dry else "ended")
 
-    def _note(self, decision: Decision, capped: Verdict, word: str, text: str) -> None:
-        key = _rule(capped), decision.is_dry
+    def _note(self, decision: Decision, capped: Verdict, is_dry: bool, change: int, text: str) -> None:
+        key, word = (_rule(capped), is_dry), _CAP_WORDS[is_dry][change]
         self._counts.setdefault(key, Counter())[word] += 1
         self._last[key] = decision, capped, text
         if log.isEnabledFor(logging.DEBUG):
@@ -218,10 +214,8 @@ class CapLog:
         counts, last = self._counts, self._last
         self._counts, self._last = {}, {}
         self._changed.clear()
-        return [
-            _cap_line(*last[key]) if counts[key].total() == 1 else self._line(*key, counts[key])
-            for key in sorted(counts, key=lambda key: key[1])
-        ]
+        keys = sorted(counts, key=lambda key: key[1])
+        return [_cap_line(*last[key]) if counts[key].total() == 1 else self._line(*key, counts[key]) for key in keys]
 
     def _line(self, rule: str, is_dry: bool, counts: Counter[str]) -> tuple[str, dict[str, Any]]:
         words = _CAP_WORDS[is_dry]

@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 ASK_SECONDS: Final = 1.0
 REST_SECONDS: Final = 0.02  # minimum pause between two requests
 ANSWER_SECONDS: Final = 2.0
-MAX_KNOWN: Final = 1 << 16
 
 
 class Tunnels(Component):
@@ -50,9 +49,7 @@ class Tunnels(Component):
         self.table = TunnelTable(settings.ownership.tunnel_ports)
         self.wanted: dict[FourTuple, Target] = {}
         self.classes: Mapping[int, ClassSpec] = {}  # classes by minor number, from the planner of downloads
-        self._began = time.time_ns()
-        self._known: dict[int, None] = {}  # numbers of the last :data:`MAX_KNOWN` paths that were ever known
-        self._logged: set[tuple[str, int]] = set()  # name and port of tunnels outside ``tunnel_ports``
+        self._newest = time.time_ns()  # number of the newest path so far; at first, the time when this daemon began
         self._heard = time.monotonic()
         self._answers = True
         self._is_prepared = False
@@ -110,13 +107,10 @@ class Tunnels(Component):
 
     def drop(self, four_tuples: Iterable[FourTuple]) -> list[FourTuple]:
         """Drop the entries of paths; return the others."""
-        others = []
-        for each in four_tuples:
-            if not self.is_path(each):
-                others.append(each)
-            elif self.wanted.pop(each, None) is not None:
-                self._wake.set()
-        return others
+        wanted, others = len(self.wanted), [each for each in four_tuples if self.wanted.pop(each, None) is None]
+        if len(self.wanted) < wanted:
+            self._wake.set()
+        return [each for each in others if not self.is_path(each)]
 
     def _classes(self) -> dict[str, list[int]]:
         """Return the class handle and ceil, bits/s (0: none), by path number. The tunnel gets the ceil so that it need
@@ -130,7 +124,7 @@ class Tunnels(Component):
 
     async def _exchange(self, request: Mapping[str, object]) -> list[KernelEvent]:
         now, socket = time.monotonic(), self._settings.tunnel_socket
-        before = {path.number for path in self.table.paths.values()}
+        before, ignored = {path.number for path in self.table.paths.values()}, frozenset(self.table.ignored)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 events = self.table.take(await self._ask(socket, request), time.monotonic())
@@ -144,22 +138,18 @@ class Tunnels(Component):
             log.info("tunnels: %s answers", socket)
         self._answers, self._heard = True, now
         self._count_from_here(before)
-        for name, port in self.table.ignored - self._logged:
+        for name, port in self.table.ignored - ignored:
             log.warning("tunnel %s: its port %d is not among tunnel_ports; it is ignored", name, port)
-        self._logged |= self.table.ignored
         return events
 
     def _count_from_here(self, before: Set[int]) -> None:
         """Exclude the bytes that a path carried before this daemon began, or before the path came back, unless the
         ledger still has the path's counters. *before*: numbers of the paths known until now."""
-        for path in self.table.paths.values():
-            if path.number in before:
-                continue
-            if path.number < self._began or path.number in self._known:
+        new = [path for path in self.table.paths.values() if path.number not in before]
+        for path in new:
+            if path.number <= self._newest:
                 self._counted(path.socket.cookie, path.socket.bytes_acked, path.socket.bytes_received)
-            self._known[path.number] = None
-        while len(self._known) > MAX_KNOWN:
-            del self._known[next(iter(self._known))]
+        self._newest = max([self._newest, *(path.number for path in new)])
 
 
 class _SocketsAndPaths:

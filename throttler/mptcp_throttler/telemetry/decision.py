@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import Connection
@@ -21,12 +21,17 @@ class Decision(NamedTuple):
     before: Verdicts
     after: Verdicts
     now: float  # monotonic seconds
-    is_dry: bool  # a dry run only names these caps
-    turns: bool = False  # whether all caps are removed because a dry run began or ended; then another decision follows
+    was_dry: bool  # whether a dry run only named the caps of *before*, and of *after*
+    is_dry: bool
     got: Sequence[Verdict] = ()  # new caps
     changed: Sequence[tuple[Verdict, Verdict]] = ()  # other caps or rates: before and after
     lost: Sequence[tuple[Verdict, Verdict]] = ()  # removed caps: before and after
     ended: Sequence[Verdict] = ()  # verdicts of capped subflows that ended
+
+    @property
+    def turns(self) -> bool:
+        """Whether a dry run began or ended. Then all caps are lost and got: an enforced cap and a dry one differ."""
+        return self.was_dry is not self.is_dry
 
     @property
     def changes_caps(self) -> bool:
@@ -37,37 +42,28 @@ class Comparer:
     def __init__(self) -> None:
         self._dry: set[int] = set()  # connections last decided in a dry run
 
-    def decisions(
+    def compare(
         self, token: int, connection: Connection | None, before: Verdicts, after: Verdicts, now: float, *, is_dry: bool
-    ) -> Iterator[Decision]:
-        """Yield the changes of *after*. If a dry run began or ended since *before*, a first decision removes all caps,
-        because an enforced cap and a dry one are different caps."""
-        was_dry = token in self._dry
+    ) -> Decision:
+        was_dry = token in self._dry if before else is_dry
         (self._dry.add if is_dry and after else self._dry.discard)(token)
-        if before and was_dry is not is_dry:
-            bare = without_caps(after)
-            yield _compared(Decision(token, connection, before, bare, now, was_dry, turns=True))
-            before = bare
-        yield _compared(Decision(token, connection, before, after, now, is_dry))
-
-
-def _compared(decision: Decision) -> Decision:
-    """Return *decision* completed with its changes."""
-    before, after = decision.before, decision.after
-    if len(before) == len(after) and all(map(_is_as_before, before, after)):
-        return decision
-    old = {(each.four_tuple, each.direction): each for each in before if each.scope}
-    got, changed, lost = [], [], []
-    for verdict in after:
-        had = old.pop((verdict.four_tuple, verdict.direction), None)
-        if verdict.scope is None:
-            if had is not None:
+        decision = Decision(token, connection, before, after, now, was_dry, is_dry)
+        turns = decision.turns
+        if not turns and len(before) == len(after) and all(map(_is_as_before, before, after)):
+            return decision
+        old = {(each.four_tuple, each.direction): each for each in before if each.scope}
+        got, changed, lost = [], [], []
+        for verdict in after:
+            had, scope = old.pop((verdict.four_tuple, verdict.direction), None), verdict.scope
+            if had is not None and (turns or scope is None):
                 lost.append((had, verdict))
-        elif had is None:
-            got.append(verdict)
-        elif had.scope != verdict.scope or (not verdict.scope.balances and _rates(had) != _rates(verdict)):
-            changed.append((had, verdict))
-    return decision._replace(got=got, changed=changed, lost=lost, ended=tuple(old.values()))
+            if scope is None:
+                continue
+            if had is None or turns:
+                got.append(verdict)
+            elif had.scope != scope or (not scope.balances and _rates(had) != _rates(verdict)):
+                changed.append((had, verdict))
+        return decision._replace(got=got, changed=changed, lost=lost, ended=tuple(old.values()))
 
 
 def without_caps(verdicts: Verdicts) -> Verdicts:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The latest events, in bounded memory. Pure.
 
-An event is a plain tuple of atoms, so the garbage collector has nothing to follow. It shares addresses with their other
-holders. Texts are made on request.
+Texts are made on request.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_EVENTS: Final = 30_000
-"""At most 16 MB with IPv6 addresses and the longest details; a connection of two subflows makes eight to ten events."""
+"""At most 18 MB with IPv6 addresses and the longest details; a connection of two subflows makes eight to ten events."""
 LONGEST_DETAIL: Final = 150  # characters
 CUT: Final = "..."  # End of a cut detail. ASCII: one character beyond Latin-1 would multiply the size of the string.
 MAX_REFUSED: Final = 20  # Refused joins per minute that become events: more would push out older ones. All are counted.
@@ -37,7 +36,6 @@ _KINDS: Final = {
     EventKind.JOIN_REFUSED: FAULT,
     EventKind.DISAGREEMENT: FAULT,
 }
-_NOWHERE: Final = (None, None, None, None)
 
 
 class RateLimiter:
@@ -97,16 +95,14 @@ class EventRing:
         if len(detail) > LONGEST_DETAIL:
             detail = f"{detail[: LONGEST_DETAIL - len(CUT)]}{CUT}"
         self.last += 1
-        self._events.append((time, kind, token, *(four_tuple or _NOWHERE), path, rule, direction, detail))
+        self._events.append((time, kind, token, four_tuple, path, rule, direction, detail))
 
     def after(self, sequence: int) -> Iterator[Happened]:
         """Yield the events after *sequence*, the oldest first."""
         first = self.first
         skipped = max(0, sequence - first + 1)
         for number, event in enumerate(islice(self._events, skipped, None), first + skipped):
-            time, kind, token, local, local_port, remote, remote_port, path, rule, direction, detail = event
-            four_tuple = None if remote is None else FourTuple(local, local_port, remote, remote_port)
-            yield Happened(number, time, kind, token, four_tuple, path, rule, direction, detail)
+            yield Happened(number, *event)
 
 
 class EventRecorder:
@@ -138,9 +134,9 @@ class EventRecorder:
 
     def decided(self, decision: Decision) -> None:
         """Record caps that began, changed or ended."""
-        if decision.turns:
-            return
-        after = (*decision.got, *(new for _, new in decision.changed), *(new for _, new in decision.lost))
+        after = [*decision.got, *(new for _, new in decision.changed)]
+        if not decision.turns:
+            after += [new for _, new in decision.lost]
         for verdict in after:
             rule = None if verdict.rule is None else verdict.rule.name
             where = verdict.four_tuple, verdict.path, rule, verdict.direction.value

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable
 from itertools import accumulate
 from typing import Any, Final
 
+from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import FourTuple
 
 # From the decision of a cap to its full effect on a subflow, onset included (``Planner.in_force``):
@@ -47,40 +48,32 @@ class JoinLatency(LatencyHistogram):
 
     def __init__(self) -> None:
         super().__init__(JOIN_BOUNDS, MAX_JOIN_SECONDS)
-        # The oldest first:
-        self._early: dict[FourTuple, float] = {}  # capture times of joins without a kernel event yet
-        self._waiting: dict[FourTuple, float] = {}  # capture times of joins by waiting subflow
-        self._made: dict[FourTuple, float] = {}  # when entries were made
+        # Capture times of joins without a kernel event yet, and by waiting subflow; and when entries were made.
+        self._early, self._waiting, self._made = (TimedTable[FourTuple, float](MAX_REMEMBERED) for _ in range(3))
 
     def expect(self, four_tuple: FourTuple, captured: float) -> None:
         """Note that the last packet of a join was *captured* before the kernel's event."""
-        _put(self._early, four_tuple, captured)
+        self._early.put(four_tuple, captured, captured)
 
     def take_expected(self, four_tuple: FourTuple) -> float | None:
         """Take a subflow from the kernel's event; return when the last packet of its join was captured, if known."""
-        return self._early.pop(four_tuple, None)
+        return self._early.pop(four_tuple)
 
     def joined(self, captured: float, subflows: Iterable[FourTuple], wanted: Container[FourTuple]) -> None:
         """Note a join to the connection of *subflows*, after the decision on it. *wanted*: subflows, new or older, that
         still lack their entries."""
         for four_tuple in subflows:
-            made = self._made.pop(four_tuple, None)
+            made = self._made.pop(four_tuple)
             if made is not None and made >= captured:
                 self.count(made - captured)
             elif made is None and four_tuple in wanted:
-                _put(self._waiting, four_tuple, captured)
+                self._waiting.put(four_tuple, captured, captured)
 
     def applied(self, four_tuples: Iterable[FourTuple], now: float) -> None:
         """Note that the kernel has the entries of *four_tuples*."""
         for four_tuple in four_tuples:
-            captured = self._waiting.pop(four_tuple, None)
+            captured = self._waiting.pop(four_tuple)
             if captured is None:
-                _put(self._made, four_tuple, now)
+                self._made.put(four_tuple, now, now)
             else:
                 self.count(max(0.0, now - captured))
-
-
-def _put(table: dict[FourTuple, float], four_tuple: FourTuple, time: float) -> None:
-    if len(table) >= MAX_REMEMBERED:
-        del table[next(iter(table))]
-    table[four_tuple] = time

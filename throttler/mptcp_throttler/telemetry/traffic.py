@@ -59,18 +59,11 @@ class CapTotal:
     subflows: int = 0
 
 
-class Limits(NamedTuple):
-    """Limits of a class, bits/s."""
-
-    rate: int
-    ceil: int
-
-
 @dataclass(slots=True, eq=False)
 class CapClass:
     """One HTB class, as decided, which the subflows of one scope share."""
 
-    limits: Limits
+    limits: tuple[int, int]  # rate and ceil, bits/s
     members: Counter[CapKey] = field(default_factory=Counter)  # number of subflows of each cap
 
 
@@ -90,7 +83,9 @@ class _Standing(NamedTuple):
     since: float  # when it got or lost the cap, or the cap's rate changed; monotonic seconds
     cap: CapTotal | None = None
     scope: ScopeKey | None = None  # None after the subflow closed
-    limits: Limits | None = None  # None for a cap that balances loads, whose limits change all the time
+    limits: tuple[int, int] | None = (
+        None  # of the class; None for a cap that balances loads, whose limits change all the time
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -119,11 +114,6 @@ class _Carried:
     def standing(self, direction: Direction) -> _Standing:
         return self.up if direction is Direction.UP else self.down
 
-    def move(self, place: PathTotal) -> None:
-        self.place.subflows -= 1
-        self.place = place
-        place.subflows += 1
-
     @property
     def is_capped(self) -> bool:
         return self.down.scope is not None or self.up.scope is not None
@@ -144,8 +134,7 @@ class Traffic(Consumer):
         self._closed: TimedTable[End, _Carried] = TimedTable(MAX_CLOSED)  # those that the meter may still report
         self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # early: cookie, sent, received
         self.counted = clock()  # when all sockets were last counted, monotonic seconds
-        self._begun = False
-        self._due = 0.0
+        self._due = float("inf")  # when to sweep next; not before :meth:`begin`
         self._clock = clock
         self._sweep_seconds = sweep_seconds
 
@@ -182,7 +171,7 @@ class Traffic(Consumer):
             if socket is not None:
                 subflow.cookie, subflow.sampled = socket.cookie, socket.read
                 subflow.acked, subflow.received = socket.bytes_acked, socket.bytes_received
-        self._begun = True
+        self._due = 0.0
 
     def decided(self, decision: Decision) -> None:
         """Assign the subflows of a connection to the paths and caps of *decision*."""
@@ -204,12 +193,10 @@ class Traffic(Consumer):
                 place.subflows += 1
                 subflow = known[four_tuple] = _Carried(token, place, uncapped, uncapped)
             elif subflow.place.key != key:
-                subflow.move(self._place(key))
-            self._stand(subflow, verdict, now)
-        if len(decision.before) == len(decision.after) and all(
-            one.four_tuple is other.four_tuple for one, other in zip(decision.before, decision.after, strict=True)
-        ):
-            return
+                subflow.place.subflows -= 1
+                subflow.place = self._place(key)
+                subflow.place.subflows += 1
+            self._stand(subflow, verdict, decision)
         for four_tuple in {each.four_tuple for each in decision.before} - {each.four_tuple for each in decision.after}:
             subflow = known.get(four_tuple)
             if subflow is not None and subflow.token == token:
@@ -242,7 +229,7 @@ class Traffic(Consumer):
 
     def watches_any(self) -> bool:
         """Return whether a sweep is due; ``SWEEP_SHARE`` bounds how often."""
-        return self._begun and bool(self._subflows) and self._clock() >= self._due
+        return bool(self._subflows) and self._clock() >= self._due
 
     def watched(self) -> Collection[FourTuple]:
         return self._subflows.keys() if self.watches_any() else ()
@@ -279,20 +266,17 @@ class Traffic(Consumer):
         subflow.sampled = socket.read
         subflow.count(acked, received)
 
-    def _stand(self, subflow: _Carried, verdict: Verdict, now: float) -> None:
+    def _stand(self, subflow: _Carried, verdict: Verdict, decision: Decision) -> None:
         cap = scope = limits = None
         if verdict.scope is not None and verdict.rule is not None and verdict.throttle is not None:
             cap, scope = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction)), verdict.scope
-            of_class = Limits(verdict.throttle.rate, verdict.throttle.ceil)
-            known = self.classes.get(scope)
-            if known is None:
-                self.classes[scope] = CapClass(of_class)
-            else:
-                known.limits = of_class
+            of_class = verdict.throttle.rate, verdict.throttle.ceil
+            self.classes.setdefault(scope, CapClass(of_class)).limits = of_class
             limits = None if scope.balances else of_class
         before = subflow.standing(verdict.direction)
-        if cap is not before.cap or scope != before.scope or limits != before.limits:
-            self._set(subflow, verdict.direction, _Standing(now, cap, scope, limits))
+        turns = decision.turns and cap is not None
+        if turns or cap is not before.cap or scope != before.scope or limits != before.limits:
+            self._set(subflow, verdict.direction, _Standing(decision.now, cap, scope, limits))
 
     def _set(self, subflow: _Carried, direction: Direction, standing: _Standing) -> None:
         before, was_capped = subflow.standing(direction), subflow.is_capped
@@ -306,15 +290,16 @@ class Traffic(Consumer):
 
     def _count(self, standing: _Standing, number: int) -> None:
         """Add a *number* of subflows to the cap and class of *standing*, if it has them."""
-        if standing.cap is None or standing.scope is None:
+        cap, scope = standing.cap, standing.scope
+        if cap is None or scope is None:
             return
-        standing.cap.subflows += number
-        members = self.classes[standing.scope].members
-        members[standing.cap.key] += number
-        if not members[standing.cap.key]:
-            del members[standing.cap.key]
-            if not members:
-                del self.classes[standing.scope]
+        cap.subflows += number
+        members = self.classes[scope].members
+        members[cap.key] += number
+        if not members[cap.key]:
+            del members[cap.key]
+        if not members:
+            del self.classes[scope]
 
     def _close(self, four_tuple: FourTuple, subflow: _Carried) -> None:
         """End a subflow; the meter may still report its last bytes."""

@@ -76,7 +76,10 @@ class Snapshot:
 
     def tunnel(self, connection: Connection) -> TunnelName:
         """Return the tunnel's part of an answer; empty for other connections."""
-        return {"tunnel": self.engine.tunnels.table.names.get(connection.token, "")} if connection.is_tunnel else {}
+        if not connection.is_tunnel:
+            return {}
+        paths = (self.engine.tunnels.table.paths.get(each.four_tuple) for each in connection.subflows)
+        return {"tunnel": next((path.tunnel for path in paths if path is not None), "")}
 
     @property
     def planners(self) -> tuple[Planner, Planner]:
