@@ -22,7 +22,8 @@ from mptcp_common import journal
 from mptcp_common.endpoints import address_and_port
 from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_common.units import counted, format_rate
-from mptcp_throttler.cli.shared import Absent, Unanswered, ask_daemon, complain, say_unknown_names, status_socket
+from mptcp_throttler.cli.shared import Absent, Unanswered, ask_daemon, complain, say_unknown_names
+from mptcp_throttler.config import status_socket
 from mptcp_throttler.policy.schedule import moment_text
 
 FOLLOW_SECONDS = 1.0  # interval of requests for events
@@ -39,7 +40,7 @@ def explain(options: argparse.Namespace) -> int:
             "subflow (10.1.0.2:40000, [fd00::2]:40000)"
         )
         return USAGE
-    answer = ask_daemon(options.socket or status_socket(options), {"query": "explain", **which}, "time_zone")
+    answer = ask_daemon(options.socket or status_socket(options.config), {"query": "explain", **which}, "time_zone")
     for line in (json.dumps(answer),) if options.json else explanation(answer):
         print(line)
     return DONE if answer["connections"] else FAILED
@@ -137,7 +138,7 @@ def _rule(rule: Mapping[str, Any], clock: _Clock) -> str:
 
 
 def events(options: argparse.Namespace) -> int:
-    path = options.socket or status_socket(options)
+    path = options.socket or status_socket(options.config)
     request: dict[str, Any] = {"query": "events", "limit": options.limit}
     request |= {name: getattr(options, name) for name in ("client", "rule", "token") if getattr(options, name)}
     if options.follow:
@@ -208,7 +209,7 @@ class EventLines:
 
 
 def reload(options: argparse.Namespace) -> int:
-    reloads = reload_outcome(status_socket(options))
+    reloads = reload_outcome(status_socket(options.config))
     errors = (reloads["last_refused"] or {}).get("errors", ())
     # In the journal the daemon has logged them already.
     for line in () if journal.is_journal() else (*reloads.get("settings", ()), *errors):

@@ -18,7 +18,7 @@ from mptcp_common.problems import DocumentError, Severity, did_you_mean
 from mptcp_common.units import counted
 from mptcp_throttler.cli.shared import mistake, policy_with_warnings
 from mptcp_throttler.config import host
-from mptcp_throttler.config.files import read_connections, read_notes, read_settings
+from mptcp_throttler.config.files import read_connections, read_settings
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel import feature_probe
 from mptcp_throttler.kernel.netfilter import backends
@@ -42,11 +42,11 @@ _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 def check(options: argparse.Namespace) -> int:
     if options.policy is not None:
-        policy = _noted_policy(options.policy, None)
+        policy = policy_with_warnings(options.policy, None, with_notes=True)
         print(_no_errors(options.policy, policy))
         return DONE
     settings = read_settings(options.config)
-    policy = _noted_policy(settings.policy, settings)
+    policy = policy_with_warnings(settings.policy, settings, with_notes=True)
     tried = feature_probe.try_out(host.needed_of_kernel(settings, policy))
     has_types = Path(throttler_needs.KERNEL_TYPES).exists()
     libraries = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_types)
@@ -67,14 +67,6 @@ def check(options: argparse.Namespace) -> int:
     print(f"{options.config}: no errors")
     print(_no_errors(settings.policy, policy))
     return DONE
-
-
-def _noted_policy(path: Path, settings: Settings | None) -> Policy:
-    """Return the policy of *path*; print its warnings and notes."""
-    policy = policy_with_warnings(path, settings)
-    for note in read_notes(path, settings):
-        journal.say(note)
-    return policy
 
 
 def _no_errors(path: Path, policy: Policy) -> str:

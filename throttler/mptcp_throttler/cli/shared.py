@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import grp
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptcp_common import journal, status_client
-from mptcp_common.problems import DocumentError, Problem
+from mptcp_common.problems import DocumentError, Problem, Severity
 from mptcp_common.reasons import reason
-from mptcp_throttler.config import plain_status_socket
 
 if TYPE_CHECKING:
     from mptcp_throttler.config.settings import Settings
@@ -37,21 +35,14 @@ def mistake(option: str, value: str, message: str) -> DocumentError:
     return DocumentError([Problem(option, 0, 0, "", value, message)])
 
 
-def policy_with_warnings(path: Path, settings: Settings | None) -> Policy:
+def policy_with_warnings(path: Path, settings: Settings | None, *, with_notes: bool = False) -> Policy:
     from mptcp_throttler.config.files import read_policy
 
-    policy, warnings = read_policy(path, settings)
-    for warning in warnings:
-        journal.say(warning, journal.WARNING)
+    policy, problems = read_policy(path, settings)
+    for each in problems:
+        if with_notes or each.severity is Severity.WARNING:
+            journal.say(each, journal.WARNING if each.severity is Severity.WARNING else journal.INFO)
     return policy
-
-
-def status_socket(options: argparse.Namespace) -> Path:
-    if path := plain_status_socket(options.config):
-        return path
-    from mptcp_throttler.config.files import read_settings
-
-    return read_settings(options.config).status_socket
 
 
 def ask_daemon(path: Path, request: Mapping[str, object], expected: str) -> dict[str, Any]:

@@ -12,14 +12,15 @@ from typing import Any
 
 from mptcp_common import status_client
 from mptcp_common.exit_status import DONE, FAILED, USAGE
-from mptcp_throttler.cli.shared import answering, complain, status_socket
+from mptcp_throttler.cli.shared import answering, complain
+from mptcp_throttler.config import status_socket
 
 
 def status(options: argparse.Namespace) -> int:
     if options.brief and not options.json:
         complain("--brief is for --json")
         return USAGE
-    path = options.socket or status_socket(options)
+    path = options.socket or status_socket(options.config)
     with answering(path):
         if options.json and not options.brief:
             # Not parsed: for ten thousand connections, that would take longer than all other work.

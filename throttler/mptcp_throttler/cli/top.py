@@ -28,7 +28,8 @@ from rich.text import Text
 
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.units import counted
-from mptcp_throttler.cli.shared import Unanswered, ask_daemon, complain, say_unknown_names, status_socket
+from mptcp_throttler.cli.shared import Unanswered, ask_daemon, complain, say_unknown_names
+from mptcp_throttler.config import status_socket
 
 ASK_SECONDS: Final = 1.0  # interval of requests; longer if the answers take longer than half of it
 MAX_CONNECTIONS: Final = 200  # limit of one request
@@ -68,7 +69,7 @@ _REASON: Final = _Column("reason", 20)
 
 
 def top(options: argparse.Namespace) -> int:
-    path = options.socket or status_socket(options)
+    path = options.socket or status_socket(options.config)
     request = {"query": "connections", "sort": options.sort, "limit": options.limit}
     request |= {name: value for name in _CONDITIONS if (value := getattr(options, name)) is not None}
     if not options.once:

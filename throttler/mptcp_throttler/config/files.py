@@ -44,24 +44,20 @@ def changed_settings(path: Path, running: Settings) -> list[str]:
 
 
 def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, tuple[Problem, ...]]:
-    """Return the policy of *path*, checked with *settings*, and its warnings. Raises DocumentError with all errors."""
+    """Return the policy of *path*, checked with *settings*, and its warnings and notes. Raises DocumentError with all
+    errors."""
     return accept_policy(text_of(path), str(path), settings)
 
 
 def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Policy, tuple[Problem, ...]]:
     """Do the same as :func:`read_policy` for *text*; *source* names it in messages."""
-    checked = check_policy(text, source)
+    checked = check_policy(text, source, None if settings is None else settings.interfaces)
     if checked.policy is None:
         raise DocumentError(checked.problems)
     problems = checked.problems + (() if settings is None else check_together(settings, checked.policy))
     if errors := [problem for problem in problems if problem.severity is Severity.ERROR]:
         raise DocumentError(errors)
-    return checked.policy, problems
-
-
-def read_notes(path: Path, settings: Settings | None = None) -> tuple[Problem, ...]:
-    """Return the notes that ``check`` prints about the policy of *path*."""
-    return check_policy(text_of(path), str(path), None if settings is None else settings.interfaces).notes
+    return checked.policy, problems + checked.notes
 
 
 def _parse_end(value: object) -> tuple[bytes, int]:
