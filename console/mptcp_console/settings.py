@@ -17,8 +17,8 @@ from mptcp_common.fields import Parsed, Section, editor_schema
 from mptcp_common.paths import file_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, shown
 from mptcp_common.reasons import reason
-from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import Document, parse_document, text_of
+from mptcp_common.validate import load, problem_at
+from mptcp_common.yaml_document import Document, text_of
 from mptcp_console.access import LONGEST_TOKEN, is_loopback, token_problem
 from mptcp_console.address_names import read_names
 
@@ -178,11 +178,7 @@ def uses_default_token(path: Path) -> bool:
 
 
 def _section(path: Path) -> tuple[ConsoleSection, Document]:
-    document = parse_document(text_of(path), str(path))
-    section, problems = validate(ConsoleSection, document)
-    if section is None or problems:
-        raise DocumentError(problems)
-    return section, document
+    return load(ConsoleSection, text_of(path), str(path))
 
 
 def _settled(section: ConsoleSection, document: Document, directory: Path) -> Settings:

@@ -16,8 +16,8 @@ from mptcp_common.endpoints import PROXY_PORT, address_and_port
 from mptcp_common.fields import Parsed, Section, between, editor_schema
 from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, shown
-from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import parse_document, text_of
+from mptcp_common.validate import load, problem_at
+from mptcp_common.yaml_document import text_of
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-portal/portal.yaml")
 CHECK_NAME: Final = "check.mptcp.internal"
@@ -320,11 +320,7 @@ def load_settings(text: str, source: str) -> Settings:
     messages."""
     if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
         text = "{}"  # everything is commented out: use the defaults
-    document = parse_document(text, source)
-    section, problems = validate(PortalSection, document)
-    if section is None or problems:
-        raise DocumentError(problems)
-
+    section, document = load(PortalSection, text, source)
     wrong: list[Problem] = []
 
     def complain(path: tuple[str | int, ...], message: str) -> None:

@@ -27,8 +27,8 @@ from mptcp_common.fields import (
 )
 from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem
-from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import parse_document, text_of
+from mptcp_common.validate import load, problem_at
+from mptcp_common.yaml_document import text_of
 from mptcp_tunnel.message import MIN_KEY_BYTES
 from mptcp_tunnel.model import MAX_PATHS, MAX_TUNNELS, End, Mode, Split
 
@@ -147,10 +147,7 @@ def settings_schema() -> dict[str, Any]:
 def load_settings(text: str, source: str) -> Settings:
     """Return the settings in *text*; raise DocumentError with all mistakes. *source*: name of the file, for
     messages."""
-    document = parse_document(text, source)
-    section, problems = validate(TunnelsSection, document)
-    if section is None or problems:
-        raise DocumentError(problems)
+    section, document = load(TunnelsSection, text, source)
     wrong: list[Problem] = []
 
     def complain(path: tuple[str | int, ...], message: str) -> None:

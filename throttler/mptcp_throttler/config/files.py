@@ -20,8 +20,8 @@ from pydantic import Field
 from mptcp_common.endpoints import address_and_port
 from mptcp_common.fields import Parsed, Section, between
 from mptcp_common.problems import DocumentError, Problem, Severity
-from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import parse_document, text_of
+from mptcp_common.validate import load, problem_at
+from mptcp_common.yaml_document import text_of
 from mptcp_throttler.config.settings import Settings, check_together, load_settings
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, unmap
 from mptcp_throttler.policy.load import check_policy
@@ -92,10 +92,7 @@ class ConnectionsSection(Section):
 
 def read_connections(path: Path, settings: Settings, now: float) -> list[Connection]:
     """Return the connections written in *path*, with tokens from 1. Raises DocumentError with every problem."""
-    document = parse_document(text_of(path), str(path))
-    section, problems = validate(ConnectionsSection, document)
-    if section is None or problems:
-        raise DocumentError(problems)
+    section, document = load(ConnectionsSection, text_of(path), str(path))
     ports = settings.ownership.listen_ports
     connections, mismatches = [], []
     for place, connection in enumerate(section.connections):

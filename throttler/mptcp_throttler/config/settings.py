@@ -13,11 +13,11 @@ from pydantic import AfterValidator, Field, PrivateAttr
 
 from mptcp_common.fields import Interface, Parsed, Section, between, one_of, seconds
 from mptcp_common.paths import absolute_path, file_path, socket_path
-from mptcp_common.problems import DocumentError, Problem, Severity, did_you_mean, in_order, shown
+from mptcp_common.problems import Problem, Severity, did_you_mean, in_order, shown
 from mptcp_common.throttler_needs import BACKENDS, BY_EITHER
 from mptcp_common.units import SIZE_PATTERN, counted, parse_size
-from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import Document, parse_document
+from mptcp_common.validate import load, problem_at
+from mptcp_common.yaml_document import Document
 from mptcp_throttler.config import DEFAULT_SOCKET
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.shaping.model import Ownership
@@ -141,15 +141,9 @@ class Settings(Section):
 
 
 def load_settings(text: str, source: str) -> Settings:
-    """Return the settings in *text*. Raises :class:`DocumentError` with all problems.
-
-    *source* is the path of the file, for messages; relative paths start at its directory.
-    """
-    document = parse_document(text, source)
-    settings, problems = validate(Settings, document)
-    problems = in_order([*problems, *_repeated_items(document)])
-    if settings is None or problems:
-        raise DocumentError(problems)
+    """Return the settings in *text*. *source* is the path of the file, at whose directory relative paths start. Raises
+    :class:`DocumentError` with all problems."""
+    settings, document = load(Settings, text, source, _repeated_items)
     settings._source = source
     settings._lines = {str(path[0]): at.line for path, at in document.keys.items() if len(path) == 1}
     return settings.model_copy(update={"policy": Path(source).parent / settings.policy})

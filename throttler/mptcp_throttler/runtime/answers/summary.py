@@ -25,7 +25,7 @@ from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.telemetry.traffic import CapKey, CapTotal
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
-from mptcp_throttler.views.requests import Request
+from mptcp_throttler.views.requests import Arguments
 from mptcp_throttler.views.words import address_text, paths_in_words, rules_in_words
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ MAX_BUDGETS: Final = 100  # maximum number of listed accounts; one of each budge
 MAX_TUNNEL_PATHS: Final = 1000
 
 
-def head(snapshot: Snapshot) -> answers.HeadAnswer:
+def head(snapshot: Snapshot, _: Arguments) -> answers.HeadAnswer:
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     return {
         **snapshot.common,
@@ -76,8 +76,18 @@ def counters(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
-    engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
+def policy(snapshot: Snapshot, _: Arguments) -> answers.PolicyAnswer:
+    return {
+        **snapshot.common,
+        "file": str(snapshot.settings.policy),
+        "since": snapshot.taken,
+        "dry_run": snapshot.is_dry,
+        "text": snapshot.policy.text,
+    }
+
+
+def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
+    engine, policy = snapshot.engine, snapshot.policy
     downloads, uploads = snapshot.planners
     pending = Counter(_pending(snapshot))
     budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts.used, snapshot.now, MAX_BUDGETS)
@@ -125,7 +135,7 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
         "captures": snapshot.observers.capturing(),
         "bpf": {"pacing": engine.paced.possible, "counting": snapshot.closed_sockets.are_counted},
         "policy": {
-            "file": str(settings.policy),
+            "file": str(snapshot.settings.policy),
             "since": snapshot.taken,
             "dry_run": snapshot.is_dry,
             "time_zone": str(policy.time_zone),
@@ -233,7 +243,7 @@ _CLIENT_SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
 }
 
 
-def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
+def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
     """Return the first clients in the order of *request*."""
     traffic = snapshot.engine.traffic
     found: dict[bytes, answers.ClientTotals] = {}
@@ -254,7 +264,7 @@ def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
             row["rate_received"] += rates.received or 0
         verdicts = snapshot.applied_verdicts(connection.token)
         row["capped"] += len({each.four_tuple for each in verdicts if each.throttle is not None})
-    total, limit, sort = len(found), request.get("limit"), request.get("sort")
+    total, limit, sort = len(found), request["limit"], request["sort"]
     if sort == "budget":
         shown = _fullest(snapshot, found, owners, limit)
     else:

@@ -20,7 +20,7 @@ from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.stages.steering import steered
 from mptcp_throttler.views.answers import Difference, WhatIfAnswer
-from mptcp_throttler.views.requests import RequestError
+from mptcp_throttler.views.requests import Arguments, RequestError
 from mptcp_throttler.views.words import budget_in_words, cap_in_words, end_text
 
 MAX_LISTED: Final = 200  # maximum number of subflows listed as changed, and of those listed as capped without a change
@@ -55,8 +55,8 @@ class _Treatment:
         return f"{'; '.join(parts)}{' (dry run)' if self.dry_run else ''}"
 
 
-def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
-    """Decide about every connection by the policy of *text*. This changes only the child's copy of the daemon.
+def what_if(snapshot: Snapshot, request: Arguments) -> WhatIfAnswer:
+    """Decide about every connection by the policy in *request*. This changes only the child's copy of the daemon.
 
     This is the longest query, and every reader of the status may send it. So it runs at the priority of the proxy, for
     a limited time. Raises RequestError if the time is too short.
@@ -65,7 +65,7 @@ def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
     # If the daemon was started at a lower priority, keep it: raising it needs a capability.
     os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     try:
-        policy, _ = accept_policy(text, "policy", snapshot.settings)
+        policy, _ = accept_policy(request["policy"], "policy", snapshot.settings)
     except DocumentError as error:
         # mypy does not see that the missing keys are optional ones.
         return {**snapshot.common, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
