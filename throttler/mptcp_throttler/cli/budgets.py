@@ -32,7 +32,7 @@ from mptcp_throttler.policy.model import Budget, Policy
 from mptcp_throttler.policy.values import parse_prefix
 from mptcp_throttler.storage import GRANTS, Ledger, change_grants, read_grants
 
-ALL, END = "all", "end"
+ALL = "all"
 
 
 def quota(options: argparse.Namespace) -> int:
@@ -113,8 +113,9 @@ def grant(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy, _ = read_policy(settings.policy, settings)
     path = settings.ledger.with_name(GRANTS)
+    in_force = [each for each in read_grants(path) if each.until > time.time()]
     if options.client is None:
-        for each in _unexpired(read_grants(path)):
+        for each in in_force:
             print(f"{each.client or 'all clients'}: {each.words()}, until {_when(each.until, policy)}")
         return DONE
     text = "".join(options.what)
@@ -126,11 +127,15 @@ def grant(options: argparse.Namespace) -> int:
     if options.budget is not None and not is_volume:
         raise mistake("--budget", options.budget, 'applies only to a volume ("+5 GB"); a time lifts all caps')
     client, now = _client(options.client, is_volume), int(time.time())
-    if text == END:
-        if not any(_lifts(each, client) for each in _unexpired(read_grants(path))):
+
+    def others(grants: Sequence[Grant]) -> list[Grant]:
+        return [each for each in grants if each.client != client or each.budget]
+
+    if text == "end":
+        if others(in_force) == in_force:
             complain(f"{client} has no caps lifted")
             return FAILED
-        change_grants(path, lambda before: [each for each in _unexpired(before) if not _lifts(each, client)])
+        change_grants(path, others)
         print(f"{client}: caps again")
         return DONE
     try:
@@ -139,10 +144,10 @@ def grant(options: argparse.Namespace) -> int:
         raise mistake("grant", text, str(error)) from None
     fresh = Grant(client, now, now + seconds, _asked_by(), options.why)
     if is_volume:
-        _grant_volume(path, settings.ledger, policy, _budgets(policy, client, options.budget), fresh, octets)
+        _grant_volume(settings.ledger, policy, _budgets(policy, client, options.budget), fresh, octets)
     else:
         # A client has at most one grant of no caps; a new one replaces it.
-        change_grants(path, lambda before: [*(each for each in _unexpired(before) if not _lifts(each, client)), fresh])
+        change_grants(path, lambda before: [*others(before), fresh])
         note = "; plain TCP stays capped" if policy.caps_plain_tcp else ""
         print(f"{client}: no caps until {_when(fresh.until, policy)}{note}")
     return DONE
@@ -159,9 +164,8 @@ def _client(text: str, is_volume: bool) -> str:
     if found.prefixlen == found.max_prefixlen:
         return str(found.network_address)
     if is_volume:
-        raise mistake(
-            "CLIENT", text, f"{text} is a prefix; more volume can be granted to an address, or to all clients ({ALL})"
-        )
+        message = f"{text} is a prefix; more volume can be granted to an address, or to all clients ({ALL})"
+        raise mistake("CLIENT", text, message)
     return str(found)
 
 
@@ -172,16 +176,14 @@ def _asked_by() -> str:
         return str(os.getuid())
 
 
-def _grant_volume(
-    path: Path, database: Path, policy: Policy, budgets: Sequence[Budget], common: Grant, octets: int
-) -> None:
-    """Grant *octets* more of each of *budgets*, for the rest of its period."""
-    with closing(Ledger(database, create=False)) as ledger:
+def _grant_volume(path: Path, policy: Policy, budgets: Sequence[Budget], common: Grant, octets: int) -> None:
+    """Grant *octets* more of each of *budgets*, for the rest of its period. *path*: the ledger."""
+    with closing(Ledger(path, create=False)) as ledger:
         for budget in budgets:
             begin, end = period(budget, policy.time_zone, common.since)
             fresh = msgspec.structs.replace(common, until=end, budget=budget.name, octets=octets)
             # Write the file first: if that fails, the volume stays unchanged.
-            change_grants(path, lambda before, fresh=fresh: [*_unexpired(before), fresh])  # type: ignore[misc]
+            change_grants(path.with_name(GRANTS), lambda before, fresh=fresh: [*before, fresh])  # type: ignore[misc]
             ledger.credit(Account(budget.name, fresh.client, begin), octets)
             more = f"{approximate_size(octets)} more of {budget.title}"
             print(f"{fresh.client or 'all clients'}: {more} until {_when(end, policy)}")
@@ -198,15 +200,6 @@ def _budgets(policy: Policy, client: str, name: str | None) -> Sequence[Budget]:
     if not fitting:
         raise mistake("grant", client or ALL, f"the policy has no budget {scope}")
     return list(fitting.values()) if name is None else [fitting[name]]
-
-
-def _unexpired(grants: Sequence[Grant]) -> list[Grant]:
-    now = time.time()
-    return [each for each in grants if each.until > now]
-
-
-def _lifts(grant: Grant, client: str) -> bool:
-    return grant.client == client and not grant.budget
 
 
 def _when(time: float, policy: Policy) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from mptcp_common import readable
 from mptcp_common import throttler_needs as needs
 from mptcp_common.problems import Problem, Severity, did_you_mean
-from mptcp_common.tcp_table import ESTABLISHED, LISTEN, TABLES, sockets
+from mptcp_common.tcp_table import ESTABLISHED, LISTEN, sockets
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
@@ -72,8 +72,7 @@ def distant_paths(settings: Settings, policy: Policy, networks: Collection[Netwo
         return  # a path without clients may have any client
     wanted = [each for path in paths for each in path.clients or ()]
     prefixes = Prefixes((each, True) for each in wanted)
-    connected = (each for table in _tables() for each in sockets(table.splitlines(), ESTABLISHED))
-    clients = {unmap(each.remote) for each in connected if each.local_port in settings.listen_ports}
+    clients = {unmap(each.remote) for each in sockets(ESTABLISHED) if each.local_port in settings.listen_ports}
     # Ignore connections of this host itself, such as those of monitoring.
     seen = sorted(each for each in clients if not ip_address(each).is_loopback)
     if seen and not any(map(prefixes.holds, seen)):
@@ -87,13 +86,9 @@ def distant_paths(settings: Settings, policy: Policy, networks: Collection[Netwo
         yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.NOTE)
 
 
-def _tables() -> list[str]:
-    return [table.read_text() for table in TABLES if table.exists()]
-
-
 def ports_without_listener(settings: Settings) -> Iterator[Problem]:
     """Yield a warning for each port of the proxy without a listener: the throttler then has nothing to do."""
-    taken = listening_ports(_tables())
+    taken = {each.local_port for each in sockets(LISTEN)}
     for port in settings.listen_ports:
         if port not in taken:
             message = f"nobody listens on port {port} now; is mptcp-proxy running, and with this port?"
@@ -107,10 +102,6 @@ def silent_tunnels(settings: Settings) -> Iterator[Problem]:
         if settings.tunnel_ports and (number := client.connect_ex(path)):
             message = f"nobody answers there now ({os.strerror(number)}); is mptcp-tunnel running?"
             yield settings.problem("tunnel_socket", path, message, Severity.WARNING)
-
-
-def listening_ports(tables: Iterable[str]) -> set[int]:
-    return {each.local_port for table in tables for each in sockets(table.splitlines(), LISTEN)}
 
 
 def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The state of the daemon at the time of a request: the source of every answer, in a child process.
 
-A child is a copy of the daemon: its changes do not affect the daemon. It must not use the daemon's sockets, because it
-would read data meant for the daemon; so it queries the kernel through sockets of its own. A query that the kernel
-refuses is logged, and its data are missing from the answer.
+A child must not use the daemon's sockets, because it would read data meant for the daemon; so it queries the kernel
+through sockets of its own. A query that the kernel refuses is logged, and its data are missing from the answer.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mptcp_common import __version__
@@ -101,31 +101,32 @@ class Snapshot:
         """Return the samples of the last sweep, or of a new sweep if the last one is old."""
         sampler = self.engine.sampler
         if not sampler.is_current():
-            try:
-                sockets = self._sockets()
-                return {each.four_tuple: each for piece in sockets.pieces() for each in piece}
-            except (KernelError, OSError) as error:
-                log.error("%s; the status shows older byte counts", error)
+            with _logged("the status shows older byte counts"):
+                return {each.four_tuple: each for piece in self._sockets().pieces() for each in piece}
         return sampler.latest
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         """Return the current state of these sockets from the kernel."""
-        try:
+        with _logged("an answer shows nothing of sockets"):
             return self._sockets().look_up(four_tuples)
-        except (KernelError, OSError) as error:
-            log.error("%s; an answer shows nothing of sockets", error)
-            return {}
+        return {}
 
     def _sockets(self) -> KernelSockets:
         return self.engine.tunnels.add_paths(self.engine.kernel.sockets(self.settings))
 
     def class_counters(self, direction: Direction) -> Mapping[int, ClassCounters]:
         """Return the counters of the classes of one direction, by minor number."""
-        try:
+        with _logged("an answer shows classes without their counters"):
             return self.engine.kernel.class_counters(self.settings, direction)
-        except (KernelError, OSError) as error:
-            log.error("%s; an answer shows classes without their counters", error)
-            return {}
+        return {}
+
+
+@contextmanager
+def _logged(without: str) -> Iterator[None]:
+    try:
+        yield
+    except (KernelError, OSError) as error:
+        log.error("%s; %s", error, without)
 
 
 def by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:

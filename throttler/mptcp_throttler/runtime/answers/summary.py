@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from itertools import islice
 from typing import Any, Final, cast
 
-from mptcp_common.tcp_table import ESTABLISHED, TABLES, sockets
+from mptcp_common.tcp_table import ESTABLISHED, sockets
 from mptcp_throttler.mptcp.model import FourTuple, unmapped
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
 from mptcp_throttler.runtime.answers.connections import class_answer
@@ -316,18 +316,12 @@ def _plain_tcp(snapshot: Snapshot, limit: int) -> answers.PlainTcp | None:
     connection that began in the last milliseconds may be counted by mistake."""
     ports = frozenset(snapshot.settings.ownership.listen_ports)
     traffic = snapshot.engine.traffic
-    found: Counter[bytes] = Counter()
-    for table in TABLES:
-        try:
-            with table.open() as lines:
-                ours = (each for each in sockets(lines, ESTABLISHED) if each.local_port in ports)
-                four_tuples = (unmapped(FourTuple(*each)) for each in ours)
-                found.update(each.remote for each in four_tuples if traffic.standing(each, Direction.DOWN) is None)
-        except FileNotFoundError:
-            continue  # the kernel has no IPv6
-        except OSError as error:
-            log.warning("%s: %s; an answer does not say who uses plain TCP", table, error.strerror)
-            return None
+    ours = (unmapped(FourTuple(*each)) for each in sockets(ESTABLISHED) if each.local_port in ports)
+    try:
+        found = Counter(each.remote for each in ours if traffic.standing(each, Direction.DOWN) is None)
+    except OSError as error:
+        log.warning("%s: %s; an answer does not say who uses plain TCP", error.filename, error.strerror)
+        return None
     for address in [each for each in found if ip_address(each).is_loopback]:
         del found[address]  # connections of this host itself, such as queries for Squid's statistics
     return {
