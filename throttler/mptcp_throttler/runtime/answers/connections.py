@@ -9,7 +9,6 @@ address.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final, cast
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets, Subflow
@@ -65,7 +64,7 @@ def _subflows(snapshot: Snapshot, connection: Connection, samples: Sockets) -> I
         of_tunnel: answers.TunnelPathName = {} if path is None else {"tunnel_path": path.name}
         yield {
             **of_tunnel,
-            "local": _own_end(local, local_port),
+            "local": end_text(local, local_port),
             "remote": end_text(remote, remote_port),
             "initial": subflow.initial,
             "local_id": subflow.local_id,
@@ -80,9 +79,6 @@ def _subflows(snapshot: Snapshot, connection: Connection, samples: Sockets) -> I
             "bytes_received": None if sample is None else sample.bytes_received,
             "upload": _cap(four_tuple, up[four_tuple], uploads) if four_tuple in up else None,
         }
-
-
-_own_end = lru_cache(256)(end_text)  # cached, because twenty thousand subflows share a few proxy addresses
 
 
 def _cap(four_tuple: FourTuple, verdict: Verdict | None, planner: Planner) -> answers.CapAnswer:
