@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 TABLES: Final = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
-"""The kernel's tables. The second one is missing if the kernel has no IPv6."""
 ESTABLISHED, LISTEN = "01", "0A"
 """TCP states, as the kernel prints them: include/net/tcp_states.h."""
 _WORD: Final = 8
@@ -25,12 +25,14 @@ class Ends(NamedTuple):
     remote_port: int
 
 
-def sockets(lines: Iterable[str], state: str) -> Iterator[Ends]:
-    """Yield the ends of the sockets in *state*, from a table's *lines*."""
-    for line in lines:
-        fields = line.split(None, 4)
-        if len(fields) > 3 and fields[3] == state:
-            yield Ends(*_end(fields[1]), *_end(fields[2]))
+def sockets(state: str) -> Iterator[Ends]:
+    """Yield the ends of the sockets in *state*. Raises OSError."""
+    for table in TABLES:
+        with suppress(FileNotFoundError), table.open() as lines:  # the second one is missing if the kernel has no IPv6
+            for line in lines:
+                fields = line.split(None, 4)
+                if len(fields) > 3 and fields[3] == state:
+                    yield Ends(*_end(fields[1]), *_end(fields[2]))
 
 
 def _end(text: str) -> tuple[bytes, int]:

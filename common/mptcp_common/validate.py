@@ -7,15 +7,25 @@ pydantic gives the path and kind of an error; the document gives its line, and t
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, TypeVar, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from mptcp_common.fields import Section
-from mptcp_common.problems import NOTHING, KeyPath, Problem, did_you_mean, in_order, key_text, nearest, shown
-from mptcp_common.yaml_document import Document, Position
+from mptcp_common.problems import (
+    NOTHING,
+    DocumentError,
+    KeyPath,
+    Problem,
+    did_you_mean,
+    in_order,
+    key_text,
+    nearest,
+    shown,
+)
+from mptcp_common.yaml_document import Document, Position, parse_document
 
 S = TypeVar("S", bound=Section)
 
@@ -26,6 +36,19 @@ _SENTENCES = {
     "bool_type": "{} is not allowed; write true or false",
 }
 """Messages for operators, by pydantic's kinds of error. A ValueError brings its own message."""
+
+
+def load(
+    model: type[S], text: str, source: str, *checks: Callable[[Document], Iterable[Problem]]
+) -> tuple[S, Document]:
+    """Return an instance of *model* from *text*, and the document. Raises DocumentError with all problems, also those
+    that *checks* find. *source*: name of the file, for messages."""
+    document = parse_document(text, source)
+    section, found = validate(model, document)
+    problems = [*found, *(problem for check in checks for problem in check(document))]
+    if section is None or problems:
+        raise DocumentError(problems)
+    return section, document
 
 
 def validate(model: type[S], document: Document) -> tuple[S | None, tuple[Problem, ...]]:

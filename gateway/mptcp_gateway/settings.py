@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from mptcp_common.fields import Interface, Name, Parsed, Section, between, editor_schema, one_of
+from mptcp_common.fields import Interface, Name, Parsed, Port, Section, editor_schema, one_of
 from mptcp_common.problems import DocumentError, Problem
-from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import parse_document, text_of
+from mptcp_common.validate import load, problem_at
+from mptcp_common.yaml_document import text_of
 from mptcp_gateway.model import Lan, Network
 from mptcp_gateway.plan import MAX_UPLINKS
 
@@ -46,9 +46,7 @@ class PastSection(Section):
 
     devices: _Prefixes = Field(default=[], description="Addresses or prefixes of devices.", examples=[["192.168.1.20"]])
     destinations: _Prefixes = Field(default=[], description="Addresses or prefixes of destinations.")
-    ports: list[Annotated[int, between(1, 65535)]] = Field(
-        default=[], description="Destination ports of TCP and UDP.", examples=[[5060]]
-    )
+    ports: list[Port] = Field(default=[], description="Destination ports of TCP and UDP.", examples=[[5060]])
 
 
 class LanSection(Section):
@@ -105,10 +103,7 @@ def settings_schema() -> dict[str, Any]:
 def load_settings(text: str, source: str) -> Settings:
     """Return the settings in *text*; raise DocumentError with all mistakes. *source*: name of the file, for
     messages."""
-    document = parse_document(text, source)
-    section, problems = validate(GatewaySection, document)
-    if section is None or problems:
-        raise DocumentError(problems)
+    section, document = load(GatewaySection, text, source)
     wrong: list[Problem] = []
 
     def complain(key: str, message: str) -> None:

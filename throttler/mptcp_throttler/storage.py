@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -154,9 +155,10 @@ def read_grants(path: Path) -> tuple[Grant, ...]:
 
 
 def change_grants(path: Path, edit: Callable[[Sequence[Grant]], Sequence[Grant]]) -> None:
-    """Replace the grants in *path* by what *edit* returns, atomically. Raises KernelError."""
+    """Replace the grants in *path* by what *edit* returns for those that have not ended, atomically. Raises
+    KernelError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with state_directory(path.parent) as directory:
         fcntl.flock(directory, fcntl.LOCK_EX)  # excludes a concurrent command
-        grants = edit(read_grants(path))[-_MAX_GRANTS:]
+        grants = edit([each for each in read_grants(path) if each.until > time.time()])[-_MAX_GRANTS:]
         write_state(path, msgspec.json.encode(grants).decode())

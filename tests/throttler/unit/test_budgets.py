@@ -34,6 +34,7 @@ from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.storage import BOOT_ID, Ledger
+from mptcp_throttler.telemetry.traffic import Traffic
 
 FT = FourTuple(b"\x0a\x4d\x08\x02", 3128, bytes((10, 77, 1, 2)), 40000)
 BOOT = BOOT_ID.read_text().strip()
@@ -75,7 +76,7 @@ class Host:
         self.decided.clear()
         self.stage = BudgetStage()
         self.budgets = budgets_of(self.path, self.stage, self.decided, lambda: self.now)
-        self.closed = ClosedSockets(lambda: self.meter, [self.budgets.socket_closed])
+        self.closed = ClosedSockets(lambda: self.meter, self.budgets, Traffic(lambda: self.clock, lambda: 0.0))
         await self.budgets.prepare(self.policy)
         await self.closed.prepare(self.policy)
         self.stage.set_policy(self.policy)

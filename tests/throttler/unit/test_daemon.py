@@ -95,7 +95,7 @@ async def running(
             serving.result()
         yield Scene(kernel, daemon, given)
     finally:
-        daemon.stop()
+        daemon.stop.set()
         await serving
 
 

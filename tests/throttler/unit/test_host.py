@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from short_policies import CAP, rules
 
-from mptcp_common import readable
+from mptcp_common import readable, tcp_table
 from mptcp_throttler.config.host import (
     host_problems,
     kernel_problems,
     library_problems,
-    listening_ports,
     needed_of_kernel,
     stacked_interfaces,
     unreadable,
@@ -95,8 +94,12 @@ TABLE = """\
 """
 
 
-def test_listening_ports_are_read_from_the_kernels_tables() -> None:
-    assert listening_ports([TABLE, TABLE.splitlines()[0]]) == {3128}
+def test_listening_ports_are_read_from_the_kernels_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = [tmp_path / name for name in ("tcp", "tcp6", "none")]
+    tables[0].write_text(TABLE)
+    tables[1].write_text(TABLE.splitlines()[0])
+    monkeypatch.setattr(tcp_table, "TABLES", tables)
+    assert [each.local_port for each in tcp_table.sockets(tcp_table.LISTEN)] == [3128]
 
 
 def warnings_for(interfaces: str, *links: Link) -> list[str]:

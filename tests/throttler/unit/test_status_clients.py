@@ -10,7 +10,7 @@ from fake_kernel import FakeKernel, four_tuple
 from test_daemon import PATHS, running, scenario, until
 from test_status_answers import LTE, WIFI, sweep_and_count
 
-from mptcp_throttler.runtime.answers import summary
+from mptcp_common import tcp_table
 
 MB = 1_000_000
 POLICY = PATHS + (
@@ -74,7 +74,7 @@ async def test_sockets_that_are_no_subflows_count_as_plain_tcp(tmp_path: Path) -
     six.write_text(line(f"0000000000000000FFFF0000{proxy}", "0000000000000000FFFF00000C00010A:9C40"))
     async with running(tmp_path, POLICY, kernel) as scene:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(summary, "TABLES", (four, six, tmp_path / "none"))
+            patch.setattr(tcp_table, "TABLES", (four, six, tmp_path / "none"))
             found = scene.ask(query="clients")["plain_tcp"]
     shown = [{"client": "10.1.0.9", "connections": 2}, {"client": "10.1.0.12", "connections": 1}]
     assert found == {"connections": 3, "total": 2, "clients": shown}

@@ -337,7 +337,6 @@ def test_request_is_the_first_line_or_empty(
 ) -> None:
     if pieces or end:
         monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
-        monkeypatch.setattr(status, "LINE_SECONDS", LONG)
 
     async def scenario() -> str:
         async with echoing(tmp_path / "s"):

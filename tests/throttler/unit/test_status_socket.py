@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_throttler.config import plain_status_socket
+from mptcp_common.problems import DocumentError
+from mptcp_throttler.config import files, status_socket
 from mptcp_throttler.config.settings import load_settings
 
 GIVEN = "interfaces: [w0]\npolicy: p.yaml\n"
@@ -17,27 +18,37 @@ GIVEN = "interfaces: [w0]\npolicy: p.yaml\n"
     "line",
     ["", "status_socket: /run/x/s.sock\n", 'status_socket: "/run/x/s.sock"  # here\n', "status_socket: '/run/a-b.s'\n"],
 )
-def test_plain_line_gives_the_same_path_as_the_settings(line: str, tmp_path: Path) -> None:
+def test_plain_line_gives_the_same_path_as_the_settings(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "throttler.yaml"
     file.write_text(GIVEN + line)
-    assert plain_status_socket(file) == load_settings(GIVEN + line, "s").status_socket
+    monkeypatch.delattr(files, "read_settings")
+    assert status_socket(file) == load_settings(GIVEN + line, "s").status_socket
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "path"),
     [
-        "status_socket: relative.sock\n",
-        "status_socket: &anchor /run/s\n",
-        "status_socket: /run/a\nstatus_socket: /run/b\n",
-        "# status_socket: /run/a\n",
-        "status_socket: >-\n  /run/a\n",
+        ("status_socket: &anchor /run/s\n", "/run/s"),
+        ("# status_socket: /run/a\n", "/run/mptcp-throttler/status.sock"),
+        ("status_socket: >-\n  /run/a\n", "/run/a"),
     ],
 )
-def test_other_forms_are_left_to_the_settings_parser(line: str, tmp_path: Path) -> None:
+def test_other_forms_are_left_to_the_settings_parser(line: str, path: str, tmp_path: Path) -> None:
     file = tmp_path / "throttler.yaml"
     file.write_text(GIVEN + line)
-    assert plain_status_socket(file) is None
+    assert status_socket(file) == Path(path)
 
 
-def test_unreadable_file_gives_none(tmp_path: Path) -> None:
-    assert plain_status_socket(tmp_path / "none.yaml") is None
+@pytest.mark.parametrize("line", ["status_socket: relative.sock\n", "status_socket: /run/a\nstatus_socket: /run/b\n"])
+def test_wrong_line_is_refused_as_in_the_settings(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "throttler.yaml"
+    file.write_text(GIVEN + line)
+    with pytest.raises(DocumentError, match="status_socket"):
+        status_socket(file)
+
+
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="cannot be read"):
+        status_socket(tmp_path / "none.yaml")

@@ -19,11 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_common import throttler_needs
+from mptcp_common import tcp_table, throttler_needs
 from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.cli import main
-from mptcp_throttler.config import host
 from mptcp_throttler.kernel import feature_probe
 from mptcp_throttler.kernel.netfilter import backends
 from mptcp_throttler.kernel.tc import link
@@ -48,11 +47,12 @@ def settings(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the host's interfaces. The kernel's and the libraries' features count as present."""
+def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the host's interfaces. The kernel's and the libraries' features count as present, and the proxy runs."""
     names = ["lo", "wan0", "wan1"]
     monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names)))
-    monkeypatch.setattr(host, "listening_ports", lambda tables: {3128})
+    (tmp_path / "tcp6").write_text(table_of())
+    monkeypatch.setattr(tcp_table, "TABLES", (tmp_path / "tcp6",))
     monkeypatch.setattr(throttler_needs, "loads", lambda name: True)
     monkeypatch.setattr(throttler_needs, "lack_of_bpf", lambda *_: None)
     monkeypatch.setattr(link, "stands_on", dict)
@@ -135,7 +135,7 @@ def test_plan_reads_times_in_the_policys_zone_and_accepts_volumes(
         assert capsys.readouterr().err.startswith("--used: ")
 
 
-def tcp_table(*clients: str) -> str:
+def table_of(*clients: str) -> str:
     """Return the text of /proc/net/tcp6 with a connection of each of *clients* to port 3128."""
     words = (ip_address(f"::ffff:{each}" if "." in each else each).packed for each in clients)
     little = ("".join(word[at : at + 4][::-1].hex() for at in range(0, 16, 4)).upper() for word in words)
@@ -162,8 +162,7 @@ def test_check_reports_paths_without_clients(
     clients: tuple[str, ...],
     severity: str,
 ) -> None:
-    (settings.parent / "tcp6").write_text(tcp_table(*clients))
-    monkeypatch.setattr(host, "TABLES", (settings.parent / "tcp6",))
+    (settings.parent / "tcp6").write_text(table_of(*clients))
     monkeypatch.setattr(link, "networks", lambda: [ip_network(network)])
     assert main(["check", "--config", str(settings)]) == 0
     assert [each.split(": ")[1] for each in capsys.readouterr().err.splitlines()] == ([severity] if severity else [])
@@ -405,7 +404,7 @@ def test_user_without_permission_is_told_the_group(
         raise PermissionError(13, "Permission denied")
 
     path.touch()
-    monkeypatch.setattr("mptcp_common.status_client.ask", refused)
+    monkeypatch.setattr("mptcp_common.status_client.ask_text", refused)
     assert main([*command, "--config", str(settings)]) == FAILED
     group = grp.getgrgid(path.stat().st_gid).gr_name
     assert (

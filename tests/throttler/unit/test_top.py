@@ -10,10 +10,10 @@ import pytest
 from answering_socket import answering
 from hypothesis import given
 from hypothesis import strategies as st
-from status_answers import NOW, answer_pages_of, capped, connection, page, subflow
+from status_answers import answer_pages_of, capped, connection, page, subflow
 
 from mptcp_throttler.cli import main
-from mptcp_throttler.cli.top import amount, complete_rates, duration, milliseconds, percent, table
+from mptcp_throttler.cli.top import amount, duration, milliseconds, percent, table
 
 
 def lines_of(answer: dict[str, Any], width: int = 80) -> list[str]:
@@ -72,24 +72,6 @@ def test_unknown_values_are_dashes() -> None:
     unknown |= dict.fromkeys(("rate_sent", "rate_received", "interface"))
     line = lines_of(page(connection(0, subflow("10.0.0.1:1", **unknown))))[2]
     assert line.split() == ["10.0.0.1:1", "-", "1m", "-", "-", "-", "-", "-", "-", "-"]
-
-
-def test_missing_rates_are_computed_from_two_answers() -> None:
-    def at(seconds: float, sent: int) -> dict[str, Any]:
-        flow = subflow("10.0.0.1:1", bytes_sent=sent, rate_sent=None, rate_received=None)
-        return page(connection(0, flow), at=NOW + seconds)
-
-    def rates(before: dict[str, Any], after: dict[str, Any]) -> tuple[float | None, float | None]:
-        complete_rates(after, before)
-        ((only,),) = (each["subflows"] for each in after["connections"])
-        return only["rate_sent"], only["rate_received"]
-
-    assert rates(page(total=0), at(0, 0)) == (None, None)
-    assert rates(at(0, 1_000_000), at(2, 2_000_000)) == (4_000_000.0, 0.0)
-    assert rates(at(0, 1_000_000), at(0, 2_000_000)) == (None, None), "no time has passed"
-    assert rates(at(0, 1_000_000), at(1, 5))[0] == 0.0, "the four-tuple has another socket"
-    known = page(connection(0, subflow("10.0.0.1:1", bytes_sent=9, rate_sent=7, rate_received=8)), at=NOW + 2)
-    assert rates(at(0, 1), known) == (7, 8)
 
 
 @given(st.integers(1, 250), st.integers(0, 40))

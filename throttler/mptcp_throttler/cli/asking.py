@@ -8,9 +8,8 @@ import json
 import os
 import re
 import signal
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, tzinfo
 from ipaddress import ip_address
@@ -22,7 +21,8 @@ from mptcp_common import journal
 from mptcp_common.endpoints import address_and_port
 from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_common.units import counted, format_rate
-from mptcp_throttler.cli.shared import Absent, Unanswered, ask_daemon, complain, say_unknown_names, status_socket
+from mptcp_throttler.cli.shared import Absent, Unanswered, ask_daemon, complain, say_unknown_names
+from mptcp_throttler.config import status_socket
 from mptcp_throttler.policy.schedule import moment_text
 
 FOLLOW_SECONDS = 1.0  # interval of requests for events
@@ -39,7 +39,7 @@ def explain(options: argparse.Namespace) -> int:
             "subflow (10.1.0.2:40000, [fd00::2]:40000)"
         )
         return USAGE
-    answer = ask_daemon(options.socket or status_socket(options), {"query": "explain", **which}, "time_zone")
+    answer = ask_daemon(options.socket or status_socket(options.config), {"query": "explain", **which}, "time_zone")
     for line in (json.dumps(answer),) if options.json else explanation(answer):
         print(line)
     return DONE if answer["connections"] else FAILED
@@ -47,22 +47,19 @@ def explain(options: argparse.Namespace) -> int:
 
 def _which(text: str) -> dict[str, str] | None:
     """Return the request argument for the address, token or endpoint in *text*; None if it is none of these."""
-    try:
+    with suppress(ValueError):
         return {"client": str(ip_address(text.removeprefix("[").removesuffix("]")))}
-    except ValueError:
-        pass
     if re.fullmatch("[0-9a-fA-F]{1,8}", text):
         return {"token": text}
-    try:
+    with suppress(ValueError):
         address_and_port(text)
-    except ValueError:
-        return None
-    return {"endpoint": text}
+        return {"endpoint": text}
+    return None
 
 
-def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterator[str]:
-    """Yield the answer to ``explain`` as lines. Past times are in *zone* (None: this host's), hours in the policy's."""
-    clock = _Clock(answer["time"], zone, ZoneInfo(answer["time_zone"]))
+def explanation(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the answer to ``explain`` as lines. Past times are in this host's zone, hours in the policy's."""
+    clock = _Clock(answer["time"], ZoneInfo(answer["time_zone"]))
     if not answer["connections"]:
         yield "no such Multipath TCP connection is open; the throttler neither knows nor caps those of plain TCP"
     for connection in answer["connections"]:
@@ -81,12 +78,11 @@ def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterat
 
 class _Clock(NamedTuple):
     now: float
-    zone: tzinfo | None
     policys: tzinfo
 
     def at(self, time: float) -> str:
         """Return the time of day, with the date if not today, and the zone if not the policy's."""
-        when, today = (datetime.fromtimestamp(each, self.zone).astimezone(self.zone) for each in (time, self.now))
+        when, today = (datetime.fromtimestamp(each).astimezone() for each in (time, self.now))
         clock = when.strftime("%H:%M:%S")
         if when.utcoffset() != datetime.fromtimestamp(time, self.policys).utcoffset():
             clock += f" {when.tzname()}"
@@ -137,28 +133,23 @@ def _rule(rule: Mapping[str, Any], clock: _Clock) -> str:
 
 
 def events(options: argparse.Namespace) -> int:
-    path = options.socket or status_socket(options)
+    path = options.socket or status_socket(options.config)
     request: dict[str, Any] = {"query": "events", "limit": options.limit}
     request |= {name: getattr(options, name) for name in ("client", "rule", "token") if getattr(options, name)}
-    if options.follow:
-        with suppress(KeyboardInterrupt):  # the only way to end the command
-            _follow_events(path, request, options.json)
-    elif not _print_events(ask_daemon(path, request, "events"), EventLines(), options.json):
+    found = _followed(path, request) if options.follow else ask_daemon(path, request, "events")["events"]
+    try:
+        for line in map(json.dumps, found) if options.json else event_lines(found):
+            print(line, flush=options.follow)
+    except KeyboardInterrupt:
+        if not options.follow:  # otherwise it is the only way to end the command
+            raise
+    if not found:
         say_unknown_names(path, request)
     return DONE
 
 
-def _print_events(answer: dict[str, Any], text: EventLines, as_json: bool) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = answer["events"]
-    for event in found:
-        for line in (json.dumps(event),) if as_json else text.lines(event):
-            print(line)
-    sys.stdout.flush()
-    return found
-
-
-def _follow_events(path: Path, request: dict[str, Any], as_json: bool) -> None:
-    text = EventLines()
+def _followed(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events of *request*, and then new ones, forever. Says on stderr what is missing."""
     pid: int | None = None
     away = False
     while True:
@@ -181,34 +172,28 @@ def _follow_events(path: Path, request: dict[str, Any], as_json: bool) -> None:
         lost = answer["first"] - after - 1
         if after and lost > 0:
             journal.say(f"note: {lost} events are missing: the daemon keeps only the latest ones")
-        found = _print_events(answer, text, as_json)
+        found = answer["events"]
+        yield from found
         # A full answer may leave out events: ask for the next ones. Otherwise ask only for new events.
         full = "after" in request and len(found) == request["limit"]
         request |= {"after": found[-1]["seq"] if full else answer["last"], "limit": MAX_EVENTS}
         time.sleep(FOLLOW_SECONDS)
 
 
-class EventLines:
-    """Formats events in the time of *zone* (None: this host's)."""
-
-    def __init__(self, zone: tzinfo | None = None) -> None:
-        self._zone = zone
-        self._day = ""
-
-    def lines(self, event: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the line of *event*, after a line with the date if the day changed."""
-        when = datetime.fromtimestamp(event["time"], self._zone)
-        day = when.strftime("%A, %Y-%m-%d")
-        if day != self._day:
-            self._day = day
-            yield day
+def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each of *events*, after a line with the date if the day changed, in this host's time zone."""
+    day = ""
+    for event in events:
+        when = datetime.fromtimestamp(event["time"])
+        if (date := when.strftime("%A, %Y-%m-%d")) != day:
+            yield (day := date)
         rule = f" ({event['rule']})" if event["rule"] and event["rule"] not in event["text"] else ""
         clock = when.strftime("%H:%M:%S.%f")[:-3]
         yield f"{clock}  {event['kind']:<10}  {event['token'] or '-':<8}  {event['text']}{rule}"
 
 
 def reload(options: argparse.Namespace) -> int:
-    reloads = reload_outcome(status_socket(options))
+    reloads = reload_outcome(status_socket(options.config))
     errors = (reloads["last_refused"] or {}).get("errors", ())
     # In the journal the daemon has logged them already.
     for line in () if journal.is_journal() else (*reloads.get("settings", ()), *errors):

@@ -7,12 +7,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pwd
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from datetime import datetime
+from getpass import getuser
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from mptcp_throttler.policy.model import Budget, Policy
 from mptcp_throttler.policy.values import parse_prefix
 from mptcp_throttler.storage import GRANTS, Ledger, change_grants, read_grants
 
-ALL, END = "all", "end"
+ALL = "all"
 
 
 def quota(options: argparse.Namespace) -> int:
@@ -42,11 +42,11 @@ def quota(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys([*(rule.name for rule in policy.rules if rule.budget is not None), *policy.budgets]))
     if options.rule is not None and options.rule not in names:
         known = f"the rules with a budget are {', '.join(names)}" if names else "no rule has a budget"
-        raise mistake("--rule", options.rule, f'"{options.rule}" is not a rule with a budget; {known}')
+        raise mistake("--rule", f'"{options.rule}" is not a rule with a budget; {known}')
     try:
         client = None if options.client is None else str(ip_address(unmap(ip_address(options.client).packed)))
     except ValueError:
-        raise mistake("--client", options.client, f'"{options.client}" is not an address') from None
+        raise mistake("--client", f'"{options.client}" is not an address') from None
     ledger = Ledger(settings.ledger, create=False)
     found = {
         account: row
@@ -113,36 +113,41 @@ def grant(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy, _ = read_policy(settings.policy, settings)
     path = settings.ledger.with_name(GRANTS)
+    in_force = [each for each in read_grants(path) if each.until > time.time()]
     if options.client is None:
-        for each in _unexpired(read_grants(path)):
+        for each in in_force:
             print(f"{each.client or 'all clients'}: {each.words()}, until {_when(each.until, policy)}")
         return DONE
     text = "".join(options.what)
     is_volume = text.startswith("+")
     if not text:
-        raise mistake("grant", options.client, 'says nothing to grant; write 2h, "+5 GB" or end')
+        raise mistake("grant", 'says nothing to grant; write 2h, "+5 GB" or end')
     if not options.why.isprintable():
-        raise mistake("--why", options.why, "has characters that cannot be printed; write one line of text")
+        raise mistake("--why", "has characters that cannot be printed; write one line of text")
     if options.budget is not None and not is_volume:
-        raise mistake("--budget", options.budget, 'applies only to a volume ("+5 GB"); a time lifts all caps')
+        raise mistake("--budget", 'applies only to a volume ("+5 GB"); a time lifts all caps')
     client, now = _client(options.client, is_volume), int(time.time())
-    if text == END:
-        if not any(_lifts(each, client) for each in _unexpired(read_grants(path))):
+
+    def others(grants: Sequence[Grant]) -> list[Grant]:
+        return [each for each in grants if each.client != client or each.budget]
+
+    if text == "end":
+        if others(in_force) == in_force:
             complain(f"{client} has no caps lifted")
             return FAILED
-        change_grants(path, lambda before: [each for each in _unexpired(before) if not _lifts(each, client)])
+        change_grants(path, others)
         print(f"{client}: caps again")
         return DONE
     try:
         octets, seconds = (parse_extra_volume(text), 0) if is_volume else (0, parse_length(text))
     except ValueError as error:
-        raise mistake("grant", text, str(error)) from None
-    fresh = Grant(client, now, now + seconds, _asked_by(), options.why)
+        raise mistake("grant", str(error)) from None
+    fresh = Grant(client, now, now + seconds, os.environ.get("SUDO_USER") or getuser(), options.why)
     if is_volume:
-        _grant_volume(path, settings.ledger, policy, _budgets(policy, client, options.budget), fresh, octets)
+        _grant_volume(settings.ledger, policy, _budgets(policy, client, options.budget), fresh, octets)
     else:
         # A client has at most one grant of no caps; a new one replaces it.
-        change_grants(path, lambda before: [*(each for each in _unexpired(before) if not _lifts(each, client)), fresh])
+        change_grants(path, lambda before: [*others(before), fresh])
         note = "; plain TCP stays capped" if policy.caps_plain_tcp else ""
         print(f"{client}: no caps until {_when(fresh.until, policy)}{note}")
     return DONE
@@ -155,33 +160,24 @@ def _client(text: str, is_volume: bool) -> str:
     try:
         found = parse_prefix(text.removeprefix("::ffff:") if "." in text else text)
     except ValueError as error:
-        raise mistake("CLIENT", text, str(error)) from None
+        raise mistake("CLIENT", str(error)) from None
     if found.prefixlen == found.max_prefixlen:
         return str(found.network_address)
     if is_volume:
         raise mistake(
-            "CLIENT", text, f"{text} is a prefix; more volume can be granted to an address, or to all clients ({ALL})"
+            "CLIENT", f"{text} is a prefix; more volume can be granted to an address, or to all clients ({ALL})"
         )
     return str(found)
 
 
-def _asked_by() -> str:
-    try:
-        return os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
-
-
-def _grant_volume(
-    path: Path, database: Path, policy: Policy, budgets: Sequence[Budget], common: Grant, octets: int
-) -> None:
-    """Grant *octets* more of each of *budgets*, for the rest of its period."""
-    with closing(Ledger(database, create=False)) as ledger:
+def _grant_volume(path: Path, policy: Policy, budgets: Sequence[Budget], common: Grant, octets: int) -> None:
+    """Grant *octets* more of each of *budgets*, for the rest of its period. *path*: the ledger."""
+    with closing(Ledger(path, create=False)) as ledger:
         for budget in budgets:
             begin, end = period(budget, policy.time_zone, common.since)
             fresh = msgspec.structs.replace(common, until=end, budget=budget.name, octets=octets)
             # Write the file first: if that fails, the volume stays unchanged.
-            change_grants(path, lambda before, fresh=fresh: [*_unexpired(before), fresh])  # type: ignore[misc]
+            change_grants(path.with_name(GRANTS), lambda before, fresh=fresh: [*before, fresh])  # type: ignore[misc]
             ledger.credit(Account(budget.name, fresh.client, begin), octets)
             more = f"{approximate_size(octets)} more of {budget.title}"
             print(f"{fresh.client or 'all clients'}: {more} until {_when(end, policy)}")
@@ -194,19 +190,10 @@ def _budgets(policy: Policy, client: str, name: str | None) -> Sequence[Budget]:
     scope = "for each client" if client else "for all clients together"
     if name is not None and name not in fitting:
         guess = did_you_mean(name, fitting)
-        raise mistake("--budget", name, f'"{name}" is not a budget {scope}{guess}; there are: {known}')
+        raise mistake("--budget", f'"{name}" is not a budget {scope}{guess}; there are: {known}')
     if not fitting:
-        raise mistake("grant", client or ALL, f"the policy has no budget {scope}")
+        raise mistake("grant", f"the policy has no budget {scope}")
     return list(fitting.values()) if name is None else [fitting[name]]
-
-
-def _unexpired(grants: Sequence[Grant]) -> list[Grant]:
-    now = time.time()
-    return [each for each in grants if each.until > now]
-
-
-def _lifts(grant: Grant, client: str) -> bool:
-    return grant.client == client and not grant.budget
 
 
 def _when(time: float, policy: Policy) -> str:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from mptcp_common import journal, throttler_needs
+from mptcp_common import throttler_needs
 from mptcp_common.exit_status import DONE
 from mptcp_common.problems import DocumentError, Severity, did_you_mean
 from mptcp_common.units import counted
-from mptcp_throttler.cli.shared import mistake, policy_with_warnings
+from mptcp_throttler.cli.shared import mistake, policy_with_warnings, say_problems
 from mptcp_throttler.config import host
-from mptcp_throttler.config.files import read_connections, read_notes, read_settings
+from mptcp_throttler.config.files import read_connections, read_settings
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel import feature_probe
 from mptcp_throttler.kernel.netfilter import backends
@@ -35,46 +35,36 @@ from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.model import gso_limit
 from mptcp_throttler.shaping.plan import Planner, plain_tcp_caps
 from mptcp_throttler.stages.budget import BudgetStage
-from mptcp_throttler.views.words import address_text, metered_reason, steered_reason
+from mptcp_throttler.views.words import address_text, planned_reason
 
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
 def check(options: argparse.Namespace) -> int:
     if options.policy is not None:
-        policy = _noted_policy(options.policy, None)
+        policy = policy_with_warnings(options.policy, None, with_notes=True)
         print(_no_errors(options.policy, policy))
         return DONE
     settings = read_settings(options.config)
-    policy = _noted_policy(settings.policy, settings)
+    policy = policy_with_warnings(settings.policy, settings, with_notes=True)
     tried = feature_probe.try_out(host.needed_of_kernel(settings, policy))
     has_types = Path(throttler_needs.KERNEL_TYPES).exists()
     libraries = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_types)
     needs = [*libraries, *host.kernel_problems(settings, policy, *tried)]
+    lacking = [each for each in needs if each.severity is Severity.ERROR]
     found = [
         *host.ports_without_listener(settings),
         *host.silent_tunnels(settings),
         *host.stacked_interfaces(settings, link.stands_on()),
         *host.distant_paths(settings, policy, link.networks()),
-        *needs,
+        *(each for each in needs if each not in lacking),
     ]
-    for severity, priority in ((Severity.NOTE, journal.INFO), (Severity.WARNING, journal.WARNING)):
-        for problem in (each for each in found if each.severity is severity):
-            journal.say(problem, priority)
-    lacking = [each for each in needs if each.severity is Severity.ERROR]
+    say_problems(sorted(found, key=lambda each: each.severity is Severity.WARNING))
     if problems := [*host.host_problems(settings), *lacking, *host.unreadable((options.config, settings.policy))]:
         raise DocumentError(problems)
     print(f"{options.config}: no errors")
     print(_no_errors(settings.policy, policy))
     return DONE
-
-
-def _noted_policy(path: Path, settings: Settings | None) -> Policy:
-    """Return the policy of *path*; print its warnings and notes."""
-    policy = policy_with_warnings(path, settings)
-    for note in read_notes(path, settings):
-        journal.say(note)
-    return policy
 
 
 def _no_errors(path: Path, policy: Policy) -> str:
@@ -104,11 +94,11 @@ def _volumes(given: Sequence[str], policy: Policy) -> dict[str, int]:
         name, _, volume = each.partition("=")
         if name not in policy.budgets:
             known = f"{did_you_mean(name, policy.budgets)}; the policy's budgets: {', '.join(policy.budgets) or 'none'}"
-            raise mistake("--used", each, f'"{name}" is not a budget{known}')
+            raise mistake("--used", f'"{name}" is not a budget{known}')
         try:
             volumes[name] = parse_volume(volume)
         except ValueError as error:
-            raise mistake("--used", each, str(error)) from None
+            raise mistake("--used", str(error)) from None
     return volumes
 
 
@@ -124,7 +114,7 @@ def _time_of(text: str | None, zone: ZoneInfo) -> float:
             raise ValueError
         return at
     except (ValueError, OverflowError):
-        raise mistake("--at", text, f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"') from None
+        raise mistake("--at", f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"') from None
 
 
 def _plan(
@@ -155,7 +145,7 @@ def _plan(
             except PlanError as error:
                 yield f"#   lacks a cap ({each.direction.value}): {error}"
         for verdict in verdicts:
-            reason = steered_reason(verdict, verdict.reason if used else metered_reason(verdict))
+            reason = planned_reason(verdict, with_budget=not used)
             yield f"#   {verdict.four_tuple}  path {verdict.path or 'none'}: {reason}"
     for each in planners:
         try:

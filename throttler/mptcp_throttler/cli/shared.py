@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import argparse
 import grp
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptcp_common import journal, status_client
-from mptcp_common.problems import DocumentError, Problem
+from mptcp_common.problems import DocumentError, Problem, Severity
 from mptcp_common.reasons import reason
-from mptcp_throttler.config import plain_status_socket
 
 if TYPE_CHECKING:
     from mptcp_throttler.config.settings import Settings
@@ -32,26 +30,23 @@ def complain(text: object) -> None:
     journal.say(f"mptcp-throttler: {text}", journal.ERROR)
 
 
-def mistake(option: str, value: str, message: str) -> DocumentError:
-    """Return the error for a wrong *value* of a command's *option*."""
-    return DocumentError([Problem(option, 0, 0, "", value, message)])
+def mistake(option: str, message: str) -> DocumentError:
+    """Return the error for a wrong value of a command's *option*."""
+    return DocumentError([Problem(option, 0, 0, "", None, message)])
 
 
-def policy_with_warnings(path: Path, settings: Settings | None) -> Policy:
+def policy_with_warnings(path: Path, settings: Settings | None, *, with_notes: bool = False) -> Policy:
     from mptcp_throttler.config.files import read_policy
 
-    policy, warnings = read_policy(path, settings)
-    for warning in warnings:
-        journal.say(warning, journal.WARNING)
+    policy, problems = read_policy(path, settings)
+    say_problems(each for each in problems if with_notes or each.severity is Severity.WARNING)
     return policy
 
 
-def status_socket(options: argparse.Namespace) -> Path:
-    if path := plain_status_socket(options.config):
-        return path
-    from mptcp_throttler.config.files import read_settings
-
-    return read_settings(options.config).status_socket
+def say_problems(problems: Iterable[Problem]) -> None:
+    """Print warnings and notes."""
+    for each in problems:
+        journal.say(each, journal.WARNING if each.severity is Severity.WARNING else journal.INFO)
 
 
 def ask_daemon(path: Path, request: Mapping[str, object], expected: str) -> dict[str, Any]:

@@ -12,31 +12,25 @@ from typing import Any
 
 from mptcp_common import status_client
 from mptcp_common.exit_status import DONE, FAILED, USAGE
-from mptcp_throttler.cli.shared import answering, complain, status_socket
+from mptcp_throttler.cli.shared import answering, complain
+from mptcp_throttler.config import status_socket
 
 
 def status(options: argparse.Namespace) -> int:
     if options.brief and not options.json:
         complain("--brief is for --json")
         return USAGE
-    path = options.socket or status_socket(options)
+    path = options.socket or status_socket(options.config)
     with answering(path):
-        if options.json and not options.brief:
-            # Not parsed: for ten thousand connections, that would take longer than all other work.
-            text = status_client.ask_text(path, {"query": "status"})
-        else:
-            found = status_client.ask(path, {"query": "head" if options.brief else "status"})
-    if options.brief:
-        print(json.dumps(found))
-    elif not options.json:
-        print_status(found)
-    else:
+        text = status_client.ask_text(path, {"query": "head" if options.brief else "status"})
+    if options.json:
+        # Not parsed: for ten thousand connections, that would take longer than all other work.
         sys.stdout.buffer.write(text.removesuffix(b"\n") + b"\n" if text else b"")
-        if not text.endswith(b"\n"):  # a brace at the end may belong to an inner object
-            complain(
-                f"ask {path}: the answer ended too early, or the daemon is older than this command; then restart it"
-            )
-            return FAILED
+    if not text.endswith(b"\n"):  # a brace at the end may belong to an inner object
+        complain(f"ask {path}: the answer ended too early, or the daemon is older than this command; then restart it")
+        return FAILED
+    if not options.json:
+        print_status(json.loads(text))
     return DONE
 
 
@@ -54,8 +48,7 @@ def print_status(status: dict[str, Any]) -> None:
         f"policy {policy['source']}{' (dry run)' if policy['dry_run'] else ''}, rules: {', '.join(policy['rules'])}; "
         f"{status['netfilter']} on {', '.join(status['interfaces'])}; up {status['now'] - status['started']:.0f} s"
     )
-    refused = status["reloads"]["last_refused"]
-    if refused is not None:
+    if (refused := status["reloads"]["last_refused"]) is not None:
         when = datetime.fromtimestamp(refused["time"]).astimezone().isoformat(" ", "seconds")
         console.print(f"RELOAD REFUSED at {when}, the policy from before is in force:")
         for line in refused["errors"]:

@@ -28,7 +28,8 @@ from rich.text import Text
 
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.units import counted
-from mptcp_throttler.cli.shared import Unanswered, ask_daemon, complain, say_unknown_names, status_socket
+from mptcp_throttler.cli.shared import Unanswered, ask_daemon, complain, say_unknown_names
+from mptcp_throttler.config import status_socket
 
 ASK_SECONDS: Final = 1.0  # interval of requests; longer if the answers take longer than half of it
 MAX_CONNECTIONS: Final = 200  # limit of one request
@@ -68,7 +69,7 @@ _REASON: Final = _Column("reason", 20)
 
 
 def top(options: argparse.Namespace) -> int:
-    path = options.socket or status_socket(options)
+    path = options.socket or status_socket(options.config)
     request = {"query": "connections", "sort": options.sort, "limit": options.limit}
     request |= {name: value for name in _CONDITIONS if (value := getattr(options, name)) is not None}
     if not options.once:
@@ -108,15 +109,11 @@ def _follow(path: Path, request: dict[str, Any], console: Console, screen: Live)
         screen.update(Group(*shown[: console.height]), refresh=True)
 
     conditions = "".join(f"  {name} {request[name]}" for name in _CONDITIONS if name in request)
-    answer: dict[str, Any] | None = None
     draw("asking")
     while True:
         began = time.monotonic()
-        limit = min(console.height, MAX_CONNECTIONS)
         try:
-            before, answer = answer, ask_daemon(path, request | {"limit": limit}, "total")
-            if before is not None:
-                complete_rates(answer, before)
+            answer = ask_daemon(path, request | {"limit": min(console.height, MAX_CONNECTIONS)}, "total")
             lines = table(answer, console.width)[:-1]
             at = datetime.fromtimestamp(answer["time"]).astimezone().strftime("%H:%M:%S")
             total = counted(answer["total"], "connection")
@@ -147,23 +144,6 @@ def _keys_at_once(descriptor: int) -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)
-
-
-def complete_rates(answer: Answer, before: Answer) -> None:
-    """Set the rates of *answer* that the daemon does not know yet, from the bytes in it and in the answer *before*."""
-    seconds = answer["time"] - before["time"]
-    known = {(token, subflow["remote"]): subflow for token, subflow in _subflows(before)}
-    for token, subflow in _subflows(answer):
-        old = known.get((token, subflow["remote"]))
-        for rate, octets in (("rate_sent", "bytes_sent"), ("rate_received", "bytes_received")):
-            if subflow[rate] is None and old is not None and seconds > 0 and None not in (old[octets], subflow[octets]):
-                subflow[rate] = max(0, subflow[octets] - old[octets]) * 8 / seconds
-
-
-def _subflows(answer: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
-    for connection in answer["connections"]:
-        for subflow in connection["subflows"]:
-            yield connection["token"], subflow
 
 
 def table(answer: Answer, width: int) -> list[Text]:

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The operator's files: read and check settings, policy and connections.
-
-Here: find the daemon's status socket in the settings file, fast. Checking the whole file takes longer than the daemon's
-answer about ten thousand connections.
-"""
+"""The operator's files: read and check settings, policy and connections."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,14 +13,17 @@ DEFAULT_SOCKET: Final = "/run/mptcp-throttler/status.sock"
 _PLAIN: Final = re.compile(r"""^status_socket:[ ]+(["']?)(/[\w./-]+)\1[ ]*(?:\#.*)?$""", re.MULTILINE | re.VERBOSE)
 
 
-def plain_status_socket(settings: Path) -> Path | None:
-    """Return the path in a plain ``status_socket`` line, or the default; None if the whole file must be parsed."""
-    try:
+def status_socket(settings: Path) -> Path:
+    """Return the status socket in the file *settings*. Raises DocumentError.
+
+    A plain line is read without checking the whole file, which takes longer than the daemon's answer about ten thousand
+    connections.
+    """
+    with suppress(OSError, UnicodeDecodeError):
         text = settings.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-    mentions = text.count("status_socket")
-    found = _PLAIN.findall(text)
-    if mentions == len(found) == 1:
-        return Path(found[0][1])
-    return Path(DEFAULT_SOCKET) if not mentions else None
+        found = _PLAIN.findall(text)
+        if text.count("status_socket") == len(found) <= 1:
+            return Path(found[0][1] if found else DEFAULT_SOCKET)
+    from mptcp_throttler.config.files import read_settings
+
+    return read_settings(settings).status_socket

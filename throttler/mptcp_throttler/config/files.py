@@ -20,8 +20,8 @@ from pydantic import Field
 from mptcp_common.endpoints import address_and_port
 from mptcp_common.fields import Parsed, Section, between
 from mptcp_common.problems import DocumentError, Problem, Severity
-from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import parse_document, text_of
+from mptcp_common.validate import load, problem_at
+from mptcp_common.yaml_document import text_of
 from mptcp_throttler.config.settings import Settings, check_together, load_settings
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, unmap
 from mptcp_throttler.policy.load import check_policy
@@ -44,24 +44,20 @@ def changed_settings(path: Path, running: Settings) -> list[str]:
 
 
 def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, tuple[Problem, ...]]:
-    """Return the policy of *path*, checked with *settings*, and its warnings. Raises DocumentError with all errors."""
+    """Return the policy of *path*, checked with *settings*, and its warnings and notes. Raises DocumentError with all
+    errors."""
     return accept_policy(text_of(path), str(path), settings)
 
 
 def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Policy, tuple[Problem, ...]]:
     """Do the same as :func:`read_policy` for *text*; *source* names it in messages."""
-    checked = check_policy(text, source)
+    checked = check_policy(text, source, None if settings is None else settings.interfaces)
     if checked.policy is None:
         raise DocumentError(checked.problems)
-    problems = checked.problems + (() if settings is None else check_together(settings, checked.policy))
+    problems = (*checked.problems, *(() if settings is None else check_together(settings, checked.policy)))
     if errors := [problem for problem in problems if problem.severity is Severity.ERROR]:
         raise DocumentError(errors)
-    return checked.policy, problems
-
-
-def read_notes(path: Path, settings: Settings | None = None) -> tuple[Problem, ...]:
-    """Return the notes that ``check`` prints about the policy of *path*."""
-    return check_policy(text_of(path), str(path), None if settings is None else settings.interfaces).notes
+    return checked.policy, problems + checked.notes
 
 
 def _parse_end(value: object) -> tuple[bytes, int]:
@@ -96,22 +92,18 @@ class ConnectionsSection(Section):
 
 def read_connections(path: Path, settings: Settings, now: float) -> list[Connection]:
     """Return the connections written in *path*, with tokens from 1. Raises DocumentError with every problem."""
-    document = parse_document(text_of(path), str(path))
-    section, problems = validate(ConnectionsSection, document)
-    if section is None or problems:
-        raise DocumentError(problems)
+    section, document = load(ConnectionsSection, text_of(path), str(path))
     ports = settings.ownership.listen_ports
     connections, mismatches = [], []
     for place, connection in enumerate(section.connections):
         subflows = []
         for number, each in enumerate(connection.subflows):
-            message = ""
+            at = ("connections", place, "subflows", number, "local")
             if each.local[1] not in ports:
                 message = f"port {each.local[1]} is not one of listen_ports ({', '.join(map(str, ports))})"
+                mismatches.append(problem_at(document, at, None, message))
             elif len(each.local[0]) != len(each.remote[0]):
                 message = "local and remote are addresses of different families"
-            if message:
-                at = ("connections", place, "subflows", number, "local")
                 mismatches.append(problem_at(document, at, None, message))
             subflows.append(
                 Subflow(

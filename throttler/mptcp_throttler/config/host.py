@@ -14,7 +14,7 @@ from pathlib import Path
 from mptcp_common import readable
 from mptcp_common import throttler_needs as needs
 from mptcp_common.problems import Problem, Severity, did_you_mean
-from mptcp_common.tcp_table import ESTABLISHED, LISTEN, TABLES, sockets
+from mptcp_common.tcp_table import ESTABLISHED, LISTEN, sockets
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
@@ -25,24 +25,22 @@ from mptcp_throttler.policy.values import Network, Prefixes
 
 def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
     """Yield a problem for each item of *settings* that this host lacks. *as_daemon*: the process becomes the daemon."""
-    there = [name for _, name in socket.if_nameindex()]
+    there = sorted(name for _, name in socket.if_nameindex())
     for name in settings.interfaces:
         if name not in there:
-            known = ", ".join(sorted(there)) or "none"
-            message = f"there is no interface {name} on this host{did_you_mean(name, there)}; there are: {known}"
-            yield settings.problem("interfaces", name, message)
-    group = settings.status_group
-    if group is None:
+            known = f"{did_you_mean(name, there)}; there are: {', '.join(there) or 'none'}"
+            yield settings.problem("interfaces", f"there is no interface {name} on this host{known}")
+    if (group := settings.status_group) is None:
         return
     try:
         number = grp.getgrnam(group).gr_gid
     except KeyError:
-        yield settings.problem("status_group", group, f"there is no group {group}; addgroup --system {group}")
+        yield settings.problem("status_group", f"there is no group {group}; addgroup --system {group}")
         return
     # chown(2): an unprivileged process can give a file only to its own groups.
     if as_daemon and os.geteuid() != 0 and number not in (os.getegid(), *os.getgroups()):
         remedy = f"systemctl edit mptcp-throttler, and write SupplementaryGroups={group} below [Service]"
-        yield settings.problem("status_group", group, f"the throttler's user is not in {group}; {remedy}")
+        yield settings.problem("status_group", f"the throttler's user is not in {group}; {remedy}")
 
 
 def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[str]]) -> Iterator[Problem]:
@@ -61,7 +59,7 @@ def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[st
                     f"{upper} stands on {name}, and its packets are seen on both: they pass their cap twice, "
                     f"and its subflows may be taken for those of {name}; list {upper} or {name} alone"
                 )
-                yield settings.problem("interfaces", upper, message, Severity.WARNING)
+                yield settings.problem("interfaces", message, Severity.WARNING)
 
 
 def distant_paths(settings: Settings, policy: Policy, networks: Collection[Network]) -> Iterator[Problem]:
@@ -72,8 +70,7 @@ def distant_paths(settings: Settings, policy: Policy, networks: Collection[Netwo
         return  # a path without clients may have any client
     wanted = [each for path in paths for each in path.clients or ()]
     prefixes = Prefixes((each, True) for each in wanted)
-    connected = (each for table in _tables() for each in sockets(table.splitlines(), ESTABLISHED))
-    clients = {unmap(each.remote) for each in connected if each.local_port in settings.listen_ports}
+    clients = {unmap(each.remote) for each in sockets(ESTABLISHED) if each.local_port in settings.listen_ports}
     # Ignore connections of this host itself, such as those of monitoring.
     seen = sorted(each for each in clients if not ip_address(each).is_loopback)
     if seen and not any(map(prefixes.holds, seen)):
@@ -87,30 +84,21 @@ def distant_paths(settings: Settings, policy: Policy, networks: Collection[Netwo
         yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.NOTE)
 
 
-def _tables() -> list[str]:
-    return [table.read_text() for table in TABLES if table.exists()]
-
-
 def ports_without_listener(settings: Settings) -> Iterator[Problem]:
     """Yield a warning for each port of the proxy without a listener: the throttler then has nothing to do."""
-    taken = listening_ports(_tables())
+    taken = {each.local_port for each in sockets(LISTEN)}
     for port in settings.listen_ports:
         if port not in taken:
             message = f"nobody listens on port {port} now; is mptcp-proxy running, and with this port?"
-            yield settings.problem("listen_ports", str(port), message, Severity.WARNING)
+            yield settings.problem("listen_ports", message, Severity.WARNING)
 
 
 def silent_tunnels(settings: Settings) -> Iterator[Problem]:
     """Yield a warning if the settings name tunnels and their daemon does not answer."""
-    path = str(settings.tunnel_socket)
     with socket.socket(socket.AF_UNIX) as client:
-        if settings.tunnel_ports and (number := client.connect_ex(path)):
+        if settings.tunnel_ports and (number := client.connect_ex(str(settings.tunnel_socket))):
             message = f"nobody answers there now ({os.strerror(number)}); is mptcp-tunnel running?"
-            yield settings.problem("tunnel_socket", path, message, Severity.WARNING)
-
-
-def listening_ports(tables: Iterable[str]) -> set[int]:
-    return {each.local_port for table in tables for each in sockets(table.splitlines(), LISTEN)}
+            yield settings.problem("tunnel_socket", message, Severity.WARNING)
 
 
 def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
@@ -146,9 +134,11 @@ def library_problems(
 
 def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = needs.loads) -> tuple[str, ...]:
     """Return the kernel features that *settings* and *policy* need, without nftables if its library is missing."""
-    wanted = (*needs.OF_KERNEL, settings.netfilter, *(needs.FOR_UPLOADS if policy.acts_on_upload else ()))
-    if policy.caps_plain_tcp and needs.BY_NFTABLES not in wanted:
-        wanted = (*wanted, needs.BY_NFTABLES)
+    wanted = dict.fromkeys(
+        [*needs.OF_KERNEL, settings.netfilter, *(needs.FOR_UPLOADS if policy.acts_on_upload else ())]
+    )
+    if policy.caps_plain_tcp:
+        wanted[needs.BY_NFTABLES] = None
     lacks_nftables = needs.lack_of_nftables(loads) is not None
     return tuple(feature for feature in wanted if not (lacks_nftables and needs.by_nftables(feature)))
 
@@ -159,7 +149,7 @@ def kernel_problems(
     """Yield the needed features that the kernel lacks, by *results* of ``kernel.feature_probe``, or a note of its
     *refusal*."""
     if refusal:
-        yield settings.problem("", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
+        yield settings.problem("", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
     for feature, lack in needs.lacks_of_kernel(results, needed_of_kernel(settings, policy)):
         by_backend = feature in (*needs.BACKENDS, needs.BY_EITHER)
         key = "policy" if feature in needs.FOR_UPLOADS else "netfilter" if by_backend else ""
@@ -167,4 +157,4 @@ def kernel_problems(
 
 
 def _lacking(settings: Settings, key: str, lack: needs.Lack, severity: Severity) -> Problem:
-    return settings.problem(key, "", f"{lack.what}: {lack.why}; {lack.remedy}", severity)
+    return settings.problem(key, f"{lack.what}: {lack.why}; {lack.remedy}", severity)

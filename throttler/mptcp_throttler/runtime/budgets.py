@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
 from mptcp_throttler.storage import BOOT_ID, GRANTS, Ledger, read_grants
 from mptcp_throttler.telemetry import events as kinds
+from mptcp_throttler.telemetry.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -122,11 +123,11 @@ class Budgets(Component):
             self._stage.sockets.socket_closed(cookie, end, acked, received)
 
     async def _write(self, ledger: Ledger) -> None:
-        """Write pending counts. Raises KernelError; the counts are then kept for a later write."""
         # If the task is cancelled, the write still finishes, so that its success is known.
         await asyncio.shield(self._write_whole(ledger))
 
     async def _write_whole(self, ledger: Ledger) -> None:
+        """Write pending counts. Raises KernelError; the counts are then kept for a later write."""
         async with self._writing:
             usage = self._stage.sockets.take_pending()
             if not any(usage):
@@ -167,17 +168,11 @@ class Budgets(Component):
 
 
 class ClosedSockets(Component):
-    """Reports the bytes that each socket carried in its life to the parts that count bytes: no sample has those after
-    the last one, or of a subflow that lives shorter than a sampling interval. *listeners* are called once with the
-    fields of each ``ClosedSocket``; *done* is called after each round, even if no socket had closed."""
+    """Reports the bytes that each socket carried in its life to *budgets* and *traffic*: no sample has those after the
+    last one, or of a subflow that lives shorter than a sampling interval."""
 
-    def __init__(
-        self,
-        open_meter: Callable[[], SocketMeter | None],
-        listeners: Sequence[Callable[[int, End, int, int], None]],
-        done: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._open_meter, self._listeners, self._done = open_meter, listeners, done
+    def __init__(self, open_meter: Callable[[], SocketMeter | None], budgets: Budgets, traffic: Traffic) -> None:
+        self._open_meter, self._budgets, self._traffic = open_meter, budgets, traffic
         self._meter: SocketMeter | None = None
 
     @property
@@ -202,13 +197,13 @@ class ClosedSockets(Component):
     async def tell(self) -> None:
         try:
             for number, each in enumerate(() if self._meter is None else self._meter.closed(), start=1):
-                for listener in self._listeners:
-                    listener(*each)
+                self._budgets.socket_closed(*each)
+                self._traffic.socket_closed(*each)
                 if number % CLOSED_AT_ONCE == 0:
                     await asyncio.sleep(0)
         except KernelError as error:
             log.error("%s; what sockets carried last is counted later", error)
-        self._done()
+        self._traffic.closed_told()
 
     async def close(self) -> None:
         if self._meter is not None:
@@ -227,48 +222,45 @@ class Grants(Component):
         self._grants: tuple[Grant, ...] = ()
 
     async def prepare(self, policy: Policy) -> None:
-        if self._file is None:
-            await self._read()
+        if self._file is None and await self._read():
+            # These are not logged as new, and decided together with the policy.
+            self._stage.set_grants(self._grants, time.time(), self._engine.tracker.connections)
 
     async def run(self) -> None:
         """Read the file when it changes, and end expired grants, forever."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            await self._read()
-            if time.time() >= self._stage.next_change:
-                await self._take(self._grants)
+            before = set(self._grants)
+            if await self._read() or time.time() >= self._stage.next_change:
+                for each in set(self._grants) - before:
+                    self._tell(each, each.words())
+                await self._take()
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
+        """Read the file if it changed; return whether the grants are new."""
         try:
             found = self._path.stat()
             file: tuple[int, ...] = (found.st_ino, found.st_mtime_ns, found.st_size)
         except OSError:
             file = ()  # missing or unreadable; reading it reports which
         if file == self._file:
-            return
-        is_first, self._file = self._file is None, file
+            return False
+        self._file = file
         try:
-            fresh = await asyncio.to_thread(read_grants, self._path)
+            self._grants = await asyncio.to_thread(read_grants, self._path)
         except KernelError as error:
             log.error("%s", error)
-            return
-        if is_first:  # not logged as new; at the start, the grants in force are decided together with the policy
-            self._grants = fresh
-            self._stage.set_grants(fresh, time.time(), self._engine.tracker.connections)
-            return
-        for each in set(fresh) - set(self._grants):
-            self._tell(each, each.words())
-        await self._take(fresh)
+            return False
+        return True
 
-    async def _take(self, fresh: tuple[Grant, ...]) -> None:
-        before, self._grants = self._stage.in_force, fresh
-        tokens = self._stage.set_grants(fresh, time.time(), self._engine.tracker.connections)
-        if before == self._stage.in_force:
-            return
+    async def _take(self) -> None:
+        before = self._stage.in_force
+        tokens = self._stage.set_grants(self._grants, time.time(), self._engine.tracker.connections)
         for each in set(before) - set(self._stage.in_force):
             if not self._stage.covers(each.network):  # a longer grant, or one for a larger network, may still hold
                 self._tell(each, "caps again")
-        await self._engine.follow_grants(tokens)
+        if before != self._stage.in_force:
+            await self._engine.follow_grants(tokens)
 
     def _tell(self, grant: Grant, text: str) -> None:
         log.info(

@@ -8,8 +8,6 @@ Settings on sockets have no name; they are reset on all subflows of the listenin
 from __future__ import annotations
 
 import errno
-import logging
-from collections.abc import Collection
 from contextlib import closing
 
 from mptcp_common.kernel_error import KernelError
@@ -22,12 +20,9 @@ from mptcp_throttler.kernel.mptcp_pm.family import FlagsNote
 from mptcp_throttler.kernel.mptcp_pm.keeping import find_keeper, remove_socket
 from mptcp_throttler.kernel.netfilter.backends import remove_backends
 from mptcp_throttler.kernel.sysctl import OwnedSysctls
-from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.runtime.directions import PlainTcpCaps, Uploads
 from mptcp_throttler.runtime.pacing import lift_all
 from mptcp_throttler.shaping.plan import Planner
-
-log = logging.getLogger(__name__)
 
 LIFT_SECONDS = 3.0  # how long to wait for sockets whose limits cannot be reset immediately
 
@@ -127,28 +122,21 @@ async def _root_qdiscs(settings: Settings) -> str:
 
 async def _limits(settings: Settings) -> str:
     with closing(REAL.sockets(settings)) as sockets:
-        if not any(sockets.pieces()):
+        found = [each for piece in sockets.pieces() for each in piece]
+        if not found:
             return ""
         try:
             pacing = SocketPacing(settings.ownership, for_accepted=False)
-        except KernelError as error:
-            kept: Collection[KernelSubflow] = [
-                each for piece in sockets.pieces() for each in piece if each.tcp.max_pacing_rate is not None
-            ]
-            if kept:
-                log.error("%s", error)
-            count = len(kept)
-        else:
-            with closing(pacing):
-                count, kept = await lift_all(pacing, sockets, LIFT_SECONDS)
+        except KernelError:
+            if any(each.tcp.max_pacing_rate is not None for each in found):
+                raise
+            return ""  # the killed daemon could not pace either
+        with closing(pacing):
+            count, kept = await lift_all(pacing, sockets, LIFT_SECONDS)
     if kept:
-        raise KernelError("; ".join(map(_keeps, kept)))
+        words = "connection {0.token:08x}: {0.four_tuple} keeps its pacing limit until it closes"
+        raise KernelError("; ".join(map(words.format, kept)))
     return f"sockets: the pacing limit of {counted(count, 'subflow')} lifted" if count else ""
-
-
-def _keeps(subflow: KernelSubflow) -> str:
-    rate = (subflow.tcp.max_pacing_rate or 0) / 1e6
-    return f"connection {subflow.token:08x}: {subflow.four_tuple} keeps its limit of {rate:g} Mbit/s until it closes"
 
 
 async def _status_socket(settings: Settings) -> str:

@@ -63,15 +63,14 @@ class Daemon:
         self._settings = settings
         self._kernel = kernel
         self._pid = os.getpid()
-        self._stop = asyncio.Event()
+        self.stop = asyncio.Event()
+        """Set it to make :meth:`serve` end."""
         self._reload_wanted = asyncio.Event()
         self._gauge = LoopDelayMeter()
         self._engine = engine = Engine(settings, kernel, policy)
         self._plain_tcp = PlainTcpCaps(settings, kernel, engine.downloads.planner)
         self._budgets = Budgets(engine)
-        traffic = engine.traffic
-        counting = self._budgets.socket_closed, traffic.socket_closed
-        self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), counting, traffic.closed_told)
+        self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), self._budgets, engine.traffic)
         # This is the order of preparation; components close in reverse. The ledger comes first: if it cannot be used,
         # the start must not change the kernel, but a component that had adopted objects of a killed daemon would remove
         # them when it closes. Limits on sockets come last, but before the observers: a connection that is accepted
@@ -93,10 +92,6 @@ class Daemon:
         self._drift = DriftMonitor((*self._components, self._status), settings.verify_interval)
         self._observers = Observers(engine, self._drift.verify)
 
-    def stop(self) -> None:
-        """Make :meth:`serve` end."""
-        self._stop.set()
-
     def reload(self) -> None:
         self._reload_wanted.set()
 
@@ -107,21 +102,16 @@ class Daemon:
             # The handlers are in place from the first change of the kernel to the last, so that no signal ends the
             # daemon in between.
             for number in STOP_SIGNALS:
-                loop.add_signal_handler(number, self.stop)
+                loop.add_signal_handler(number, self.stop.set)
             loop.add_signal_handler(signal.SIGHUP, self.reload)
             try:
                 await self.serve()
             finally:
-                # The daemon is already stopping, so a second stop signal is ignored. When a handler is removed, the
-                # loop restores the default action, which would end the daemon: block the signals first.
+                # The loop restores the default actions when it closes: a second stop signal would end the daemon then.
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-                for number in STOP_SIGNALS:
-                    loop.remove_signal_handler(number)
-                    signal.signal(number, signal.SIG_IGN)
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     async def serve(self) -> None:
-        """Run until :meth:`stop`, then leave the kernel as it was. Raises KernelError."""
+        """Run until :attr:`stop`, then leave the kernel as it was. Raises KernelError."""
         engine = self._engine
         policy = engine.decisions.applied
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
@@ -183,17 +173,17 @@ class Daemon:
         await engine.downloads.reconciler.apply()
 
     async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:
-        """Run *duties*, which never end, until :meth:`stop`. The first that fails ends the daemon."""
-        tasks = [asyncio.create_task(duty) for duty in duties]
-        stop = asyncio.create_task(self._stop.wait())
+        """Run *duties*, which never end, until :attr:`stop`. The first that fails ends the daemon."""
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(duty) for duty in duties]
+        tasks.append(asyncio.create_task(self.stop.wait()))
         try:
-            done, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in [stop, *tasks]:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(stop, *tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _sample_for_the_last_time(self) -> None:
         if self._engine.budget_stage.watched():
@@ -209,7 +199,6 @@ class Daemon:
             await self._reload()
 
     async def _reload(self) -> None:
-        """Read the policy file again; refuse a bad one as a whole and keep the policy in force."""
         tell(*reloading())
         try:
             await self._take_policy()
@@ -217,6 +206,7 @@ class Daemon:
             tell(READY, status(self._summary()))
 
     async def _take_policy(self) -> None:
+        """Read the policy file again; refuse a bad one as a whole and keep the policy in force."""
         engine, counts = self._engine, self._reloads
         counts["settings"] = list(await asyncio.to_thread(self._read_settings))
         for line in counts["settings"]:
@@ -227,9 +217,8 @@ class Daemon:
             await self._prepare(policy.applied)
         except (DocumentError, KernelError) as error:
             lines = str(error).splitlines()
-            for line in lines:
+            for line in (*lines, "policy not reloaded: the one in force stays"):
                 log.error("%s", line, extra=ALREADY_AN_EVENT)
-            log.error("policy not reloaded: the one in force stays", extra=ALREADY_AN_EVENT)
             engine.events.about(time.monotonic(), RELOAD, f"policy not reloaded: {lines[0]}")
             counts["refused"] += 1
             counts["last_refused"] = {"time": time.time(), "errors": lines}
@@ -265,30 +254,29 @@ class Daemon:
         watched = watchdog_seconds(os.environ)
         while True:
             text = self._summary() if is_managed() else sent
-            lines = [*([] if watched is None else [WATCHDOG]), *([] if text == sent else [status(text)])]
-            if lines:
-                tell(*lines)
+            if watched is not None:
+                tell(WATCHDOG)
+            if text != sent:
+                tell(status(text))
             sent = text
             # Half the period, as sd_watchdog_enabled(3) advises.
             await asyncio.sleep(STATUS_SECONDS if watched is None else min(STATUS_SECONDS, watched / 2))
 
     def _summary(self) -> str:
         """Return one line on what the daemon does, for ``systemctl status``."""
-        engine = self._engine
-        policy, refused = engine.decisions.policy, self._reloads["last_refused"]
+        engine, refused = self._engine, self._reloads["last_refused"]
         text = (
-            f"{counted(len(engine.tracker.connections), 'connection')}, "
-            f"{counted(engine.capped, 'capped subflow')} on "
+            f"{counted(len(engine.tracker.connections), 'connection')}, {counted(engine.capped, 'capped subflow')} on "
             f"{', '.join(self._settings.interfaces)} ({engine.downloads.backend}); "
-            f"{counted(len(policy.rules), 'rule')}{', dry run' if engine.decisions.is_dry else ''}"
+            f"{counted(len(engine.decisions.policy.rules), 'rule')}{', dry run' if engine.decisions.is_dry else ''}"
         )
         if engine.downloads.left_out:
-            text = f"{text}; NOT SHAPED: {', '.join(engine.downloads.left_out)}"
+            text += f"; NOT SHAPED: {', '.join(engine.downloads.left_out)}"
         if self._budgets.trouble is not None:
-            text = f"{text}; BUDGETS NOT WRITTEN: {self._budgets.trouble}"
+            text += f"; BUDGETS NOT WRITTEN: {self._budgets.trouble}"
         return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused['errors'])}"
 
     def _answer(self, line: bytes) -> Iterator[bytes]:
         """Yield the answer to a request in pieces; called in a child."""
         parts = self._budgets, self._closed_sockets, self._reloads, self._drift, self._gauge, self._observers
-        return answer(Snapshot(time.time(), self._pid, self._engine, *parts), line)
+        return answer(Snapshot(self._pid, self._engine, *parts), line)

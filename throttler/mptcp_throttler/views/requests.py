@@ -18,22 +18,13 @@ from mptcp_throttler.mptcp.model import unmap
 
 MAX_REQUEST: Final = 64 * 1024  # bytes of the line
 STATUS: Final = "status"
+Arguments = Mapping[str, Any]
+"""Checked arguments, also those with a default. Addresses are packed, endpoints are (packed address, port)."""
 _TOKEN: Final = "[0-9a-fA-F]{1,9}"
 
 
 class RequestError(ValueError):
     """A request that cannot be answered; the text is the message for the client."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request. Its arguments are checked; addresses are packed, endpoints are (packed address, port)."""
-
-    query: str
-    arguments: Mapping[str, Any]  # those that were given, and those that have a default
-
-    def get(self, name: str) -> Any:
-        return self.arguments.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +36,10 @@ class Argument:
     required: bool = False
 
 
-def parse_request(line: bytes) -> Request:
-    """Return the request in *line*. An empty line, which old clients send, means the query ``status``."""
+def parse_request(line: bytes) -> tuple[str, Arguments]:
+    """Return the query in *line* and its arguments. An empty line means the query ``status``. Raises RequestError."""
     if not line.strip():
-        return Request(STATUS, {})
+        return STATUS, {}
     if len(line) > MAX_REQUEST:
         raise RequestError(f"the request is longer than {MAX_REQUEST} bytes")
     try:
@@ -80,7 +71,7 @@ def parse_request(line: bytes) -> Request:
     for key, each in allowed.items():
         if each.required and key not in arguments:
             raise RequestError(f'{query} needs "{key}"')
-    return Request(query, arguments)
+    return query, arguments
 
 
 def _address(value: object) -> bytes:

@@ -9,7 +9,6 @@ address.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final, cast
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets, Subflow
@@ -20,7 +19,7 @@ from mptcp_throttler.runtime.answers.snapshot import Snapshot, by_direction
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budgets_of
-from mptcp_throttler.views.requests import Request
+from mptcp_throttler.views.requests import Arguments
 from mptcp_throttler.views.words import address_text, end_text
 
 # status
@@ -65,7 +64,7 @@ def _subflows(snapshot: Snapshot, connection: Connection, samples: Sockets) -> I
         of_tunnel: answers.TunnelPathName = {} if path is None else {"tunnel_path": path.name}
         yield {
             **of_tunnel,
-            "local": _own_end(local, local_port),
+            "local": end_text(local, local_port),
             "remote": end_text(remote, remote_port),
             "initial": subflow.initial,
             "local_id": subflow.local_id,
@@ -80,9 +79,6 @@ def _subflows(snapshot: Snapshot, connection: Connection, samples: Sockets) -> I
             "bytes_received": None if sample is None else sample.bytes_received,
             "upload": _cap(four_tuple, up[four_tuple], uploads) if four_tuple in up else None,
         }
-
-
-_own_end = lru_cache(256)(end_text)  # cached, because twenty thousand subflows share a few proxy addresses
 
 
 def _cap(four_tuple: FourTuple, verdict: Verdict | None, planner: Planner) -> answers.CapAnswer:
@@ -101,7 +97,7 @@ def _cap(four_tuple: FourTuple, verdict: Verdict | None, planner: Planner) -> an
 # connections
 
 
-def connections(snapshot: Snapshot, request: Request) -> answers.ConnectionsAnswer:
+def connections(snapshot: Snapshot, request: Arguments) -> answers.ConnectionsAnswer:
     """Return the connections that meet every condition of *request*, in its order."""
     client, path, rule, token = (request.get(name) for name in ("client", "path", "rule", "token"))
 
@@ -115,9 +111,9 @@ def connections(snapshot: Snapshot, request: Request) -> answers.ConnectionsAnsw
             and (rule is None or any(each.name == rule for each in capping))
         )
 
-    key = _SORTS[request.get("sort")]
+    key = _SORTS[request["sort"]]
     found = sorted(filter(meets_all, snapshot.connections.values()), key=lambda each: key(snapshot, each))
-    start, limit = request.get("offset"), request.get("limit")
+    start, limit = request["offset"], request["limit"]
     page = list(_details(snapshot, found[start : start + limit]))
     return {**snapshot.common, "total": len(found), "connections": page}
 
@@ -192,19 +188,16 @@ def _bytes(snapshot: Snapshot, four_tuple: FourTuple, samples: Sockets) -> tuple
 # client, budgets
 
 
-def client(snapshot: Snapshot, request: Request) -> answers.ClientAnswer:
+def client(snapshot: Snapshot, request: Arguments) -> answers.ClientAnswer:
     """Return what the owner of the connection may see that *request* names; nothing if it matches none or several.
     A token takes precedence over an endpoint: another connection may use the endpoint of an ended subflow."""
     token, local = request.get("token"), request.get("local")
     if token is not None:
         connection = snapshot.connections.get(token)
     else:
-        found = [
-            connection
-            for connection, subflow in snapshot.connections_with(request.get("endpoint"))
-            if local in (None, (subflow.four_tuple.local, subflow.four_tuple.local_port))
-        ]
-        connection = found[0] if len(found) == 1 else None
+        found = snapshot.connections_with(request["endpoint"])
+        matching = [each for each, subflow in found if local in (None, subflow.four_tuple[:2])]
+        connection = matching[0] if len(matching) == 1 else None
     return {
         **snapshot.common,
         "multipath": connection is not None,
@@ -245,11 +238,11 @@ def _connection_budgets(snapshot: Snapshot, connection: Connection) -> list[answ
     return [_own_budget(each) for each in rows if each["name"] in metering]
 
 
-def budgets(snapshot: Snapshot, request: Request) -> answers.BudgetsAnswer:
+def budgets(snapshot: Snapshot, request: Arguments) -> answers.BudgetsAnswer:
     """Return the accounts of an address and those that it shares with others, the fullest first. The address need not
     have a connection: an operating system asks for the volume left when it joins a network, before it opens any
     connection. So budgets that would meter a subflow from the address are included."""
-    policy, address = snapshot.policy, request.get("client")
+    policy, address = snapshot.policy, request["client"]
     text = address_text(address) or ""
     decided = (each for verdicts in snapshot.engine.decisions.verdicts.values() for each in verdicts)
     names = _would_meter(snapshot, address) | _metering(each for each in decided if each.four_tuple.remote == address)

@@ -26,7 +26,7 @@ from mptcp_throttler.views.answers import (
     ExplainedSubflow,
     StageWords,
 )
-from mptcp_throttler.views.requests import Request
+from mptcp_throttler.views.requests import Arguments
 from mptcp_throttler.views.words import address_text, end_text
 
 MAX_CONNECTIONS: Final = 50  # Maximum number of explained connections. If a client has more, it is the latest ones.
@@ -35,15 +35,15 @@ _STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering
 _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
 
 
-def events(snapshot: Snapshot, request: Request) -> EventsAnswer:
+def events(snapshot: Snapshot, request: Arguments) -> EventsAnswer:
     """Return the requested events: the first ones after a given number, or the latest ones if no number is given."""
     ring = snapshot.engine.events.ring
     return {**snapshot.common, "first": ring.first, "last": ring.last, "events": list(_events(snapshot, request))}
 
 
-def _events(snapshot: Snapshot, request: Request) -> Iterator[EventAnswer]:
+def _events(snapshot: Snapshot, request: Arguments) -> Iterator[EventAnswer]:
     ring = snapshot.engine.events.ring
-    after, limit = request.get("after"), request.get("limit")
+    after, limit = request.get("after"), request["limit"]
     client, token, rule = (request.get(name) for name in ("client", "token", "rule"))
     # The client address of each connection that exists or that an event names.
     clients = {token: each.client for token, each in snapshot.connections.items()}
@@ -102,7 +102,7 @@ def _text(event: Happened, remote: str) -> str:
             return f"{remote}{path}: {event.detail}" if remote else event.detail
 
 
-def explain(snapshot: Snapshot, request: Request) -> ExplainAnswer:
+def explain(snapshot: Snapshot, request: Arguments) -> ExplainAnswer:
     """Explain the connections that *request* names, the latest first, :data:`MAX_CONNECTIONS` at most."""
     token, client, endpoint = (request.get(name) for name in ("token", "client", "endpoint"))
     connections = snapshot.connections
@@ -201,11 +201,10 @@ class _Explained:
     def _since(self, stage: StageName, verdict: Verdict) -> float | None:
         """Return the time of the last event by which the stage acted on the subflow; None without one, or if the state
         of the budget has changed since, with its period or with the policy."""
-        found = None
-        for event in self._events:
-            if event.kind == _EVENTS.get(stage) and self._concerns(event, verdict):
-                found = event
-        return None if found is None or (stage == "budgets" and not _says(verdict, found)) else found.time
+        kind = _EVENTS.get(stage)
+        found = (each for each in reversed(self._events) if each.kind == kind and self._concerns(each, verdict))
+        last = next(found, None)
+        return None if last is None or (stage == "budgets" and not _says(verdict, last)) else last.time
 
     def _concerns(self, event: Happened, verdict: Verdict) -> bool:
         if event.kind != kinds.BUDGET:

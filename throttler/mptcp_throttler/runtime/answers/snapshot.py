@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The state of the daemon at the time of a request: the source of every answer, in a child process.
 
-A child is a copy of the daemon: its changes do not affect the daemon. It must not use the daemon's sockets, because it
-would read data meant for the daemon; so it queries the kernel through sockets of its own. A query that the kernel
-refuses is logged, and its data are missing from the answer.
+A child must not use the daemon's sockets, because it would read data meant for the daemon; so it queries the kernel
+through sockets of its own. A query that the kernel refuses is logged, and its data are missing from the answer.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 
 from mptcp_common import __version__
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets, Subflow
-from mptcp_throttler.policy.model import Direction, Policy
+from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.runtime.drift import DriftMonitor
@@ -25,54 +24,37 @@ from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopDelayMeter
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.shaping.model import ClassCounters
-from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.views.answers import SCHEMA, Answer, ReloadCounts, TunnelName
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The parts of the daemon; none of them changes while an answer is made."""
 
-    now: float  # seconds since the epoch
-    pid: int
-    engine: Engine
-    budgets: Budgets
-    closed_sockets: ClosedSockets
-    reloads: ReloadCounts
-    drift: DriftMonitor
-    gauge: LoopDelayMeter
-    observers: Observers
-
-    @property
-    def common(self) -> Answer:
-        return {"schema": SCHEMA, "time": self.now, "version": __version__, "pid": self.pid}
+    def __init__(
+        self,
+        pid: int,
+        engine: Engine,
+        budgets: Budgets,
+        closed_sockets: ClosedSockets,
+        reloads: ReloadCounts,
+        drift: DriftMonitor,
+        gauge: LoopDelayMeter,
+        observers: Observers,
+    ) -> None:
+        self.engine, self.budgets, self.closed_sockets, self.reloads = engine, budgets, closed_sockets, reloads
+        self.drift, self.gauge, self.observers = drift, gauge, observers
+        self.now = time.time()  # seconds since the epoch
+        self.common: Answer = {"schema": SCHEMA, "time": self.now, "version": __version__, "pid": pid}
+        self.settings, self.connections = engine.settings, engine.tracker.connections
+        self.policy, self.is_dry = engine.decisions.policy, engine.decisions.is_dry
+        self.taken = self.wall(engine.policy_since)  # when the policy in force was taken
+        self.planners = engine.downloads.planner, engine.uploads.planner
 
     def wall(self, time: float) -> float:
         """Return the seconds since the epoch of a monotonic *time*."""
         return time + self.engine.ahead
-
-    @property
-    def settings(self) -> Settings:
-        return self.engine.settings
-
-    @property
-    def policy(self) -> Policy:
-        return self.engine.decisions.policy
-
-    @property
-    def is_dry(self) -> bool:
-        return self.engine.decisions.is_dry
-
-    @property
-    def taken(self) -> float:
-        """When the policy in force was taken, seconds since the epoch."""
-        return self.wall(self.engine.policy_since)
-
-    @property
-    def connections(self) -> Mapping[int, Connection]:
-        return self.engine.tracker.connections
 
     def tunnel(self, connection: Connection) -> TunnelName:
         """Return the tunnel's part of an answer; empty for other connections."""
@@ -80,11 +62,6 @@ class Snapshot:
             return {}
         paths = (self.engine.tunnels.table.paths.get(each.four_tuple) for each in connection.subflows)
         return {"tunnel": next((path.tunnel for path in paths if path is not None), "")}
-
-    @property
-    def planners(self) -> tuple[Planner, Planner]:
-        """The planners of downloads and of uploads."""
-        return self.engine.downloads.planner, self.engine.uploads.planner
 
     def verdicts(self, token: int) -> tuple[Verdict, ...]:
         return self.engine.decisions.verdicts.get(token, ())
@@ -97,38 +74,39 @@ class Snapshot:
         NAT have the same endpoint if they connect to different addresses or ports of this host."""
         for connection in self.connections.values():
             for subflow in connection.subflows:
-                if (subflow.four_tuple.remote, subflow.four_tuple.remote_port) == endpoint:
+                if subflow.four_tuple[2:] == endpoint:
                     yield connection, subflow
 
     def latest_samples(self) -> Sockets:
         """Return the samples of the last sweep, or of a new sweep if the last one is old."""
         sampler = self.engine.sampler
         if not sampler.is_current():
-            try:
-                sockets = self._sockets()
-                return {each.four_tuple: each for piece in sockets.pieces() for each in piece}
-            except (KernelError, OSError) as error:
-                log.error("%s; the status shows older byte counts", error)
+            with _logged("the status shows older byte counts"):
+                return {each.four_tuple: each for piece in self._sockets().pieces() for each in piece}
         return sampler.latest
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         """Return the current state of these sockets from the kernel."""
-        try:
+        with _logged("an answer shows nothing of sockets"):
             return self._sockets().look_up(four_tuples)
-        except (KernelError, OSError) as error:
-            log.error("%s; an answer shows nothing of sockets", error)
-            return {}
+        return {}
 
     def _sockets(self) -> KernelSockets:
         return self.engine.tunnels.add_paths(self.engine.kernel.sockets(self.settings))
 
     def class_counters(self, direction: Direction) -> Mapping[int, ClassCounters]:
         """Return the counters of the classes of one direction, by minor number."""
-        try:
+        with _logged("an answer shows classes without their counters"):
             return self.engine.kernel.class_counters(self.settings, direction)
-        except (KernelError, OSError) as error:
-            log.error("%s; an answer shows classes without their counters", error)
-            return {}
+        return {}
+
+
+@contextmanager
+def _logged(without: str) -> Iterator[None]:
+    try:
+        yield
+    except (KernelError, OSError) as error:
+        log.error("%s; %s", error, without)
 
 
 def by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:

@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from itertools import islice
 from typing import Any, Final, cast
 
-from mptcp_common.tcp_table import ESTABLISHED, TABLES, sockets
+from mptcp_common.tcp_table import ESTABLISHED, sockets
 from mptcp_throttler.mptcp.model import FourTuple, unmapped
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
 from mptcp_throttler.runtime.answers.connections import class_answer
@@ -25,7 +25,7 @@ from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.telemetry.traffic import CapKey, CapTotal
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
-from mptcp_throttler.views.requests import Request
+from mptcp_throttler.views.requests import Arguments
 from mptcp_throttler.views.words import address_text, paths_in_words, rules_in_words
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ MAX_BUDGETS: Final = 100  # maximum number of listed accounts; one of each budge
 MAX_TUNNEL_PATHS: Final = 1000
 
 
-def head(snapshot: Snapshot) -> answers.HeadAnswer:
+def head(snapshot: Snapshot, _: Arguments) -> answers.HeadAnswer:
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     return {
         **snapshot.common,
@@ -76,8 +76,18 @@ def counters(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
-    engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
+def policy(snapshot: Snapshot, _: Arguments) -> answers.PolicyAnswer:
+    return {
+        **snapshot.common,
+        "file": str(snapshot.settings.policy),
+        "since": snapshot.taken,
+        "dry_run": snapshot.is_dry,
+        "text": snapshot.policy.text,
+    }
+
+
+def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
+    engine, policy = snapshot.engine, snapshot.policy
     downloads, uploads = snapshot.planners
     pending = Counter(_pending(snapshot))
     budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts.used, snapshot.now, MAX_BUDGETS)
@@ -125,7 +135,7 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
         "captures": snapshot.observers.capturing(),
         "bpf": {"pacing": engine.paced.possible, "counting": snapshot.closed_sockets.are_counted},
         "policy": {
-            "file": str(settings.policy),
+            "file": str(snapshot.settings.policy),
             "since": snapshot.taken,
             "dry_run": snapshot.is_dry,
             "time_zone": str(policy.time_zone),
@@ -152,11 +162,11 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
     rules, traffic = snapshot.policy.rules, snapshot.engine.traffic
     throttles = {key: rule.throttle for rule in rules for key in _keys(rule, snapshot.policy)}
     place = {rule.name: index for index, rule in enumerate(rules)}
-    limits: dict[CapKey, Counter[tuple[int, int, Share]]] = defaultdict(Counter)  # of its classes: rate, ceil, share
+    limits: dict[CapKey, list[tuple[int, int, Share]]] = defaultdict(list)  # of its classes: rate, ceil, share
     shared = Counter[CapKey]()
     for scope, each in traffic.classes.items():
         for key in each.members:
-            limits[key][*each.limits, scope.share] += 1
+            limits[key].append((*each.limits, scope.share))
             shared[key] += len(each.members) > 1
 
     def order(key: CapKey) -> tuple[int, str, str, str]:
@@ -164,10 +174,9 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
 
     for key in sorted(throttles.keys() | traffic.caps.keys(), key=order):
         total, throttle = traffic.caps.get(key, CapTotal(key)), throttles.get(key)
-        kinds = limits[key].most_common()
-        if not kinds and throttle is not None:
-            kinds = [((throttle.rate, throttle.ceil, throttle.share), 0)]
-        rates, ceils = [rate for (rate, _, _), _ in kinds], [ceil for (_, ceil, _), _ in kinds]
+        found = limits[key]
+        known = found or ([] if throttle is None else [(throttle.rate, throttle.ceil, throttle.share)])
+        ceils = [ceil for _, ceil, _ in known]
         yield {
             "policy": snapshot.settings.policy.stem,
             "rule": key.rule,
@@ -175,13 +184,13 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
             "direction": key.direction,
             "capped": total.subflows,
             "landing": pending.get(key, 0),
-            "rate": min(rates, default=None),
+            "rate": min((rate for rate, _, _ in known), default=None),
             "lowest_ceil": min(ceils, default=None),
             "ceil": max(ceils, default=None),
-            "total_ceil": sum(ceil * number for (_, ceil, _), number in kinds),
-            "classes": limits[key].total(),
+            "total_ceil": sum(ceil for _, ceil, _ in found),
+            "classes": len(found),
             "shared_classes": shared[key],
-            "share": kinds[0][0][2] if kinds else None,
+            "share": known[0][2] if known else None,
             "bytes": total.bytes,
         }
 
@@ -233,7 +242,7 @@ _CLIENT_SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
 }
 
 
-def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
+def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
     """Return the first clients in the order of *request*."""
     traffic = snapshot.engine.traffic
     found: dict[bytes, answers.ClientTotals] = {}
@@ -254,7 +263,7 @@ def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
             row["rate_received"] += rates.received or 0
         verdicts = snapshot.applied_verdicts(connection.token)
         row["capped"] += len({each.four_tuple for each in verdicts if each.throttle is not None})
-    total, limit, sort = len(found), request.get("limit"), request.get("sort")
+    total, limit, sort = len(found), request["limit"], request["sort"]
     if sort == "budget":
         shown = _fullest(snapshot, found, owners, limit)
     else:
@@ -306,18 +315,12 @@ def _plain_tcp(snapshot: Snapshot, limit: int) -> answers.PlainTcp | None:
     connection that began in the last milliseconds may be counted by mistake."""
     ports = frozenset(snapshot.settings.ownership.listen_ports)
     traffic = snapshot.engine.traffic
-    found: Counter[bytes] = Counter()
-    for table in TABLES:
-        try:
-            with table.open() as lines:
-                ours = (each for each in sockets(lines, ESTABLISHED) if each.local_port in ports)
-                four_tuples = (unmapped(FourTuple(*each)) for each in ours)
-                found.update(each.remote for each in four_tuples if traffic.standing(each, Direction.DOWN) is None)
-        except FileNotFoundError:
-            continue  # the kernel has no IPv6
-        except OSError as error:
-            log.warning("%s: %s; an answer does not say who uses plain TCP", table, error.strerror)
-            return None
+    ours = (unmapped(FourTuple(*each)) for each in sockets(ESTABLISHED) if each.local_port in ports)
+    try:
+        found = Counter(each.remote for each in ours if traffic.standing(each, Direction.DOWN) is None)
+    except OSError as error:
+        log.warning("%s: %s; an answer does not say who uses plain TCP", error.filename, error.strerror)
+        return None
     for address in [each for each in found if ip_address(each).is_loopback]:
         del found[address]  # connections of this host itself, such as queries for Squid's statistics
     return {

@@ -20,7 +20,7 @@ from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.stages.steering import steered
 from mptcp_throttler.views.answers import Difference, WhatIfAnswer
-from mptcp_throttler.views.requests import RequestError
+from mptcp_throttler.views.requests import Arguments, RequestError
 from mptcp_throttler.views.words import budget_in_words, cap_in_words, end_text
 
 MAX_LISTED: Final = 200  # maximum number of subflows listed as changed, and of those listed as capped without a change
@@ -55,8 +55,8 @@ class _Treatment:
         return f"{'; '.join(parts)}{' (dry run)' if self.dry_run else ''}"
 
 
-def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
-    """Decide about every connection by the policy of *text*. This changes only the child's copy of the daemon.
+def what_if(snapshot: Snapshot, request: Arguments) -> WhatIfAnswer:
+    """Decide about every connection by the policy in *request*. This changes only the child's copy of the daemon.
 
     This is the longest query, and every reader of the status may send it. So it runs at the priority of the proxy, for
     a limited time. Raises RequestError if the time is too short.
@@ -65,11 +65,10 @@ def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
     # If the daemon was started at a lower priority, keep it: raising it needs a capability.
     os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     try:
-        policy, _ = accept_policy(text, "policy", snapshot.settings)
+        policy, _ = accept_policy(request["policy"], "policy", snapshot.settings)
     except DocumentError as error:
         # mypy does not see that the missing keys are optional ones.
         return {**snapshot.common, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
-    dry_run_now = snapshot.is_dry
     changes: list[Difference] = []
     unchanged: list[Difference] = []
     changed = stay_capped = capped_now = capped_then = 0
@@ -77,14 +76,14 @@ def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
     decisions.set_policy(policy)
     # Without the user-space path manager, subflows of existing connections cannot become backup, only those of new
     # ones.
-    later = "" if snapshot.engine.path_manager.in_force or snapshot.is_dry else ", from the next connection on"
+    later = "" if snapshot.engine.path_manager.in_force or decisions.is_dry else ", from the next connection on"
     for number, (token, connection) in enumerate(connections.items()):
         if time.monotonic() > end:
             done = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
             raise RequestError(f"to decide by this policy takes too long: {done}")
         now = snapshot.verdicts(token)
         *_, then = decisions.steps(connection)
-        before, after = _treatments(now, dry_run_now), _treatments(then, snapshot.is_dry, later)
+        before, after = _treatments(now, snapshot.is_dry), _treatments(then, decisions.is_dry, later)
         verdicts = {(each.four_tuple, each.direction): each for each in (*now, *then)}
         for key in dict.fromkeys([*before, *after]):
             old, new = before.get(key, _Treatment()), after.get(key, _Treatment())
@@ -120,8 +119,8 @@ def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
         "stay_capped_count": stay_capped,
         "capped_now": capped_now,
         "capped_then": capped_then,
-        "dry_run_now": dry_run_now,
-        "dry_run_then": snapshot.is_dry,
+        "dry_run_now": snapshot.is_dry,
+        "dry_run_then": decisions.is_dry,
     }
 
 
