@@ -107,6 +107,7 @@ class Uploads(Component, Consumer):
         self.reconciler: Reconciler | None = None
         self.in_force = False  # whether the throttler's IFB device and nftables table exist
         self._left = False  # whether device and table are not in force, but the kernel refused to remove them
+        self._may_be_left = False  # whether a preparation failed, and the removal of what it made failed as well
         self._settings = settings
         self._kernel = kernel
         self._connections = connections
@@ -118,10 +119,12 @@ class Uploads(Component, Consumer):
         if self.in_force or not policy.acts_on_upload:
             return
         reconciler = await self._opened()
-        self._left = False  # otherwise a comparison would remove the device and table that are being made
+        # Clear the flags: otherwise a comparison would remove the device and table that are being made.
+        left, self._left, self._may_be_left = self._left, False, False
         try:
             await reconciler.prepare()
         except BaseException:  # also a cancellation: a stop must remove everything as well
+            self._left, self._may_be_left = left, True
             await self._remove()
             raise
         self.in_force = True
@@ -149,6 +152,8 @@ class Uploads(Component, Consumer):
                 self.repairs = self.reconciler.counters.repairs
         elif self._left:
             await self._remove_all()
+        elif self._may_be_left:
+            await self._remove()
 
     def follow(self) -> None:
         if self.in_force and self.reconciler is not None:
@@ -175,8 +180,8 @@ class Uploads(Component, Consumer):
             if self.in_force or self._left:
                 await self._remove_all()
                 self.in_force = False
-            else:
-                await self._remove()  # perhaps a preparation failed, and the removal of what it made as well
+            elif self._may_be_left:
+                await self._remove()
 
     # Consumer of samples. Subflows that cannot be sampled are capped in time by ``step``.
 
@@ -206,7 +211,8 @@ class Uploads(Component, Consumer):
         try:
             await self._remove_all()
         except KernelError as error:
-            # A kernel without the netdev family or IFB cannot have what was not in force. Otherwise verify() retries.
+            # A kernel without the netdev family or IFB cannot have these objects. Otherwise verify() removes what is
+            # left.
             self._left = self._left or self.in_force
             log.log(logging.ERROR if self._left else logging.DEBUG, "%s", error)
         self.in_force = False
@@ -215,7 +221,7 @@ class Uploads(Component, Consumer):
         if self.reconciler is not None:
             await self.reconciler.close()
             self.planner.adopt({}, {})
-        self._left = False
+        self._left = self._may_be_left = False
 
 
 class PlainTcpCaps(Component):
