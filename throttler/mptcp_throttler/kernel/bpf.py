@@ -64,6 +64,8 @@ _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
 _LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)  # in struct bpf_link_info; id 0: somebody detached the program
 _ITERATOR_BYTES = 1 << 16
 _SO_NETNS_COOKIE = 71
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # system call numbers, the same on every architecture
+_FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 
 
 def program_constants(
@@ -143,17 +145,28 @@ class Bpf(bpf.Bpf):
 
 
 def _open_cgroup_root() -> int:
-    """Open the root of the cgroup2 hierarchy. A namespace with its own /sys may lack it, but the first process has it.
-    Raises KernelError."""
+    """Open the root of the cgroup2 hierarchy. If it is not mounted, as in a namespace with its own /sys, use a detached
+    mount, which needs CAP_SYS_ADMIN. Raises KernelError."""
     # proc_pid_mountinfo(5): the fourth field is the root of the mount in its file system, the fifth the mount point.
-    for process in ("self", "1"):
-        with suppress(OSError):
-            for line in Path(f"/proc/{process}/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-                mount, _, source = line.partition(" - ")
-                words = mount.split()
-                if source.startswith("cgroup2 ") and words[3] == "/":
-                    return os.open(f"/proc/{process}/root{words[4]}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    raise KernelError("find the cgroup hierarchy (version 2): it is not mounted")
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        mount, _, source = line.partition(" - ")
+        words = mount.split()
+        if source.startswith("cgroup2 ") and words[3] == "/":
+            with suppress(OSError):
+                return os.open(words[4], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def checked(result: int, what: str) -> int:
+        if result < 0:
+            raise KernelError(f"{what} the cgroup hierarchy: {os.strerror(ctypes.get_errno())}")
+        return result
+
+    context = checked(library.syscall(_FSOPEN, b"cgroup2", _CLOSE_ON_EXEC), "open")
+    try:
+        checked(library.syscall(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0), "find")
+        return checked(library.syscall(_FSMOUNT, context, _CLOSE_ON_EXEC, 0), "reach")
+    finally:
+        os.close(context)
 
 
 class SocketPacing(Bpf):
