@@ -2,9 +2,8 @@
 """Limits on the sockets of this host: passes samples to ``shaping.onset.downloads``, and sets the limits it returns.
 
 A killed daemon leaves its pacing limit and TCP_NOTSENT_LOWAT on the sockets, and no list of sockets shows the latter.
-So a stop and ``cleanup`` lift all limits from all sockets, and a start lifts unknown limits. A socket with nothing in
-flight takes the change when it sends its next data, or at once on kernels that support this (``limit_at_once``). If
-neither happens in time, the socket keeps its limit.
+So a stop and ``cleanup`` lift all limits, and a start lifts those that no cap replaces. A socket with nothing in flight
+takes the change when it sends its next data, or at once on kernels that support this (``limit_at_once``).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from types import MappingProxyType
+from ipaddress import ip_network
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.bpf import SocketPacing
@@ -24,8 +23,8 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.shaping.initial_options import of_clients
-from mptcp_throttler.shaping.model import NO_LIMIT, InitialOptions, SocketLimit
+from mptcp_throttler.shaping.initial_options import UNANTICIPATED
+from mptcp_throttler.shaping.model import NO_LIMIT, InitialOptions
 from mptcp_throttler.shaping.onset.downloads import STEP_SECONDS, DownloadOnsets, SocketChanges
 from mptcp_throttler.shaping.onset.share import SHARE_SECONDS
 from mptcp_throttler.shaping.plan import Planner
@@ -35,8 +34,7 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.5  # maximum time, several round trips, that a stop waits until the limits of sockets are lifted
 BIRTHS_AT_ONCE = 128  # number of prefixes whose initial options are written without a pause: this takes a millisecond
-WAKE_SECONDS, WAKE_PART = 0.02, 20
-"""Pause after limits were set at once: the longer of these seconds and this multiple of the time that it took."""
+WAKE_SECONDS, WAKE_PART = 0.02, 20  # pause after limits were set at once: seconds, multiple of the time that it took
 
 
 class SocketLimiter(Component, Consumer):
@@ -53,7 +51,7 @@ class SocketLimiter(Component, Consumer):
         sockets: KernelSockets,
         planned: Callable[[], None],
     ) -> None:
-        """*planned* is called after samples or the passing of time have changed the plan."""
+        """*planned* is called after samples have changed the plan."""
         self.possible = self.can_rest = self.has_buffers = False
         """Whether sockets can be paced, come back from a rest, have larger send buffers; set by :meth:`prepare`."""
         self._planner = planner
@@ -63,15 +61,13 @@ class SocketLimiter(Component, Consumer):
         self._sockets = sockets
         self._planned = planned
         self._refused = False
-        self._wakes = False  # whether a resting socket must get its limit at once
-        self._waking: asyncio.Future[None] | None = None
+        self._wakes = asyncio.Event()  # a resting socket must get its limit at once
         self._births: Mapping[Network, InitialOptions] = {}
-        self._clients: dict[Network, InitialOptions] = {}  # of single addresses; they take precedence over prefixes
+        self._clients: set[Network] = set()  # addresses known to have a single path; they precede prefixes
         self._differing: deque[Network] = deque()  # prefixes whose initial options in the kernel may be out of date
-        self._births_are_set = False  # whether the kernel took the last initial options
 
     async def prepare(self, policy: Policy) -> None:
-        """Open the pacing programs, at the first call only. Lift limits that a killed daemon set at acceptance."""
+        """Open the pacing programs, at the first call only."""
         if self._open_pacing is None:
             return
         pacing, self._open_pacing = self._open_pacing(), None
@@ -79,89 +75,80 @@ class SocketLimiter(Component, Consumer):
         if pacing is not None:
             self._pacing = pacing
             self.can_rest, self.has_buffers = pacing.can_rest(), pacing.has_buffers
-            await lift_births(pacing, self._sockets)
 
-    def follow(self) -> bool:
-        """Set the socket limits for some of the planner's moves; return whether that changed the plan."""
-        return self.possible and self._set(self._onsets.follow(time.monotonic()))
+    def follow(self) -> None:
+        """Set the socket limits for some of the planner's moves, and for the passing of time."""
+        if self.possible:
+            self._set(self._onsets.follow(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
-        """Take over the limits that a killed daemon left on sockets; lift at once those that no cap needs."""
-        if not self.possible:
-            return
-        limits = self._onsets.adopt(subflows, time.monotonic())
-        self._do(limits)
-        if limits.wanted:
-            await asyncio.to_thread(self._pacing.limit_at_once)
+        """Lift the limits that a killed daemon left on sockets without a soft cap; the first samples set the others.
+        Raises KernelError."""
+        sockets = [each for each in subflows if each.cookie and not each.is_of_tunnel]
+        left = [each.cookie for each in sockets if self._planner.soft_cap(each.four_tuple) is None]
+        if self.possible and left:
+            self._pacing.limit(dict.fromkeys(left, NO_LIMIT))
+            if await asyncio.to_thread(self._pacing.limit_at_once):
+                self._pacing.forget(left)
 
     async def set_births(self, births: Mapping[Network, InitialOptions]) -> None:
         """Set the initial options of subflows accepted from now on, by the client's prefix.
 
-        Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. All clients are
-        written only when the first prefixes get settings or the last ones lose them. The event loop runs in between, so
-        other calls and :meth:`set_clients` may come, and subflows may begin with the settings of the previous policy:
-        the BPF program reverts them after the first segments, and the first sample ends a rest.
+        Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. The event loop
+        runs in between, so other calls and :meth:`set_clients` may come, and subflows may begin with the settings of
+        the previous policy: the BPF program reverts them after the first segments, and the first sample ends a rest.
         """
-        if not self.possible:
+        if not self.possible or not self._pacing.sets_births:
             return
         before, self._births = self._births, births
         self._planner.joins_rest |= any(birth.rests for birth in births.values())
-        if self._births_are_set:
-            # A subflow that begins meanwhile may be in a class of the previous or of the new policy.
-            self._planner.initial_classes = {*self._planner.initial_classes, *_classes(births)}
+        # A subflow that begins during the change may be in a class of the previous or of the new policy.
+        self._planner.initial_classes = {*self._planner.initial_classes, *_classes(births)}
         if bool(before) is not bool(births):
             # Before the first pause: a client that set_clients() removes during a pause would stay in the kernel.
             self._differing.extend(self._clients)
-        # Deletions first: they make room for additions.
-        async for network in in_turns(before):
-            if network not in births:
-                self._differing.append(network)
-        async for network, birth in in_turns(births.items()):
-            if before.get(network) != birth:
+        async for network in in_turns({**before, **births}):  # new prefixes last: deletions make room for them
+            if before.get(network) != births.get(network):
                 self._differing.append(network)
         await self._set_those_that_differ()
-        self._planner.initial_classes = _classes(self._births) if self._births_are_set else ()
+        self._planner.initial_classes = _classes(self._births)
 
     def set_clients(self, single: Mapping[bytes, bool]) -> None:
         """Update the client addresses known to have a single path (True), or no longer known to have one (False)."""
-        changes = of_clients(single)
-        for network, birth in changes.items():
-            if birth is None:
-                self._clients.pop(network, None)
-            else:
-                self._clients[network] = birth
+        changed = {ip_network(address): is_single for address, is_single in single.items()}
+        self._clients.difference_update(changed)
+        self._clients.update(network for network, is_single in changed.items() if is_single)
         if self._births:
-            try:
-                self._pacing.set_births({each: self._birth(each) for each in changes})
-            except KernelError as error:
-                self._differing.extend(changes)
-                log.error("%s", error)
+            self._write_births(changed)
 
     async def _set_those_that_differ(self) -> None:
-        refused, reasons = list[Network](), set[str]()  # the next call retries the refused prefixes
         while self._differing:
             some = [self._differing.popleft() for _ in range(min(BIRTHS_AT_ONCE, len(self._differing)))]
-            try:
-                self._births_are_set = self._pacing.set_births({each: self._birth(each) for each in some})
-            except KernelError as error:
-                refused += some
-                reasons.add(str(error))
-            if self._differing:
-                await asyncio.sleep(0)
-        self._differing.extend(refused)
-        for reason in reasons:
-            self._births_are_set = False
-            log.error("%s", reason)
+            if not self._write_births(some):
+                return  # :meth:`verify` tries again
+            await asyncio.sleep(0)
+
+    def _write_births(self, networks: Collection[Network]) -> bool:
+        try:
+            self._pacing.set_births({each: self._birth(each) for each in networks})
+        except KernelError as error:
+            self._differing.extend(networks)
+            log.error("%s", error)
+            return False
+        return True
 
     def _birth(self, network: Network) -> InitialOptions | None:
         """Return the initial options that a prefix must have now. It may be a client's address that a policy names."""
-        return (self._clients.get(network) or self._births.get(network)) if self._births else None
+        if self._births and network in self._clients:
+            return UNANTICIPATED
+        return self._births.get(network)
 
     def watches_any(self) -> bool:
-        return self.possible and self._onsets.watches_any()
+        return self.possible and next(self._planner.shared_soft_caps(), None) is not None
 
     def watched(self) -> Collection[FourTuple]:
-        return self._onsets.watched()
+        """Return the subflows whose demand affects a shared cap."""
+        return [four_tuple for cap in self._planner.shared_soft_caps() for four_tuple in cap.users]
 
     def urgent(self) -> Collection[FourTuple]:
         return self._onsets.urgent()
@@ -182,21 +169,21 @@ class SocketLimiter(Component, Consumer):
             log.warning("%s; putting it right", problem)
 
     async def run(self) -> None:
-        """Call :meth:`follow` periodically, forever, so that released sockets are checked when that is due."""
         while True:
-            await asyncio.sleep(SHARE_SECONDS)
-            if self.follow():
-                self._planned()
+            await self._wakes.wait()
+            self._wakes.clear()
+            began = time.monotonic()
+            await asyncio.to_thread(self._pacing.limit_at_once)
+            # With ten thousand sockets a run takes 10 ms, and joining clients may request one all the time.
+            await asyncio.sleep(max(WAKE_SECONDS, WAKE_PART * (time.monotonic() - began)))
 
     async def close(self) -> None:
         """Lift all limits of the sockets, and wait a limited time until the sockets have taken it."""
         if not self.possible:
             return
-        self.possible = False
-        if self._waking is not None:
-            self._waking.cancel()
+        self.possible = self._planner.soft_caps = False
         try:
-            _, kept = await lift_all(self._pacing, self._sockets, STOP_SECONDS, self._onsets.end())
+            _, kept = await lift_all(self._pacing, self._sockets, STOP_SECONDS)
             if kept:
                 log.info("%d idle subflows keep their pacing limit until they close", len(kept))
         except KernelError as error:
@@ -215,9 +202,7 @@ class SocketLimiter(Component, Consumer):
             if limits.forgotten:
                 self._pacing.forget(limits.forgotten)
             if limits.at_once:
-                self._wakes = True
-                if self._waking is None or self._waking.done():
-                    self._waking = asyncio.ensure_future(self._wake())
+                self._wakes.set()
             self._refused = False
         except KernelError as error:
             if not self._refused:
@@ -227,62 +212,29 @@ class SocketLimiter(Component, Consumer):
             return True
         return limits.planned
 
-    async def _wake(self) -> None:
-        while self._wakes:
-            self._wakes = False
-            began = time.monotonic()
-            await asyncio.to_thread(self._pacing.limit_at_once)
-            # With ten thousand sockets a run takes 10 ms, and joining clients may request one all the time.
-            await asyncio.sleep(max(WAKE_SECONDS, WAKE_PART * (time.monotonic() - began)))
-
 
 def _classes(births: Mapping[Network, InitialOptions]) -> set[int]:
     return {birth.class_id for birth in births.values() if birth.class_id is not None}
 
 
 async def lift_all(
-    pacing: SocketPacing,
-    sockets: KernelSockets,
-    seconds: float,
-    instead: Mapping[int, SocketLimit] = MappingProxyType({}),
+    pacing: SocketPacing, sockets: KernelSockets, seconds: float
 ) -> tuple[int, Collection[KernelSubflow]]:
-    """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. *instead* has
-    the sockets, by cookie, that must get another limit instead of none. Busy sockets may take the change only a round
-    trip later: wait for them at most *seconds*. Raises KernelError."""
-    found = await _listed(sockets)
-    waiting = {each.four_tuple: each for each in found if each.tcp.max_pacing_rate is not None}
-    limited = len(waiting)
-    pacing.limit({each.cookie: instead.get(each.cookie, NO_LIMIT) for each in found})
-    await asyncio.to_thread(pacing.limit_at_once)
-    deadline = time.monotonic() + seconds
-    while waiting := _still(waiting, sockets):
-        if time.monotonic() > deadline:
-            break
-        await asyncio.sleep(STEP_SECONDS)
-    return limited, waiting.values()
-
-
-async def lift_births(pacing: SocketPacing, sockets: KernelSockets) -> None:
-    """Lift the limits that a killed daemon set on sockets when they were accepted. Raises KernelError. Sockets with a
-    pacing limit are left out: that limit shows that they were capped, so they are adopted."""
-    begun = [each.cookie for each in await _listed(sockets) if each.tcp.max_pacing_rate is None]
-    if not begun:
-        return
-    pacing.limit(dict.fromkeys(begun, NO_LIMIT))
-    if await asyncio.to_thread(pacing.limit_at_once):
-        pacing.forget(begun)
-
-
-async def _listed(sockets: KernelSockets) -> list[KernelSubflow]:
+    """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. Busy sockets
+    may take the change only a round trip later: wait for them at most *seconds*. Raises KernelError."""
     found: list[KernelSubflow] = []
     for piece in sockets.pieces():
         found += (each for each in piece if each.cookie)
         await asyncio.sleep(0)
-    return found
-
-
-def _still(waiting: dict[FourTuple, KernelSubflow], sockets: KernelSockets) -> dict[FourTuple, KernelSubflow]:
-    """Return the current state of the sockets of *waiting* that still have their pacing limit."""
-    now = sockets.look_up(list(waiting))
-    same = {each: now[each] for each, before in waiting.items() if each in now and now[each].cookie == before.cookie}
-    return {four_tuple: each for four_tuple, each in same.items() if each.tcp.max_pacing_rate is not None}
+    waiting = {each.four_tuple: each for each in found if each.tcp.max_pacing_rate is not None}
+    limited = len(waiting)
+    pacing.limit({each.cookie: NO_LIMIT for each in found})
+    await asyncio.to_thread(pacing.limit_at_once)
+    deadline = time.monotonic() + seconds
+    while True:
+        now = sockets.look_up(list(waiting))
+        same = {each: now[each] for each in now if now[each].cookie == waiting[each].cookie}
+        waiting = {each: known for each, known in same.items() if known.tcp.max_pacing_rate is not None}
+        if not waiting or time.monotonic() > deadline:
+            return limited, waiting.values()
+        await asyncio.sleep(STEP_SECONDS)

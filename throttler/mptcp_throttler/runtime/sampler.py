@@ -2,10 +2,9 @@
 """Samples the proxy's sockets for all consumers of samples.
 
 A *sweep* lists all sockets in pieces; a *look-up* asks for single sockets, many in one request. Each consumer names the
-subflows that it watches and the few that are urgent. The sampler sweeps as often as the most demanding consumer needs,
-or looks up the watched subflows if that is cheaper. In between it looks up urgent subflows. Sampling takes a fixed
-share of a processor: if a sample takes longer, samples come less often. ``KernelSubflow.read`` is the time when a
-socket was read, because a sweep may take seconds. While no consumer watches a subflow, nothing is sampled.
+subflows that it watches, if any, and the few that are urgent. The sampler sweeps as often as the most demanding
+consumer needs, or looks up the watched subflows if that is cheaper. In between it looks up urgent subflows. Sampling
+takes a fixed share of a processor: if a sample takes longer (a sweep may take seconds), samples come less often.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ SWEEP_COST = 300  # fixed cost of a sweep, in sockets: the kernel walks its whol
 IDLE_SECONDS = 0.5  # pause while no consumer watches a subflow, and after a failure
 BUSY_SECONDS = 0.01  # pause until a consumer that is busy with samples is asked again for its urgent subflows
 REST = 1.5
-"""Pause of a gentle sweep after each slice, as a multiple of its work. Without pauses the process uses up its time on
-the processor, and then a join waits many milliseconds while other processes run."""
+"""Pause of a gentle sweep after each slice, as a multiple of its work. Without it the process uses up its time on the
+processor, and then a join waits many milliseconds while other processes run."""
 
 
 class _Fed:
@@ -48,8 +47,7 @@ class _Fed:
 
 
 class Sampler:
-    """Samples sockets for its consumers. During a sweep, only consumers *by request* also get look-ups; the other
-    consumers get no samples until they have taken the sweep."""
+    """Samples sockets for its consumers. During a sweep, only those *by request* get look-ups, too."""
 
     def __init__(
         self,
@@ -125,8 +123,8 @@ class Sampler:
     async def sweep(
         self, each_piece: Callable[[Sequence[KernelSubflow]], None] | None = None, gently: bool = False
     ) -> None:
-        """List all sockets; pass each piece to *each_piece*, and then all samples to the consumers. *gently*: pause in
-        between, so that the process does not use up its time slice on the processor. Raises KernelError."""
+        """List all sockets; pass each piece to *each_piece*, and then all samples to the consumers. *gently*: with
+        pauses (``REST``). Raises KernelError."""
         async with self._sweeping, self._stages_wait():
             pace = _Pace(REST if gently else 0.0)
             # ``latest`` is updated in place, so that old samples are freed one by one as new ones come.
@@ -145,8 +143,7 @@ class Sampler:
             self.sweeps += 1
             await self._give_all(self.latest, pace)
             pace.end()
-            self.sweep_seconds = pace.worked
-            self._last_sweep = self.latest_time
+            self.sweep_seconds, self._last_sweep = pace.worked, self.latest_time
             self._next_sweep = self.latest_time + self.sweep_seconds / SWEEP_SHARE
 
     async def look_up_urgent(self) -> None:

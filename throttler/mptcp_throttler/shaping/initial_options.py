@@ -4,12 +4,11 @@ client's prefix. Pure.
 
 If the client's address suffices to decide that a path is capped, the kernel accepts its subflows with little room for
 unsent data, few initial segments, and, for a path cap, in the cap's class: if hundreds begin at a time, their entries
-would come after the first segments. A client known to have a single path gets only a large bound on unsent data. This
-costs no goodput, and if a second path comes up, little data must drain before the cap begins.
+would come after the first segments. A cap with an immediate onset sets only the class. A client known to have a single
+path gets only a large bound on unsent data: if a second path comes up, little data must drain before the cap begins.
 
-The small bound is lifted when a socket leaves a soft cap. A socket that never gets one keeps the bound for its first
-450 kB (``kernel/sockets/programs``), so only prefixes whose subflows all get a soft cap have it. A cap with an
-immediate onset sets only the class.
+A socket that never gets a soft cap keeps the small bound for its first 450 kB (``kernel/sockets/programs``), so only
+prefixes whose subflows all get one have it.
 """
 
 from __future__ import annotations
@@ -75,8 +74,9 @@ def initial_options(
     first_of = Prefixes((network, first[path.name]) for path in named for network in path.clients or ())
     found: dict[Network, InitialOptions] = {}
     for path in policy.paths.values():
-        capping, number = _capping(path, rules) if path.model_fields_set == {"clients"} else (None, 0)
-        options = AS_USUAL if capping is None else _under(capping, policy.anticipate, class_of, rests=rests)
+        options, number = AS_USUAL, 0
+        if path.model_fields_set == {"clients"}:
+            options, number = _options(path, rules, policy.anticipate, class_of, rests)
         for network in path.clients or ():
             # An earlier rule may decide on all of the network; smaller networks have their own settings.
             earlier = first_of_all < number or any(each < number for each in first_of.around(network))
@@ -99,27 +99,20 @@ def with_exceptions(
     return kept | dict.fromkeys(networks, AS_USUAL)
 
 
-def of_clients(single: Mapping[bytes, bool]) -> dict[Network, InitialOptions | None]:
-    """Return the initial options by client address, given whether each client has a *single* path."""
-    return {ip_network(address): UNANTICIPATED if is_single else None for address, is_single in single.items()}
-
-
-def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
-    """Return the rule that caps every subflow on a path, or None, and the place of the path's first rule."""
+def _options(
+    path: PathMatch, rules: Sequence[Rule], anticipate: bool, class_of: Callable[[ScopeKey], int | None], rests: bool
+) -> tuple[InitialOptions, int]:
+    """Return the initial options of a path that only its clients define, and the place of its first rule."""
     for number, rule in enumerate(rules):
         if rule.paths is not None and path.name not in rule.paths:
             continue
-        certain = rule.conditions(Kind.THROTTLE).are_certain(ANTICIPATED)
-        return (rule if certain and rule.throttle is not None else None), number
-    return None, 0
-
-
-def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | None], *, rests: bool) -> InitialOptions:
-    throttle = rule.throttle
-    assert throttle is not None
-    if not anticipates:
-        return UNANTICIPATED
-    class_id = class_of(ScopeKey(rule.name, Share.PATH)) if throttle.share is Share.PATH else None
-    if throttle.landing is not Onset.SOFT:
-        return InitialOptions(class_id=class_id)
-    return under_cap(throttle.ceil, class_id, rests=rests)
+        throttle = rule.throttle
+        if throttle is None or not rule.conditions(Kind.THROTTLE).are_certain(ANTICIPATED):
+            return AS_USUAL, number
+        if not anticipate:
+            return UNANTICIPATED, number
+        class_id = class_of(ScopeKey(rule.name, Share.PATH)) if throttle.share is Share.PATH else None
+        if throttle.landing is not Onset.SOFT:
+            return InitialOptions(class_id=class_id), number
+        return under_cap(throttle.ceil, class_id, rests=rests), number
+    return AS_USUAL, 0

@@ -17,18 +17,15 @@ V = TypeVar("V")
 MTU = 1514  # bytes of a full Ethernet frame
 SEGMENT_SECONDS = 0.005  # Maximum time that one segment may occupy a cap. This, not the queue, limits the latency.
 QUEUE_SECONDS = {Direction.DOWN: 0.0075, Direction.UP: 0.06}
-"""How long a full leaf queue takes to drain (docs/design.md). For downloads it is short, so that losses limit the
-congestion window before the stack's limit on queued data does. Otherwise the window would grow too large: the scheduler
-estimates the path's rate as window over RTT, and would assign a capped subflow three times the data that it can send,
-at the cost of the other path. For uploads it is long: the sender is another host, and if BBR there sees many losses, it
-assumes a policer and keeps its rate for 48 round trips."""
+"""How long a full leaf queue takes to drain. For downloads it is short, so that losses limit the congestion window
+before the stack's limit on queued data does. Otherwise the scheduler, which estimates the path's rate as window over
+RTT, would assign a capped subflow three times the data that it can send. For uploads it is long: the sender is another
+host, and if BBR there sees many losses, it assumes a policer and keeps its rate for 48 round trips."""
 QUEUE_FLOOR = 4
 BURST_SECONDS = 0.002
 GSO_FLOOR = 2 * MTU
 GENTLE_FALL = 0.7  # a fall of the rate needs no transition if the new rate is at least this share of the old one
-BURST_TOLERANCE = 0.02
-"""Relative tolerance in the comparison of bursts. The kernel stores a burst as time in ticks of 64 ns, so the value
-read back is rounded, most of all at high rates."""
+BURST_TOLERANCE = 0.02  # relative: the kernel stores a burst as time in ticks of 64 ns, so it reads back rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +109,7 @@ NO_LIMIT = SocketLimit()
 class InitialOptions:
     """Settings of a subflow's socket from its acceptance on; None leaves the kernel's value."""
 
-    not_sent: int | None = None
-    """As in :class:`SocketLimit`."""
+    not_sent: int | None = None  # as in :class:`SocketLimit`
     initial_window: int | None = None  # initial congestion window, segments
     class_id: int | None = None  # SO_PRIORITY: handle of the class of the first segments, until there is an entry
     rests: bool = False  # whether the subflow rests if it is a join (``stages.resting``)
@@ -170,7 +166,7 @@ class DeltaTracker(Generic[K, V]):
         self.upserts: dict[K, V] = {}  # desired objects that are missing or differ
         self.deletes: set[K] = set()  # actual objects that are not desired
         self.kernel_changed: Callable[[Collection[K], bool], None] = lambda keys, there: None
-        """Function that is called with the objects that the kernel added or changed (True) or removed (False)."""
+        """Called with the objects that the kernel added or changed (True) or removed (False)."""
         self._same = same
 
     @property
@@ -196,11 +192,8 @@ class DeltaTracker(Generic[K, V]):
         """Replace the actual state by *actual*, which was read back, and recompute the pending sets."""
         self.actual = dict(actual)
         self.deletes = self.actual.keys() - self.desired.keys()
-        self.upserts = {
-            key: value
-            for key, value in self.desired.items()
-            if key not in self.actual or not self._same(self.actual[key], value)
-        }
+        for key, value in self.desired.items():
+            self.want(key, value)
 
     def upserted(self, done: Mapping[K, V]) -> None:
         """Record that *done* are now in the kernel; the desired values may have changed since."""

@@ -2,15 +2,14 @@
 """Turn verdicts into the HTB classes and set entries they need. Pure: no kernel access, and no clock but the given one.
 
 Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. The class of a path cap is made as soon as
-the policy is known, so that later connections do not wait. The class of a client's or connection's cap is made at first
-use, and removed after an idle time. A class keeps its minor number as long as it exists, across reloads and (by
+the policy is known, so that later connections do not wait; that of a client's or connection's cap at first use, until
+it was idle for some time. A class keeps its minor number as long as it exists, across reloads and (by
 :meth:`Planner.adopt`) restarts of the daemon, because the entries in the kernel refer to it.
 
 A capped subflow is *pending* while ``onset`` runs its onset (:attr:`Planner.soft_caps`), until
 :meth:`Planner.complete`. Then the planner wants its entry. A cap that falls gets its new rate once the onsets of all
-its users are complete. The cap is *in force* when the kernel has class and entry (:attr:`Planner.in_force`). After its
-end, a subflow *drains*: its entry stays until the data assigned to it is sent. Each call by ``onset`` costs O(1) per
-subflow, however many share the cap.
+its users are complete. The cap is *in force* when the kernel has class and entry. After its end, a subflow *drains*:
+its entry stays until the data assigned to it is sent. Each call by ``onset`` costs O(1) per subflow.
 """
 
 from __future__ import annotations
@@ -51,27 +50,24 @@ class Planner:
         self._numbers = ClassNumbers(ownership.htb_major)
         self.members: dict[FourTuple, Member] = {}  # Subflows with cap or entry, or at rest. Read-only for others.
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
-        self._draining: dict[FourTuple, float] = {}  # ended members, oldest first, and until when their entries stay
-        self._moved: set[FourTuple] = set()
+        self.draining: dict[FourTuple, float] = {}  # ended members, oldest first, and until when their entries stay
+        self.moved: set[FourTuple] = set()  # subflows that :meth:`take_moved` returns
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}
         self._now = 0.0
         self.soft_caps = False  # whether an object that runs soft onsets is attached
         self.initial_classes: Collection[int] = ()  # handles of the classes into which sockets are accepted
-        self.joins_rest = False
-        """Whether some joins rest, or did since the start, from their acceptance on: those without a cap must be
-        woken."""
+        self.joins_rest = False  # whether some joins rested from their acceptance on: those without a cap must be woken
         self.kernel_changed: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, there: None
         """Function that is called with the entries that the kernel added or changed (True) or removed (False)."""
         self.clock: Callable[[], float] = lambda: 0.0
         self.in_force: Callable[[float], None] = lambda seconds: None
         """Function that is called with the seconds, by :attr:`clock`, from the decision on a cap or its new rate to the
-        full effect on a subflow. It is not called for subflows that end or lose their cap before, nor for caps that
-        balance loads."""
+        full effect on a subflow, except for caps that balance loads."""
 
     def set_policy(self, policy: Policy) -> None:
         """Put *policy* in force. The caller must then give verdicts under it for every connection."""
-        self._draining = dict.fromkeys(self._draining, -math.inf)
+        self.draining = dict.fromkeys(self.draining, -math.inf)
         self._end_draining()
         self._rules = {rule.name: rule for rule in policy.rules if self.direction in rule.direction}
         self._marks = {rule.name: self.ownership.mark_of_rule(i) for i, rule in enumerate(policy.rules)}
@@ -111,8 +107,7 @@ class Planner:
             seen.add(four_tuple)
             member = self.members.get(four_tuple)
             if member is not None and member.token is not None and member.token != token:
-                # The client reused the port for a newer connection: the older one has ended, but its end is not
-                # reported yet.
+                # The client reused the port for a newer connection before the end of the older one was reported.
                 self._release(member, now, drains=True)
             try:
                 if verdict.scope is None or verdict.throttle is None:
@@ -154,16 +149,11 @@ class Planner:
         cap = self.caps.get(scope)
         return None if cap is None else self.ownership.htb_major << 16 | cap.minor
 
-    def is_pending(self, four_tuple: FourTuple) -> bool:
-        """Return whether the cap of a subflow waits for the end of its onset."""
-        cap = self._cap_on(four_tuple)
-        return cap is not None and four_tuple in cap.pending
-
     def pending(self) -> list[FourTuple]:
         return [four_tuple for cap in self.caps.values() for four_tuple in cap.pending]
 
     def in_onset(self, four_tuple: FourTuple) -> bool:
-        """Return whether a subflow is pending or its class still falls to its cap."""
+        """Return whether a subflow is pending, or its class still falls to its cap."""
         cap = self._cap_on(four_tuple)
         return cap is not None and (four_tuple in cap.pending or four_tuple in cap.interim)
 
@@ -173,18 +163,9 @@ class Planner:
             if cap.pending or cap.interim:
                 yield from cap.pending | cap.interim.keys()
 
-    def drains(self, four_tuple: FourTuple) -> bool:
-        """Return whether a subflow has ended and still has its entry."""
-        return four_tuple in self._draining
-
     def take_moved(self, limit: int = MAX_MOVED) -> list[FourTuple]:
         """Return at most *limit* subflows that got a cap, lost one, or whose cap changed, each once."""
-        return [self._moved.pop() for _ in range(min(limit, len(self._moved)))]
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether :meth:`take_moved` would return any."""
-        return bool(self._moved)
+        return [self.moved.pop() for _ in range(min(limit, len(self.moved)))]
 
     def soft_cap(self, four_tuple: FourTuple) -> LiveCap | None:
         """Return the soft cap that is or will be on a subflow, or None."""
@@ -210,15 +191,13 @@ class Planner:
         cap.pending.discard(four_tuple)
         cap.falling.discard(four_tuple)
         self._settle(cap)
-        self._let_go(member)
-        self.entries.want(four_tuple, Target(cap.minor, cap.mark))
-        self._check(member)
+        self._enter(member, cap)
         return True
 
     def set_interim(self, rates: Mapping[FourTuple, int | None]) -> bool:
         """Give subflows interim rates, bits/s; None ends an interim rate. While a class has interim rates, its rate is
         their sum, if that is above its throttle. Return whether a class changed."""
-        changed: dict[int, LiveCap] = {}
+        changed: set[LiveCap] = set()
         for four_tuple, rate in rates.items():
             cap = self._cap_on(four_tuple)
             if cap is None or cap.interim.get(four_tuple) == rate:
@@ -227,25 +206,24 @@ class Planner:
                 del cap.interim[four_tuple]
             else:
                 cap.interim[four_tuple] = rate
-            changed[cap.minor] = cap
-        for cap in changed.values():
+            changed.add(cap)
+        for cap in changed:
             self.classes.want(cap.minor, cap.spec)
         for four_tuple in rates:
-            if member := self.members.get(four_tuple):
-                self._check(member)
+            self._check(four_tuple)
         return bool(changed)
 
     def overdue(self, limit: int) -> list[FourTuple]:
         """Return up to *limit* draining subflows past their time; call :meth:`settle_overdue` for each."""
-        return list(takewhile(self._is_overdue, islice(self._draining, limit)))
+        return list(takewhile(self._is_overdue, islice(self.draining, limit)))
 
     def settle_overdue(self, four_tuple: FourTuple, *, busy: bool) -> bool:
         """Keep the entry of an overdue subflow whose socket is *busy*, otherwise drop it; return whether it did."""
-        if four_tuple not in self._draining or not self._is_overdue(four_tuple):
+        if four_tuple not in self.draining or not self._is_overdue(four_tuple):
             return False
         if busy:
-            del self._draining[four_tuple]
-            self._draining[four_tuple] = self._now + DRAIN_SECONDS
+            del self.draining[four_tuple]
+            self.draining[four_tuple] = self._now + DRAIN_SECONDS
             return False
         self._end_drain(self.members[four_tuple])
         return True
@@ -264,7 +242,7 @@ class Planner:
 
     def _mark_moved(self, four_tuples: Iterable[FourTuple]) -> None:
         if self.soft_caps:
-            self._moved.update(four_tuples)
+            self.moved.update(four_tuples)
 
     def _rest(self, member: Member, *, rests: bool) -> None:
         if member.rests is not rests:
@@ -291,7 +269,7 @@ class Planner:
         if member is None:
             member = self.members[four_tuple] = Member(four_tuple)
         member.token, before = token, member.cap
-        self._draining.pop(four_tuple, None)
+        self.draining.pop(four_tuple, None)
         if self.entries.desired.get(four_tuple) == UNCAPPED:
             self.entries.drop(four_tuple)
         if before is not None and before is not cap:
@@ -310,15 +288,18 @@ class Planner:
             if cap.make_room():
                 self.classes.want(cap.minor, cap.spec)
             self._mark_moved((four_tuple,))
-            self._decided(cap, (member,))
+            self._decided(cap, (four_tuple,))
             found = self.entries.actual.get(four_tuple)
             if self._begins_softly(throttle) and not young and (found is None or found.minor != cap.minor):
                 cap.pending.add(four_tuple)
         if four_tuple not in cap.pending or (four_tuple in self.entries.desired and member.held_by is None):
-            self._let_go(member)
-            self.entries.want(four_tuple, Target(cap.minor, cap.mark))
-            self._check(member)
+            self._enter(member, cap)
         self._rest(member, rests=verdict.rests)
+
+    def _enter(self, member: Member, cap: LiveCap) -> None:
+        self._let_go(member)
+        self.entries.want(member.four_tuple, Target(cap.minor, cap.mark))
+        self._check(member.four_tuple)
 
     def _uncap(self, verdict: Verdict, token: int, now: float, young: Collection[FourTuple]) -> None:
         """Take a subflow out of its cap, and let it rest if its verdict says so. If its socket sends to the class of
@@ -356,7 +337,7 @@ class Planner:
             cap.throttle = throttle
             self.classes.want(cap.minor, cap.spec)
         if (before.rate, before.ceil, before.burst) != (throttle.rate, throttle.ceil, throttle.burst):
-            self._decided(cap, cap.users.values())
+            self._decided(cap, cap.users)
         if not self._begins_softly(throttle):
             for four_tuple in list(cap.pending):
                 self.complete(four_tuple)  # no soft onset will complete it
@@ -370,12 +351,12 @@ class Planner:
         """Take a subflow out of its cap; its entry stays."""
         self._rest(member, rests=False)
         cap, member.cap = member.cap, None
-        member.young, member.decided = False, None
+        member.young = False
         if cap is None:
             return
         four_tuple = member.four_tuple
         del cap.users[four_tuple]
-        cap.unsettled.discard(member)
+        cap.unsettled.pop(four_tuple, None)
         cap.pending.discard(four_tuple)
         cap.falling.discard(four_tuple)
         cap.idle_since = now
@@ -383,10 +364,9 @@ class Planner:
         if len(cap.users) < 2 and self._shared.pop(cap.minor, None) is not None:
             # The remaining user may take the whole cap.
             self._mark_moved(cap.users)
-        if cap.interim.pop(four_tuple, None) is not None:
-            self.classes.want(cap.minor, cap.spec)
+        was_interim = cap.interim.pop(four_tuple, None) is not None
         self._settle(cap)
-        if cap.make_room():
+        if cap.make_room() or was_interim:
             self.classes.want(cap.minor, cap.spec)
 
     def _hold(self, member: Member, cap: LiveCap) -> None:
@@ -407,60 +387,55 @@ class Planner:
         four_tuple = member.four_tuple
         if drains and self.direction is Direction.DOWN and cap is not None and four_tuple in self.entries.desired:
             self._hold(member, cap)
-            self._draining[four_tuple] = now + DRAIN_SECONDS
-            if len(self._draining) > MAX_DRAINING:
-                self._end_drain(self.members[next(iter(self._draining))])
+            self.draining[four_tuple] = now + DRAIN_SECONDS
+            if len(self.draining) > MAX_DRAINING:
+                self._end_drain(self.members[next(iter(self.draining))])
         else:
             self.entries.drop(four_tuple)
             del self.members[four_tuple]
 
     def _is_overdue(self, four_tuple: FourTuple) -> bool:
-        return self._draining[four_tuple] <= self._now
+        return self.draining[four_tuple] <= self._now
 
     def _end_draining(self) -> None:
         """Drop overdue entries whose sockets cannot be queried, or need not be queried after a change of policy."""
         for four_tuple in self.overdue(DRAIN_SLICE):
-            if not self.soft_caps or self._draining[four_tuple] == -math.inf:
+            if not self.soft_caps or self.draining[four_tuple] == -math.inf:
                 self._end_drain(self.members[four_tuple])
 
     def _end_drain(self, member: Member) -> None:
         four_tuple = member.four_tuple
-        del self._draining[four_tuple], self.members[four_tuple]
+        del self.draining[four_tuple], self.members[four_tuple]
         self._let_go(member)
         self.entries.drop(four_tuple)
         self._mark_moved((four_tuple,))
 
-    def _decided(self, cap: LiveCap, members: Iterable[Member]) -> None:
-        if isinstance(cap.scope.member, tuple):
-            return  # a cap that balances loads is not measured
-        now = self.clock()
-        for member in members:
-            member.decided = now if member.decided is None else member.decided
-            cap.unsettled.add(member)
+    def _decided(self, cap: LiveCap, four_tuples: Iterable[FourTuple]) -> None:
+        if not isinstance(cap.scope.member, tuple):  # a cap that balances loads is not measured
+            now = self.clock()
+            for four_tuple in four_tuples:
+                cap.unsettled.setdefault(four_tuple, now)
 
-    def _check(self, member: Member) -> None:
-        """Report the cap of *member* if it is in force: the kernel has class and entry, and no onset is under way."""
-        cap, four_tuple = member.cap, member.four_tuple
-        if member.decided is None or cap is None or cap.throttle != cap.wanted:
+    def _check(self, four_tuple: FourTuple) -> None:
+        """Report the cap of a subflow if it is in force: the kernel has class and entry, and no onset is under way."""
+        cap = self._cap_on(four_tuple)
+        if cap is None or four_tuple not in cap.unsettled or cap.throttle != cap.wanted:
             return
         if four_tuple in cap.pending or four_tuple in cap.interim:
             return
         if four_tuple not in self.entries.upserts and cap.minor not in self.classes.upserts:
-            self.in_force(self.clock() - member.decided)
-            member.decided = None
-            cap.unsettled.discard(member)
+            self.in_force(self.clock() - cap.unsettled.pop(four_tuple))
 
     def _entries_changed(self, four_tuples: Collection[FourTuple], there: bool) -> None:
         for four_tuple in four_tuples if there else ():
-            if member := self.members.get(four_tuple):
-                self._check(member)
+            self._check(four_tuple)
         self.kernel_changed(four_tuples, there)
 
     def _classes_changed(self, minors: Collection[int], there: bool) -> None:
         for minor in minors if there else ():
             if cap := self._by_minor.get(minor):
-                for member in list(cap.unsettled):
-                    self._check(member)
+                for four_tuple in list(cap.unsettled):
+                    self._check(four_tuple)
 
 
 def plain_tcp_caps(policy: Policy, planner: Planner) -> Iterator[tuple[Target, PathMatch]]:

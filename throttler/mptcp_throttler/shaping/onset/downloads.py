@@ -4,9 +4,9 @@
 A subflow that the planner moves goes through these states (:class:`State`):
 
 1. *pending*: it got a cap, or its cap changed. Its socket must be sampled;
-2. *transition*: it sends more than its cap, and slows down in the phases drain, ramp, settle (``rate_transition``).
-   When settle begins, the planner makes its entry. A subflow that sends little skips this state. A subflow that began
-   under its cap also skips it: it already has its entry, and for some time only little unsent data may wait on it;
+2. *transition*: it sends more than its cap, and slows down in phases (``rate_transition``). When the last one begins,
+   the planner makes its entry. A subflow that sends little skips this state. So does one that began under its cap: it
+   already has its entry, and for some time only little unsent data may wait on it;
 3. *settled*: its pacing rate stays at the cap, or, if the cap is shared, at the level of all users (``share``);
 4. *releasing*: it left the cap, and its limits are lifted. A socket with nothing in flight applies this only when it
    sends its next data, so it is checked at growing intervals until it has applied it.
@@ -18,7 +18,7 @@ a port, the new socket has the same four-tuple, but a new state.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
@@ -27,7 +27,6 @@ from mptcp_throttler.shaping.cap import Level, LiveCap
 from mptcp_throttler.shaping.initial_options import unsent
 from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
 from mptcp_throttler.shaping.onset.rate_transition import (
-    Phase,
     RateTransition,
     begin_allowance,
     needs_transition,
@@ -40,11 +39,9 @@ STEP_SECONDS = 0.02  # seconds between two samples of a subflow in transition
 SETTLED_SHARE = 0.05  # relative change of the level below which the pacing rate is not updated
 MAX_UNSAMPLED_SECONDS = 3.0  # if a subflow has no sample for this long, its cap begins without a transition
 SHORT_SECONDS = 3.0
-"""How long almost no unsent data may wait on a subflow that began under its cap. A longer download needs more unsent
-data: the scheduler ignores the other paths while this one would be free sooner. Then little data waits on those too,
-and a path with a longer RTT may run out of data."""
-FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0
-"""Seconds until the first check of a released socket, and between later ones. 10,000 cost 0.5 % of a processor."""
+"""How long almost no unsent data may wait on a subflow that began under its cap. Later it needs more, or a path with a
+longer RTT may run out of data: the scheduler ignores the other paths while this one would be free sooner."""
+FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0  # pauses between checks of released sockets: 10,000 cost 0.5 %
 SLICE = 128  # sockets processed at a time: less than 1 ms
 
 
@@ -59,8 +56,6 @@ class SocketChanges:
 
 
 class State(enum.Enum):
-    """States of a subflow; see the module."""
-
     PENDING = "pending"
     TRANSITION = "transition"
     SETTLED = "settled"
@@ -84,6 +79,11 @@ def _sent(sample: KernelSubflow) -> int:
     return sample.bytes_acked + sample.tcp.unacked * sample.tcp.mss
 
 
+def _due(times: Mapping[FourTuple, float], now: float) -> list[FourTuple]:
+    """Return the first subflows of *times*, at most ``MAX_MOVED``, whose time has come."""
+    return [each for each, _ in takewhile(lambda item: item[1] <= now, islice(times.items(), MAX_MOVED))]
+
+
 def _at_rest(limit: SocketLimit) -> SocketLimit:
     """Return *limit* for a resting socket. The scheduler assigns single segments until its average has fallen to 0."""
     return replace(limit, rate=0, not_sent=1)
@@ -96,12 +96,9 @@ class DownloadOnsets:
         self._planner = planner
         self._sockets: dict[FourTuple, _Socket] = {}
         self._urgent: dict[FourTuple, None] = {}  # subflows that are pending or in transition
-        self._first_looks: dict[FourTuple, float] = {}
-        """Releasing subflows and the time of their first check, earliest first. ``_later_looks`` has those that are
-        checked again, in the same form."""
-        self._later_looks: dict[FourTuple, float] = {}
-        self._short: dict[FourTuple, float] = {}
-        """Subflows that began under their caps, and the time until which they count as short; oldest first."""
+        self._first_looks: dict[FourTuple, float] = {}  # releasing subflows, and when to check them; earliest first
+        self._later_looks: dict[FourTuple, float] = {}  # the same for those that were checked before
+        self._short: dict[FourTuple, float] = {}  # subflows that began under their caps, and when they are not short
         self._buffers = SendBuffers()
         self._changes = SocketChanges()
         self._now = 0.0
@@ -112,49 +109,19 @@ class DownloadOnsets:
         self._now = now
         self._end_of_short()
         for four_tuple in self._planner.take_moved():
-            if self._planner.drains(four_tuple):
+            if four_tuple in self._planner.draining:
                 self._settle(four_tuple)  # the limit stays until the data assigned to the subflow is sent
-            elif self._planner.soft_cap(four_tuple) is not None:
+            elif self._planner.soft_cap(four_tuple) is not None or self._planner.rests(four_tuple):
                 self._await_sample(four_tuple)
                 self._rest(four_tuple)
-            elif self._planner.rests(four_tuple):
-                self._await_sample(four_tuple)
             else:
                 self._release(four_tuple)
         return self._taken()
 
-    def adopt(self, subflows: Iterable[KernelSubflow], now: float) -> SocketChanges:
-        """Take over the limits that a killed daemon left on sockets; lift the limits of subflows without a cap."""
-        self._now = now
-        for subflow in subflows:
-            if subflow.tcp.max_pacing_rate is not None:
-                self._await_sample(subflow.four_tuple)
-                known = self._sockets[subflow.four_tuple]
-                known.cookie, known.limited = subflow.cookie, True
-                if self._planner.soft_cap(subflow.four_tuple) is None:
-                    self._release(subflow.four_tuple)
-        return self._taken()
-
-    def end(self) -> Mapping[int, SocketLimit]:
-        """Stop; return by cookie the limits of sockets that must keep one (their send buffer)."""
-        self._planner.soft_caps = False
-        cookies = [known.cookie for known in self._sockets.values() if known.cookie in self._buffers]
-        return {cookie: SocketLimit(send_buffer=self._buffers.uncapped(cookie)) for cookie in cookies}
-
-    def watched(self) -> Collection[FourTuple]:
-        """Return the subflows whose demand affects a shared cap."""
-        return [four_tuple for cap in self._planner.shared_soft_caps() for four_tuple in cap.users]
-
-    def watches_any(self) -> bool:
-        """Return whether :meth:`watched` is not empty, without making the list."""
-        return next(self._planner.shared_soft_caps(), None) is not None
-
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows to sample every ``STEP_SECONDS``."""
-        found = [*self._urgent, *self._planner.overdue(SLICE)]
-        for looks in (self._first_looks, self._later_looks):
-            found += takewhile(lambda each, looks=looks: looks[each] <= self._now, looks)  # type: ignore[misc]
-        return found
+        looks = _due(self._first_looks, self._now) + _due(self._later_looks, self._now)
+        return [*self._urgent, *self._planner.overdue(SLICE), *looks]
 
     def missed(self, now: float) -> SocketChanges:
         """Proceed without samples, so that no subflow stays uncapped because its socket cannot be sampled."""
@@ -213,7 +180,7 @@ class DownloadOnsets:
         known, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
         if sample is not None and sample.is_of_tunnel:
             sample = None  # a tunnel's path has no socket: its cap begins at once
-        if self._planner.drains(four_tuple):
+        if four_tuple in self._planner.draining:
             busy = sample is not None and sample.tcp.not_sent + sample.tcp.unacked > 0
             self._changes.planned |= self._planner.settle_overdue(four_tuple, busy=busy)
             return None
@@ -221,20 +188,18 @@ class DownloadOnsets:
             if known is not None:
                 self._take_uncapped(four_tuple, known, sample)
             return None
-        pending = known is not None and known.state is State.PENDING
-        if known is not None and pending and sample is not None and sample.read < known.since:
-            return None  # the sample is older than the cap; the next one follows soon
         if sample is None:
             self._complete(four_tuple)
             if known is not None:
                 self._drop(four_tuple, known)
             return None
-        if known is None or known.cookie != sample.cookie:
-            since = known.since if known is not None and pending else now
+        if known is not None and known.state is State.PENDING and sample.read < known.since:
+            return None  # the sample is older than the cap; the next one follows soon
+        if known is None or known.cookie not in (0, sample.cookie):
             if known is not None:
                 self._drop(four_tuple, known)
-            known = self._sockets[four_tuple] = _Socket(State.PENDING, since, sample.cookie)
-            self._urgent[four_tuple] = None
+            known = self._await_sample(four_tuple)
+        known.cookie = sample.cookie
         known.limited |= sample.tcp.max_pacing_rate is not None
         known.demand.count(sample, sample.read, 0.0 if cap.level is None else cap.level.turn)
         if known.state is State.TRANSITION:
@@ -309,7 +274,7 @@ class DownloadOnsets:
         self._limit(known, transition.step(now, sample.tcp.not_sent))
         if transition.capped:
             self._changes.planned |= self._planner.complete(four_tuple)
-        if transition.phase is Phase.DONE:
+        if transition.done:
             self._settle(four_tuple)
             self._rest(four_tuple)
 
@@ -324,15 +289,16 @@ class DownloadOnsets:
         if given or before is None or abs(level - before) > SETTLED_SHARE * before:
             self._limit(known, self._held(four_tuple, level))
 
-    def _await_sample(self, four_tuple: FourTuple) -> None:
+    def _await_sample(self, four_tuple: FourTuple) -> _Socket:
         known = self._sockets.get(four_tuple)
         if known is None:
-            self._sockets[four_tuple] = _Socket(State.PENDING, self._now)
+            known = self._sockets[four_tuple] = _Socket(State.PENDING, self._now)
         elif known.state is not State.PENDING:
             known.state, known.since = State.PENDING, self._now
             self._first_looks.pop(four_tuple, None)
             self._later_looks.pop(four_tuple, None)
         self._urgent[four_tuple] = None
+        return known
 
     def _settle(self, four_tuple: FourTuple) -> None:
         """Keep the limits of the subflow's socket as they are. Forget a subflow that was never sampled."""
@@ -380,8 +346,7 @@ class DownloadOnsets:
         return SocketLimit(rate, unsent(rate) if four_tuple in self._short else None)
 
     def _end_of_short(self) -> None:
-        due = list(takewhile(lambda each: self._short[each] <= self._now, islice(self._short, MAX_MOVED)))
-        for four_tuple in due:
+        for four_tuple in _due(self._short, self._now):
             del self._short[four_tuple]
             known = self._sockets.get(four_tuple)
             if known is not None and known.state is not State.TRANSITION and known.limit.rate is not None:

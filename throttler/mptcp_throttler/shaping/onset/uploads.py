@@ -2,13 +2,10 @@
 """The soft onset of upload caps (docs/soft-start.md): the class rate falls from the incoming rate to the cap no faster
 than the client adapts. Pure.
 
-The client's scheduler notices the cap only because assigned data leave at the rate of the class. The data sequence
-numbers show how far it is behind: on the other paths they are ahead by what those send while this one drains, the
-*lag*:
-
-- without a lag, the rate falls by ``FALL``; at low rates by at most ``FALL_PER_ASSIGNMENT`` in the time in which one
-  assignment leaves;
-- at a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, it does not fall.
+The client's scheduler notices the cap only because assigned data leave at the rate of the class. While they drain, the
+data sequence numbers on the other paths run ahead, by the *lag*. Without a lag, the rate falls by ``FALL``; at low
+rates by at most ``FALL_PER_ASSIGNMENT`` in the time in which one assignment leaves. At a lag of ``LAG_SECONDS`` or
+``LAG_BYTES``, plus the time one assignment takes to leave, it does not fall.
 """
 
 from __future__ import annotations
@@ -29,12 +26,12 @@ FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s the r
 FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS = 0.45
 LAG_BYTES = 1_500_000
-"""The same limit in bytes, which applies if the other paths are fast. A client keeps about 3.5 MB (Linux: at most 4 MB
-send buffer per subflow, minus overhead); the rest of this waits on the subflow or is in flight."""
+"""The same limit for fast other paths. A client keeps about 3.5 MB (Linux: at most 4 MB send buffer per subflow, minus
+overhead); the rest of this waits on the subflow or is in flight."""
 STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
-"""Maximum length of a ramp; then the cap is in force in any case. The lag counts less and less: even if it is at its
-limit all the time, the rate falls to 1/55."""
+"""Then the cap is in force in any case. The lag counts less and less: even if it is always at its limit, the rate falls
+to 1/55."""
 MAX_BASE_LAG_SECONDS = 0.3  # maximum of the initial lag that counts as a difference between the delays of the paths
 MAX_STEP_SECONDS = 0.2  # longer pauses between two steps of a ramp count as this
 SLICE = 128
@@ -50,13 +47,12 @@ class _Ramp:
     received: int | None = None
     falls: bool = False
     start: int = 0
-    siblings: Collection[FourTuple] = ()
+    siblings: Collection[FourTuple] = ()  # the other subflows of the connection
     rate: float = 0.0
     stepped: float = 0.0
     base_lag: float | None = None  # lag at the first sample, seconds
     lag: float = 0.0  # lag in excess of ``base_lag``, seconds
-    others: dict[FourTuple, int] = field(default_factory=dict)
-    """Bytes received on each other subflow of the connection (sibling), as of ``sampled``."""
+    others: dict[FourTuple, int] = field(default_factory=dict)  # bytes received on each sibling, as of ``sampled``
     sampled: float = 0.0
     others_rate: float = 0.0  # highest total rate of the siblings between two samples
 
@@ -78,7 +74,7 @@ class UploadOnsets:
     @property
     def busy(self) -> bool:
         """Whether a step is due soon."""
-        return bool(self._ramps or self._planner.has_moved)
+        return bool(self._ramps or self._planner.moved)
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows in a ramp, and the siblings of falling ones."""
@@ -108,7 +104,7 @@ class UploadOnsets:
     def step(self, now: float) -> Iterator[bool]:
         """Process the planner's moves and advance all ramps, a slice at a time; yield whether the plan changed."""
         for four_tuple in self._planner.take_moved():
-            if self._planner.is_pending(four_tuple):
+            if self._planner.in_onset(four_tuple):
                 self._ramps.setdefault(four_tuple, _Ramp(now))
         ramps = iter(list(self._ramps.items()))
         while part := list(islice(ramps, SLICE)):
