@@ -56,7 +56,6 @@ _FLAG_JOIN, _FLAG_BACKUP, _FLAG_MADE_BACKUP = 1 << 2 | 1 << 3, 1 << 4, 1 << 5
 _NO_PACING_LIMIT = 0xFFFFFFFF  # Bytes/s. The kernel stores the largest unsigned long; this is the option's, of 32 bits.
 _ATTRIBUTE = struct.Struct("=HH")
 _MAX_KNOWN = 1 << 15  # four-tuples kept from one sweep to the next: at most 14 MB
-_MAX_KINDS = 64
 
 
 class SocketDiagnostics:
@@ -107,22 +106,19 @@ class SocketDiagnostics:
         for start in range(0, len(four_tuples), _BATCH):
             batch = four_tuples[start : start + _BATCH]
             try:
-                stayed |= self._close(batch)
+                found, unknown = self._look_up(batch)
+                there = list(found.values())
+                requests = [(SOCK_DESTROY, 0, destroy_request(each.four_tuple, each.cookie)) for each in there]
+                refused = self._look_ups.refused(requests, _CLOSE, ignore=(errno.ENOENT,))
             except KernelError as error:
                 stayed |= dict.fromkeys(batch, str(error))
                 if isinstance(error.__cause__, TimeoutError):
                     # Each batch would block the event loop as long.
                     return stayed | dict.fromkeys(four_tuples[start:], str(error))
+                continue
+            stayed |= {four_tuple: str(error) for four_tuple, error in unknown.items()}
+            stayed |= {there[place].four_tuple: str(error) for place, error in refused.items()}
         return stayed
-
-    def _close(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
-        """Close one batch; return the subflows not closed. Raises KernelError if no outcome is known."""
-        found, unknown = self._look_up(four_tuples)
-        there = list(found.values())
-        requests = [(SOCK_DESTROY, 0, destroy_request(each.four_tuple, each.cookie)) for each in there]
-        refused = self._look_ups.refused(requests, _CLOSE, ignore=(errno.ENOENT,))
-        stayed = unknown | {there[place].four_tuple: error for place, error in refused.items()}
-        return {four_tuple: str(error) for four_tuple, error in stayed.items()}
 
     def subflows(self) -> Iterator[KernelSubflow]:
         """Yield every established MPTCP subflow of our listening ports. Raises KernelError if the dump fails."""
@@ -191,21 +187,22 @@ _Path = tuple[int, ...]
 
 
 class _Layout(NamedTuple):
-    """Offsets in messages of one length and family, netlink header included."""
+    """How to read messages of one length and family."""
 
-    headers: struct.Struct
-    expected: tuple[int, ...]
-    values: struct.Struct | None
-    """Reads a subflow's identity, cookie and ``_WANTED``, in message order; None for plain TCP."""
-    in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
-    info: int = 0  # offset of struct tcp_info
+    reader: struct.Struct
+    """Reads all attribute headers, and what the itemgetters *headers* and *values* pick."""
+    headers: Callable[[tuple[Any, ...]], Any]
+    expected: Any
+    values: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
+    """Picks a subflow's identity, cookie and ``_WANTED``; None for plain TCP."""
+    info: int  # offset of struct tcp_info
 
 
 class Decoder:
     """Turns answer datagrams into subflows."""
 
     def __init__(self) -> None:
-        self._layouts: dict[int, _Layout] = {}
+        self._layouts: dict[int, _Layout | None] = {}
 
     def decode(
         self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow], read: float
@@ -229,12 +226,14 @@ class Decoder:
             if what != kind:
                 return what, data[start + _HEADER_BYTES : start + length]
             layout = layouts.get(length << 8 | family)
-            if layout is None or layout.headers.unpack_from(data, start) != layout.expected:
-                layout = self._learn(data[start : start + length], family)
-            if layout is None or layout.values is None:
+            if layout is None or layout.headers(fields := layout.reader.unpack_from(data, start)) != layout.expected:
+                layout = layouts[length << 8 | family] = _layout(data[start : start + length], family)
+                if layout is None:
+                    continue
+                fields = layout.reader.unpack_from(data, start)
+            if layout.values is None:
                 continue
-            values = layout.values.unpack_from(data, start)
-            identity, cookie, token, flags, remote_id, local_id, data_sequence = layout.in_order(values)
+            identity, cookie, token, flags, remote_id, local_id, data_sequence = layout.values(fields)
             info = read_info(data, start + layout.info)
             mss, unacked, sacked, lost, rtt, variance, window, retransmits, pacing, max_pacing, *rest = info
             acked, received, segments_out, not_sent, delivery, window_limited = rest
@@ -247,45 +246,28 @@ class Decoder:
             append(new(KernelSubflow, state + counts))
         return None
 
-    def _learn(self, message: bytes, family: int) -> _Layout | None:
-        layout = _layout(message, family)
-        if layout is not None:
-            if len(self._layouts) >= _MAX_KINDS:
-                self._layouts.clear()
-            self._layouts[len(message) << 8 | family] = layout
-        return layout
-
 
 def _layout(message: bytes, family: int) -> _Layout | None:
     """Return the layout of an answer; None if it is malformed or lacks what we read."""
     places = _places(message, _HEADER_BYTES + _MESSAGE_BYTES, len(message))
     if not places or family not in _ID_BYTES:
         return None
-    headers = _reader([(offset - 4, "I") for offset, _ in places.values()], len(message))
-    expected = headers.unpack(message)
-    if _TOKEN not in places:
-        return _Layout(headers, expected, None)
-    wanted = [(_HEADER_BYTES + _ID_OFFSET, f"{_ID_BYTES[family]}s"), (_HEADER_BYTES + _COOKIE_OFFSET, "Q")]
-    for path, code in _WANTED.items():
-        offset, size = places.get(path, (0, 0))
-        if size < struct.calcsize(f"={code}"):
+    headers = [(offset - 4, "I") for offset, _ in places.values()]
+    wanted = []
+    if _TOKEN in places:
+        needed = {path: struct.calcsize(f"={code}") for path, code in _WANTED.items()} | {_INFO: _TCP_INFO.size}
+        if any(places.get(path, (0, 0))[1] < size for path, size in needed.items()):
             return None
-        wanted.append((offset, code))
-    info, size = places.get(_INFO, (0, 0))
-    if size < _TCP_INFO.size:
-        return None
-    ordered = sorted(wanted)  # the order differs between kernels
-    in_order = itemgetter(*map(ordered.index, wanted))
-    return _Layout(headers, expected, _reader(ordered, len(message)), in_order, info)
-
-
-def _reader(picks: list[tuple[int, str]], length: int) -> struct.Struct:
-    """Return a struct of *length* bytes that reads each of *picks*: offset and format code, in ascending order."""
-    codes, position = [], 0
-    for offset, code in picks:
-        codes.append(f"{offset - position}x {code}")
+        wanted = [(_HEADER_BYTES + _ID_OFFSET, f"{_ID_BYTES[family]}s"), (_HEADER_BYTES + _COOKIE_OFFSET, "Q")]
+        wanted += [(places[path][0], code) for path, code in _WANTED.items()]
+    ordered, codes, position = sorted([*headers, *wanted]), "=", 0  # the order differs between kernels
+    for offset, code in ordered:
+        codes += f"{offset - position}x {code} "
         position = offset + struct.calcsize(f"={code}")
-    return struct.Struct(f"={' '.join(codes)} {length - position}x")
+    reader = struct.Struct(f"{codes}{len(message) - position}x")
+    pick = itemgetter(*map(ordered.index, headers))
+    values = itemgetter(*map(ordered.index, wanted)) if wanted else None
+    return _Layout(reader, pick, pick(reader.unpack(message)), values, places.get(_INFO, (0, 0))[0])
 
 
 def _places(message: bytes, start: int, end: int, path: _Path = ()) -> dict[_Path, tuple[int, int]] | None:
