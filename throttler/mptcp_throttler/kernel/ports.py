@@ -21,7 +21,7 @@ class TrafficControl(Protocol):
         """Adopt our root qdisc if it exists; otherwise save the present root and replace it.
 
         At the start, if the kernel refuses one interface, restore those already taken. Later, leave it out, unless all
-        are refused or it already has our root: then raise KernelError after the others were taken.
+        are refused or it already has our root: then raise KernelError.
         """
 
     @property

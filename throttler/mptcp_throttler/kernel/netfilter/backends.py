@@ -2,18 +2,18 @@
 """The netfilter backends, and the choice of one for this host.
 
 A new backend needs a row in ``mptcp_common.throttler_needs``, with its name and what it needs of a host, and a module
-of that name here: a :class:`Backend`. Neither this process nor the kernel loads any of a backend until it is asked.
+here: a :class:`Backend`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from importlib import import_module
-from typing import Protocol, cast
+from typing import Protocol
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, backends_there
+from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, BY_NFTABLES, backends_there
+from mptcp_throttler.kernel.netfilter import iptables, nftables
 from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import Ownership, Target
@@ -37,34 +37,29 @@ class Backend(Protocol):
         """Yield shell commands that make the rules and *entries*."""
 
 
-def backend(name: str) -> Backend:
-    return cast("Backend", import_module(f"{__package__}.{name}"))
+_MODULES: Mapping[str, Backend] = {"iptables": iptables, BY_NFTABLES: nftables}
 
 
 def preview(wanted: str, entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
-    return backend(backends_there()[0] if wanted == BY_EITHER else wanted).preview(entries, ownership)
+    return _MODULES[backends_there()[0] if wanted == BY_EITHER else wanted].preview(entries, ownership)
 
 
 def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
     """Open the backend *wanted*, or for "auto" the first supported one. Raises KernelError if none is supported."""
     missing = []
     for name in BACKENDS if wanted == BY_EITHER else (wanted,):
-        found = backend(name)
-        if (why_not := found.available()) is None:
-            return name, found.opened(ownership)
+        if (why_not := _MODULES[name].available()) is None:
+            return name, _MODULES[name].opened(ownership)
         missing.append(f"{name}: {why_not}")
     raise KernelError(NO_BACKEND + "; ".join(missing))
 
 
 async def remove_backends(ownership: Ownership, but: str | None = None) -> dict[str, KernelError | None]:
     """Remove our objects from all backends except *but*; return each backend's error or None."""
-    refused: dict[str, KernelError | None] = {}
-    for name in BACKENDS:
-        if name == but:
-            continue
-        refused[name], other = None, backend(name)
-        if other.in_use():
-            with closing(other.opened(ownership)) as netfilter:
+    refused: dict[str, KernelError | None] = {name: None for name in BACKENDS if name != but}
+    for name in refused:
+        if _MODULES[name].in_use():
+            with closing(_MODULES[name].opened(ownership)) as netfilter:
                 try:
                     await netfilter.remove()
                 except KernelError as error:

@@ -50,7 +50,18 @@ class HtbTrafficControl:
             if self.prepared:
                 return  # wait for an interface to return
             raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; see 'ip link'")
-        refused = await self._take_all(links)
+        taken, refused = list[Link](), dict[str, str]()
+        for link in links:
+            try:
+                if await self._take(link):
+                    taken.append(link)
+            except KernelError as error:
+                if not self.prepared:
+                    for each in taken:  # no other code would restore them
+                        self._give_back(each)
+                if not self.prepared or self._tree.is_ours(link):  # caps hold where our root is, and a retry follows
+                    raise
+                refused[link.name] = str(error)
         if len(refused) == len(links):
             # Otherwise classes would count as made without any interface.
             self.left_out = {}
@@ -62,30 +73,6 @@ class HtbTrafficControl:
             self._write_notes()
         self.prepared = True
         await self.settle()
-
-    async def _take_all(self, links: Sequence[Link]) -> dict[str, str]:
-        """Take *links*; return the reasons for those that cannot be taken, which stay as they were.
-
-        Raises KernelError: at a start, when none is taken any more, because no other code would restore them; later, at
-        the end, if one that fails has our root already, because caps hold there, and a retry follows.
-        """
-        taken, refused, failed = list[Link](), dict[str, str](), list[KernelError]()
-        for link in links:
-            try:
-                if await self._take(link):
-                    taken.append(link)
-            except KernelError as error:
-                if not self.prepared:
-                    for each in taken:
-                        self._give_back(each)
-                    raise
-                if self._tree.is_ours(link):
-                    failed.append(error)
-                else:
-                    refused[link.name] = str(error)
-        if failed:
-            raise failed.pop()
-        return refused
 
     async def _take(self, link: Link) -> bool:
         """Put our root on *link*; return whether it replaced another one, which it restores before a KernelError."""
