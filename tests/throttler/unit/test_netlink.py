@@ -19,7 +19,6 @@ from mptcp_throttler.kernel.sockets.diagnostics import (
     SOCK_DESTROY,
     SOCK_DIAG_BY_FAMILY,
     SocketDiagnostics,
-    destroy_request,
     exact_request,
 )
 from mptcp_throttler.kernel.tc import htb
@@ -116,7 +115,7 @@ def test_refused_look_up_raises_after_all_answers_were_read() -> None:
 def test_request_to_close_a_socket_names_its_cookie() -> None:
     """Without the cookie, the kernel would close the listening socket if the named socket no longer exists."""
     four_tuple = FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 1)
-    request = destroy_request(four_tuple, 0x1122334455667788)
+    request = exact_request(four_tuple, 0x1122334455667788)
     look_up = exact_request(four_tuple)
     assert request[:-8] == look_up[:-8]
     assert look_up[-8:] == b"\xff" * 8

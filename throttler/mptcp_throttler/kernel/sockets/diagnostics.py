@@ -36,13 +36,12 @@ _BYTECODE, _JUMP, _SOURCE_PORT_IS = 1, 1, 11  # INET_DIAG_REQ_BYTECODE, INET_DIA
 _OPERATION = struct.Struct("=BBH")  # struct inet_diag_bc_op
 _EXT_INFO = 1 << (2 - 1)
 _SOCKET_ID = struct.Struct("!HH16s16s")
-_NO_COOKIE = b"\xff" * 8
+_NO_COOKIE = (1 << 64) - 1
 _HEADER = struct.Struct("=IHHIIB")  # struct nlmsghdr, and the address family, which is the first byte of the payload
 _HEADER_BYTES, _MESSAGE_BYTES = 16, 72  # sizeof(struct nlmsghdr), sizeof(struct inet_diag_msg)
 _ID_OFFSET = 4
 _ID_BYTES: dict[int, int] = {socket.AF_INET: 24, socket.AF_INET6: 36}
 """Bytes of the socket id's ports and addresses, by family: an IPv4 address uses only the first 4 of 16 bytes."""
-_COOKIE = struct.Struct("=Q")
 _COOKIE_OFFSET = 44
 _INFO, _ULP, _MPTCP = (2,), (19,), (19, 3)
 """Attributes by their types, from the outermost inward: INET_DIAG_INFO, INET_DIAG_ULP_INFO, INET_ULP_INFO_MPTCP."""
@@ -108,7 +107,7 @@ class SocketDiagnostics:
             try:
                 found, unknown = self._look_up(batch)
                 there = list(found.values())
-                requests = [(SOCK_DESTROY, 0, destroy_request(each.four_tuple, each.cookie)) for each in there]
+                requests = [(SOCK_DESTROY, 0, exact_request(each.four_tuple, each.cookie)) for each in there]
                 refused = self._look_ups.refused(requests, _CLOSE, ignore=(errno.ENOENT,))
             except KernelError as error:
                 stayed |= dict.fromkeys(batch, str(error))
@@ -142,16 +141,10 @@ class SocketDiagnostics:
 
 
 def _dump_request(ports: Sequence[int]) -> bytes:
-    """Return a ``DUMP`` request for the established sockets of *ports*. It covers both families in one table walk."""
-    # struct inet_diag_req, with no socket id
-    request = struct.pack("=BxxB40x8sI4x", socket.AF_UNSPEC, _EXT_INFO, _NO_COOKIE, _ESTABLISHED)
-    return request + attribute(_BYTECODE, _of_ports(ports))
+    """Return a ``DUMP`` request for the established sockets of *ports*. It covers both families in one table walk.
 
-
-def _of_ports(ports: Sequence[int]) -> bytes:
-    """Return a filter for inet_diag_bc_run(), net/ipv4/inet_diag.c, that accepts sockets with a local port in *ports*.
-
-    Each operation has two jumps, in bytes from its own start. A jump 4 bytes past the end rejects.
+    Its filter, for inet_diag_bc_run() of net/ipv4/inet_diag.c, accepts sockets with a local port in *ports*. Each
+    operation has two jumps, in bytes from its own start. A jump 4 bytes past the end rejects.
     """
     test, jump = 2 * _OPERATION.size, _OPERATION.size
     code = b""
@@ -159,20 +152,18 @@ def _of_ports(ports: Sequence[int]) -> bytes:
         rest = len(code)
         this = _OPERATION.pack(_SOURCE_PORT_IS, test, test + jump) + _OPERATION.pack(0, 0, port)
         code = this + (_OPERATION.pack(_JUMP, jump, jump + rest) if rest else b"") + code
-    return code
+    # struct inet_diag_req, with no socket id
+    request = struct.pack("=BxxB40xQI4x", socket.AF_UNSPEC, _EXT_INFO, _NO_COOKIE, _ESTABLISHED)
+    return request + attribute(_BYTECODE, code)
 
 
-def exact_request(four_tuple: FourTuple) -> bytes:
+def exact_request(four_tuple: FourTuple, cookie: int = _NO_COOKIE) -> bytes:
+    """Return the request for a socket. Without *cookie*, ``SOCK_DESTROY`` closes the listener if the socket is gone."""
     family = socket.AF_INET6 if four_tuple.is_ipv6 else socket.AF_INET
     request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, _EXT_INFO, _ESTABLISHED)
     # struct pads the addresses with zeros. The interface is any.
     request += _SOCKET_ID.pack(four_tuple.local_port, four_tuple.remote_port, four_tuple.local, four_tuple.remote)
-    return request + bytes(4) + _NO_COOKIE
-
-
-def destroy_request(four_tuple: FourTuple, cookie: int) -> bytes:
-    """Return a ``SOCK_DESTROY`` request. Without *cookie* the kernel would close the listener if the socket is gone."""
-    return exact_request(four_tuple)[: -len(_NO_COOKIE)] + _COOKIE.pack(cookie)
+    return request + struct.pack("=4xQ", cookie)
 
 
 @lru_cache(maxsize=_MAX_KNOWN)
