@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from mptcp_common import journal
 from mptcp_common.reasons import reason
@@ -22,17 +21,16 @@ def is_managed() -> bool:
     return bool(os.environ.get("NOTIFY_SOCKET"))
 
 
-def notify(*lines: str, descriptors: Sequence[int] = ()) -> None:
-    """Send *lines*, such as ``READY=1``, and *descriptors* to the service manager, if there is one. Raises OSError."""
+def notify(*lines: str) -> None:
+    """Send *lines*, such as ``READY=1``, to the service manager, if there is one. Raises OSError."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
     if address.startswith("@"):
         address = "\0" + address[1:]
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"={len(descriptors)}i", *descriptors))]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
         manager.connect(address)
-        manager.sendmsg(["\n".join(lines).encode()], rights if descriptors else [])
+        manager.send("\n".join(lines).encode())
 
 
 def tell(program: str, *lines: str) -> None:

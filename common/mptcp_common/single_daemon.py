@@ -68,10 +68,7 @@ def _holder(address: str) -> tuple[int, int | None]:
             return 0, 0  # the backlog is full
         except OSError:
             return 0, None
-        return peer(asking)
-
-
-def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return process id and user id of the other end of a Unix socket."""
-    process, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        process, user, _ = _CREDENTIALS.unpack(
+            asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
     return process, user

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 import time
@@ -28,20 +27,6 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 def test_lines_are_sent_in_one_message(manager: socket.socket) -> None:
     notify("READY=1", "STATUS=well")
     assert manager.recv(100) == b"READY=1\nSTATUS=well"
-
-
-def test_descriptors_are_sent_with_the_message(manager: socket.socket) -> None:
-    reader, writer = os.pipe()
-    try:
-        notify("FDSTORE=1", descriptors=[reader])
-        text, ancillary, _, _ = manager.recvmsg(100, socket.CMSG_SPACE(4))
-        (given,) = array.array("i", ancillary[0][2])
-        os.write(writer, b"x")
-        assert (text, os.read(given, 1)) == (b"FDSTORE=1", b"x")
-        os.close(given)
-    finally:
-        os.close(reader)
-        os.close(writer)
 
 
 def test_abstract_socket_address_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ import pytest
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import sysctl
 from mptcp_throttler.kernel.access import REAL
-from mptcp_throttler.kernel.mptcp_pm import family, keeper
-from mptcp_throttler.kernel.sysctl import OURS, PM_TYPE
+from mptcp_throttler.kernel.mptcp_pm import family
+from mptcp_throttler.kernel.sysctl import PM_TYPE
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime import cleanup
@@ -301,10 +301,6 @@ def test_killed_keeper_is_replaced(host: FakeHost) -> None:
         assert manager.repairs == 1
 
     run(host, script)
-
-
-def test_keeper_restores_the_sysctls_that_the_throttler_sets() -> None:
-    assert set(keeper.SYSCTLS) == OURS
 
 
 def test_stale_loss_count_makes_the_kernel_leave_a_lost_path_soon() -> None:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 
@@ -142,10 +142,10 @@ def forward_faults(callback: Callable[[float, str], None]) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def tell(*lines: str, descriptors: Sequence[int] = ()) -> None:
+def tell(*lines: str) -> None:
     """Send *lines* to the service manager, if there is one; log a failure."""
     try:
-        notify(*lines, descriptors=descriptors)
+        notify(*lines)
     except OSError as error:
         log.warning("cannot notify the service manager (%s): %s", lines[0], reason(error))
 

@@ -16,14 +16,12 @@ import logging
 from pathlib import Path
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.service_manager import is_managed
 from mptcp_throttler.kernel.access import KernelAccess
-from mptcp_throttler.kernel.mptcp_pm.family import FlagsNote, SubflowCommands, subscribed_socket
+from mptcp_throttler.kernel.mptcp_pm.family import FlagsNote, SubflowCommands
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.runtime.logs import tell
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +29,6 @@ SYSCTLS = {PM_TYPE: "1", STALE_LOSS_COUNT: "3"}
 """Values that the daemon sets. Below 3, the kernel (``mptcp_pm_subflow_chk_stale``) leaves a path only for another path
 whose own count of timeouts is 0. That count stays 1 for a path that had data outstanding at the first timeout and then
 waits for the data that the dead path lost."""
-STORE_NAME = "path-manager"  # of the event socket in the service manager's descriptor store, which outlives the daemon
 
 
 def needs_user_space(policy: Policy) -> bool:
@@ -112,10 +109,6 @@ class UserspacePathManager(Component):
             if self._keeper is not None:
                 self._keeper.close()
             self._keeper = await self._kernel.keeper(self._state_directory)
-            if is_managed():
-                with subscribed_socket(drops_all=True) as events:
-                    tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
-                    tell("FDSTORE=1", f"FDNAME={STORE_NAME}", "FDPOLL=0", descriptors=[events.fileno()])
         await self._keeper.hold(put_back)
         self.flags_note.write()
         self._sysctls.hold(SYSCTLS)
@@ -126,7 +119,6 @@ class UserspacePathManager(Component):
         finally:
             keeper, self._keeper = self._keeper, None
             if keeper is not None:
-                tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
                 try:
                     await keeper.release()
                 except KernelError as error:

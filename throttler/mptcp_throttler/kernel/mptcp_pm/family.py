@@ -78,14 +78,9 @@ class PathManagerEvents:
                     yield event
 
 
-def subscribed_socket(*, buffer: int = 0, drops_all: bool = False) -> socket.socket:
-    """Return a non-blocking socket in the group of events. Raises KernelError.
-
-    With *drops_all* it drops all messages, so that its buffer stays empty.
-    """
-    drops = ((0x06, 0, 0, 0),) if drops_all else ()
-    what = "listen to the events of the path manager"
-    return listen(_NETLINK_GENERIC, [find_family()[1]], what, buffer=buffer, drops=drops)
+def subscribed_socket(*, buffer: int = 0) -> socket.socket:
+    """Return a non-blocking socket in the group of events, with :func:`listen`'s *buffer*. Raises KernelError."""
+    return listen(_NETLINK_GENERIC, [find_family()[1]], "listen to the events of the path manager", buffer=buffer)
 
 
 def _event(body: bytes, now: float) -> KernelEvent | None:
@@ -170,7 +165,6 @@ class FlagsNote:
         self._path = directory / FLAGS_NOTE
         self._left: bool | None = None
         """Whether there is a predecessor's note whose flags were not taken over; None if unknown."""
-        self._written = False
 
     def find(self) -> None:
         """Look for a predecessor's note, once: a later one is ours. Raises KernelError."""
@@ -178,9 +172,7 @@ class FlagsNote:
             self._left = read_state(self._path) is not None
 
     def write(self) -> None:
-        if not self._written:
-            write_state(self._path, "mptcp-throttler sets backup flags on subflows.\n")
-            self._written = True
+        write_state(self._path, "mptcp-throttler sets backup flags on subflows.\n")
 
     def take_over(self) -> bool:
         """Return whether the flags on sockets are a predecessor's; from now on they count as ours."""
@@ -190,5 +182,4 @@ class FlagsNote:
     def remove(self) -> None:
         """Remove the note, unless its flags were not taken over. Raises KernelError."""
         if self._left is False:
-            self._written = False
             write_state(self._path, None)

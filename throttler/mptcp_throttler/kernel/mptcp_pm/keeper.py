@@ -24,7 +24,6 @@ import syslog
 from collections.abc import Iterator
 from contextlib import suppress
 
-SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
 READY, OK, HOLD, RELEASE, END = b"ready", b"ok", b"hold", b"release", b"end"
 START_SECONDS = 10.0  # time for the throttler that started the keeper to connect
 FIRST_CHECK_SECONDS = 0.1
@@ -41,13 +40,12 @@ _SUBFLOWS_MAX, _TOKEN = 3, 12  # Offsets in struct mptcp_info. Its limits are ze
 
 
 class Keeper:
-    """Serves one throttler after another on the socket *listening*, bound to *path*."""
+    """Serves one throttler after another on the socket *listening*, bound to *path*. A second one waits."""
 
     def __init__(self, listening: socket.socket, path: str, note: str) -> None:
         self._listening = listening
         self._path = path
         self._note = note
-        self._owner: socket.socket | None = None
         self._put_back: dict[str, str] = {}
         self._was_needed = False
         self._left: set[bytes] | None = None  # tokens of connections that may need a listener; None: not checked
@@ -58,63 +56,43 @@ class Keeper:
     def run(self) -> None:
         """Serve until no throttler and no connection needs this process."""
         while True:
-            # Handle the owner first: a successor gets in only after the owner's sysctls are restored.
-            if self._owner is not None:
-                if self._owner in select.select([self._owner, self._listening], [], [])[0]:
-                    if not self._hear(self._owner):
+            if select.select([self._listening], [], [], self._pause)[0]:
+                # Only root and this user may connect: see the mode of the socket and of its directory.
+                with self._listening.accept()[0] as owner:
+                    if not self._serve(owner):
                         return
-                else:
-                    # Refuse a second throttler.
-                    self._listening.accept()[0].close()
-            elif select.select([self._listening], [], [], self._pause)[0]:
-                self._accept()
             elif not self._still_needed():
+                self._close()
                 return
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Remove the socket's name first, so that a new throttler starts its own keeper."""
         with suppress(OSError):
             os.unlink(self._path)
         self._listening.close()
 
-    def _accept(self) -> None:
-        # Only root and this user may connect: see the mode of the socket and of its directory.
-        self._owner = self._listening.accept()[0]
+    def _serve(self, owner: socket.socket) -> bool:
+        """Serve one throttler until it goes; return whether to continue."""
         # A SIGTERM to all processes of the throttler's service must not end its keeper.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _send(self._owner, b"%s %d" % (READY, os.getpid()))
-
-    def _hear(self, owner: socket.socket) -> bool:
-        """Handle a message or the end of the throttler; return whether to continue."""
-        try:
-            words = owner.recv(4096).split()
-        except OSError:
-            words = []
-        if words[:1] == [HOLD]:
+        _send(owner, b"%s %d" % (READY, os.getpid()))
+        while (words := _words(owner))[:1] == [HOLD]:
             pairs = (word.decode("ascii").partition("=") for word in words[1:])
             self._put_back = {name: value for name, _, value in pairs}
             self._was_needed = True
             _send(owner, OK)
-            return True
-        if words[:1] == [RELEASE]:
+        if words == [RELEASE]:
             self._put_back = {}
-            _send(owner, OK)
-        else:
-            self._restore()
-        if words[:1] == [END]:
-            self.close()
-            _send(owner, OK)
-            return False
-        owner.close()
-        self._owner = None
+        self._restore()
+        if words == [END]:
+            self._close()
+        _send(owner, OK)
         self._left = None
         self._pause = FIRST_CHECK_SECONDS
-        return True
+        return words != [END]
 
     def _restore(self) -> None:
         for name, value in self._put_back.items():
-            if name not in SYSCTLS or not value.isdigit():
-                continue
             try:
                 with open("/proc/sys/" + name.replace(".", "/"), "w", encoding="ascii") as file:
                     file.write(value)
@@ -157,19 +135,21 @@ def waiting_tokens() -> set[bytes]:
             request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _ESTABLISHED)
             request += struct.pack("=HHI", 8, _REQ_PROTOCOL, _IPPROTO_MPTCP)
             netlink.send(struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0) + request)
-            done = False
-            while not done:
-                for kind, body in _parts(netlink.recv(1 << 18), 0, "=IH", 16):
-                    if kind in (_NLMSG_ERROR, _NLMSG_DONE):
-                        code = -struct.unpack_from("=i", body)[0]
-                        if code:
-                            raise OSError(code, os.strerror(code))
-                        done = True
-                        break
-                    info = next((part for each, part in _parts(body, _MESSAGE_BYTES, "=HH", 4) if each == _INFO), b"")
-                    if len(info) >= _TOKEN + 4 and info[_SUBFLOWS_MAX] == 0:
-                        tokens.add(info[_TOKEN : _TOKEN + 4])
+            for body in _answers(netlink):
+                info = dict(_parts(body, _MESSAGE_BYTES, "=HH", 4)).get(_INFO, b"")
+                if len(info) >= _TOKEN + 4 and info[_SUBFLOWS_MAX] == 0:
+                    tokens.add(info[_TOKEN : _TOKEN + 4])
     return tokens
+
+
+def _answers(netlink: socket.socket) -> Iterator[bytes]:
+    while True:
+        for kind, body in _parts(netlink.recv(1 << 18), 0, "=IH", 16):
+            if kind in (_NLMSG_ERROR, _NLMSG_DONE):
+                if code := -struct.unpack_from("=i", body)[0]:
+                    raise OSError(code, os.strerror(code))
+                return
+            yield body
 
 
 def _parts(data: bytes, offset: int, header: str, header_bytes: int) -> Iterator[tuple[int, bytes]]:
@@ -178,6 +158,13 @@ def _parts(data: bytes, offset: int, header: str, header_bytes: int) -> Iterator
         length, kind = struct.unpack_from(header, data, offset)
         yield kind, data[offset + header_bytes : offset + length]
         offset += (max(length, header_bytes) + 3) & ~3
+
+
+def _words(owner: socket.socket) -> list[bytes]:
+    try:
+        return owner.recv(4096).split()
+    except OSError:
+        return []
 
 
 def _send(owner: socket.socket, message: bytes) -> None:
@@ -198,9 +185,7 @@ def main(arguments: list[str]) -> None:
     with open("/proc/self/comm", "w", encoding="ascii") as name:
         name.write("mptcp-keeper")
     syslog.openlog("mptcp-throttler-keeper", syslog.LOG_PID, syslog.LOG_DAEMON)
-    keeper = Keeper(socket.socket(fileno=int(listening)), path, note)
-    keeper.run()
-    keeper.close()
+    Keeper(socket.socket(fileno=int(listening)), path, note).run()
 
 
 if __name__ == "__main__":

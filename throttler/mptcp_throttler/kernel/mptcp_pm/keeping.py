@@ -18,9 +18,7 @@ from pathlib import Path
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
-from mptcp_common.single_daemon import peer
 from mptcp_common.state_file import state_directory as opened_directory
-from mptcp_common.trust import THROTTLER_USER, throttler_uid
 from mptcp_throttler.kernel.mptcp_pm import keeper
 from mptcp_throttler.kernel.mptcp_pm.family import subscribed_socket
 from mptcp_throttler.kernel.sysctl import NOTE
@@ -29,7 +27,6 @@ NAME = "path-manager.sock"
 TIMEOUT_SECONDS = 10.0
 """Maximum wait for an answer or a start of the keeper. An answer takes far less than 1 ms, a process start about 50 ms,
 but on a busy machine both may take much longer."""
-_TRIES, _PAUSE_SECONDS = 40, 0.05
 
 
 class KeeperConnection:
@@ -79,25 +76,30 @@ class KeeperConnection:
 
 
 async def find_keeper(state_directory: Path) -> KeeperConnection | None:
-    """Return a predecessor's keeper, after it restored what it held, or None. Raises KernelError."""
-    for _ in range(_TRIES):
-        connection = _connect(state_directory)
-        if connection is None:
-            return None
-        greeting = await _greeting(connection)
-        if greeting is not None:
-            return KeeperConnection(connection, int(greeting))
-        # The keeper is about to end, or has not noticed yet that its throttler has ended.
+    """Return a predecessor's keeper, after it restored what it held; None if there is none or it is about to end.
+    Raises KernelError."""
+    connection = _connect(state_directory)
+    if connection is None:
+        return None
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            words = (await asyncio.get_running_loop().sock_recv(connection, 64)).split()
+    except TimeoutError as error:  # before its base class OSError
         connection.close()
-        await asyncio.sleep(_PAUSE_SECONDS)
-    raise KernelError(f"the keeper at {state_directory / NAME} belongs to another throttler")
+        raise KernelError("the keeper of the path manager does not answer") from error
+    except OSError:
+        words = []
+    if words[:1] == [keeper.READY]:
+        return KeeperConnection(connection, int(words[1]))
+    connection.close()
+    return None
 
 
 async def find_or_start_keeper(state_directory: Path) -> KeeperConnection:
     """Return a predecessor's keeper, or start one. Raises KernelError."""
     found = await find_keeper(state_directory)
     if found is None:
-        with subscribed_socket(drops_all=True) as events:
+        with subscribed_socket() as events:
             await asyncio.to_thread(_start, state_directory, events)
         found = await find_keeper(state_directory)
     if found is None:
@@ -151,30 +153,13 @@ def _connect(state_directory: Path) -> socket.socket | None:
         with opened_directory(state_directory) as directory:
             connection.connect(f"/proc/self/fd/{directory}/{NAME}")
         connection.setblocking(False)
-        _pid, user = peer(connection)
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         return None
     except (OSError, KernelError) as error:
         connection.close()
         raise KernelError(f"connect to the keeper at {state_directory / NAME}: {reason(error)}") from error
-    if user not in (0, os.geteuid(), throttler_uid()):
-        connection.close()
-        path = state_directory / NAME
-        raise KernelError(f"{path} belongs to user {user}; it must belong to root or {THROTTLER_USER}")
     return connection
-
-
-async def _greeting(connection: socket.socket) -> str | None:
-    try:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            words = (await asyncio.get_running_loop().sock_recv(connection, 64)).split()
-    except TimeoutError as error:  # before its base class OSError
-        connection.close()
-        raise KernelError("the keeper of the path manager does not answer") from error
-    except OSError:
-        return None
-    return words[1].decode("ascii") if len(words) == 2 and words[0] == keeper.READY else None
 
 
 def _unix_socket() -> socket.socket:
