@@ -16,8 +16,8 @@ from mptcp_common.exit_status import DONE, FAILED
 
 from . import shim
 from .configuration.access import OVERRIDE
-from .noted import NotedSignals
 from .places import Places, Role, service_name_problem
+from .recorded_signals import RecordedSignals
 
 KEEP = "keep"
 THROTTLER_CONFIGURATION = Path("/etc/mptcp-throttler/throttler.yaml")
@@ -44,7 +44,7 @@ def _features(text: str) -> frozenset[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     # Catch SIGHUP before anything else: by default, a SIGHUP meant as a reload would end the service.
-    signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
+    signals = RecordedSignals([signal.SIGHUP] if chosen.command == "run" else ())
     if chosen.command != "run":
         for number in (signal.SIGTERM, signal.SIGHUP):
             # By default, these signals would leave a check's temporary files, which may contain passwords, in /tmp.
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return outcome("mptcp-proxy", lambda: _done(chosen, signals), is_daemon=chosen.command == "run")
 
 
-def _done(chosen: argparse.Namespace, signals: NotedSignals) -> int:
+def _done(chosen: argparse.Namespace, signals: RecordedSignals) -> int:
     if chosen.command == "build-shim":
         return _build_shim()
     role = Role(chosen.role)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mptcp_common.reasons import reason
 
-from ..own_addresses import TROUBLE, local_prefixes
+from ..own_addresses import SYSTEM_ERRORS, local_prefixes
 from ..own_addresses import render as render_addresses
 from ..places import SHARED_MEMORY, Places, Role, service_name_problem
 from ..problem import Problem, errors
@@ -86,11 +86,11 @@ class Checked:
     def ports(self) -> tuple[int, ...]:
         return tuple(sorted({listener.port for listener in self.listeners}))
 
-    def rendered(self, workers: int, option: bool = False) -> bytes:
-        """Return the content of the file that Squid reads. *workers*: the number of workers that Squid was started
-        with. A worker that Squid restarts reads the file again, and with another number it would not find the other
-        workers. *option*: use Squid's own option mptcp."""
-        lines = with_option(self.lines, MPTCP) if option else self.lines
+    def rendered(self, workers: int, mptcp_option: bool = False) -> bytes:
+        """Return the content of the file that Squid reads. *workers*: the number of workers with which Squid was
+        started. If it changed at a reload, a worker that Squid restarts would not find the other workers.
+        *mptcp_option*: use Squid's own option mptcp."""
+        lines = with_option(self.lines, MPTCP) if mptcp_option else self.lines
         return render(with_workers(lines, workers))
 
 
@@ -101,11 +101,11 @@ def check(
     *,
     role: Role = Role.PROXY,
     allow_open: bool = False,
-    is_unwanted: Callable[[], bool] = lambda: False,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Checked:
     """Read *path* with its includes and find all mistakes in it for *role*. *allow_open*: only warn if the
-    configuration serves strangers, or if this cannot be judged. *is_unwanted* is polled while Squid reads the file,
-    which may take a minute. Raises UnwantedError when it returns True."""
+    configuration serves strangers, or if this cannot be judged. *is_cancelled* is polled while Squid reads the file,
+    which may take a minute. Raises CheckCancelledError when it returns True."""
     if problem := service_name_problem(service_name):
         return Checked((), (), "", Workers(), (problem,))
     lines, unreadable, includes = read_with_includes(path, service_name)
@@ -139,7 +139,7 @@ def check(
         if squid is None:
             problems.append(NO_SQUID)
         else:
-            ask = _ask(squid, places, Path(directory), trial, is_unwanted)
+            ask = _ask(squid, places, Path(directory), trial, is_cancelled)
             without = _without_commands(for_squid.lines, everything)
             in_time = _in_time(PATIENCE)
             problems.extend(complaints(without, service_name, ask, allow_open=allow_open, in_time=in_time))
@@ -158,7 +158,7 @@ def examined(
     problem."""
     try:
         return check(path, service_name, squid, role=role, allow_open=allow_open)
-    except TROUBLE as error:
+    except SYSTEM_ERRORS as error:
         return Checked((), (), "", Workers(), (Problem(f"cannot be checked: {reason(error)}", str(path)),))
 
 
@@ -217,7 +217,7 @@ def _room(places: Places, user: str) -> int:
 
 
 def _ask(
-    squid: Squid, places: Places, directory: Path, trial: Mapping[str, str], is_unwanted: Callable[[], bool]
+    squid: Squid, places: Places, directory: Path, trial: Mapping[str, str], is_cancelled: Callable[[], bool]
 ) -> Callable[[Sequence[PhysicalLine]], str]:
     """Return a function that lets Squid parse lines, with temporary files instead of the list of this host's addresses
     and the directory of error pages. *trial*: the temporary paths of copies of lists, by their names in the lines."""
@@ -239,7 +239,7 @@ def _ask(
             moved.append(replace(line, text=text))
         configuration.write_bytes(render(moved))
         # Squid repeats the statements in its output. They must appear as the operator wrote them.
-        answer = squid.parse(configuration, places.service_name, is_unwanted)
+        answer = squid.parse(configuration, places.service_name, is_cancelled)
         for place, there in stand_ins.items():
             answer = answer.replace(str(there), str(place))
         return renamed(answer, {there: copy for copy, there in trial.items()})

@@ -89,7 +89,7 @@ _COUNTED = {
 _NOTHING: Mapping[str, int] = {}
 
 
-def in_use(
+def library_features(
     environment: Mapping[str, str], loaded: Collection[str], role: Role, counted: Mapping[str, int] = _NOTHING
 ) -> Finding:
     """Report the preload libraries' effects other than Multipath TCP in a running Squid. *environment*: Squid's

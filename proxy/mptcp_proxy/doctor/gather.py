@@ -156,7 +156,7 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
     if own and (entries := reading.text(f"/proc/{min(own)}/environ")):
         environment = dict(each.partition("=")[::2] for each in entries.split("\0"))
         maps = reading.text(f"/proc/{min(own)}/maps")
-        yield features.in_use(
+        yield features.library_features(
             environment, [name for name in (LISTEN, TURNS) if name in maps], role, read(places.counters)
         )
     yield from host.ports(checked, listening_now(), own, os.geteuid() == 0, role, in_force)

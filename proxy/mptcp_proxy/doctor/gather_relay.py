@@ -19,11 +19,11 @@ from mptcp_common.reasons import reason
 from .. import given_up, shim
 from ..configuration.check import Checked, examined
 from ..configuration.source import statements
+from ..connection_counts import counts_now, subflows_now
 from ..parents import goals
-from ..parents_alive import ADVICE, states_now
+from ..parents_alive import ADVICE, current_states
 from ..places import Places, Role
 from ..squid import installed
-from ..towards import subflows_now, towards_now
 from . import features, host, kernel, reading, relay
 from .advisories import PACKAGES, advisories, packaged
 from .gather import instance, own_processes
@@ -91,9 +91,9 @@ def _uplinks_and_parents(checked: Checked, places: Places, unread: str) -> Itera
     if own := own_processes(places):
         wanted = [goal for each in found.values() for goal in each]
         listed = reading.text(str(places.parents)).split()
-        now = towards_now(wanted) if os.geteuid() == 0 else None
+        now = counts_now(wanted) if os.geteuid() == 0 else None
         yield from relay.running(listed, wanted, _unloaded(own), now)
-        yield relay.alive(*states_now(checked.listeners), ADVICE)
+        yield relay.alive(*current_states(checked.listeners), ADVICE)
 
 
 def _addresses(goals: Iterable[str]) -> list[str]:

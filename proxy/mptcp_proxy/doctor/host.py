@@ -12,7 +12,7 @@ from pathlib import Path
 from mptcp_common.findings import Finding, fail, ok, unseen, warn
 
 from ..configuration.check import NO_SQUID, Checked
-from ..listening import Listening, taken_by
+from ..listening import Listening, socket_in_the_way
 from ..places import Role
 from ..reloads import Outcome
 from ..shim import TURNS
@@ -40,7 +40,7 @@ def squid(found: Squid | None) -> Finding:
 
 def listeners(found: Squid) -> Finding:
     """Report how Squid's listeners are opened for Multipath TCP: by the preload library or by Squid's own option."""
-    if found.multipath:
+    if found.has_mptcp_option:
         return ok("listeners", f"Squid opens them for Multipath TCP by its own option mptcp, which {found.path} has")
     return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
 
@@ -156,7 +156,7 @@ def ports(
     known = tuple(sockets)
     for listener in checked.listeners:
         name = f"port {listener.port}"
-        owner = taken_by(listener.host, listener.port, known)
+        owner = socket_in_the_way(listener.host, listener.port, known)
         if owner and own.intersection(owner.pids) and owner.mptcp:
             yield ok(name, "the running proxy listens on it by Multipath TCP")
         elif owner and own.intersection(owner.pids) and role is Role.RELAY:

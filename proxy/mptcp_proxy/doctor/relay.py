@@ -13,7 +13,7 @@ from mptcp_common.units import counted
 
 from .. import given_up
 from ..configuration.parents import EXAMPLE
-from ..towards import Towards
+from ..connection_counts import ConnectionCounts
 from .kernel import lasting_sysctl
 
 _LIMIT, _UPLINKS, _ROUTES = "path manager", "uplinks", "routes of uplinks"
@@ -225,7 +225,9 @@ def no_parent(unread: str) -> Finding:
     return fail("parents", "no parent", "a relay sends every request to a parent", f"add, for instance: {EXAMPLE}")
 
 
-def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Towards | None) -> Iterator[Finding]:
+def running(
+    listed: Sequence[str], goals: Sequence[str], unloaded: int, now: ConnectionCounts | None
+) -> Iterator[Finding]:
     """Check a running relay. *listed*: addresses in the preload library's list. *goals*: addresses of the parents.
     *unloaded*: number of Squid processes without the library. *now*: connections to *goals*; None if only root may see
     them."""
@@ -245,20 +247,20 @@ def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Tow
             "connections to these are plain TCP, over one path",
             "journalctl -u mptcp-relay --grep parent   # shows the reason; then: systemctl restart mptcp-relay",
         )
-    elif now.plain:
+    elif now.plain_tcp:
         yield fail(
-            check, f"{now.plain} of {counted(now.all, 'connection')} to parents by plain TCP", _ONE_PATH, restart
+            check, f"{now.plain_tcp} of {counted(now.total, 'connection')} to parents by plain TCP", _ONE_PATH, restart
         )
-    elif now.one and not now.several:
+    elif now.single_subflow and not now.multiple_subflows:
         yield warn(
             check,
-            f"{counted(now.all, 'connection')} to parents, one subflow each",
+            f"{counted(now.total, 'connection')} to parents, one subflow each",
             "just opened, or never joined: see the lines about uplinks and parents",
             "mptcp-proxy doctor --role relay",
         )
     else:
-        several = f", {now.several} with two subflows or more" if now.all else ""
-        yield ok(check, f"{counted(now.all, 'connection')} to parents{several}, none by plain TCP")
+        several = f", {now.multiple_subflows} with two subflows or more" if now.total else ""
+        yield ok(check, f"{counted(now.total, 'connection')} to parents{several}, none by plain TCP")
 
 
 def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:

@@ -24,7 +24,7 @@ def squid_with_patches(
 ) -> Iterator[None]:
     """Put a Squid that ``./run squid`` built first in PATH, unpacked from its package in dist."""
     require("squid", "apache2", "curl", "mptcpize", "gcc")
-    if (squid := installed()) is not None and squid.multipath:
+    if (squid := installed()) is not None and squid.has_mptcp_option:
         yield
         return
     with (REPOSITORY / "run").open() as lock:

@@ -52,7 +52,7 @@ def test_files_are_installed_with_their_content_and_mode(tmp_path: Path, monkeyp
     assert places.configuration_in_force.read_text() == "workers 1\nhttp_port 3129\nhttp_port 3128\nvia on\n"
     assert places.listen_ports.read_text() == "3128,3129\n"
     assert places.own_addresses.read_text().splitlines()[0] == "10.0.0.1/32"
-    installation.install(places, checked, [], 1, option=True)
+    installation.install(places, checked, [], 1, mptcp_option=True)
     assert (
         places.configuration_in_force.read_text() == "workers 1\nhttp_port 3129 mptcp\nhttp_port 3128 mptcp\nvia on\n"
     )

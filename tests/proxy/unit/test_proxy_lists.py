@@ -166,7 +166,7 @@ def test_list_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
 class Reading(Squid):
     """A fake Squid that prints the content of each ACL's list."""
 
-    def parse(self, configuration: Path, service_name: str, is_unwanted: Callable[[], bool] = bool) -> str:
+    def parse(self, configuration: Path, service_name: str, is_cancelled: Callable[[], bool] = bool) -> str:
         output = []
         for line in configuration.read_text().splitlines():
             output.append(f"2026/11/24 05:00:00| Processing: {line}")

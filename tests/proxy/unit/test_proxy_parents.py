@@ -207,7 +207,7 @@ def test_list_begins_with_current_addresses_and_fits_the_buffer(present: set[int
     text = render(now, before)
     listed = text.split()
     assert set(listed) <= now | before
-    assert len(listed) == min(followed.MAX_PARENTS, len(now | before))
+    assert len(listed) == min(followed.MAX_ENTRIES, len(now | before))
     assert set(listed[: len(now)]) <= now
     size = re.search(r"#define LIST_SIZE (\d+)", (Path(shim.__file__).parent / "listen/listen.h").read_text())
     assert size
@@ -216,25 +216,25 @@ def test_list_begins_with_current_addresses_and_fits_the_buffer(present: set[int
 
 def test_lost_address_of_a_parent_lingers() -> None:
     """Squid may still have the old address in its cache."""
-    addresses = Addresses(linger=100)
-    addresses.follow(["p"])
+    addresses = Addresses(keep_seconds=100)
+    addresses.set_parents(["p"])
     assert not addresses.complete
-    addresses.answered("p", frozenset({"a:1", "b:1"}))
+    addresses.set_addresses("p", frozenset({"a:1", "b:1"}))
     assert addresses.complete
     assert addresses.list(0) == "a:1\nb:1\n"
-    addresses.answered("p", frozenset({"c:1"}))
+    addresses.set_addresses("p", frozenset({"c:1"}))
     assert addresses.list(50) == "c:1\na:1\nb:1\n"
     assert addresses.list(149) == "c:1\na:1\nb:1\n"
     assert addresses.list(150) == "c:1\n"
 
 
 def test_removed_parent_lingers_and_others_keep_their_addresses() -> None:
-    addresses = Addresses(linger=100)
-    addresses.follow(["p", "q"])
-    addresses.answered("p", frozenset({"a:1"}))
-    addresses.answered("q", frozenset({"b:1"}))
+    addresses = Addresses(keep_seconds=100)
+    addresses.set_parents(["p", "q"])
+    addresses.set_addresses("p", frozenset({"a:1"}))
+    addresses.set_addresses("q", frozenset({"b:1"}))
     addresses.list(0)
-    addresses.follow(["q", "r"])
+    addresses.set_parents(["q", "r"])
     assert addresses.list(1) == "b:1\na:1\n"
     assert not addresses.complete
 
@@ -278,7 +278,7 @@ def test_names_are_followed_and_a_silent_name_server_loses_none(
     until(lambda: places.parents.read_text() == "192.0.2.1:3128\n")
     answers["p"] = socket.gaierror(-3, "Temporary failure in name resolution")
     answers["q"] = frozenset({"192.0.2.2"})
-    follower.follow([parent("p"), parent("q")])
+    follower.set_parents([parent("p"), parent("q")])
     until(lambda: places.parents.read_text() == "192.0.2.1:3128\n192.0.2.2:3128\n")
     printed = capsys.readouterr().err
     assert printed.count("no address of parent p: Temporary failure in name resolution\n") == 2
@@ -306,9 +306,9 @@ def test_start_and_end_of_each_name_server_failure_are_reported(
         return answer
 
     follower = Follower(places, look_up)
-    follower.follow([Parent(parse(PEER)[0], "p", 3128)])
+    follower.set_parents([Parent(parse(PEER)[0], "p", 3128)])
     while answers:
-        follower._look()
+        follower._look_up_all()
     up, down = "parent p is 192.0.2.1:3128", "no address of parent p: no answer"
     assert [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [up, down, up, down]
 
@@ -340,8 +340,8 @@ def test_silent_name_server_of_one_parent_delays_no_other(places: Places) -> Non
         return frozenset({f"{host}:{port}"})
 
     follower = Follower(places, look_up)
-    follower.follow(Parent(parse(PEER)[0], host, 3128) for host in ("p.example", "silent.example", "192.0.2.1"))
-    thread = threading.Thread(target=follower._look)
+    follower.set_parents(Parent(parse(PEER)[0], host, 3128) for host in ("p.example", "silent.example", "192.0.2.1"))
+    thread = threading.Thread(target=follower._look_up_all)
     thread.start()
     assert silent.wait(60)
     assert places.parents.read_text() == "192.0.2.1:3128\np.example:3128\n"
