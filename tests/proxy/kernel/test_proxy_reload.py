@@ -205,7 +205,7 @@ IMPATIENT_SUPERVISION = """
 import sys
 from mptcp_proxy import pending_signals
 from mptcp_proxy.cli import main
-pending_signals.STOP_PATIENCE = 0.0
+pending_signals.MAX_STOP_DELAY = 0.0
 sys.exit(main(sys.argv[1:]))
 """
 

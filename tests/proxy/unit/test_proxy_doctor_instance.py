@@ -156,7 +156,7 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
         (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
         (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
         (Outcome(1, 1, 3, "", 1795000000.5, in_doubt="nobody listens"), "", WARN, ", but nobody listens"),
-        (None, "reloads.json: Permission denied; root has a proxy reload", UNSEEN, "not seen without root"),
+        (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "not seen without root"),
     ],
 )
 def test_doctor_judges_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:

@@ -74,8 +74,8 @@ def test_error_pages_of_squid_are_installed_with_ours(tmp_path: Path) -> None:
     """Squid complains about each of its page names that is missing. Our pages link to the check page if it exists."""
     for name in ("ERR_DNS_FAIL", "ERR_NEW"):
         (tmp_path / name).write_text("Squid's own")
-    plain = dict(error_pages(with_check_page=False, squids_own=tmp_path / "none"))
-    found = dict(error_pages(with_check_page=True, squids_own=tmp_path))
+    plain = dict(error_pages(with_check_page=False, squid_templates=tmp_path / "none"))
+    found = dict(error_pages(with_check_page=True, squid_templates=tmp_path))
     assert found.keys() - plain.keys() == {"ERR_NEW"}
     assert found["ERR_NEW"] == b"Squid's own"
     assert all(

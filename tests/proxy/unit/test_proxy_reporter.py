@@ -232,7 +232,7 @@ def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> Non
 
 def test_reload_without_a_running_proxy_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reload", "--service-name", "nosuchproxy"]) == 1
-    assert capsys.readouterr().err == "mptcp-proxy: no proxy of the name nosuchproxy runs\n"
+    assert capsys.readouterr().err == "mptcp-proxy: no proxy with the name nosuchproxy runs\n"
 
 
 def test_reload_without_permission_is_an_error(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_reload_without_permission_is_an_error(places: Places, monkeypatch: pyte
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_text", refused)
-    with pytest.raises(ReloadError, match=r"reloads\.json: Permission denied; root has a proxy reload"):
+    with pytest.raises(ReloadError, match=r"reloads\.json: Permission denied; only root can make a proxy reload"):
         reload(places)
 
 

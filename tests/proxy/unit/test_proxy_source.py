@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mptcp_proxy.configuration.check import LONGEST_SHUTDOWN, SERVICE_STOP, check
 from mptcp_proxy.configuration.doubts import nested_branches
 from mptcp_proxy.configuration.source import MAX_DEPTH, PhysicalLine, put, read, render, statements, written
-from mptcp_proxy.pending_signals import STOP_PATIENCE
+from mptcp_proxy.pending_signals import MAX_STOP_DELAY
 
 
 def statements_in(text: str, name: str = "one") -> list[tuple[str, int]]:
@@ -399,4 +399,4 @@ def test_shutdown_longer_than_systemd_waits_is_a_warning(tmp_path: Path, text: s
 def test_stop_timeout_of_the_unit_is_the_one_in_the_check(unit: str) -> None:
     text = (Path(__file__).parents[3] / "systemd" / f"{unit}.service").read_text()
     assert f"\nTimeoutStopSec={SERVICE_STOP}\n" in text
-    assert LONGEST_SHUTDOWN + STOP_PATIENCE < SERVICE_STOP
+    assert LONGEST_SHUTDOWN + MAX_STOP_DELAY < SERVICE_STOP
