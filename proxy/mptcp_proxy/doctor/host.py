@@ -58,11 +58,11 @@ def configuration(checked: Checked, file: str, role: Role, unread: str = "") -> 
         return unseen("configuration", f"whether {file} is good, because you may not read {unread}")
     # Another finding already reports a missing Squid.
     errors = [problem for problem in checked.errors if problem != NO_SQUID]
-    if not errors and checked.of_unit:
-        more = f", and {len(checked.of_unit) - 1} more" if len(checked.of_unit) > 1 else ""
+    if not errors and checked.unit_warnings:
+        more = f", and {len(checked.unit_warnings) - 1} more" if len(checked.unit_warnings) > 1 else ""
         return warn(
             "configuration",
-            f"{replace(checked.of_unit[0], warning=False)}{more}",
+            f"{replace(checked.unit_warnings[0], warning=False)}{more}",
             f"the {role.value} works if started by hand, but as a service it does not start, or loses files that it"
             " writes",
             f"mptcp-proxy check --role {role.value} --config {file}",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from mptcp_common.findings import Finding, ok, warn
 from mptcp_common.yaml_document import parse_document
 
-from ..configuration.access import perhaps_let_in
+from ..configuration.access import possibly_allowed
 from ..configuration.access_lists import access_rules, names_of
 from ..configuration.addresses import Addresses
 from ..configuration.source import Statement
@@ -28,11 +28,11 @@ def prefixes(policy: str) -> Iterator[tuple[str, str]]:
 def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> Iterator[Finding]:
     """Check the paths. *directives*: the statements of squid.conf (*file*). A path passes if clients have partial
     access, or access with a password."""
-    let_in = perhaps_let_in(directives)
+    allowed = possibly_allowed(directives)
     found = list(prefixes(policy))
-    if let_in is None or not found:
+    if allowed is None or not found:
         return
-    refused = [(path, prefix) for path, prefix in found if not _is_allowed(prefix, let_in)]
+    refused = [(path, prefix) for path, prefix in found if not _is_allowed(prefix, allowed)]
     if not refused:
         yield ok(_CHECK, f"{file} allows clients of each path of the policy")
         return
@@ -48,9 +48,9 @@ def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> It
     )
 
 
-def _is_allowed(prefix: str, let_in: Addresses) -> bool:
+def _is_allowed(prefix: str, allowed: Addresses) -> bool:
     try:
-        return bool(Addresses.of(prefix) & let_in)
+        return bool(Addresses.of(prefix) & allowed)
     except ValueError:
         return True  # the policy has a mistake, which is reported elsewhere
 

@@ -138,13 +138,13 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
     odd = Problem("strange", "relay.conf", 4, warning=True)
     unseen = Problem("include /root/x: mptcp-relay.service does not see it", "relay.conf", 3, "elsewhere", warning=True)
     good = checked("via on", problems=(odd, unseen, NO_SQUID))
-    finding = host.configuration(replace(good, of_unit=(unseen, unseen)), "relay.conf", Role.RELAY)
+    finding = host.configuration(replace(good, unit_warnings=(unseen, unseen)), "relay.conf", Role.RELAY)
     assert finding.status is WARN
     assert finding.text == f"relay.conf:3: {unseen.text} (allowed: elsewhere), and 1 more"
     assert finding.remedy == "mptcp-proxy check --role relay --config relay.conf"
     assert is_complete(finding)
     # A problem for which the proxy refuses to start comes first.
-    bad = replace(good, problems=(Problem("no", "relay.conf", 9), unseen), of_unit=(unseen,))
+    bad = replace(good, problems=(Problem("no", "relay.conf", 9), unseen), unit_warnings=(unseen,))
     assert host.configuration(bad, "relay.conf", Role.RELAY).status is FAIL
 
 

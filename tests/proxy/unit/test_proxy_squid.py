@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_proxy import reloads
-from mptcp_proxy.configuration.check import PATIENCE, check
+from mptcp_proxy.configuration.check import MAX_SEARCH_SECONDS, check
 from mptcp_proxy.configuration.complaints import NO_TIME
 from mptcp_proxy.process import children
 from mptcp_proxy.squid import PARSE_SECONDS, CheckCancelledError, Squid
@@ -48,14 +48,14 @@ def test_check_ends_after_its_time_if_squid_is_slow(tmp_path: Path, monkeypatch:
     )
     program.chmod(0o755)
     file.write_text("http_port 3128\nacl one src one.example\nacl two src two.example\nhttp_access deny all\n")
-    monkeypatch.setattr("mptcp_proxy.configuration.check.PATIENCE", 0.0)
+    monkeypatch.setattr("mptcp_proxy.configuration.check.MAX_SEARCH_SECONDS", 0.0)
     problems = check(file, "one", Squid(str(program), "5.7", "nobody")).problems
     assert [each.text for each in problems if each.line == 2] == ["acl one src one.example: not well formed", NO_TIME]
     assert len(calls.read_text().splitlines()) == 1
 
 
 def test_reload_command_waits_longer_than_the_check_takes() -> None:
-    assert reloads.PATIENCE_SECONDS > PATIENCE + PARSE_SECONDS
+    assert reloads.PATIENCE_SECONDS > MAX_SEARCH_SECONDS + PARSE_SECONDS
 
 
 def test_squid_that_does_not_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
