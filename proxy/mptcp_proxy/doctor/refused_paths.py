@@ -17,7 +17,7 @@ _CHECK = "clients of the paths"
 
 
 def prefixes(policy: str) -> Iterator[tuple[str, str]]:
-    """Yield each path of a *policy*, the text of a valid file, with each of its client prefixes."""
+    """Yield the name of each path with each of its client prefixes. *policy*: the text of a valid policy file."""
     data = parse_document(policy, "").data
     paths = data.get("paths") if isinstance(data, dict) else None
     for name, path in paths.items() if isinstance(paths, dict) else ():
@@ -26,8 +26,8 @@ def prefixes(policy: str) -> Iterator[tuple[str, str]]:
 
 
 def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> Iterator[Finding]:
-    """Check the paths. *directives*: the statements of squid.conf (*file*). A path passes if clients have partial
-    access, or access with a password."""
+    """Check the paths. *directives*: the statements of squid.conf (*file*). A path is good if some of its clients have
+    access, or have access with a password."""
     allowed = possibly_allowed(directives)
     found = list(prefixes(policy))
     if allowed is None or not found:
@@ -38,7 +38,7 @@ def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> It
         return
     named = ", ".join(f"{prefix} (path {path})" for path, prefix in refused)
     networks = " ".join(dict.fromkeys(prefix for _, prefix in refused))
-    name = "clients" if _is_clients(directives) else "path_clients"
+    name = "clients" if _allows_clients_list(directives) else "path_clients"
     rule = "" if name == "clients" else f' and, before "http_access deny all", the line: http_access allow {name}'
     yield warn(
         _CHECK,
@@ -55,8 +55,8 @@ def _is_allowed(prefix: str, allowed: Addresses) -> bool:
         return True  # the policy has a mistake, which is reported elsewhere
 
 
-def _is_clients(directives: Sequence[Statement]) -> bool:
-    """Return whether squid.conf allows a list of addresses named "clients", as the shipped one does."""
+def _allows_clients_list(directives: Sequence[Statement]) -> bool:
+    """Return whether squid.conf allows a list of addresses named "clients", as the shipped squid.conf does."""
     is_list = any(each.words[:3] == ("acl", "clients", "src") for each in directives)
     rules = access_rules(directives, "http_access")
     return is_list and any(each.words[1] == "allow" and names_of(each) == ["clients"] for each in rules)

@@ -104,7 +104,7 @@ def test_doctor_reports_the_status_of_the_running_service() -> None:
 
 def test_doctor_judges_free_space() -> None:
     there, missing_addresses = (
-        host.room(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True)
+        host.free_space(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True)
     )
     assert (there.status, missing_addresses.status) == (OK, WARN)
     assert missing_addresses.check == "room in /run/n"
@@ -151,8 +151,8 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
 @pytest.mark.parametrize(
     ("outcome", "unknown", "status", "words"),
     [
-        (None, "", OK, "no relay of the name home runs"),
-        (Outcome(1, 1, 0), "", OK, "the relay has had none since its start"),
+        (None, "", OK, "no relay with the name home runs"),
+        (Outcome(1, 1, 0), "", OK, "the relay has not reloaded since its start"),
         (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
         (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
         (Outcome(1, 1, 3, "", 1795000000.5, in_doubt="nobody listens"), "", WARN, ", but nobody listens"),
