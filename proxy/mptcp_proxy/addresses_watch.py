@@ -2,11 +2,11 @@
 """Keeps Squid's list of this host's addresses up to date; squid.conf denies requests for these addresses.
 
 After a change of the list, Squid must reread its whole configuration, and refuses clients for a moment. So changes are
-collected, a removed address stays in the list for some time, and if changes do not stop (router advertisements with a
+collected, and a removed address stays in the list for some time. If changes do not stop (router advertisements with a
 short lifetime, container networks), the intervals between reloads grow.
 
-Squid exits if it cannot read its configuration, for example if that names a host and no name server answers, which is
-likely while addresses change. So each reload is preceded by a trial.
+Squid exits if it cannot read its configuration. This happens if the configuration contains a host name and no name
+server answers, which is likely while addresses change. So a trial precedes each reload.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from mptcp_common.journal import WARNING
 from mptcp_common.reasons import reason
 
 from .installation import install_own_addresses
-from .own_addresses import TROUBLE, Lingering, Network, Spacing, local_prefixes, reachable
+from .own_addresses import SYSTEM_ERRORS, Lingering, Network, Spacing, local_prefixes, reachable
 from .places import Places
-from .reported import Reported, say
+from .reporter import Reporter, say
 from .squid import PARSE_SECONDS
 from .trial import Trial
 
-_SETTLE: Final = 1.0
-"""Seconds from the first change to the reload, because changes come in groups, and IPv6 addresses come late."""
-_LINGER: Final = 10.0
+_COLLECT_SECONDS: Final = 1.0
+"""Seconds from the first change to the reload, because changes come in groups, and IPv6 addresses take longer."""
+_KEEP_SECONDS: Final = 10.0
 """Seconds for which requests for a removed address are still refused."""
 _RETRY_SECONDS: Final = 1.0
 """Seconds until the next attempt after a failure."""
 _TRIAL_INTERVAL: Final = 0.2
 """Seconds between checks whether a trial has ended."""
-_SHORTEST_INTERVAL, _LONGEST_INTERVAL, _QUIET_SECONDS = 2.0, 60.0, 60.0
-"""Seconds between two reloads for new addresses, initially and at most; after _QUIET_SECONDS without a change, the
-interval returns to the initial one."""
+_MIN_INTERVAL, _MAX_INTERVAL, _QUIET_SECONDS = 2.0, 60.0, 60.0
+"""Seconds between two reloads for new addresses. The interval begins at the minimum, and returns to it after
+_QUIET_SECONDS without a change."""
 _FREQUENT_INTERVAL: Final = 16.0
-"""If the interval between reloads reaches this many seconds, the log says that addresses keep changing."""
+"""Once the interval between reloads has this many seconds, a log message reports that addresses keep changing."""
 _CONSEQUENCE: Final = "for now, requests for new addresses of this host may pass"
 
 
@@ -44,36 +44,36 @@ class AddressesWatch:
     """Watches the addresses for one supervisor, whose Squid was started with *prefixes* in the list. *trial* tests
     whether Squid would exit if it reread its configuration."""
 
-    def __init__(self, places: Places, reported: Reported, prefixes: frozenset[Network], trial: Trial) -> None:
+    def __init__(self, places: Places, reporter: Reporter, prefixes: frozenset[Network], trial: Trial) -> None:
         self._places = places
-        self._reported = reported
+        self._reporter = reporter
         self._trial = trial
         self._prefixes = prefixes
-        self._lingering: Lingering[Network] = Lingering(_LINGER)
-        self._lingering.wanted(prefixes, time.monotonic())
-        self._spacing = Spacing(_SHORTEST_INTERVAL, _LONGEST_INTERVAL, _QUIET_SECONDS)
-        # A trial that fails may take up to PARSE_SECONDS, which adds to the time between the ends of two trials.
-        self._trials = Spacing(_SHORTEST_INTERVAL, _LONGEST_INTERVAL, _QUIET_SECONDS + 2 * PARSE_SECONDS)
+        self._lingering: Lingering[Network] = Lingering(_KEEP_SECONDS)
+        self._lingering.update(prefixes, time.monotonic())
+        self._reload_spacing = Spacing(_MIN_INTERVAL, _MAX_INTERVAL, _QUIET_SECONDS)
+        # A failed trial may take up to PARSE_SECONDS, which adds to the time between the ends of two trials.
+        self._trial_spacing = Spacing(_MIN_INTERVAL, _MAX_INTERVAL, _QUIET_SECONDS + 2 * PARSE_SECONDS)
         """Spacing of failed trials, each of which may wait for name servers until their timeout."""
-        self._readable_until = 0.0
-        """Until this monotonic time, a failed write of the list is retried without another trial."""
-        # Check once soon after the start, because an address may have changed before the watch began.
-        self.due: float | None = time.monotonic() + _SETTLE
-        """Time of the next check; None if the next check follows a change."""
+        self._trial_valid_until = 0.0
+        """Monotonic time until which the list may be written without another trial, after a failed write."""
+        # Check once shortly after the start, because an address may have changed before the watch began.
+        self.due: float | None = time.monotonic() + _COLLECT_SECONDS
+        """Time of the next check; None if no check is due before the next change."""
         self._failed = False
-        self._often = False
+        self._frequent = False
 
     def changed(self) -> None:
         """Schedule a check, because the kernel reported a change."""
         now = time.monotonic()
-        soon = max(now + _SETTLE, self._spacing.earliest(now))
-        self.due = soon if self.due is None else min(self.due, soon)
+        earliest = max(now + _COLLECT_SECONDS, self._reload_spacing.earliest(now))
+        self.due = earliest if self.due is None else min(self.due, earliest)
 
     def installed(self, prefixes: frozenset[Network]) -> None:
         """Record that a reload has given Squid a list with *prefixes*."""
-        self._prefixes, self._readable_until = prefixes, 0.0
-        if self._trial.under_way:
-            # The running trial tests the earlier configuration.
+        self._prefixes, self._trial_valid_until = prefixes, 0.0
+        if self._trial.is_running:
+            # The running trial tests the previous configuration.
             self._trial.end()
             self.changed()
 
@@ -81,63 +81,63 @@ class AddressesWatch:
         """End a running trial, because Squid gets no further updates."""
         self._trial.end()
 
-    def look(self) -> bool:
-        """Check the addresses if that is due. Return whether Squid must reread the list."""
+    def check(self) -> bool:
+        """Check the addresses if a check is due. Return whether Squid must reread the list."""
         now = time.monotonic()
         if self.due is None or now < self.due:
             return False
-        tried, self.due = self._trial.under_way, None
+        tried, self.due = self._trial.is_running, None
         problem = self._trial.outcome() if tried else ""
         if problem is None:
             self.due = now + _TRIAL_INTERVAL
             return False
         if problem:
-            self._trials.done(now)
+            self._trial_spacing.done(now)
         elif tried:
-            self._readable_until = now + _LONGEST_INTERVAL
+            self._trial_valid_until = now + _MAX_INTERVAL
         try:
-            prefixes, self.due = self._lingering.wanted(local_prefixes(), now)
+            prefixes, self.due = self._lingering.update(local_prefixes(), now)
             if reachable(prefixes) == reachable(self._prefixes):
-                self._readable_until = 0.0
-                self._tell_failure("")
+                self._trial_valid_until = 0.0
+                self._report_failure("")
                 return False
-            if not tried and now >= self._readable_until:
-                self._try_when_due(now)
+            if not tried and now >= self._trial_valid_until:
+                self._begin_trial_if_due(now)
                 return False
             if not problem:
                 install_own_addresses(self._places, prefixes)
-        except TROUBLE as error:
+        except SYSTEM_ERRORS as error:
             problem = reason(error)
         if problem:
-            self._tell_failure(f"{problem}; {_CONSEQUENCE}")
-            self.due = max(now + _RETRY_SECONDS, self._trials.earliest(now))
+            self._report_failure(f"{problem}; {_CONSEQUENCE}")
+            self.due = max(now + _RETRY_SECONDS, self._trial_spacing.earliest(now))
             return False
-        self._tell_failure("")
-        self._prefixes, self._readable_until = prefixes, 0.0
-        self._spacing.done(now)
-        self._tell_change()
+        self._report_failure("")
+        self._prefixes, self._trial_valid_until = prefixes, 0.0
+        self._reload_spacing.done(now)
+        self._log_change()
         return True
 
-    def _try_when_due(self, now: float) -> None:
-        self.due = max(self._spacing.earliest(now), self._trials.earliest(now))
+    def _begin_trial_if_due(self, now: float) -> None:
+        self.due = max(self._reload_spacing.earliest(now), self._trial_spacing.earliest(now))
         if self.due <= now:
             self._trial.begin()
             self.due = now + _TRIAL_INTERVAL
 
-    def _tell_change(self) -> None:
-        often = self._spacing.interval >= _FREQUENT_INTERVAL
-        if not often:
+    def _log_change(self) -> None:
+        frequent = self._reload_spacing.interval >= _FREQUENT_INTERVAL
+        if not frequent:
             say("this host's addresses have changed, Squid rereads them")
-        elif not self._often:
+        elif not self._frequent:
             say(
-                f"this host's addresses keep changing: Squid rereads them at most every {_LONGEST_INTERVAL:g} s,"
+                f"this host's addresses keep changing: Squid rereads them at most every {_MAX_INTERVAL:g} s,"
                 " because it refuses clients for a moment each time; until then, requests for a new address may pass",
                 WARNING,
             )
-        self._often = often
+        self._frequent = frequent
 
-    def _tell_failure(self, text: str) -> None:
-        self._reported.trouble("addresses", text)
+    def _report_failure(self, text: str) -> None:
+        self._reporter.trouble("addresses", text)
         if text and not self._failed:
             say(text, WARNING)
         self._failed = bool(text)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The page for clients when ``mptcp-portal`` does not answer for the check page.
+"""The page that clients get instead of the check page when ``mptcp-portal`` does not answer.
 
-Squid treats it as a template, in which a percent sign begins a code, so the page has none. The page polls without
-reloading itself, because a reload would return readers to the top (WCAG 2, 2.2.1).
+Squid treats the page as a template, in which a percent sign begins a code, so the page contains no percent sign. The
+page polls without reloading itself, because a reload would return readers to the top (WCAG 2, 2.2.1).
 """
 
 from __future__ import annotations

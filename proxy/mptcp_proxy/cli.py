@@ -16,8 +16,8 @@ from mptcp_common.exit_status import DONE, FAILED
 
 from . import shim
 from .configuration.access import OVERRIDE
-from .noted import NotedSignals
 from .places import Places, Role, service_name_problem
+from .recorded_signals import RecordedSignals
 
 KEEP = "keep"
 THROTTLER_CONFIGURATION = Path("/etc/mptcp-throttler/throttler.yaml")
@@ -43,17 +43,18 @@ def _features(text: str) -> frozenset[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
-    # Catch SIGHUP before anything else: by default, a SIGHUP meant as a reload would end the service.
-    signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
+    # Record SIGHUP before anything else: a SIGHUP for a reload would end a process without a handler.
+    signals = RecordedSignals([signal.SIGHUP] if chosen.command == "run" else ())
     if chosen.command != "run":
         for number in (signal.SIGTERM, signal.SIGHUP):
-            # By default, these signals would leave a check's temporary files, which may contain passwords, in /tmp.
+            # Without a handler, these signals would end a check before it removes its temporary files, which may
+            # contain passwords.
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, signal.default_int_handler)
-    return outcome("mptcp-proxy", lambda: _done(chosen, signals), is_daemon=chosen.command == "run")
+    return outcome("mptcp-proxy", lambda: _run_command(chosen, signals), is_daemon=chosen.command == "run")
 
 
-def _done(chosen: argparse.Namespace, signals: NotedSignals) -> int:
+def _run_command(chosen: argparse.Namespace, signals: RecordedSignals) -> int:
     if chosen.command == "build-shim":
         return _build_shim()
     role = Role(chosen.role)
@@ -92,13 +93,13 @@ def _parser() -> argparse.ArgumentParser:
     """Return the parser; the package's manual page and shell completion are generated from it."""
     parser = argparse.ArgumentParser(
         prog="mptcp-proxy",
-        description="Squid with MPTCP: a proxy's clients by MPTCP, origin servers by plain TCP; or, as a relay at home,"
-        " clients by plain TCP, parents by MPTCP.",
+        description="Runs Squid with MPTCP. A proxy uses MPTCP to its clients and plain TCP to origin servers. A relay"
+        " at home uses plain TCP to its clients and MPTCP to its parents.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve in the foreground; SIGHUP reloads, SIGTERM stops")
-    check = commands.add_parser("check", help="report all mistakes in the configuration; start and change nothing")
+    check = commands.add_parser("check", help="report all mistakes in the configuration, without starting Squid")
     reload = commands.add_parser(
         "reload", help="make the running proxy reread its configuration, and wait for the result"
     )
@@ -111,11 +112,13 @@ def _parser() -> argparse.ArgumentParser:
             "--role",
             choices=[each.value for each in Role],
             default=Role.PROXY.value,
-            help="Multipath TCP to clients, or, at home, to parents (%(default)s)",
+            help="proxy: Multipath TCP to clients; relay: Multipath TCP to parents (%(default)s)",
         )
-        command.add_argument("--service-name", metavar="NAME", help=f"name of the instance ({names}, by its role)")
+        command.add_argument(
+            "--service-name", metavar="NAME", help=f"name of the instance ({names}, depending on the role)"
+        )
     for command in (run, check, doctor):
-        command.add_argument("--config", type=Path, metavar="FILE", help=f"squid.conf ({files}, by the role)")
+        command.add_argument("--config", type=Path, metavar="FILE", help=f"squid.conf ({files}, depending on the role)")
         command.add_argument(
             OVERRIDE,
             action="store_true",
@@ -133,8 +136,9 @@ def _parser() -> argparse.ArgumentParser:
         "--turns",
         choices=("fair", "kernel"),
         default="fair",
-        help="fair: no client delays others by the number of its connections, and what Squid writes to one in pieces is"
-        " sent in one; kernel: all that is ready, in the kernel's order, as Squid writes it (%(default)s)",
+        help="fair: clients take turns, so that none delays others by the number of its connections, and small writes"
+        " of Squid are joined; kernel: Squid serves clients in the kernel's order, and writes are not joined"
+        " (%(default)s)",
     )
     run.add_argument(
         "--without",
@@ -193,10 +197,10 @@ def _check(configuration: Path, places: Places, role: Role, allow_open: bool) ->
         print(note)
     ports = f"on port {', '.join(map(str, checked.ports))}"
     if role is Role.PROXY:
-        what = f"MPTCP listeners {ports}"
+        connections = f"MPTCP listeners {ports}"
     else:
-        what = f"listeners {ports}, MPTCP to {', '.join(map(str, checked.parents))}"
-    print(f"{configuration}: good; {what}; {checked.workers}")
+        connections = f"listeners {ports}, MPTCP to {', '.join(map(str, checked.parents))}"
+    print(f"{configuration}: good; {connections}; {checked.workers}")
     return DONE
 
 

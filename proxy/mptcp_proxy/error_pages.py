@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pages that users see when Squid has no answer from a site, instead of Squid's own pages.
+"""The pages that users see, instead of Squid's own error pages, when Squid has no answer from a site.
 
-They are for ``error_directory`` in squid.conf. Squid treats each file as a template, in which a percent sign begins a
-code: %H is the requested host, %c the error's name, %T the time. If the file for one of Squid's error names is missing,
-Squid logs an error at each start. So its own templates are added for all other names: errors of requests that the
-shipped squid.conf refuses anyway, such as FTP, and errors of later versions.
+The files are for ``error_directory`` in squid.conf. Squid treats each file as a template, in which a percent sign
+begins a code: %H is the requested host, %c the error's name, %T the time. If the file for one of Squid's error names is
+missing, Squid logs an error at each start. So Squid's own templates are copied for all other errors: those of requests
+that the shipped squid.conf refuses, such as FTP, and those of later versions.
 
 A browser shows such a page only for an address without TLS. If a tunnel (CONNECT) is refused, it shows its own page.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 CHECK_PAGE: Final = "http://check.mptcp.internal/"
-SQUIDS_OWN: Final = Path("/usr/share/squid/errors/templates")
+SQUID_TEMPLATES: Final = Path("/usr/share/squid/errors/templates")
 
 HEAD: Final = """\
 <!doctype html>
@@ -63,7 +63,7 @@ _PAGE: Final = """\
 _CHECK: Final = f"""\
 <p>How your device is connected to the proxy: <a href="{CHECK_PAGE}">{CHECK_PAGE}</a></p>
 """
-_ASK: Final = "If other sites fail, too, tell the operator of the proxy."
+_TELL_OPERATOR: Final = "If other sites fail, too, tell the operator of the proxy."
 
 _PAGES: Final[dict[str, tuple[str, str, tuple[str, ...], str]]] = {
     "refused": (
@@ -88,7 +88,7 @@ _PAGES: Final[dict[str, tuple[str, str, tuple[str, ...], str]]] = {
         "<p>The proxy found no address of <strong>%H</strong>. Most likely the name is misspelt, or there is no such "
         "site; or the proxy may have no name server at the moment. Your device and its connection to the proxy "
         "work.</p>",
-        ("Check the name.", "Try another site. " + _ASK),
+        ("Check the name.", "Try another site. " + _TELL_OPERATOR),
         "ERR_DNS_FAIL",
     ),
     "no-answer": (
@@ -96,14 +96,14 @@ _PAGES: Final[dict[str, tuple[str, str, tuple[str, ...], str]]] = {
         "<p>The proxy tried to reach <strong>%H</strong> for you, and got no answer. Most likely the site is down, or "
         "its address is wrong; or the proxy may have no Internet connection at the moment. Your device and its "
         "connection to the proxy work.</p>",
-        ("Try again in a minute.", "Try another site. " + _ASK),
+        ("Try again in a minute.", "Try another site. " + _TELL_OPERATOR),
         "ERR_CONNECT_FAIL ERR_CANNOT_FORWARD ERR_READ_TIMEOUT ERR_LIFETIME_EXP ERR_SECURE_CONNECT_FAIL",
     ),
     "broken-answer": (
         "The answer of this site broke off",
         "<p>The proxy reached <strong>%H</strong>, but got no usable answer. Most likely the site is at fault. Your "
         "device and its connection to the proxy work.</p>",
-        ("Try again in a minute.", "Try another site. " + _ASK),
+        ("Try again in a minute.", "Try another site. " + _TELL_OPERATOR),
         "ERR_READ_ERROR ERR_WRITE_ERROR ERR_ZERO_SIZE_OBJECT ERR_INVALID_RESP",
     ),
     "odd-request": (
@@ -121,7 +121,7 @@ _PAGES: Final[dict[str, tuple[str, str, tuple[str, ...], str]]] = {
         "ERR_SHUTTING_DOWN ERR_SOCKET_FAILURE",
     ),
 }
-"""By kind of error: title, what happened and the likely cause, what to do, and Squid's names of these errors."""
+"""For each kind of error: the title, the event and its likely cause, advice, and Squid's names of these errors."""
 _RELAY_PAGES: Final = {
     "no-proxy": (
         "The relay gets no answer from the proxy",
@@ -136,18 +136,18 @@ _RELAY_PAGES: Final = {
 
 
 def error_pages(
-    *, with_check_page: bool, relay: bool = False, squids_own: Path = SQUIDS_OWN
+    *, with_check_page: bool, relay: bool = False, squid_templates: Path = SQUID_TEMPLATES
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield each file's name and content. *with_check_page*: link the check page, which exists."""
-    ours = dict(_ours(_CHECK if with_check_page else "", relay))
-    yield from ours.items()
+    """Yield the name and content of each file. *with_check_page*: the pages have a link to the check page."""
+    own_pages = dict(_own_pages(_CHECK if with_check_page else "", relay))
+    yield from own_pages.items()
     with suppress(OSError):
-        for path in sorted(squids_own.iterdir()):
-            if path.name not in ours and path.is_file():
+        for path in sorted(squid_templates.iterdir()):
+            if path.name not in own_pages and path.is_file():
                 yield path.name, path.read_bytes()
 
 
-def _ours(check: str, relay: bool) -> Iterator[tuple[str, bytes]]:
+def _own_pages(check: str, relay: bool) -> Iterator[tuple[str, bytes]]:
     for kind, (title, what, todo, names) in (*_PAGES.items(), *(_RELAY_PAGES.items() if relay else ())):
         items = "\n".join(f"<li>{each}</li>" for each in todo)
         body = _PAGE.format(kind=kind, title=title, what=what, todo=items, check=check)

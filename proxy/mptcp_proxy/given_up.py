@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds out whether the kernel has temporarily stopped using Multipath TCP for new connections (Linux 6.12 and newer).
+"""Finds out whether the kernel has temporarily stopped using Multipath TCP for new connections (Linux 6.12 and later).
 
-If a peer answers the first packets of a connection only when the option MP_CAPABLE is left out, the kernel suspects a
-firewall. It then opens every connection by plain TCP for net.mptcp.blackhole_timeout seconds, and longer each time this
-happens again (Documentation/networking/mptcp-sysctl.rst; net/mptcp/ctrl.c). Only its counters show this state.
+If a peer answers the first packets of a connection only when they lack the option MP_CAPABLE, the kernel suspects that
+a firewall drops this option. It then opens all connections by plain TCP for net.mptcp.blackhole_timeout seconds, and
+longer each time this happens again (Documentation/networking/mptcp-sysctl.rst; net/mptcp/ctrl.c). Only the kernel's
+counters show this state.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYSCTL = "net.mptcp.blackhole_timeout"
-"""If it is 0, the kernel never gives up. A write to this sysctl makes the kernel try Multipath TCP again at once."""
+"""If this sysctl is 0, the kernel never gives up. A write to it makes the kernel try Multipath TCP again at once."""
 TIMES, CONNECTIONS = "MPTcpExtBlackhole", "MPTcpExtMPCapableSYNTXDisabled"
 _NETSTAT = Path("/proc/thread-self/net/netstat")
 
@@ -28,7 +29,7 @@ class GivenUp:
 
 
 def read_given_up(netstat: str) -> GivenUp:
-    """Return the counts in /proc/net/netstat; zeros for a kernel too old to give up."""
+    """Return the counts in *netstat*, the text of /proc/net/netstat; zeros if the kernel has no such counters."""
     lines = [line.split()[1:] for line in netstat.splitlines() if line.startswith("MPTcpExt:")]
     fields = dict(zip(*lines, strict=True)) if len(lines) == 2 and len(lines[0]) == len(lines[1]) else {}
     times, connections = (int(fields.get(name.removeprefix("MPTcpExt"), 0)) for name in (TIMES, CONNECTIONS))
@@ -36,7 +37,7 @@ def read_given_up(netstat: str) -> GivenUp:
 
 
 def given_up() -> GivenUp:
-    """Return the current counts; zeros without Multipath TCP."""
+    """Return the current counts; zeros if the kernel has none."""
     try:
         return read_given_up(_NETSTAT.read_text())
     except OSError:
@@ -51,7 +52,8 @@ class Watch:
         self._last = read_counts().connections
 
     def in_force(self) -> GivenUp | None:
-        """Return the counts if a connection was opened by plain TCP for this reason since the last call."""
+        """Return the counts if, since the last call, the kernel has opened a connection by plain TCP for this reason;
+        otherwise None."""
         now = self._read_counts()
         before, self._last = self._last, now.connections
         return now if now.connections > before else None

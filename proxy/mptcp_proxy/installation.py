@@ -2,7 +2,8 @@
 """Installs a checked configuration, with its lists and pages, into the directory from which Squid reads it.
 
 Each file is replaced atomically (rename(2)), so Squid and the preload library read either the old or the new file. All
-files are written before the first is replaced: if a reload fails, a restarting worker must not read a part of it.
+new files are written before the first file is replaced. So if the disk is full, the old files stay, and a worker that
+Squid restarts does not read a mixture of old and new files.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def make_directories(places: Places, checked: Checked) -> None:
     _make(places.logs, 0o750)
     _own(places.logs, checked.effective_user)
     if checked.workers.count > 1:
-        # Create the directory as the distribution does. A directory of another Squid is not changed.
+        # Create the directory as the distribution does. If it belongs to another Squid's user, do not change it.
         _make(WORKER_SOCKETS, 0o755)
         if WORKER_SOCKETS.stat().st_uid == 0:
             _own(WORKER_SOCKETS, checked.effective_user)
@@ -47,8 +48,8 @@ def _make(directory: Path, mode: int) -> None:
 
 
 def remove_shared_files(places: Places) -> None:
-    """Remove the sockets and shared memory that the workers of an ended Squid left; a killed Squid leaves all of them.
-    Files of the same names that another user made are removed as well, because they keep Squid from starting."""
+    """Remove the sockets and shared memory of an ended Squid's workers. A killed Squid does not remove them. Files with
+    the same names that another user has created are removed as well, because they would keep Squid from starting."""
     for directory, kind in ((WORKER_SOCKETS, "ipc"), (SHARED_MEMORY, "shm")):
         for path in directory.glob(f"{places.service_name}-*.{kind}"):
             if path.is_dir() and not path.is_symlink():
@@ -57,18 +58,20 @@ def remove_shared_files(places: Places) -> None:
                 path.unlink(missing_ok=True)
 
 
-def install(places: Places, checked: Checked, prefixes: Iterable[Network], workers: int, option: bool = False) -> None:
-    """Write the files that Squid and the preload library read at their next start or reload.
+def install(
+    places: Places, checked: Checked, prefixes: Iterable[Network], workers: int, mptcp_option: bool = False
+) -> None:
+    """Write the files that Squid and the preload library read at the next start or reload.
 
-    *workers*: the number of workers that Squid has, or with which it will be started. *option*: whether Squid uses its
-    own option ``mptcp``.
+    *workers*: the number of workers that Squid has, or with which it will be started. *mptcp_option*: whether Squid
+    uses its own option ``mptcp``.
     """
     ports = (",".join(map(str, checked.ports)) + "\n").encode()
     group = _group(checked.effective_user)
-    configuration = checked.rendered(workers, option)
+    configuration = checked.rendered(workers, mptcp_option)
     before = _content(places.configuration_in_force)
     write_all(
-        # Write the lists first: Squid must not read a configuration that names a missing list.
+        # The lists come first: Squid must not read a configuration that names a missing list.
         *(
             File(each.copy, each.content, 0o640, group)
             for each in checked.lists
@@ -84,15 +87,15 @@ def install(places: Places, checked: Checked, prefixes: Iterable[Network], worke
         ),
         _own_addresses(places, prefixes),
     )
-    # Keep the lists of the earlier configuration: a worker that is just starting may have read it.
+    # Keep the lists of the earlier configuration: a starting worker may have read it and not yet opened them.
     _remove_lists(places.lists, before + configuration)
 
 
-def _is_installed(wanted: CopiedList, group: int) -> bool:
-    """Return whether the copy exists. Its content need not be compared: the name is a hash of the content, and only a
-    complete file was renamed to it."""
+def _is_installed(copied: CopiedList, group: int) -> bool:
+    """Return whether the copy exists. Its content need not be compared, because its name contains a hash of the
+    content, and only a complete file gets this name."""
     try:
-        found = wanted.copy.lstat()
+        found = copied.copy.lstat()
     except OSError:
         return False
     return stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o640 and group in (-1, found.st_gid)
@@ -105,10 +108,11 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def _remove_lists(directory: Path, named: bytes) -> None:
+def _remove_lists(directory: Path, configurations: bytes) -> None:
+    """Remove the copies of lists that *configurations* do not name."""
     with suppress(OSError):
         for path in list(directory.iterdir()):
-            if os.fsencode(path.name) not in named:
+            if os.fsencode(path.name) not in configurations:
                 path.unlink()
 
 
@@ -121,13 +125,13 @@ def _own_addresses(places: Places, prefixes: Iterable[Network]) -> File:
 
 
 def install_library(places: Places, library: Path) -> Path:
-    """Return *library*, or a copy if LD_PRELOAD cannot name it or Squid's user cannot open it.
+    """Return *library*, or the path of a copy if LD_PRELOAD cannot name *library* or Squid's user cannot open it.
 
-    Squid's workers are started as that user, and a checkout is often below a home directory closed to others. The
-    copy's path contains only the service name, hence no blanks. A library cannot be loaded from a file system mounted
-    noexec, as /run often is.
+    Squid's workers start as that user, and a checkout is often below a home directory that other users cannot enter.
+    The copy's path contains no blanks. It is not on a file system with the option noexec, which /run often has, because
+    a library cannot be loaded from there.
     """
-    if shim.can_be_preloaded(library) and (os.geteuid() != 0 or _open_to_all(library)):
+    if shim.can_be_preloaded(library) and (os.geteuid() != 0 or _is_readable_by_all(library)):
         return library
     directory = next((d for d in (places.runtime, places.state) if not _is_noexec(d)), places.state)
     _make(directory, 0o755)
@@ -136,14 +140,14 @@ def install_library(places: Places, library: Path) -> Path:
     return copy
 
 
-def _open_to_all(file: Path) -> bool:
+def _is_readable_by_all(file: Path) -> bool:
     enterable = all(directory.stat().st_mode & 0o001 for directory in file.resolve().parents)
     return enterable and bool(file.stat().st_mode & 0o004)
 
 
 def _is_noexec(directory: Path) -> bool:
-    there = next(d for d in (directory, *directory.parents) if d.exists())
-    return bool(os.statvfs(there).f_flag & os.ST_NOEXEC)
+    existing = next(d for d in (directory, *directory.parents) if d.exists())
+    return bool(os.statvfs(existing).f_flag & os.ST_NOEXEC)
 
 
 def _own(directory: Path, owner: str) -> None:
@@ -168,13 +172,13 @@ class File(NamedTuple):
 
 
 def write(path: Path, content: bytes, mode: int) -> None:
-    """Replace *path* atomically. Raises OSError; then the file is unchanged."""
+    """Replace *path* atomically. Raises OSError, and then the file is unchanged."""
     write_all(File(path, content, mode))
 
 
 def write_all(*files: File) -> None:
-    """Write all new files to the directories of *files*, then rename them to *files*. Raises OSError; if the new files
-    do not all fit on the disk, no file is replaced."""
+    """Write the content of all *files* to temporary files in the same directories, then rename these to *files*. Raises
+    OSError. If the disk has no space for all of them, no file is replaced."""
     new_files: list[tuple[str, Path]] = []
     try:
         for file in files:

@@ -28,7 +28,7 @@ class Listening:
     """Name of the program; empty if this process is not allowed to see it."""
     pids: tuple[int, ...]
     mptcp: bool = False
-    """Whether it accepts Multipath TCP; otherwise clients fall back to TCP."""
+    """Whether the socket accepts Multipath TCP; otherwise clients fall back to TCP."""
 
     def __str__(self) -> str:
         return f"{self.program or 'another process'}{f' (process {self.pids[0]})' if self.pids else ''}"
@@ -52,7 +52,7 @@ def listening_now() -> tuple[Listening, ...]:
     return tuple(read_listening(ss.printed("-Hltnpi") or ""))
 
 
-def listening_if_known() -> tuple[Listening, ...] | None:
+def listening_or_none() -> tuple[Listening, ...] | None:
     """Return the listening sockets; None if ss fails, so that it is unknown which sockets exist."""
     text = ss.printed("-Hltnpi")
     return None if text is None else tuple(read_listening(text))
@@ -61,8 +61,8 @@ def listening_if_known() -> tuple[Listening, ...] | None:
 def identities(ports: Collection[int]) -> tuple[str, ...] | None:
     """Return unique identities of the sockets that listen on *ports*; None if ss fails.
 
-    With these options, ss lists only listening sockets and does not search /proc. If one process has 20,000 sockets,
-    that search took 1.5 to 2.4 s on a busy machine; without it, ss takes 0.06 to 0.08 s, 0.03 s of it to start.
+    With these options, ss lists only listening sockets and does not search /proc for their processes. With a process
+    that has 20,000 sockets, ss took 1.5 to 2.4 s on a busy machine with that search, and 0.06 to 0.08 s without it.
     """
     text = ss.printed("-HOltne")
     return None if text is None else tuple(sorted(read_identities(text, ports)))
@@ -79,25 +79,27 @@ def read_identities(text: str, ports: Collection[int]) -> Iterator[str]:
             yield " ".join((fields[3], *(field for field in fields[4:] if field.startswith(("ino:", "sk:")))))
 
 
-def taken_by(host: str, port: int, sockets: Iterable[Listening]) -> Listening | None:
-    """Return a socket that prevents binding *host*:*port*. An empty host means all addresses."""
+def socket_in_the_way(host: str, port: int, sockets: Iterable[Listening]) -> Listening | None:
+    """Return a socket that prevents another process from binding *host*:*port*, if any. An empty host means all
+    addresses."""
     wanted = host.strip("[]").lower()
-    return next((s for s in sockets if s.port == port and _collide(wanted, s.address.strip("[]").lower())), None)
+    return next((s for s in sockets if s.port == port and _overlap(wanted, s.address.strip("[]").lower())), None)
 
 
-def may_be(host: str, socket: Listening) -> bool:
+def may_be_at(host: str, socket: Listening) -> bool:
     """Return whether *socket* may belong to a listener on *host*. A host name may have any address."""
     wanted = host.strip("[]").lower()
-    return _address(wanted) is None or _collide(wanted, socket.address.strip("[]").lower())
+    return _address(wanted) is None or _overlap(wanted, socket.address.strip("[]").lower())
 
 
 def is_everywhere(host: str) -> bool:
-    """Return whether a listener of Squid on *host* has all addresses, IPv4 and IPv6: *host* is empty or "[::]"."""
+    """Return whether a listener of Squid on *host* accepts connections to all addresses, IPv4 and IPv6. This is so if
+    *host* is empty or "[::]"."""
     return not host or _address(host.strip("[]")) == IPv6Address(0)
 
 
-def _collide(wanted: str, bound: str) -> bool:
-    """Return whether both hosts share an address. *bound* is in the form of ss, without brackets."""
+def _overlap(wanted: str, bound: str) -> bool:
+    """Return whether both hosts have a common address. *bound* is in the form of ss, without brackets."""
     if "%" not in wanted:
         bound = bound.partition("%")[0]
     if wanted == bound or bound == "*":
@@ -105,11 +107,11 @@ def _collide(wanted: str, bound: str) -> bool:
     # In the output of ss, "[::]" means only IPv6.
     if is_everywhere(wanted):
         return True
-    ours, theirs = _address(wanted), _address(bound)
-    if ours is None or theirs is None:
+    first, second = _address(wanted), _address(bound)
+    if first is None or second is None:
         # The addresses of a host name are known only when Squid binds it.
         return bound in ("0.0.0.0", "::")
-    return ours == theirs or (ours.version == theirs.version and (ours.is_unspecified or theirs.is_unspecified))
+    return first == second or (first.version == second.version and (first.is_unspecified or second.is_unspecified))
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:

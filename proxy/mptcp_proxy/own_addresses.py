@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """This host's own addresses, to which the proxy must not pass requests.
 
-An own address is one that the kernel delivers locally. These are the "local" entries of the routing table "local"
-(ip-route(8)): the addresses of all interfaces, and prefixes that are routed to this host. The list also has the IPv6
-addresses of NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that embed an IPv4 address of this host, because a translator,
-on this host or nearby, would route them back.
+These are the addresses whose packets the kernel delivers locally: the "local" entries of the routing table "local"
+(ip-route(8)), which has the addresses of all interfaces and the prefixes that are routed to this host. The list also
+contains the IPv6 addresses of NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that embed an IPv4 address of this host,
+because a translator, on this host or nearby, would route them to this host.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Final, Generic, TypeVar
 from pyroute2 import IPRoute, NetlinkError
 
 Network = IPv4Network | IPv6Network
-TROUBLE: Final = (OSError, subprocess.SubprocessError, NetlinkError)
-"""Errors that may occur at any time: no space, memory or descriptor, or no answer in time."""
+SYSTEM_ERRORS: Final = (OSError, subprocess.SubprocessError, NetlinkError)
+"""Errors of the host that may occur at any time: no space, memory or descriptor, or no answer in time."""
 
 _EMBEDDING = ((ip_network("64:ff9b::/96"), 96), (ip_network("2002::/16"), 16))
 """Prefixes, and the number of bits before the embedded IPv4 address."""
 _TABLE_LOCAL = 255  # rt_class_t RT_TABLE_LOCAL of linux/rtnetlink.h
 _TYPE_LOCAL = 2  # RTN_LOCAL
-# RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE: a prefix may be routed to this host
-# without an address of its own.
+# RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE. Routes are watched as well, because a
+# prefix may be routed to this host although no interface has an address in it.
 _GROUPS = 0x10 | 0x100 | 0x40 | 0x400
 
 
@@ -43,8 +43,9 @@ def local_prefixes() -> frozenset[Network]:
 
 
 def render(prefixes: Collection[Network]) -> str:
-    """Return the file for Squid: one prefix per line. Never empty: Squid warns of an empty list."""
-    # Collapse the prefixes, because Squid warns of a prefix within another one.
+    """Return the content of the file for Squid: one prefix per line. It is never empty, because Squid warns of an empty
+    list."""
+    # Collapse the prefixes, because Squid warns of a prefix within another prefix.
     v4 = list(collapse_addresses(prefix for prefix in prefixes if isinstance(prefix, IPv4Network)))
     own = (prefix for prefix in prefixes if isinstance(prefix, IPv6Network))
     v6 = collapse_addresses([*own, *(each for prefix in v4 for each in embedded(prefix))])
@@ -59,7 +60,7 @@ def embedded(prefix: IPv4Network) -> Iterator[IPv6Network]:
 
 
 def reachable(prefixes: Iterable[Network]) -> frozenset[Network]:
-    """Return the prefixes for which Squid needs an update; fixed rules of squid.conf refuse the others."""
+    """Return the prefixes whose change requires a new list; fixed rules of squid.conf refuse the other prefixes."""
     return frozenset(p for p in prefixes if not (p.is_loopback or p.is_link_local))
 
 
@@ -67,42 +68,44 @@ Item = TypeVar("Item", bound=Hashable)
 
 
 class Lingering(Generic[Item]):
-    """Keeps items for some time after they disappeared, so that an address that comes and goes causes only one reload
-    of Squid. Pure: times are arguments, in seconds."""
+    """Keeps items for *seconds* after they disappeared, so that an address that disappears and returns causes only one
+    reload of Squid. Pure: times are arguments, in seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._present: frozenset[Item] = frozenset()
-        self._seen: dict[Item, float] = {}
+        self._last_seen: dict[Item, float] = {}
 
-    def wanted(self, present: Collection[Item], now: float) -> tuple[frozenset[Item], float | None]:
-        """Return the items of *present* and recent ones, and the time of the next call (None: at the next change)."""
+    def update(self, present: Collection[Item], now: float) -> tuple[frozenset[Item], float | None]:
+        """Set the *present* items. Return them with the items that disappeared recently, and the time at which the next
+        of these expires (None: none does)."""
         # Items that were present at the last call were present until now, because every change causes a call.
-        self._seen |= dict.fromkeys((*self._present, *present), now)
+        self._last_seen |= dict.fromkeys((*self._present, *present), now)
         self._present = frozenset(present)
-        self._seen = {each: seen for each, seen in self._seen.items() if now - seen < self._seconds}
-        gone = [seen for each, seen in self._seen.items() if each not in present]
-        return frozenset(self._seen), min(gone) + self._seconds if gone else None
+        self._last_seen = {each: seen for each, seen in self._last_seen.items() if now - seen < self._seconds}
+        absent_since = [seen for each, seen in self._last_seen.items() if each not in present]
+        return frozenset(self._last_seen), min(absent_since) + self._seconds if absent_since else None
 
 
 class Spacing:
-    """Spaces out costly actions: the interval doubles while they continue, and is reset after a rest of *forget*, or of
-    twice the interval if that is longer. Pure: times are arguments, in seconds."""
+    """Limits the rate of costly actions. While they continue, the interval between them doubles from *minimum* to
+    *maximum*. It returns to *minimum* after *quiet* seconds without an action, or twice the interval if that is longer.
+    Pure: times are arguments, in seconds."""
 
-    def __init__(self, shortest: float, longest: float, forget: float) -> None:
-        self._shortest, self._longest, self._forget = shortest, longest, forget
+    def __init__(self, minimum: float, maximum: float, quiet: float) -> None:
+        self._minimum, self._maximum, self._quiet = minimum, maximum, quiet
         self._last: float | None = None
-        self.interval = shortest
-        """Seconds to wait after the last action."""
+        self.interval = minimum
+        """Minimum seconds from the last action to the next."""
 
     def earliest(self, now: float) -> float:
-        """Return the time of the next action, *now* at the earliest."""
+        """Return the earliest time of the next action, at least *now*."""
         return now if self._last is None else max(now, self._last + self.interval)
 
     def done(self, now: float) -> None:
-        """Record an action."""
-        continues = self._last is not None and now - self._last < max(self._forget, 2 * self.interval)
-        self.interval = min(self._longest, 2 * self.interval) if continues else self._shortest
+        """Record an action at the time *now*."""
+        continues = self._last is not None and now - self._last < max(self._quiet, 2 * self.interval)
+        self.interval = min(self._maximum, 2 * self.interval) if continues else self._minimum
         self._last = now
 
 

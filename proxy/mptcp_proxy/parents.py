@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Writes the addresses of a relay's parents to the file that the preload library reads at each connect.
 
-Squid resolves names itself and caches an answer for its time to live, but at most for six hours (positive_dns_ttl).
-This module resolves the same names once a minute, in its own thread, because a name server may be slow. A former
-address of a name stays in the list for six hours, because Squid may still connect to it.
+Squid itself resolves the names of parents, and caches an answer for its time to live, at most for six hours
+(positive_dns_ttl). This module resolves the same names once a minute, in its own thread, because a name server may be
+slow. A former address of a parent stays in the list for six hours, because Squid may still connect to it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from .configuration.parents import Parent
 from .installation import write
 from .own_addresses import Lingering
 from .places import Places
-from .reported import say
+from .reporter import say
 
-MAX_PARENTS = 64
-"""Maximum number of entries: the library reads a limited part of the file (LIST_SIZE in shim/listen/listen.h), into
-which these fit even if all have the maximum length."""
+MAX_ENTRIES = 64
+"""Maximum number of entries in the file. The library reads only LIST_SIZE bytes (shim/listen/listen.h), which suffice
+for this number even if all entries have the maximum length."""
 _INTERVAL = 60.0
-"""Seconds between look-ups. Each look-up takes some 400 bytes per name, which adds up to 17 MB a month."""
+"""Seconds between look-ups. Each look-up takes about 400 bytes per name, in total 17 MB per month."""
 _RETRY_SECONDS = 2.0
 """Seconds until the next look-up while a parent has no address."""
-_LINGER = 6 * 3600.0
-_START_PATIENCE = 5.0
-"""Maximum seconds that a start waits for name servers. Connections that Squid opens before an answer are plain TCP."""
+_KEEP_SECONDS = 6 * 3600.0
+"""Seconds for which a former address stays in the list."""
+_START_SECONDS = 5.0
+"""Maximum seconds for which a start waits for name servers. Squid uses plain TCP to parents whose address is
+unknown."""
 
 
 def goals(host: str, port: int) -> frozenset[str]:
@@ -52,102 +54,103 @@ def is_address(host: str) -> bool:
 
 
 def goal(family: int, address: str, port: int) -> str:
-    """Return *address* and *port* in the notation of inet_ntop(3), without a zone (%)."""
+    """Return *address* and *port* in the preload library's notation: as by inet_ntop(3), without a zone (%)."""
     text = socket.inet_ntop(family, socket.inet_pton(family, address.partition("%")[0]))
     if family == socket.AF_INET6 and text.startswith("::ffff:") and "." in text:
         return f"{text.removeprefix('::ffff:')}:{port}"
     return f"{text}:{port}" if family == socket.AF_INET else f"[{text}]:{port}"
 
 
-def render(present: Collection[str], lingering: Collection[str]) -> str:
-    """Return the library's list, with present addresses first, cut to the length that the library reads."""
-    ordered = [*sorted(present), *sorted(set(lingering) - set(present))]
-    return "".join(f"{each}\n" for each in ordered[:MAX_PARENTS])
+def render(current: Collection[str], all_known: Collection[str]) -> str:
+    """Return the list for the library: the *current* addresses first, then the others of *all_known*, at most
+    MAX_ENTRIES."""
+    ordered = [*sorted(current), *sorted(set(all_known) - set(current))]
+    return "".join(f"{each}\n" for each in ordered[:MAX_ENTRIES])
 
 
 class Addresses:
     """The known addresses of the parents. Pure: times and answers are arguments."""
 
-    def __init__(self, linger: float = _LINGER) -> None:
-        self._lingering: Lingering[str] = Lingering(linger)
-        self._of: dict[str, frozenset[str]] = {}
+    def __init__(self, keep_seconds: float = _KEEP_SECONDS) -> None:
+        self._lingering: Lingering[str] = Lingering(keep_seconds)
+        self._by_parent: dict[str, frozenset[str]] = {}
 
-    def follow(self, parents: Iterable[str]) -> None:
-        """Replace the parents. Addresses of former parents stay for some time."""
-        self._of = {parent: self._of.get(parent, frozenset()) for parent in parents}
+    def set_parents(self, parents: Iterable[str]) -> None:
+        """Replace the parents. The addresses of former parents stay in the list for some time."""
+        self._by_parent = {parent: self._by_parent.get(parent, frozenset()) for parent in parents}
 
-    def answered(self, parent: str, found: frozenset[str]) -> None:
-        """Store the answer for *parent*."""
-        self._of[parent] = found
+    def set_addresses(self, parent: str, found: frozenset[str]) -> None:
+        """Replace the addresses of *parent*."""
+        self._by_parent[parent] = found
 
     @property
     def complete(self) -> bool:
         """Whether each parent has an address."""
-        return all(self._of.values())
+        return all(self._by_parent.values())
 
     def list(self, now: float) -> str:
-        """Return the library's list at *now*, in seconds of any clock."""
-        present = frozenset[str]().union(*self._of.values())
-        return render(present, self._lingering.wanted(present, now)[0])
+        """Return the list for the library at the time *now*, in seconds of any clock."""
+        present = frozenset[str]().union(*self._by_parent.values())
+        return render(present, self._lingering.update(present, now)[0])
 
 
 class Follower:
-    """Keeps the list up to date in a daemon thread."""
+    """Keeps the file up to date in a daemon thread, and logs if the kernel stops using Multipath TCP to parents."""
 
     def __init__(
         self,
         places: Places,
         look_up: Callable[[str, int], frozenset[str]] = goals,
-        look: Callable[[], given_up.GivenUp] = given_up.given_up,
+        read_counts: Callable[[], given_up.GivenUp] = given_up.given_up,
     ) -> None:
         self._places = places
         self._look_up = look_up
         self._addresses = Addresses()
-        self._kernel = given_up.Watch(look)
+        self._kernel = given_up.Watch(read_counts)
         self._parents: tuple[Parent, ...] = ()
         self._logged: dict[str, str] = {}
         self._written: str | None = None
         self._changed = threading.Event()
-        self._looked = threading.Event()
+        self._first_look_up_done = threading.Event()
 
     def start(self, parents: Iterable[Parent]) -> None:
-        """Start, and wait up to _START_PATIENCE seconds for the first answers."""
-        self.follow(parents)
+        """Start the thread, and wait up to _START_SECONDS for the first answers."""
+        self.set_parents(parents)
         self._write("")
         threading.Thread(target=self._run, name="parents", daemon=True).start()
-        self._looked.wait(_START_PATIENCE)
+        self._first_look_up_done.wait(_START_SECONDS)
 
-    def follow(self, parents: Iterable[Parent]) -> None:
-        """Replace the parents."""
+    def set_parents(self, parents: Iterable[Parent]) -> None:
+        """Replace the parents, and look up their addresses at once."""
         self._parents = tuple(parents)
         self._changed.set()
 
     def _run(self) -> None:
         while True:
             self._changed.clear()
-            self._look()
-            self._looked.set()
+            self._look_up_all()
+            self._first_look_up_done.set()
             self._changed.wait(_INTERVAL if self._addresses.complete else _RETRY_SECONDS)
 
-    def _look(self) -> None:
-        # Parents that are given by their address come first: they need no name server, which may be slow to answer.
+    def _look_up_all(self) -> None:
+        # Parents given as addresses come first, because they do not wait for a name server.
         parents = sorted(self._parents, key=lambda parent: not is_address(parent.host))
-        self._addresses.follow(map(str, parents))
+        self._addresses.set_parents(map(str, parents))
         for parent in parents:
             try:
                 found = self._look_up(parent.host, parent.port)
             except (OSError, UnicodeError) as error:
-                # Keep the old addresses: a silent name server does not mean that the parent is unreachable.
+                # Keep the old addresses: a parent may be reachable although no name server answers.
                 text = f"no address of parent {parent.host}: {reason(error) if isinstance(error, OSError) else error}"
                 self._say(str(parent), text, WARNING)
                 continue
-            self._addresses.answered(str(parent), found)
-            # Also log this if the addresses are unchanged after an error, so that the next error is logged again.
+            self._addresses.set_addresses(str(parent), found)
+            # After an error, this also logs unchanged addresses, so that the next error is logged again.
             self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
             self._write(self._addresses.list(time.monotonic()))
         self._write(self._addresses.list(time.monotonic()))
         if counts := self._kernel.in_force():
-            # As the text contains the count, it is logged once for each time that the kernel gives up.
+            # The text contains the count, so it is logged again each time the kernel gives up.
             text = (
                 f"the kernel has given up Multipath TCP for now ({given_up.TIMES} {counts.times}): parents are reached"
                 f" by plain TCP, over one uplink; it tries again at once after: sysctl -w {given_up.SYSCTL}=0"

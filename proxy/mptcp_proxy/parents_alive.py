@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Asks Squid which parents of a relay answer. This also makes Squid try the parents that do not answer.
+"""Queries Squid for the state of a relay's parents. A query also makes Squid test the parents that do not answer.
 
-Squid notices by failed requests that a parent is dead. To notice that it is back, Squid tries a connection, at most
-once a second, whenever the state of the parent is queried (neighborUp and peerProbeConnect in src/neighbors.cc). A
-query is either a client's request, which has gone to another parent before the trial succeeds, or the cache manager's
-page of parents. So this module requests that page every few seconds. While all parents are up, this sends no packet on
-any uplink. Squid tries a dead parent in the same way as it sends requests: through the preload library, from the
-address that its rules choose.
+Squid considers a parent dead when requests to it fail. Whenever the state of a dead parent is needed, Squid opens a
+test connection to it, at most once a second (neighborUp and peerProbeConnect in src/neighbors.cc), and considers the
+parent alive if that succeeds. The state is needed for a client's request, which goes to another parent before the test
+has succeeded, and for the cache manager's page of parents. So this module requests that page every few seconds. While
+all parents are up, this sends no packet on any uplink. Squid opens a test connection in the same way as others: through
+the preload library, from the address that its rules choose.
 """
 
 from __future__ import annotations
@@ -23,40 +23,41 @@ from mptcp_common.journal import WARNING
 from mptcp_common.reasons import reason
 
 from .configuration.listeners import Listener, is_loopback
-from .reported import say
+from .reporter import say
 
-INTERVAL, LATER_INTERVAL = 5.0, 30.0
-"""Seconds between requests. The second value applies while a parent is dead and nothing has changed for
-UNCHANGED_SECONDS, because with the first value the trials of a silent parent would add up to 4 MB a day."""
+INTERVAL, LONG_INTERVAL = 5.0, 30.0
+"""Seconds between queries. The second value applies while a parent is dead and nothing has changed for
+UNCHANGED_SECONDS, because with the first value the test connections to a dead parent would take 4 MB a day."""
 UNCHANGED_SECONDS = 300.0
-_PATIENCE = 5.0
-"""Maximum seconds for each step of an answer."""
+_TIMEOUT = 5.0
+"""Maximum seconds for each read or write of a query."""
 _PAGE = "/squid-internal-mgr/server_list"
-_MOST_BYTES = 1 << 20
-_NOT_FOR_US = ("accel", "intercept", "transparent", "tproxy", "require-proxy-header")
+_MAX_BYTES = 1 << 20
+_UNSUITABLE_OPTIONS = ("accel", "intercept", "transparent", "tproxy", "require-proxy-header")
+"""Options of http_port with which a port does not accept the query."""
 _PARENT = re.compile(r"^Parent +: (?P<name>\S+)$.*?^Status +: (?P<status>\w+)", re.MULTILINE | re.DOTALL)
 ADVICE = 'squid.conf needs "http_access allow localhost manager" first, and a port that is open on 127.0.0.1'
 NO_PORT = "none of its ports accepts the query"
 
 
-class Refused(Exception):
-    """Squid refuses to answer; the text says why."""
+class RefusedError(Exception):
+    """Squid refuses to answer, for the reason in the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryAddress:
-    """The address of the listener at which Squid is asked."""
+    """The address of the listener to which queries are sent."""
 
     host: str
     port: int
 
 
 def query_address(listeners: Iterable[Listener]) -> QueryAddress | None:
-    """Return the address at which to ask, on loopback if possible; None if no listener accepts the request."""
+    """Return the address for queries, on loopback if possible; None if no listener accepts them."""
     found = [
         QueryAddress(_loopback(each.host), each.port)
         for each in listeners
-        if each.statement.directive == "http_port" and not any(option in _NOT_FOR_US for option in each.options)
+        if each.statement.directive == "http_port" and not any(option in _UNSUITABLE_OPTIONS for option in each.options)
     ]
     return next((each for each in found if is_loopback(each.host)), found[0] if found else None)
 
@@ -73,30 +74,30 @@ def _loopback(host: str) -> str:
     return "127.0.0.1" if address.version == 4 else "::1"
 
 
-def ask(place: QueryAddress) -> str:
-    """Return Squid's page of parents. Raises OSError if Squid does not answer, Refused if it refuses."""
-    connection = http.client.HTTPConnection(place.host, place.port, timeout=_PATIENCE)
+def fetch_page(address: QueryAddress) -> str:
+    """Return Squid's page of parents. Raises OSError if Squid does not answer, RefusedError if it refuses."""
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT)
     try:
         connection.request("GET", _PAGE, headers={"Connection": "close"})
         answer = connection.getresponse()
-        text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
+        text = answer.read(_MAX_BYTES).decode("utf-8", "replace")
     except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:
         # Squid is ending or reconfiguring: this does not count as a refusal.
         raise ConnectionResetError(str(error)) from None
     except http.client.HTTPException as error:
-        raise Refused(str(error) or type(error).__name__) from None
+        raise RefusedError(str(error) or type(error).__name__) from None
     finally:
         connection.close()
     if answer.status == http.client.NOT_FOUND:
-        # Squid's src/mgr/Inquirer.cc: the workers have not yet registered with their coordinator.
-        raise ConnectionResetError("it starts")
+        # The workers have not yet registered with their coordinator (Squid's src/mgr/Inquirer.cc).
+        raise ConnectionResetError("it is starting")
     if answer.status != http.client.OK:
-        raise Refused(f"{answer.status} {answer.reason}")
+        raise RefusedError(f"{answer.status} {answer.reason}")
     return text
 
 
 def read_parents(text: str) -> dict[str, bool]:
-    """Return whether each parent, by its name in squid.conf, is up for every worker."""
+    """Return for each parent, by its name in squid.conf, whether it is up for every worker."""
     found: dict[str, bool] = {}
     for match in _PARENT.finditer(text):
         found[match["name"]] = found.get(match["name"], True) and match["status"] == "Up"
@@ -114,50 +115,51 @@ def summary(states: Mapping[str, bool]) -> str:
 
 
 class ParentsWatch:
-    """Asks repeatedly and logs changes, in a daemon thread."""
+    """Queries Squid repeatedly and logs changes, in a daemon thread."""
 
-    def __init__(self, query: Callable[[QueryAddress], str] = ask, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, query: Callable[[QueryAddress], str] = fetch_page, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._query = query
         self._clock = clock
         self._changed = clock()
         self._address: QueryAddress | None = None
         self._states: dict[str, bool] = {}
-        self._refused = ""
+        self._refusal = ""
         self.summary = ""
         """Summary of Squid's last answer. Another thread reads it."""
 
     def start(self, listeners: Iterable[Listener]) -> None:
-        self.follow(listeners)
+        self.set_listeners(listeners)
         threading.Thread(target=self._run, name="parents-alive", daemon=True).start()
 
-    def follow(self, listeners: Iterable[Listener]) -> None:
-        """Ask at these listeners from now on."""
+    def set_listeners(self, listeners: Iterable[Listener]) -> None:
+        """Send the next queries to one of these listeners."""
         self._address = query_address(listeners)
 
     def _run(self) -> None:
         while True:
             time.sleep(self.pause)
-            self.look()
+            self.query_once()
 
     @property
     def pause(self) -> float:
-        """Seconds until the next request."""
-        waits = not all(self._states.values()) and self._clock() - self._changed >= UNCHANGED_SECONDS
-        return LATER_INTERVAL if waits else INTERVAL
+        """Seconds until the next query."""
+        long_dead = not all(self._states.values()) and self._clock() - self._changed >= UNCHANGED_SECONDS
+        return LONG_INTERVAL if long_dead else INTERVAL
 
-    def look(self) -> None:
-        """Ask once."""
+    def query_once(self) -> None:
         if self._address is None:
-            self._say_refusal(NO_PORT)
+            self._log_refusal(NO_PORT)
             return
         try:
             states = read_parents(self._query(self._address))
         except OSError:
             return  # Squid is starting, ending or reconfiguring; the supervisor checks whether it is alive
-        except Refused as error:
-            self._say_refusal(str(error))
+        except RefusedError as error:
+            self._log_refusal(str(error))
             return
-        self._refused = ""
+        self._refusal = ""
         for name, up in states.items():
             if self._states.get(name, True) != up:
                 if up:
@@ -169,25 +171,25 @@ class ParentsWatch:
         self._states = states
         self.summary = summary(states)
 
-    def _say_refusal(self, why: str) -> None:
+    def _log_refusal(self, why: str) -> None:
         self._states, self.summary = {}, ""
-        if why != self._refused:
-            self._refused = why
+        if why != self._refusal:
+            self._refusal = why
             say(
-                f"Squid does not tell which parents answer ({why}): only a client's request shows that a dead parent"
-                f" is back, and that request is refused or sent to another parent; {ADVICE}",
+                f"Squid does not report which parents answer ({why}): only a client's request shows that a dead parent"
+                f" has recovered, and that request is refused or sent to another parent; {ADVICE}",
                 WARNING,
             )
 
 
-def states_now(listeners: Iterable[Listener]) -> tuple[dict[str, bool], str]:
-    """Ask once. Return the known states, and an empty text; or no states, and the reason."""
-    place = query_address(listeners)
-    if place is None:
+def current_states(listeners: Iterable[Listener]) -> tuple[dict[str, bool], str]:
+    """Query Squid once. Return the states of the parents and an empty text, or no states and the reason."""
+    address = query_address(listeners)
+    if address is None:
         return {}, NO_PORT
     try:
-        return read_parents(ask(place)), ""
+        return read_parents(fetch_page(address)), ""
     except OSError as error:
         return {}, reason(error)
-    except Refused as error:
+    except RefusedError as error:
         return {}, str(error)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Holds back signals for Squid until all of its processes are ready for them.
+"""Delays signals for Squid until all of its processes are ready for them.
 
 Squid's first process passes each signal on to the kids (coordinator and workers) that it has started. A signal kills a
-kid that has no handler for it yet. So a signal is held back until
+kid that has no handler for it yet. So a signal is delayed until
 
 - all kids that Squid starts exist, because a later kid would get the signal when it is started;
-- each kid has called execve(2), because after fork(2) it only shows its parent's handlers, which execve removes;
-- the first process and each kid catch the signal;
-- for SIGHUP, each worker listens. If a worker must reconfigure before its event loop has begun but after it has opened
-  its sockets, it dies ("check failed: NHttpSockets > 0"), in 5.7 and in the source of August 2026.
+- each kid has called execve(2): until then it has its parent's handlers, which execve removes;
+- the first process and each kid have a handler for the signal;
+- for SIGHUP, each worker listens. A worker that must reconfigure after it has opened its sockets, but before its event
+  loop has begun, dies ("check failed: NHttpSockets > 0"; in 5.7 and in the source of August 2026).
 
-A stop is held back only for a limited time. So is a signal that waits for a kid that Squid no longer starts because it
-ended too often, or for a port that Squid cannot open.
+Each delay is limited: a kid may be missing because Squid no longer restarts it, and a listener because Squid cannot
+open its port.
 """
 
 from __future__ import annotations
@@ -23,31 +23,32 @@ from typing import Final
 from . import process
 
 STOP: Final = (signal.SIGTERM, signal.SIGINT)
-STOP_PATIENCE = 5.0
-"""Seconds that a starting Squid has to get ready for an orderly stop."""
-KIDS_PATIENCE = 5.0
-"""Seconds that signals wait for missing kids."""
-LISTENERS_PATIENCE = 10.0
-"""Seconds that SIGHUP waits for missing listeners."""
+MAX_STOP_DELAY = 5.0
+"""Maximum seconds by which a stop is delayed."""
+MAX_KIDS_DELAY = 5.0
+"""Maximum seconds for which signals wait for missing kids."""
+MAX_LISTENERS_DELAY = 10.0
+"""Maximum seconds for which SIGHUP waits for missing listeners."""
 
 
 class _Wait:
-    """Waits for a condition, at most *seconds* from the first time at which it was not met."""
+    """Waits for a condition, at most *seconds* from the first call that finds it false."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._missing_since: float | None = None
+        self._false_since: float | None = None
 
     def restart(self) -> None:
-        self._missing_since = None
+        self._false_since = None
 
     def is_over(self, condition: bool, now: float) -> bool:
+        """Return whether *condition* is true, or has been false for too long."""
         if condition:
-            self._missing_since = None
+            self._false_since = None
             return True
-        if self._missing_since is None:
-            self._missing_since = now
-        return now >= self._missing_since + self._seconds
+        if self._false_since is None:
+            self._false_since = now
+        return now >= self._false_since + self._seconds
 
 
 class PendingSignals:
@@ -71,17 +72,18 @@ class PendingSignals:
         self._command = command
         self._pending: set[signal.Signals] = set()
         self._sent_early: dict[signal.Signals, frozenset[int]] = {}
-        """Stop signals sent early, with the kids that caught them. Such a signal is sent again for the kids that missed
-        it, but only when no kid that caught it is alive: a second signal would abort the transfers of that kid."""
-        self._stop_at_latest: float | None = None
-        """Deadline at which Squid gets the stop signal even if it is not ready; None if no stop was requested."""
-        self._kids_wait = _Wait(KIDS_PATIENCE)
-        self._listeners_wait = _Wait(LISTENERS_PATIENCE)
+        """Stop signals that were sent before all kids were ready, with the kids that caught them. Such a signal is sent
+        again for the other kids, but not before the kids that caught it have ended, because a second signal would abort
+        their transfers."""
+        self._stop_deadline: float | None = None
+        """Time at which Squid gets the stop signal even if it is not ready; None if no stop was requested."""
+        self._kids_wait = _Wait(MAX_KIDS_DELAY)
+        self._listeners_wait = _Wait(MAX_LISTENERS_DELAY)
 
     @property
     def stopping(self) -> bool:
         """Whether a stop was requested."""
-        return self._stop_at_latest is not None
+        return self._stop_deadline is not None
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -93,11 +95,11 @@ class PendingSignals:
         self._pending.add(number)
 
     def stop(self, number: signal.Signals, now: float) -> None:
-        """Request a stop by *number*. SIGINT, which does not wait for transfers, replaces SIGTERM."""
-        if self._stop_at_latest is None:
-            self._stop_at_latest = now + STOP_PATIENCE
+        """Request a stop by the signal *number*. SIGINT, which does not wait for transfers, replaces SIGTERM."""
+        if self._stop_deadline is None:
+            self._stop_deadline = now + MAX_STOP_DELAY
         self._pending.add(number)
-        # A stopping Squid closes its listeners and reloads nothing.
+        # A stopping Squid closes its listeners, and does not reload.
         self._pending.discard(signal.SIGHUP)
         self._sent_early.pop(number, None)
         if number == signal.SIGINT:
@@ -110,8 +112,8 @@ class PendingSignals:
             self._listeners_wait.restart()
             return
         kids = self._children(squid)
-        complete = self._complete(squid, kids, now)
-        late = self._stop_at_latest is not None and now >= self._stop_at_latest
+        complete = self._is_complete(squid, kids, now)
+        late = self._stop_deadline is not None and now >= self._stop_deadline
         for number in sorted(self._pending):
             caught = self._sent_early.get(number, frozenset())
             ready = complete and caught.isdisjoint(kids) and all(self._catches(pid, number) for pid in (squid, *kids))
@@ -119,16 +121,17 @@ class PendingSignals:
                 self._pending.discard(number)
             elif late and number in STOP and number not in self._sent_early:
                 self._sent_early[number] = frozenset(
-                    kid for kid in kids if self._has_begun(squid, kid) and self._catches(kid, number)
+                    kid for kid in kids if self._has_executed(squid, kid) and self._catches(kid, number)
                 )
             else:
                 continue
             yield number
 
-    def _has_begun(self, squid: int, kid: int) -> bool:
+    def _has_executed(self, squid: int, kid: int) -> bool:
+        """Return whether *kid* has called execve(2), which changes its command line."""
         return self._command(kid) != self._command(squid)
 
-    def _complete(self, squid: int, kids: tuple[int, ...], now: float) -> bool:
-        if not kids or not all(self._has_begun(squid, kid) for kid in kids):
+    def _is_complete(self, squid: int, kids: tuple[int, ...], now: float) -> bool:
+        if not kids or not all(self._has_executed(squid, kid) for kid in kids):
             return False
         return self._kids_wait.is_over(len(kids) >= self._kids, now)

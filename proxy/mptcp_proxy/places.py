@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The files and directories of one instance of the proxy, all derived from its service name.
 
-Squid's ``-n NAME`` names the instance and is part of the names of its shared memory and sockets. So two instances, or
-an instance and the distribution's Squid ("squid"), never use the same objects. In squid.conf the name is
-``${service_name}``.
+Squid gets the service name by its option ``-n``, and uses it in the names of its shared memory and sockets. So two
+instances, or an instance and the distribution's Squid ("squid"), never use the same objects. In squid.conf the service
+name is ``${service_name}``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .problem import Problem
 
 CONFIGURATIONS = Path("/etc/mptcp-proxy")
 PORTAL_SETTINGS = Path("/etc/mptcp-portal/portal.yaml")
-"""Settings of ``mptcp-portal``, which does not run without them."""
+"""Settings of ``mptcp-portal``, which runs only if this file exists."""
 WORKER_SOCKETS = Path("/var/run/squid")
-"""Directory of the sockets by which Squid's workers communicate. The path is compiled into Squid; the sockets' names
-contain the service name."""
+"""Directory of the sockets by which Squid's workers communicate. The path is compiled into Squid; the names of the
+sockets contain the service name."""
 SHARED_MEMORY = Path("/dev/shm")
 """POSIX shared memory (shm_overview(7))."""
 _CHECKOUT_CONFIGURATIONS = Path(__file__).resolve().parents[2] / "conf"
@@ -33,16 +33,16 @@ _SERVICE_NAME = re.compile(r"[A-Za-z0-9]{1,32}")
 
 
 class Role(enum.Enum):
-    """The side on which Squid uses Multipath TCP."""
+    """The connections for which Squid uses Multipath TCP."""
 
     PROXY = "proxy"
-    """To clients: its listeners."""
+    """Connections from clients, through its listeners."""
     RELAY = "relay"
-    """To its parents, the proxies that get all its requests."""
+    """Connections to its parents, the proxies that get all its requests."""
 
     @property
     def service_name(self) -> str:
-        """An instance's default name."""
+        """The default name of an instance."""
         return f"mptcp{self.value}"
 
     @property
@@ -51,7 +51,7 @@ class Role(enum.Enum):
 
     @property
     def installed(self) -> Path:
-        """The squid.conf of systemd's unit."""
+        """The squid.conf that the unit uses."""
         return CONFIGURATIONS / self.file
 
     @property
@@ -89,17 +89,17 @@ class Places:
 
     @property
     def listen_ports(self) -> Path:
-        """The ports of the MPTCP listeners. The preload library reads it at each bind."""
+        """The ports of the MPTCP listeners. The preload library reads this file at each bind."""
         return self.runtime / "listen-ports"
 
     @property
     def check_page_missing(self) -> Path:
-        """The page for ``deny_info`` when ``mptcp-portal`` does not answer for the check page."""
+        """The page that clients get (``deny_info``) when ``mptcp-portal`` does not answer."""
         return self.runtime / "check-page-missing.html"
 
     @property
     def error_pages(self) -> Path:
-        """Error pages, for ``error_directory``."""
+        """Directory of error pages, for ``error_directory``."""
         return self.runtime / "error-pages"
 
     @property
@@ -109,7 +109,7 @@ class Places:
 
     @property
     def parents(self) -> Path:
-        """Addresses and ports of a relay's parents. The preload library reads it at each connect."""
+        """Addresses and ports of a relay's parents. The preload library reads this file at each connect."""
         return self.runtime / "parents"
 
     @property
@@ -119,7 +119,7 @@ class Places:
 
     @property
     def lists(self) -> Path:
-        """Copies of the configuration's lists."""
+        """Directory of the copies of lists that the configuration names."""
         return self.runtime / "lists"
 
     @property
@@ -129,7 +129,7 @@ class Places:
 
     @property
     def reload_lock(self) -> Path:
-        """Lock file of the command that waits for a reload; only one command may wait."""
+        """Lock of ``mptcp-proxy reload``, so that only one such command runs at a time."""
         return self.runtime / "reload.lock"
 
     @property
@@ -146,4 +146,6 @@ def service_name_problem(name: str) -> Problem | None:
             "--service-name squid: the distribution's own Squid has this name",
             allowed="any other name of letters and digits",
         )
-    return Problem(f"--service-name {name}: not a name Squid takes", allowed="1 to 32 letters and digits, A-Z a-z 0-9")
+    return Problem(
+        f"--service-name {name}: not a name that Squid accepts", allowed="1 to 32 letters and digits, A-Z a-z 0-9"
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A problem as a message for the operator: the place, what is wrong, and what is allowed instead."""
+"""A message for the operator about a problem: its place, its text, and the values that are allowed instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECRET = re.compile(r"(\w*(?:login|passw|secret)\w*=|\bcachemgr_passwd\s+)\S+",
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a configuration. A warning does not make the configuration unusable."""
+    """One mistake in a configuration. A configuration with only warnings can be used."""
 
     text: str
     file: str = ""
@@ -22,10 +22,10 @@ class Problem:
     warning: bool = False
 
     def __str__(self) -> str:
-        """Return one line. Control characters from a file are escaped for the terminal."""
-        return "".join(each if each.isprintable() else _shown(each) for each in self._line())
+        """Return the message as one line, in which control characters are escaped."""
+        return "".join(each if each.isprintable() else _escaped(each) for each in self._unescaped())
 
-    def _line(self) -> str:
+    def _unescaped(self) -> str:
         place = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
         return (
             f"{place}{'warning: ' if self.warning else ''}{without_secrets(self.text)}"
@@ -33,12 +33,13 @@ class Problem:
         )
 
 
-def _shown(character: str) -> str:
+def _escaped(character: str) -> str:
     return ascii(character)[1:-1]
 
 
 def without_secrets(text: str) -> str:
-    """Return *text*, which may contain statements of a squid.conf, without passwords, because others read the logs."""
+    """Return *text*, which may contain statements of a squid.conf, without passwords, because other users may read the
+    logs."""
     return _SECRET.sub(r"\1…", text)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads /proc of a process (proc(5))."""
+"""Reads the state of processes from /proc (proc(5))."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def pid_in(pid_file: Path, program: str) -> int | None:
-    """Return the process in *pid_file* if it is alive and runs *program*. After a crash the file stays, and another
-    program may have got the same PID."""
+    """Return the PID in *pid_file* if this process is alive and runs *program*. After a crash, the file stays, and
+    another program may have the same PID."""
     try:
         pid = int(pid_file.read_text().strip())
     except (OSError, ValueError):
@@ -25,9 +25,10 @@ def is_program(pid: int, program: str) -> bool:
 
 
 def started(pid: int) -> int:
-    """Return when process *pid* started, in clock ticks since the boot, or 0. This shows whether a PID was reused."""
+    """Return when process *pid* started, in clock ticks since boot; 0 if it has ended. A different value means that
+    the PID was reused."""
     try:
-        # The second field, the name in parentheses, may contain anything.
+        # The second field, the name in parentheses, may contain any characters.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return 0
@@ -51,7 +52,7 @@ def command(pid: int) -> bytes:
 
 
 def run_nanoseconds(pid: int) -> int | None:
-    """Return the processor time of the process's first thread; None if the kernel does not say."""
+    """Return the processor time of the process's first thread; None if it is unknown."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -59,7 +60,7 @@ def run_nanoseconds(pid: int) -> int | None:
 
 
 def catches(pid: int, signal_number: int) -> bool:
-    """Return whether the process has a handler for the signal, so that the signal will not end it."""
+    """Return whether the process has a handler for the signal, so that the signal does not end it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -23,12 +23,13 @@ from .places import Places
 from .process import started
 
 PATIENCE_SECONDS = 120.0
-"""Maximum wait for a reload: Squid may take a minute to read its file (``squid.Squid.parse``)."""
-_PAUSE = 0.1
+"""Maximum seconds to wait for a reload: Squid may take a minute to read its file (``squid.Squid.parse``)."""
+_INTERVAL = 0.1
+"""Seconds between checks for the outcome."""
 
 
 class ReloadError(Exception):
-    """The reload was refused, no supervisor runs, or it is unknown whether Squid listened after the reload."""
+    """The reload was refused, no supervisor runs, or it is unknown whether Squid listens after the reload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +40,31 @@ class Outcome:
     started: int
     """When the supervisor started (``process.started``)."""
     count: int
-    """Number of requested reloads that were accepted or refused."""
+    """Number of reloads that have ended, accepted or refused."""
     refused: str = ""
     """Why the last reload was refused; empty if it was not."""
     time: float = 0.0
     """When the last reload was accepted or refused, seconds since the epoch."""
     serving: str = ""
+    """The ports on which Squid listens, as text."""
     troubles: tuple[str, ...] = ()
+    """Current problems."""
     in_doubt: str = ""
-    """Why it is unknown whether Squid listens as the last accepted reload asks; empty if the reload was refused."""
+    """Why it is unknown whether Squid listens as the last accepted reload requires; empty if it does, or if the reload
+    was refused."""
 
     def text(self) -> str:
         return json.dumps(asdict(self)) + "\n"
 
 
 def read_outcome(file: Path) -> Outcome | None:
-    """Return the outcome in *file*; None unless a living supervisor wrote it. Raises ReloadError."""
+    """Return the outcome in *file*; None unless a running supervisor wrote it. Raises ReloadError if this user may not
+    read it."""
     try:
         outcome = Outcome(**json.loads(file.read_text()))
         outcome = replace(outcome, troubles=tuple(outcome.troubles))
     except PermissionError as error:
-        raise ReloadError(f"{reason(error)}; root has a proxy reload") from error
+        raise ReloadError(f"{reason(error)}; only root can make a proxy reload") from error
     except (OSError, ValueError, TypeError):
         return None
     return outcome if outcome.started == started(outcome.pid) != 0 else None
@@ -68,14 +73,14 @@ def read_outcome(file: Path) -> Outcome | None:
 def reload(places: Places) -> None:
     """Make the supervisor of *places* reload its configuration. Raises ReloadError if the supervisor refuses."""
     if read_outcome(places.reloads) is None:
-        raise ReloadError(f"no proxy of the name {places.service_name} runs")
+        raise ReloadError(f"no proxy with the name {places.service_name} runs")
     with _locked(places.reload_lock):
         _reload(places)
 
 
 @contextmanager
 def _locked(lock: Path) -> Iterator[None]:
-    """Lock out other commands that wait for a reload, so that the next outcome belongs to this one. Raises
+    """Hold *lock*, so that no other command requests a reload and the next outcome belongs to this request. Raises
     ReloadError."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     try:
@@ -91,7 +96,7 @@ def _locked(lock: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ReloadError(f"another reload has not ended within {PATIENCE_SECONDS:g} s") from None
-            time.sleep(_PAUSE)
+            time.sleep(_INTERVAL)
         yield
     finally:
         os.close(descriptor)
@@ -105,7 +110,7 @@ def _reload(places: Places) -> None:
     try:
         os.kill(before.pid, signal.SIGHUP)
     except OSError as error:
-        raise ReloadError(f"tell process {before.pid}: {reason(error)}") from error
+        raise ReloadError(f"send SIGHUP to process {before.pid}: {reason(error)}") from error
     while True:
         now = read_outcome(places.reloads)
         if now is None:
@@ -114,7 +119,7 @@ def _reload(places: Places) -> None:
             break
         if time.monotonic() > deadline:
             raise ReloadError(f"process {before.pid} has not reloaded within {PATIENCE_SECONDS:g} s")
-        time.sleep(_PAUSE)
+        time.sleep(_INTERVAL)
     if now.refused:
         raise ReloadError(f"reload refused, the old settings stay in force: {now.refused}")
     if now.in_doubt:

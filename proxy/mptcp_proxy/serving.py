@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Judges whether Squid listens as it should. Pure: times are arguments, in seconds of one clock.
+"""Decides whether Squid listens as it should. Pure: times are arguments, in seconds of one clock.
 
-Squid stops restarting a worker that repeatedly ends within seconds. The other workers, or only the coordinator,
-continue, so Squid may run without any listener. Therefore the checks continue as long as Squid runs.
+Squid stops restarting a worker that repeatedly ends within seconds, but its other workers and the coordinator continue.
+So a running Squid may lose all its listeners at any time, and the checks continue as long as Squid runs.
 """
 
 from __future__ import annotations
@@ -12,146 +12,155 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .listening import Listening, may_be
+from .listening import Listening, may_be_at
 
 INTERVAL: Final = 10.0
 """Seconds between checks while the state does not change."""
 PROBLEM_INTERVAL: Final = 1.0
-"""Seconds between checks while a problem exists that is not reported yet."""
+"""Seconds between checks during a problem that is not reported yet."""
 CHANGE_SECONDS: Final = 30.0
-"""Seconds that Squid gets to open its ports after a start or a reload."""
+"""Maximum seconds that Squid needs to open its ports after a start or a reload."""
 TOLERATED_SECONDS: Final = 5.0
-"""A problem is not reported until it has lasted this long, because Squid restarts a worker within this time."""
+"""Seconds for which a problem must last before it is reported, because Squid restarts a worker within this time."""
 WITHOUT_PROCESSES_SECONDS: Final = 15.0
-"""Maximum time without any listener if Squid lacks processes. Squid normally restarts them sooner."""
+"""Maximum seconds without any listener while processes of Squid are missing. Squid normally restarts them sooner."""
 WITHOUT_LISTENERS_SECONDS: Final = 120.0
-"""Maximum time without any listener if Squid has all processes, never listened, or was just asked to reload. Reading
-its configuration may take a minute."""
+"""Maximum seconds without any listener if no process is missing, if Squid has never listened, or if it got a reload
+signal. Squid may need a minute to read its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """A snapshot of how Squid listens."""
+class ListenState:
+    """On which of its ports Squid listens at one moment."""
 
     ports: tuple[int, ...]
-    plain: tuple[int, ...] = ()
-    """Ports with a listener for plain TCP only."""
+    """All ports on which Squid should listen."""
+    plain_tcp: tuple[int, ...] = ()
+    """Ports with a listener that accepts only plain TCP."""
     missing: tuple[int, ...] = ()
-    fewer: tuple[tuple[int, int, int], ...] = ()
+    """Ports without a listener."""
+    too_few: tuple[tuple[int, int, int], ...] = ()
     """Ports with too few listeners: port, actual number, required number."""
 
     @property
     def complete(self) -> bool:
-        return not self.missing and not self.fewer
+        return not self.missing and not self.too_few
 
     @property
-    def served(self) -> bool:
+    def listens(self) -> bool:
         """Whether Squid listens on any port."""
         return len(self.missing) < len(self.ports)
 
 
-def picture(
-    wanted: Mapping[int, int],
-    own: Collection[int],
+def listen_state(
+    required: Mapping[int, int],
+    pids: Collection[int],
     sockets: Iterable[Listening],
     hosts: Mapping[int, Collection[str]],
-) -> Picture:
-    """Compare the listeners of the processes *own* with *wanted*, the number of listeners per port. To see the owner of
-    a socket needs CAP_SYS_PTRACE, which the unit does not have. So a socket with an unknown owner counts as Squid's if
-    its address is among *hosts* of its port: when Squid was started, no other process had these addresses."""
+) -> ListenState:
+    """Compare the listeners of Squid's processes, *pids*, with *required*, the number of listeners per port. Only a
+    process with CAP_SYS_PTRACE sees the owner of a socket, and the unit does not have it. So a socket with an unknown
+    owner counts as Squid's if its address is among *hosts* of its port, because no other process had these addresses
+    when Squid was started."""
 
-    def is_at(socket: Listening) -> bool:
-        return any(may_be(host, socket) for host in hosts.get(socket.port, ()))
+    def has_configured_address(socket: Listening) -> bool:
+        return any(may_be_at(host, socket) for host in hosts.get(socket.port, ()))
 
-    ours = [each for each in sockets if (any(pid in own for pid in each.pids) if each.pids else is_at(each))]
-    there = Counter(each.port for each in ours)
-    plain = {each.port for each in ours if not each.mptcp}
-    ports = tuple(sorted(wanted))
-    return Picture(
+    own = [
+        each
+        for each in sockets
+        if (any(pid in pids for pid in each.pids) if each.pids else has_configured_address(each))
+    ]
+    counts = Counter(each.port for each in own)
+    plain_tcp = {each.port for each in own if not each.mptcp}
+    ports = tuple(sorted(required))
+    return ListenState(
         ports,
-        tuple(port for port in ports if port in plain),
-        tuple(port for port in ports if not there[port]),
-        tuple((port, there[port], wanted[port]) for port in ports if 0 < there[port] < wanted[port]),
+        tuple(port for port in ports if port in plain_tcp),
+        tuple(port for port in ports if not counts[port]),
+        tuple((port, counts[port], required[port]) for port in ports if 0 < counts[port] < required[port]),
     )
 
 
-class Judge:
-    """Decides which pictures to report, when the next check is due, and when Squid must be restarted."""
+class ListenJudge:
+    """Decides which states to report, when the next check is due, and when Squid must be restarted."""
 
     def __init__(self, now: float) -> None:
         self.due = now
-        self._reported: Picture | None = None
+        self._reported: ListenState | None = None
         self._changing_until = now + CHANGE_SECONDS
         self._reloading_until = now
         """If Squid stops listening before this time, the cause may be a reload."""
-        self._wrong_since: float | None = now
-        self._unserved_since: float | None = now
-        self.ever_served = False
+        self._problem_since: float | None = now
+        self._no_listener_since: float | None = now
+        self.ever_listened = False
 
     def expect_change(self, now: float) -> None:
-        """Expect Squid to replace its listeners. The next picture is reported, changed or not."""
+        """Expect Squid to replace its listeners. The next state is reported even if it is unchanged."""
         self.due = now + PROBLEM_INTERVAL
         self._reported = None
-        self._wrong_since, self._changing_until = now, now + CHANGE_SECONDS
+        self._problem_since, self._changing_until = now, now + CHANGE_SECONDS
         self._reloading_until = self._changing_until
 
-    def process(self, seen: Picture, all_there: bool, now: float) -> bool:
-        """Process the picture *seen*, and return whether to report it. *all_there*: as in ``deserted``."""
-        if seen.served:
-            self.ever_served, self._unserved_since = True, None
-        elif self._unserved_since is None:
-            self._unserved_since = now
-        self.due = now + (INTERVAL if seen.served else PROBLEM_INTERVAL)
-        if seen == self._reported:
-            self._wrong_since = None
+    def process(self, state: ListenState, has_all_processes: bool, now: float) -> bool:
+        """Process the current *state*, and return whether to report it. *has_all_processes*: whether no process of
+        Squid is missing."""
+        if state.listens:
+            self.ever_listened, self._no_listener_since = True, None
+        elif self._no_listener_since is None:
+            self._no_listener_since = now
+        self.due = now + (INTERVAL if state.listens else PROBLEM_INTERVAL)
+        if state == self._reported:
+            self._problem_since = None
             return False
-        if not seen.complete:
-            if self._wrong_since is None:
-                self._wrong_since = now
-            if now < self._tolerated_until(self._wrong_since, all_there):
+        if not state.complete:
+            if self._problem_since is None:
+                self._problem_since = now
+            if now < self._tolerated_until(self._problem_since, has_all_processes):
                 self.due = now + PROBLEM_INTERVAL
                 return False
-        self._wrong_since = None
-        self._reported = seen
+        self._problem_since = None
+        self._reported = state
         return True
 
-    def blind(self, now: float) -> bool:
-        """Record that the listeners could not be seen. Return whether the time for a start or reload has passed. The
-        time without listeners starts again, because a failure of ss must not end a healthy Squid."""
-        self._unserved_since = None
+    def process_unknown(self, now: float) -> bool:
+        """Record that the listeners are unknown, because ss failed. Return whether the maximum time of a start or
+        reload has passed. The time without listeners starts again, because a failure of ss must not end a healthy
+        Squid."""
+        self._no_listener_since = None
         self.due = now + INTERVAL
         return now >= self._changing_until
 
-    def _tolerated_until(self, since: float, all_there: bool) -> float:
+    def _tolerated_until(self, since: float, has_all_processes: bool) -> float:
         """Return the time until which a problem that began at *since* is not reported."""
-        passing = since + TOLERATED_SECONDS
-        return max(passing, self._changing_until) if all_there or not self.ever_served else passing
+        tolerated = since + TOLERATED_SECONDS
+        return max(tolerated, self._changing_until) if has_all_processes or not self.ever_listened else tolerated
 
-    def deserted(self, all_there: bool, now: float) -> bool:
-        """Return whether Squid has listened on no port for so long that only a restart helps. *all_there*: whether
-        Squid has all its processes."""
-        if self._unserved_since is None:
+    def must_restart(self, has_all_processes: bool, now: float) -> bool:
+        """Return whether Squid has not listened on any port for so long that only a restart helps.
+        *has_all_processes*: whether no process of Squid is missing."""
+        if self._no_listener_since is None:
             return False
-        reading = all_there or not self.ever_served or self._unserved_since < self._reloading_until
-        return now - self._unserved_since >= (WITHOUT_LISTENERS_SECONDS if reading else WITHOUT_PROCESSES_SECONDS)
+        may_read = has_all_processes or not self.ever_listened or self._no_listener_since < self._reloading_until
+        return now - self._no_listener_since >= (WITHOUT_LISTENERS_SECONDS if may_read else WITHOUT_PROCESSES_SECONDS)
 
 
-class Standstill:
-    """Finds processes that do not run at all, because they are stopped or stuck in the kernel. A Squid process runs
-    every second, even when it is idle. A process in an endless loop is not found."""
+class StuckProcesses:
+    """Finds processes that do not run at all, because they are stopped or stuck in the kernel. An idle process of Squid
+    still runs every second. A process in an endless loop is not found."""
 
-    CHECKS: Final = 3
-    """A process that had no run time in more checks than this is stuck."""
+    MAX_CHECKS: Final = 3
+    """A process is stuck if more checks than this have found the same run time."""
 
     def __init__(self) -> None:
-        self._ran: dict[int, tuple[int, int]] = {}
-        """For each process, its run time in nanoseconds, and the number of checks that saw this value."""
+        self._run_times: dict[int, tuple[int, int]] = {}
+        """For each process, its total run time in nanoseconds, and the number of checks that have found this value."""
 
-    def process(self, ran: Mapping[int, int]) -> frozenset[int]:
+    def process(self, run_times: Mapping[int, int]) -> frozenset[int]:
         """Process the total run time of each process, in nanoseconds. Return the stuck processes."""
-        before = self._ran
-        self._ran = {
-            pid: (so_far, before[pid][1] + 1 if pid in before and before[pid][0] == so_far else 1)
-            for pid, so_far in ran.items()
+        before = self._run_times
+        self._run_times = {
+            pid: (run_time, before[pid][1] + 1 if pid in before and before[pid][0] == run_time else 1)
+            for pid, run_time in run_times.items()
         }
-        return frozenset(pid for pid, (_, checks) in self._ran.items() if checks > self.CHECKS)
+        return frozenset(pid for pid, (_, checks) in self._run_times.items() if checks > self.MAX_CHECKS)

@@ -15,12 +15,13 @@ from pathlib import Path
 PARSE_SECONDS = 60.0
 """Maximum time that Squid may take to read its configuration."""
 _INTERVAL = 0.2
-"""Seconds between two checks whether the answer is still wanted."""
-_SEARCH = "/usr/local/sbin:/usr/sbin:/usr/local/squid/sbin"
+"""Seconds between two checks whether the caller has cancelled."""
+_MORE_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/usr/local/squid/sbin"
+"""Directories to search after those of PATH."""
 
 
-class UnwantedError(Exception):
-    """The answer is no longer wanted."""
+class CheckCancelledError(Exception):
+    """The caller has cancelled the check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +32,19 @@ class Squid:
     version: str
     default_user: str
     """The user as which Squid runs if the configuration has no cache_effective_user."""
-    multipath: bool = False
-    """Whether its http_port knows the option ``mptcp``, as the project's own build does (proxy/squid)."""
+    has_mptcp_option: bool = False
+    """Whether its http_port has the option ``mptcp``, as in the project's own build (proxy/squid)."""
 
     @property
-    def has_whole_uploads(self) -> bool:
-        """Whether Squid continues an upload after a read of zero bytes, as it does from version 6 on (Squid bug
+    def continues_uploads(self) -> bool:
+        """Whether Squid continues an upload after a read of zero bytes. It does so from version 6 on (Squid bug
         5405)."""
         major = self.version.partition(".")[0]
         return major.isdecimal() and int(major) >= 6
 
-    def parse(self, configuration: Path, service_name: str, is_unwanted: Callable[[], bool] = lambda: False) -> str:
-        """Return the output of ``squid -k parse``, which only reads the file. Raises OSError, and UnwantedError when
-        *is_unwanted*, which is polled, returns True."""
+    def parse(self, configuration: Path, service_name: str, is_cancelled: Callable[[], bool] = lambda: False) -> str:
+        """Return the output of ``squid -k parse``, which only reads the file. *is_cancelled* is called repeatedly until
+        Squid has ended. Raises OSError, and CheckCancelledError if it returns True."""
         deadline = time.monotonic() + PARSE_SECONDS
         with subprocess.Popen(
             self.parse_command(configuration, service_name),
@@ -54,13 +55,13 @@ class Squid:
             errors="surrogateescape",
         ) as process:
             try:
-                while not is_unwanted():
+                while not is_cancelled():
                     try:
                         return process.communicate(timeout=_INTERVAL)[1]
                     except subprocess.TimeoutExpired:
                         if time.monotonic() >= deadline:
                             raise TimeoutError(too_long(PARSE_SECONDS)) from None
-                raise UnwantedError
+                raise CheckCancelledError
             finally:
                 process.kill()
 
@@ -69,8 +70,8 @@ class Squid:
 
 
 def too_long(seconds: float) -> str:
-    """Return the message that Squid takes more than *seconds* for a configuration."""
-    return f"Squid does not read it within {seconds:g} s; it waits for name servers where names of hosts are in it"
+    """Return the message that Squid needs more than *seconds* to read a configuration."""
+    return f"Squid does not read it within {seconds:g} s; if it contains host names, Squid waits for name servers"
 
 
 def describe(path: str, text: str) -> Squid:
@@ -82,20 +83,20 @@ def describe(path: str, text: str) -> Squid:
 
 def installed() -> Squid | None:
     """Return the first executable Squid in PATH and the distributions' directories, or None."""
-    path = shutil.which("squid", path=f"{os.environ.get('PATH', '')}:{_SEARCH}")
+    path = shutil.which("squid", path=f"{os.environ.get('PATH', '')}:{_MORE_DIRECTORIES}")
     if path is None:
         return None
     try:
         answer = subprocess.run([path, "-v"], capture_output=True, text=True, errors="replace", timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return replace(describe(path, answer.stdout), multipath=_knows_multipath(path))
+    return replace(describe(path, answer.stdout), has_mptcp_option=_has_mptcp_option(path))
 
 
-def _knows_multipath(path: str) -> bool:
-    """Return whether Squid knows the option ``mptcp``, by a test run. The version does not show it, because a
-    distribution may add the option. A program that does not contain the word is not run, because Squid reports an
-    unknown option to syslog as an alert."""
+def _has_mptcp_option(path: str) -> bool:
+    """Return whether Squid accepts the option ``mptcp`` in a test run. The version does not show this, because a
+    distribution may add the option. A program that does not contain the word is not run, because Squid would report
+    the unknown option to syslog as an alert."""
     command = [path, "-f", "/dev/stdin", "-k", "parse"]
     try:
         if b"mptcp" not in Path(path).read_bytes():

@@ -7,9 +7,9 @@ import subprocess
 
 
 def printed(*arguments: str) -> str | None:
-    """Return the output of ``ss`` with *arguments*; None if it is missing, fails, or takes longer than 30 s."""
+    """Return the output of ``ss`` with *arguments*; None if ss is missing, fails, or takes longer than 30 s."""
     try:
-        # Users choose process names, and the kernel cuts them after 15 bytes, even within a character.
+        # A process name may contain any bytes, and the kernel truncates it to 15 bytes, even within a character.
         answer = subprocess.run(
             ["ss", *arguments], capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
         )

@@ -7,9 +7,10 @@ so a worker that Squid restarts never reads a file that the operator is editing.
 
 Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads.
 
-The exit status is Squid's, with two exceptions. It is 0 if the stop arrived while Squid was starting or after Squid had
-ended. It is never 0 if Squid ended by itself. For a bad configuration, ``mptcp_common.exit_status`` defines the status;
-if the only problem is that no name server answers, the status makes systemd try again.
+The exit status is Squid's, except in these cases. It is 0 if the stop signal arrived while Squid was starting or after
+Squid had ended. It is never 0 if Squid ended without a stop signal. For a bad configuration,
+``mptcp_common.exit_status`` defines the status; if the only problem is that no name server answers, the status makes
+systemd try again.
 """
 
 from __future__ import annotations
@@ -33,39 +34,39 @@ from mptcp_common.reasons import reason
 
 from . import shim
 from .addresses_watch import AddressesWatch
+from .child_processes import adopt_orphans, end_all_children, raise_descriptor_limit, reap
 from .configuration.check import Checked, check
 from .configuration.complaints import waits_for_names
 from .configuration.workers import not_by_reload
 from .installation import install, install_library, make_directories, remove_shared_files, write
 from .listeners_watch import ListenersWatch
-from .listening import listening_now, taken_by
+from .listening import listening_now, socket_in_the_way
 from .log_files import Logs
-from .noted import NotedSignals, wakeup_socket
-from .offspring import adopt_orphans, end_all_children, raise_descriptor_limit, reap
-from .own_addresses import TROUBLE, Network, local_prefixes, watch
+from .own_addresses import SYSTEM_ERRORS, Network, local_prefixes, watch
 from .parents import Follower
 from .parents_alive import ParentsWatch
 from .pending_signals import STOP, PendingSignals
 from .places import Places, Role
 from .problem import Problem
 from .process import pid_in
-from .reported import Reported, say
-from .squid import Squid, UnwantedError, installed
+from .recorded_signals import RecordedSignals, wakeup_socket
+from .reporter import Reporter, say
+from .squid import CheckCancelledError, Squid, installed
 from .trial import Trial
 
 _LOG_INTERVAL = 10.0
 """Seconds between two checks of the logs."""
 _STOPPED_WHILE_STARTING = (1, *(128 + number for number in STOP))
-"""Exit statuses of a Squid that was stopped while it or a worker was still starting. They do not count as a failure."""
+"""Exit statuses of a Squid that was stopped while it or a worker was starting. They do not count as a failure."""
 _PAUSE_BEFORE_EXIT = 15.0
-"""Seconds to wait before the exit after Squid has failed. So five failed starts take longer than a minute, which is the
-start limit interval in the project's units."""
+"""Seconds to wait before the exit after Squid has failed. With this pause, five failed starts take longer than a
+minute, the start limit interval of the project's units, so systemd does not give up."""
 _READY_INTERVAL = 0.1
 """Seconds between two checks whether Squid is ready for a pending signal."""
 
 
-def obstacles(places: Places, checked: Checked) -> Iterator[Problem]:
-    """Yield the problems that prevent a start although the configuration is good."""
+def start_problems(places: Places, checked: Checked) -> Iterator[Problem]:
+    """Yield the problems that prevent a start although the configuration is valid."""
     if pid := pid_in(places.pid_file, "squid"):
         yield Problem(
             f"a proxy of this name runs already (process {pid}, {places.pid_file});"
@@ -74,7 +75,7 @@ def obstacles(places: Places, checked: Checked) -> Iterator[Problem]:
         return
     sockets = listening_now()
     for listener in checked.listeners:
-        if owner := taken_by(listener.host, listener.port, sockets):
+        if owner := socket_in_the_way(listener.host, listener.port, sockets):
             statement = listener.statement
             yield Problem(f"port {listener} is in use by {owner}", statement.file, statement.number, "a free port")
 
@@ -82,7 +83,7 @@ def obstacles(places: Places, checked: Checked) -> Iterator[Problem]:
 def run(
     configuration: Path,
     places: Places,
-    signals: NotedSignals,
+    signals: RecordedSignals,
     congestion_control: str | None,
     *,
     role: Role = Role.PROXY,
@@ -90,88 +91,89 @@ def run(
     turns: str = "fair",
     without: frozenset[str] = frozenset(),
 ) -> int:
-    """Serve until a stop is requested. Return the exit status. *congestion_control*: None for the host's own.
-    *allow_open*: do not judge which clients the configuration serves. *turns*: "fair" or "kernel" (shim/turns).
-    *without*: a subset of ``shim.FEATURES``."""
-    began = time.monotonic()
+    """Run Squid until a stop signal arrives or Squid ends. Return the exit status. *congestion_control*: None means the
+    host's own. *allow_open*: only warn if the configuration serves strangers. *turns*: "fair" or "kernel" (shim/turns).
+    *without*: the features to switch off, a subset of ``shim.FEATURES``."""
+    start_time = time.monotonic()
     squid = installed()
-    if squid is not None and squid.has_whole_uploads:
+    if squid is not None and squid.continues_uploads:
         without |= {"zero-read"}
-    # Handle SIGTERM: by default it would leave a check's temporary files behind.
-    signals.note((signal.SIGTERM,))
+    # Record SIGTERM: by default it would end this process before a check removes its temporary files.
+    signals.record((signal.SIGTERM,))
 
-    def check_file(is_unwanted: Callable[[], bool]) -> Checked:
+    def check_file(is_cancelled: Callable[[], bool]) -> Checked:
         return check(
-            configuration, places.service_name, squid, role=role, allow_open=allow_open, is_unwanted=is_unwanted
+            configuration, places.service_name, squid, role=role, allow_open=allow_open, is_cancelled=is_cancelled
         )
 
     try:
         checked = check_file(partial(signals.has, STOP))
-        problems = checked.problems if checked.errors else (*checked.problems, *obstacles(places, checked))
-    except UnwantedError:
+        problems = checked.problems if checked.errors else (*checked.problems, *start_problems(places, checked))
+    except CheckCancelledError:
         say("a stop was requested: Squid is not started")
         return DONE
-    except TROUBLE as error:
+    except SYSTEM_ERRORS as error:
         say(f"cannot check {configuration}: {reason(error)}", ERROR)
         return FAILED
     for problem in problems:
         say(problem, WARNING if problem.warning else ERROR)
     if checked.errors:
-        return _refused(checked, signals, began)
+        return _status_of_refusal(checked, signals, start_time)
     for note in checked.notes:
         say(note)
     if squid is None or any(not problem.warning for problem in problems):
         return FAILED
     try:
         make_directories(places, checked)
-        # Files of these names would keep Squid from starting, even if another user created them.
+        # Files with these names, even of another user, would keep Squid from starting.
         remove_shared_files(places)
         names = shim.needed(shim.left_out(turns, without))
         libraries = [install_library(places, shim.library(name)) for name in names]
         prefixes = local_prefixes()
-        option = by_option(squid, role)
-        install(places, checked, prefixes, checked.workers.count, option)
-        # Create a new file at each start, because a process of an earlier Squid may still count in the old file.
+        mptcp_option = squid_opens_mptcp(squid, role)
+        install(places, checked, prefixes, checked.workers.count, mptcp_option)
+        # Create a new file at each start, because a process of an earlier Squid may still count in the old one.
         write(places.counters, library_counters.NONE, 0o644)
     except shim.ShimError as error:
         say(error, ERROR)
         return FAILED
-    except TROUBLE as error:
+    except SYSTEM_ERRORS as error:
         denied = isinstance(error, PermissionError) and os.geteuid() != 0
-        hint = "; the proxy must be started by root" if denied else ""
+        hint = "; only root can start the proxy" if denied else ""
         say(f"cannot start: {reason(error)}{hint}", ERROR)
         return FAILED
     if congestion_control is not None:
         load_congestion_control(congestion_control)
-    # Free the lists, which may be long: Squid has its copies now.
+    # Free the memory of the lists, which may be long. Squid reads its own copies.
     checked = replace(checked, lists=())
     environment = _environment(libraries, places, role, congestion_control, turns, without)
-    supervisor = _Supervisor(configuration, places, squid, check_file, checked, prefixes, signals, role, option)
+    supervisor = _Supervisor(configuration, places, squid, check_file, checked, prefixes, signals, role, mptcp_option)
     return supervisor.serve(environment)
 
 
-def _refused(checked: Checked, signals: NotedSignals, began: float) -> int:
-    """Return the exit status of a refused start that began at *began*. Wait first if a later start may succeed."""
+def _status_of_refusal(checked: Checked, signals: RecordedSignals, start_time: float) -> int:
+    """Return the exit status for a refused configuration. If a later start may succeed, first wait until
+    _PAUSE_BEFORE_EXIT seconds after *start_time*."""
     if not all(map(waits_for_names, checked.errors)):
         return CONFIGURATION
-    signals.note(STOP)
-    rest = max(0.0, began + _PAUSE_BEFORE_EXIT - time.monotonic())
-    say(f"no name server answers: this program ends in {rest:.0f} s, and a restart may find a name server")
+    signals.record(STOP)
+    remaining = max(0.0, start_time + _PAUSE_BEFORE_EXIT - time.monotonic())
+    say(f"no name server answers: this program ends in {remaining:.0f} s; after a restart, a name server may answer")
     with wakeup_socket() as wakeup:
-        signals.wait(rest, wakeup, STOP)
+        signals.wait(remaining, wakeup, STOP)
     return 0 if signals.has(STOP) else FAILED
 
 
-def by_option(squid: Squid, role: Role) -> bool:
-    """Return whether Squid itself opens its listeners for Multipath TCP. If so, the preload library does not replace
-    the listeners, but still sets their congestion control and has all its other effects. A relay's listeners use plain
-    TCP."""
-    return squid.multipath and role is Role.PROXY
+def squid_opens_mptcp(squid: Squid, role: Role) -> bool:
+    """Return whether Squid's own option ``mptcp`` makes its listeners MPTCP sockets. If so, the preload library does
+    not replace the listeners, but still sets their congestion control and has its other effects. A relay's listeners
+    use plain TCP."""
+    return squid.has_mptcp_option and role is Role.PROXY
 
 
 def load_congestion_control(name: str) -> None:
-    """Make the kernel load congestion control *name*. This needs CAP_NET_ADMIN, which Squid may lack later; a relay
-    opens connections when it is no longer root. If the kernel has no such module, the preload library reports it."""
+    """Make the kernel load the module of congestion control *name*. This needs CAP_NET_ADMIN, which Squid may have
+    dropped when it opens connections. If the kernel has no such module, the preload library reports this."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
 
@@ -184,11 +186,11 @@ def _environment(
     turns: str,
     without: Collection[str] = (),
 ) -> dict[str, str]:
-    before = os.environ.get("LD_PRELOAD")
-    variables = {**os.environ, "LD_PRELOAD": ":".join([*map(str, libraries), *([before] if before else [])])}
-    # Debian's Squid reports readiness to systemd before it listens.
-    ours = ("LISTEN_PORTS", "PARENTS", "CONGESTION", "TURNS", "WITHOUT", "COUNTERS")
-    for name in (*(f"MPTCP_{each}" for each in ours), "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
+    inherited = os.environ.get("LD_PRELOAD")
+    variables = {**os.environ, "LD_PRELOAD": ":".join([*map(str, libraries), *([inherited] if inherited else [])])}
+    own_names = ("LISTEN_PORTS", "PARENTS", "CONGESTION", "TURNS", "WITHOUT", "COUNTERS")
+    # Hide systemd's variables from Squid: Debian's Squid would report readiness before it listens.
+    for name in (*(f"MPTCP_{each}" for each in own_names), "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
         variables.pop(name, None)
     if role is Role.PROXY:
         variables["MPTCP_LISTEN_PORTS"] = str(places.listen_ports)
@@ -204,7 +206,7 @@ def _environment(
 
 
 class _Supervisor:
-    """Supervises one run of Squid. An object cannot be used again for another run."""
+    """Supervises one run of Squid. Each run needs a new object."""
 
     def __init__(
         self,
@@ -214,141 +216,144 @@ class _Supervisor:
         check_file: Callable[[Callable[[], bool]], Checked],
         checked: Checked,
         prefixes: frozenset[Network],
-        signals: NotedSignals,
+        signals: RecordedSignals,
         role: Role,
-        option: bool,
+        mptcp_option: bool,
     ) -> None:
         self._configuration = configuration
         self._places = places
         self._squid = squid
         self._check = check_file
         self._parents = checked.parents
-        self._listening_on = checked.listeners
-        """The listeners of the configuration that Squid has read or will read next."""
+        self._configured_listeners = checked.listeners
+        """The listeners in the configuration that Squid has read or will read at its next reload."""
         self._workers = checked.workers
-        self._option = option
+        self._mptcp_option = mptcp_option
         self._follower = Follower(places) if role is Role.RELAY else None
         self._parents_watch = ParentsWatch() if role is Role.RELAY else None
         self._signals = signals
-        self._reported = Reported(places, role)
+        self._reporter = Reporter(places, role)
         self._listeners = ListenersWatch(
-            places, role, self._reported, checked.workers.processes, checked.listeners, checked.workers.count
+            places, role, self._reporter, checked.workers.processes, checked.listeners, checked.workers.count
         )
         trial = Trial(squid.parse_command(places.configuration_in_force, places.service_name))
-        self._addresses = AddressesWatch(places, self._reported, prefixes, trial)
-        self._reloads = False
-        """Whether a reload was accepted after which Squid has not been seen to listen yet."""
+        self._addresses = AddressesWatch(places, self._reporter, prefixes, trial)
+        self._reload_unconfirmed = False
+        """Whether a reload was accepted, and it is not yet known whether Squid listens after it."""
         self._pending = PendingSignals(checked.workers.processes, all_listen=self._listeners.all_listen)
-        self._deserted = False
+        self._must_restart = False
         self._logs = Logs(places.logs)
         self._logs_due = time.monotonic() + _LOG_INTERVAL
 
     def serve(self, environment: dict[str, str]) -> int:
         with selectors.DefaultSelector() as selector, watch() as addresses, wakeup_socket() as wakeup:
-            self._signals.note((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+            self._signals.record((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
             raise_descriptor_limit()
             adopt_orphans()
             if self._follower is not None:
                 self._follower.start(self._parents)
             if self._parents_watch is not None:
-                self._parents_watch.start(self._listening_on)
-            # Start a new session: a terminal sends Ctrl-C to all processes of a session, but Squid must get the signal
-            # only once, from this process.
+                self._parents_watch.start(self._configured_listeners)
+            # Start a new session: otherwise a terminal would send Ctrl-C also to Squid, which must get the signal only
+            # once, from this process.
             process = subprocess.Popen(
                 self._command(), env=environment, stdin=subprocess.DEVNULL, start_new_session=True
             )
             try:
-                what = f"{self._configuration}, {self._workers}"
-                how = ", Multipath TCP by its own option mptcp" if self._option else ""
-                say(f"started Squid {self._squid.version} (process {process.pid}) with {what}{how}")
-                ended = os.pidfd_open(process.pid)
-                for each in (wakeup, addresses, ended):
+                protocol = ", Multipath TCP by its own option mptcp" if self._mptcp_option else ""
+                say(
+                    f"started Squid {self._squid.version} (process {process.pid}) with {self._configuration},"
+                    f" {self._workers}{protocol}"
+                )
+                squid_end = os.pidfd_open(process.pid)
+                for each in (wakeup, addresses, squid_end):
                     selector.register(each, selectors.EVENT_READ)
-                while process.poll() is None and not self._deserted:
-                    ready = {key.fileobj for key, _ in selector.select(self._patience())}
+                while process.poll() is None and not self._must_restart:
+                    ready = {key.fileobj for key, _ in selector.select(self._max_wait())}
                     if wakeup in ready:
                         wakeup.recv(4096)
                     if addresses in ready:
                         _drain(addresses)
                         self._addresses.changed()
-                    self._reported.give_sign_of_life()
-                    self._act_on_signals(process)
-                    self._act_on_time(process)
-                    self._deliver(process)
-                os.close(ended)
+                    self._reporter.give_sign_of_life()
+                    self._handle_signals(process)
+                    self._run_due_checks(process)
+                    self._send_pending_signals(process)
+                os.close(squid_end)
             finally:
-                # End Squid as well: without this process it would hold the ports without a supervisor.
+                # Also end Squid, which would otherwise keep the ports without a supervisor.
                 self._addresses.end()
                 end_all_children()
-                self._tidy()
-            return FAILED if self._deserted else self._exit_status(process.returncode, wakeup)
+                self._remove_shared_files()
+            return FAILED if self._must_restart else self._exit_status(process.returncode, wakeup)
 
-    def _tidy(self) -> None:
+    def _remove_shared_files(self) -> None:
         try:
             remove_shared_files(self._places)
         except OSError as error:
             say(f"cannot remove the files that Squid's workers shared: {reason(error)}", WARNING)
 
     def _command(self) -> list[str]:
-        # -d0: Squid also prints fatal messages to stderr, and keeps stderr open for the preload libraries.
+        # With -d0, Squid also prints fatal messages to stderr, and keeps stderr open for the preload libraries.
         command = [self._squid.path, "--foreground", "-d0"]
         return [*command, "-n", self._places.service_name, "-f", str(self._places.configuration_in_force)]
 
-    def _patience(self) -> float:
+    def _max_wait(self) -> float:
+        """Return how many seconds the main loop may wait for events."""
         if self._signals:
             return 0.0
         if self._pending:
             return _READY_INTERVAL
         # Do not check listeners while Squid stops, because it closes them first.
-        serving = [] if self._pending.stopping else [self._addresses.due, self._listeners.due]
-        due = [self._logs_due, self._reported.due, *serving]
-        return max(0.0, min(each for each in due if each is not None) - time.monotonic())
+        while_serving = [] if self._pending.stopping else [self._addresses.due, self._listeners.due]
+        due_times = [self._logs_due, self._reporter.due, *while_serving]
+        return max(0.0, min(each for each in due_times if each is not None) - time.monotonic())
 
-    def _act_on_signals(self, process: subprocess.Popen[bytes]) -> None:
+    def _handle_signals(self, process: subprocess.Popen[bytes]) -> None:
         arrived = set()
         while self._signals:
             arrived.add(self._signals.pop())
         for number in STOP:
             if number in arrived:
                 self._pending.stop(number, time.monotonic())
-        # Reload once for all SIGHUPs that arrived, because a check may take long.
+        # Several SIGHUPs may arrive during a long check. Reload only once for all of them.
         if signal.SIGHUP in arrived and not self._pending.stopping:
             self._reload(process)
 
-    def _is_unwanted(self, process: subprocess.Popen[bytes]) -> bool:
-        self._reported.give_sign_of_life()
+    def _is_check_cancelled(self, process: subprocess.Popen[bytes]) -> bool:
+        self._reporter.give_sign_of_life()
         return self._signals.has(STOP) or process.poll() is not None
 
     def _reload(self, process: subprocess.Popen[bytes]) -> None:
-        self._reported.reload_begins()
+        self._reporter.reload_begins()
         try:
-            checked = self._check(partial(self._is_unwanted, process))
+            checked = self._check(partial(self._is_check_cancelled, process))
             if checked.errors:
-                more = len(checked.errors) - 1
-                rest = f" (and {more} more, see: mptcp-proxy check --config {self._configuration})" if more else ""
-                self._refuse_reload(f"{checked.errors[0]}{rest}")
+                others = len(checked.errors) - 1
+                hint = f" (and {others} more, see: mptcp-proxy check --config {self._configuration})" if others else ""
+                self._refuse_reload(f"{checked.errors[0]}{hint}")
                 return
             if problem := not_by_reload(checked.workers, self._workers.count):
                 self._refuse_reload(str(problem))
                 return
             prefixes = local_prefixes()
             make_directories(self._places, checked)
-            install(self._places, checked, prefixes, self._workers.count, self._option)
-        except UnwantedError:
+            install(self._places, checked, prefixes, self._workers.count, self._mptcp_option)
+        except CheckCancelledError:
             why = "Squid is stopping, or has ended"
             say(f"reload aborted: {why}")
-            self._reported.reload_ends(why)
+            self._reporter.reload_ends(why)
             return
-        except TROUBLE as error:
+        except SYSTEM_ERRORS as error:
             self._refuse_reload(reason(error))
             return
         self._addresses.installed(prefixes)
-        self._listening_on = checked.listeners
-        self._reloads = True
+        self._configured_listeners = checked.listeners
+        self._reload_unconfirmed = True
         if self._follower is not None:
-            self._follower.follow(checked.parents)
+            self._follower.set_parents(checked.parents)
         if self._parents_watch is not None:
-            self._parents_watch.follow(checked.listeners)
+            self._parents_watch.set_listeners(checked.listeners)
         self._pending.add(signal.SIGHUP)
         for note in checked.notes:
             say(note)
@@ -356,59 +361,61 @@ class _Supervisor:
             workers = checked.workers
             why = f" ({workers.reason})" if workers.reason else ""
             say(f"workers {workers.count}{why}: not before the next start; until then {self._workers.count}", WARNING)
-        # Squid gets SIGHUP when it is ready for it (see _deliver).
+        # _send_pending_signals sends SIGHUP when Squid is ready for it.
         say(f"reload accepted: {self._configuration}")
 
     def _refuse_reload(self, why: str) -> None:
         say(f"reload refused, the old settings stay in force: {why}", ERROR)
-        # The listeners may still show the outcome of an earlier reload. It must not be reported for this one.
-        self._reloads = False
-        self._reported.reload_ends(why)
+        # The outcome of an earlier reload may still be unknown. It must not be reported for this one.
+        self._reload_unconfirmed = False
+        self._reporter.reload_ends(why)
 
-    def _act_on_time(self, process: subprocess.Popen[bytes]) -> None:
+    def _run_due_checks(self, process: subprocess.Popen[bytes]) -> None:
         now = time.monotonic()
         if self._pending.stopping:
             self._addresses.end()
         else:
-            if self._addresses.look():
+            if self._addresses.check():
                 self._pending.add(signal.SIGHUP)
             self._check_listeners(process.pid)
         if self._parents_watch is not None:
-            self._reported.parents(self._parents_watch.summary)
+            self._reporter.parents(self._parents_watch.summary)
         if now >= self._logs_due:
             self._logs_due = now + _LOG_INTERVAL
             reap(process.pid)
-            if self._logs.look():
+            if self._logs.rotate_and_report():
                 self._pending.add(signal.SIGUSR1)
-            self._reported.trouble("logs", f"the disk of {self._places.logs} is full" if self._logs.full else "")
+            self._reporter.trouble("logs", f"the disk of {self._places.logs} is full" if self._logs.full else "")
 
     def _check_listeners(self, squid: int) -> None:
-        absent = self._listeners.look(squid)
+        doubt = self._listeners.check(squid)
         # The check takes some time. If another reload was requested during it, do not report the earlier outcome.
         is_outdated = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
-        if absent is not None and self._reloads and not is_outdated:
-            self._reloads = False
-            self._reported.reload_ends(in_doubt=absent)
-        if self._listeners.deserted(squid):
-            self._deserted = True
-            say("Squid runs, and has not listened on any port for long: it is ended, so systemd restarts it", ERROR)
+        if doubt is not None and self._reload_unconfirmed and not is_outdated:
+            self._reload_unconfirmed = False
+            self._reporter.reload_ends(in_doubt=doubt)
+        if self._listeners.must_restart(squid):
+            self._must_restart = True
+            say(
+                "Squid runs, and has not listened on any port for long: it is ended, so that systemd restarts it", ERROR
+            )
 
-    def _deliver(self, process: subprocess.Popen[bytes]) -> None:
+    def _send_pending_signals(self, process: subprocess.Popen[bytes]) -> None:
         """Send Squid the pending signals for which its first process and all workers are ready."""
         now = time.monotonic()
         for number in self._pending.due(process.pid, now):
             process.send_signal(number)
             if number == signal.SIGHUP:
-                self._listeners.expect_change(self._listening_on)
+                self._listeners.expect_change(self._configured_listeners)
 
     def _exit_status(self, status: int, wakeup: socket.socket) -> int:
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         status = 128 - status if status < 0 else status
         if self._pending.stopping:
-            say(f"Squid has ended ({how})")
+            say(f"Squid has ended ({cause})")
             return 0 if status in _STOPPED_WHILE_STARTING else status
-        say(f"Squid ended by itself ({how}); the reason is above or in {self._places.logs / 'cache.log'}", ERROR)
-        if status == FAILED and self._listeners.ever_served:
+        say(f"Squid ended by itself ({cause}); the reason is above or in {self._places.logs / 'cache.log'}", ERROR)
+        if status == FAILED and self._listeners.ever_listened:
             self._pause_before_exit(wakeup)
         if self._signals.has(STOP):
             say("a stop was requested: Squid is not restarted")
@@ -416,12 +423,12 @@ class _Supervisor:
         return status or FAILED
 
     def _pause_before_exit(self, wakeup: socket.socket) -> None:
-        """Wait before the exit, unless a stop is requested. Squid has stopped restarting its only worker, because the
-        worker ended repeatedly. After an immediate restart of the unit, the same would happen within seconds, and
-        systemd would soon mark the unit as failed."""
-        self._listeners.gone()
+        """Wait before the exit, unless a stop is requested. Squid ends if its only worker has ended repeatedly. After
+        an immediate restart of the unit, the same would happen within seconds, and systemd would soon mark the unit as
+        failed."""
+        self._listeners.report_end()
         say(f"this program ends in {_PAUSE_BEFORE_EXIT:g} s, so that systemd does not restart it too often")
-        self._reported.give_sign_of_life()
+        self._reporter.give_sign_of_life()
         self._signals.wait(_PAUSE_BEFORE_EXIT, wakeup, STOP)
 
 
@@ -433,5 +440,5 @@ def _drain(events: socket.socket) -> None:
         except BlockingIOError:
             return
         except OSError:
-            # ENOBUFS: messages were lost. This also means that something changed.
+            # ENOBUFS: the kernel dropped messages, so addresses have changed.
             return

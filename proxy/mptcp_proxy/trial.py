@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tries in the background whether Squid can read its configuration, because Squid may wait for name servers.
+"""Tests in the background whether Squid can read its configuration. The test may take long, because Squid may wait for
+name servers.
 
-No function of this module blocks, so the supervisor can still handle a stop and the end of Squid.
+No function of this module blocks, so the supervisor can handle signals and the end of Squid during a test.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from .configuration.complaints import fatal_remark
 from .squid import PARSE_SECONDS, too_long
 
 _KILL_SECONDS = 1.0
-"""Seconds to wait for a killed process; ``offspring.reap`` collects it later."""
+"""Maximum seconds to wait for a killed process. After that, ``child_processes.reap`` collects it."""
 
 
 class Trial:
-    """Runs *command* for at most *seconds*, one run at a time."""
+    """Runs *command*, which makes Squid parse its configuration, for at most *seconds*, one run at a time."""
 
     def __init__(self, command: Sequence[str], seconds: float = PARSE_SECONDS) -> None:
         self._command = command
@@ -34,8 +35,8 @@ class Trial:
         self._deadline = 0.0
 
     @property
-    def under_way(self) -> bool:
-        """Whether a trial is running, or its outcome has not been taken yet."""
+    def is_running(self) -> bool:
+        """Whether a trial runs, or has ended and the caller has not called ``outcome`` since."""
         return self._process is not None or bool(self._failure)
 
     def begin(self) -> None:
@@ -53,13 +54,13 @@ class Trial:
                 start_new_session=True,
             )
         except OSError as error:
-            self._failure = f"cannot try whether Squid reads its configuration: {reason(error)}"
+            self._failure = f"cannot test whether Squid reads its configuration: {reason(error)}"
 
     def outcome(self) -> str | None:
         """Return why Squid must not reread its configuration; empty if it may; None while the trial runs."""
         problem = self._failure
         if self._process is not None and self._output is not None:
-            # Do not use the exit status, because ``offspring.reap`` may collect it first.
+            # Do not use the exit status, because ``child_processes.reap`` may collect it first.
             if self._process.poll() is not None:
                 self._output.seek(0)
                 remark = fatal_remark(self._output.read().decode("utf-8", "surrogateescape"))

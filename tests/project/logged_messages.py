@@ -40,7 +40,7 @@ OTHERS: Final = {"DocumentError", "OSError", "ValueError", "UnicodeError"}
 FOUND_BY: Final = {
     "application.py:__init__": ("address_names.py:refresh",),
     "budgets.py:verify": ("bpf.py:check",),
-    "listeners_watch.py:_tell": ("listeners_watch.py:_absent",),
+    "listeners_watch.py:_log_changes": ("listeners_watch.py:_missing_listeners",),
     "pacing.py:verify": ("bpf.py:check",),
     "pacing.py:_set_those_that_differ": (),  # the text of a KernelError
     "observe.py:open": ("sysctl.py:mptcp_missing",),
@@ -52,9 +52,9 @@ FOUND_BY: Final = {
         "nftables.py:check",
         "iptables.py:check",
     ),
-    "reported.py:say": (),  # the text comes from its callers
+    "reporter.py:say": (),  # the text comes from its callers
     "daemon.py:_reload": (),  # mistakes in settings and policy, by file and line
-    "supervisor.py:run": ("supervisor.py:obstacles",),
+    "supervisor.py:run": ("supervisor.py:start_problems",),
 }
 """For each place that logs a text from elsewhere: the functions that return the text. Keys match the end of a path."""
 

@@ -247,7 +247,7 @@ def test_moved_checkout_or_new_python_gets_a_new_environment(host: Host) -> None
     (host.root / "checkout").rename(elsewhere)
     assert host.end(host.start("demo", checkout="else where"))[::2] == (
         0,
-        "run: making the virtual environment .venv\n",
+        "run: creating the virtual environment .venv\n",
     )
     assert (host.root / "ran").read_text() == "-I .venv/bin/mptcp-bench demo\n"
     assert host.end(host.start("demo", checkout="else where"))[::2] == (0, "")
@@ -256,7 +256,7 @@ def test_moved_checkout_or_new_python_gets_a_new_environment(host: Host) -> None
     (host.root / "bin/python3").symlink_to("python3.13")
     assert host.end(host.start("demo", checkout="else where"))[::2] == (
         0,
-        "run: making the virtual environment .venv\n",
+        "run: creating the virtual environment .venv\n",
     )
 
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Finds out which clients a configuration serves, and whether it makes an open proxy.
 
-The module computes which client addresses may be allowed at all, by Squid's own rules ("http_access" and "acl" in its
+This module computes which client addresses the rules may allow, as Squid evaluates them ("http_access" and "acl" in its
 directive reference). The first rule whose names all match decides. If no rule matches, the result is the opposite of
-the last rule; if there is no rule, it is "deny".
+the last rule. If there is no rule, the result is "deny".
 
 A client chooses its request (port, method, destination), so a condition on the request does not keep any client out. A
-rule that identifies the client by other means than its address (a password, a certificate) allows no stranger. A rule
-under an "if" that differs from process to process may be in force or not: then an "allow" counts, a "deny" does not.
+rule that requires more than an address (a password, a certificate) does not allow strangers. A rule under an "if" that
+differs from process to process may be in force or not, so an "allow" counts and a "deny" does not.
 
-The same method decides whose claims about another client address Squid accepts (X-Forwarded-For, PROXY protocol): if
-Squid believes strangers, a rule that allows any client also allows them.
+The same method finds the senders from which Squid accepts another client address (X-Forwarded-For, PROXY protocol). If
+these include strangers, each rule that allows some clients also allows strangers, who can claim such an address.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from ..problem import Problem
 from .access_lists import AccessLists, access_rules, names_of
 from .address_values import address_value
 from .addresses import EVERYBODY, IPV4, IPV6, NOBODY, Addresses
-from .believed import believed_others, counts_forwarded, takes_proxy_header
-from .embedded import WAYS, embedded
+from .claimed_addresses import accepts_proxy_protocol, rule_trusting_others, uses_forwarded_address
+from .embedded import EMBEDDINGS, embedded
 from .list_values import list_values, without_flags
 from .listeners import is_loopback
 from .source import Statement, last
 
 OVERRIDE = "--allow-open-proxy"
 """The option by which the operator states that the rules are intended."""
-_REMEDY = f"http_access allow for the prefixes of your clients, then: http_access deny all; as it is: {OVERRIDE}"
+_REMEDY = f"http_access allow for the prefixes of your clients, then: http_access deny all; to accept this: {OVERRIDE}"
 _MAX_ALLOWED = {"IPv4": (IPV4.public, 1 << 28), "IPv6": (IPV6.public, 1 << 115)}
-"""Maximum number of public addresses of clients: sixteen /8 of IPv4, one /13 of IPv6. No operator has as many. For
-comparison, IANA gave each regional registry a /12 of IPv6; 2a00::/12 is for Europe and the Middle East."""
+"""For each IP version, its public addresses, and how many of them the clients may have: sixteen /8 of IPv4, one /13 of
+IPv6. No operator has more. For comparison, IANA gave each regional registry a /12 of IPv6; 2a00::/12 is for Europe and
+the Middle East."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +43,28 @@ class _Verdict:
 
     allowed: Addresses
     rule: Statement | None = None
-    """The rule by which too many addresses are allowed."""
+    """The rule that allows too many addresses, if any."""
     share: str = ""
-    by_the_last: bool = False
-    """Whether too many addresses are allowed by the opposite of this rule, because it is the last one."""
+    """The allowed share of all public addresses, as text."""
+    by_default: bool = False
+    """Whether *rule* allows too many addresses because it is the last rule, whose opposite is Squid's default."""
 
 
 def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield the rules that serve too many clients, at most one of each kind."""
+    """Yield a problem for each kind of rule that allows too many clients."""
     lists = AccessLists(statements)
     served = _allowed(statements, "http_access", lists)
     if served.rule is not None:
         why = (
             "for requests that no rule matches, Squid does the opposite of the last rule, which is this one"
-            if served.by_the_last
+            if served.by_default
             else 'no name in it, without "!", keeps strangers out'
         )
         if uninformed := sorted({each for name in names_of(served.rule) for each in lists.uninformed_helpers(name)}):
             names = ", ".join(uninformed)
-            why += f"; a user name from a helper identifies no client while external_acl_type {names} gets no"
-            why += ' information that identifies the client (also require "external NAME" of a helper that gets it,'
-            why += " in the same rule)"
+            why += f"; a user name from a helper does not identify the client as long as external_acl_type {names} gets"
+            why += ' no information that does (also require "external NAME" of a helper with such information in the'
+            why += " same rule)"
         yield _open(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
     rules = list(access_rules(statements, "http_access"))
     decides_all = any([each.lower() for each in names_of(rule)] == ["all"] for rule in rules)
@@ -87,24 +89,28 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         if believed.rule is not None and matters(statements, served.rule is not None):
             yield _open(
                 believed.rule,
-                f"{believed.share} would be believed what {source} says of their address",
-                f"{directive} allow for {remedy}; as it is: {OVERRIDE}",
+                f"{believed.share} could claim any client address in {source}",
+                f"{directive} allow for {remedy}; to accept this: {OVERRIDE}",
             )
 
 
-def _forwarded_matters(statements: Sequence[Statement], are_let_in: bool) -> bool:
-    """Return whether strangers are allowed because Squid believes X-Forwarded-For. *are_let_in*: whether they are
-    allowed anyway."""
-    by_rules, by_helpers = (counts_forwarded(statements, f"{what}_uses_indirect_client") for what in ("acl", "log"))
-    lists = AccessLists(statements, numbers_count=not by_rules, names_count=not by_rules, helpers_count=not by_helpers)
+def _forwarded_matters(statements: Sequence[Statement], are_allowed: bool) -> bool:
+    """Return whether strangers are allowed because Squid believes X-Forwarded-For. *are_allowed*: whether they are
+    allowed without it."""
+    by_rules, by_helpers = (
+        uses_forwarded_address(statements, f"{kind}_uses_indirect_client") for kind in ("acl", "log")
+    )
+    lists = AccessLists(
+        statements, trust_as_numbers=not by_rules, trust_host_names=not by_rules, trust_helpers=not by_helpers
+    )
     served = _allowed(statements, "http_access", lists)
-    # With acl_uses_indirect_client off, only a helper that gets the forwarded address can allow them.
-    return bool(served.allowed) if by_rules else served.rule is not None and not are_let_in
+    # With acl_uses_indirect_client off, only a helper that gets the forwarded address can allow strangers.
+    return bool(served.allowed) if by_rules else served.rule is not None and not are_allowed
 
 
 def _proxy_header_matters(statements: Sequence[Statement], _: bool) -> bool:
-    lists = AccessLists(statements, numbers_count=False, names_count=False, helpers_count=False)
-    return takes_proxy_header(statements) and bool(_allowed(statements, "http_access", lists).allowed)
+    lists = AccessLists(statements, trust_as_numbers=False, trust_host_names=False, trust_helpers=False)
+    return accepts_proxy_protocol(statements) and bool(_allowed(statements, "http_access", lists).allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,7 @@ class _Port:
     address: str
     protocol: str
     rules: dict[str, str]
-    """By directive: a text about the actions that it allows to a client."""
+    """For each directive with rules for this port: what it allows clients to do, as text."""
 
 
 _PORTS = (
@@ -137,7 +143,7 @@ _PORTS = (
         "HTCP",
         {
             "htcp_access": "ask which pages are in the cache, and since when",
-            "htcp_clr_access": "take pages out of the cache",
+            "htcp_clr_access": "remove pages from the cache",
         },
     ),
 )
@@ -145,7 +151,7 @@ _PORTS = (
 
 def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     """Yield a warning for each rule (snmp_access, icp_access, htcp_access) that allows too many clients to use SNMP,
-    ICP or HTCP, if the port is on. It is only a warning, because these ports do not fetch pages."""
+    ICP or HTCP, if the port is open. Clients cannot fetch pages through these ports, so it is only a warning."""
     for port in _PORTS:
         number = _number(statements, port.names)
         if number is None or _on_loopback(statements, port.address):
@@ -165,7 +171,7 @@ def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _number(statements: Sequence[Statement], names: Sequence[str]) -> Statement | None:
-    """Return the statement that turns a port on in some process; None if it is off in all."""
+    """Return the statement that opens a port in some process; None if no process opens it."""
     for statement in reversed(statements):
         if statement.directive in names and len(statement.words) > 1:
             if statement.words[1].strip("0"):
@@ -185,10 +191,10 @@ def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     client's address (PTR) but not the addresses of that name, so the owner of the reverse zone can choose any name."""
     lists = AccessLists(statements)
     if not lists.have_names:
-        return  # avoid reading long lists in files again
+        return  # do not read long lists in files again
     if _allowed(statements, "http_access", lists).rule is not None:
-        return  # an open proxy in any case
-    rule = _allowed(statements, "http_access", AccessLists(statements, names_count=False)).rule
+        return  # open_proxy_problems reports this
+    rule = _allowed(statements, "http_access", AccessLists(statements, trust_host_names=False)).rule
     if rule is not None:
         yield Problem(
             f"{' '.join(rule.words)}: only host names keep strangers out, and the owner of an address's reverse zone"
@@ -211,7 +217,7 @@ def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists
             continue
         more = undecided & Addresses.common(match.possible for match in matches)
         if not more - allowed:
-            continue  # avoid evaluating long lists again
+            continue
         allowed |= more
         if share := _too_many(allowed):
             return _Verdict(allowed, rule, share)
@@ -219,14 +225,14 @@ def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists
     if last is not None and last.words[1] == "deny":
         allowed |= undecided
         if share := _too_many(allowed):
-            return _Verdict(allowed, last, share, by_the_last=True)
+            return _Verdict(allowed, last, share, by_default=True)
     return _Verdict(allowed)
 
 
-def perhaps_let_in(statements: Sequence[Statement]) -> Addresses | None:
-    """Return the client addresses that some rule may allow, even if only with a password. None if unknown."""
-    lists = AccessLists(statements, strangers_alone=False)
-    if believed_others(statements, lists) is not None or any(map(_names_a_host, statements)):
+def possibly_allowed(statements: Sequence[Statement]) -> Addresses | None:
+    """Return the client addresses that some rule may allow, also if only with a password. None if unknown."""
+    lists = AccessLists(statements, only_strangers=False)
+    if rule_trusting_others(statements, lists) is not None or any(map(_names_a_host, statements)):
         return None
     rules = list(access_rules(statements, "http_access"))
     undecided, allowed = EVERYBODY, NOBODY
@@ -242,7 +248,7 @@ def perhaps_let_in(statements: Sequence[Statement]) -> Addresses | None:
 
 
 def _names_a_host(statement: Statement) -> bool:
-    """Return whether *statement* names clients by host name, whose addresses only Squid looks up."""
+    """Return whether *statement* contains a client's host name. Only Squid looks up the addresses of such a name."""
     match statement.words:
         case ("acl", _, "src", *words):
             return any(not address_value(value.text).possible for value in list_values(without_flags(words)))
@@ -254,8 +260,8 @@ def _open(rule: Statement, why: str, remedy: str) -> Problem:
 
 
 def _too_many(allowed: Addresses) -> str:
-    """Return the share of a family's public addresses that is *allowed*; "" if this is not an open proxy."""
-    in_others = ((embedded(allowed, way), "IPv4", f", by {way.name}") for way in WAYS)
+    """Return which share of an IP version's public addresses is *allowed*, as text; "" if not too many are."""
+    in_others = ((embedded(allowed, way), "IPv4", f", by {way.name}") for way in EMBEDDINGS)
     for addresses, family, way in ((allowed, "IPv4", ""), (allowed, "IPv6", ""), *in_others):
         public, maximum = _MAX_ALLOWED[family]
         count = (addresses & public).count

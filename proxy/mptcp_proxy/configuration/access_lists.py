@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds out which clients each ``acl`` may match (*possible*), and which it matches in any case (*certain*).
+"""Finds out which clients each ``acl`` may match (*possible*), and which it matches for every request (*certain*).
 
-Rules (Squid's directive reference, "acl"; src/acl): if several lines have the same name, the list matches a client if
-any of its lines does. Names ignore the case of ASCII letters; words do not. Squid 5 and 6 drop a value of a list that
-overlaps an earlier one, so only values that do not overlap are certain. A line under an "if" that differs from process
-to process is possible, not certain.
+Rules (Squid's directive reference, "acl"; src/acl): several lines with the same name are one list, which matches a
+client if any of its lines does. The case of ASCII letters does not matter in names, but in words. Squid 5 and 6 drop a
+value of a list that overlaps an earlier value, so only values that do not overlap are certain. A line under an "if"
+that differs from process to process is possible, not certain.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from .list_values import Value, list_values, listed_file, without_flags
 from .patterns import matches_any
 from .source import Statement
 
-_IDENTIFYING = frozenset(("arp", "eui64", "user_cert", "ca_cert"))
-"""Types that identify the client by a property that no stranger has. The type ident is left out, because the client
-chooses its answer."""
-_BY_NAME = ("srcdomain", "srcdom_regex")
-_BY_LOGIN = frozenset(("proxy_auth", "proxy_auth_regex"))
-_BY_ANSWER = frozenset(("ext_user", "ext_user_regex"))
+_IDENTIFYING_TYPES = frozenset(("arp", "eui64", "user_cert", "ca_cert"))
+"""Types of lists that identify the client by a property that no stranger has. The type ident is left out, because the
+client chooses its answer."""
+_HOST_NAME_TYPES = ("srcdomain", "srcdom_regex")
+_LOGIN_TYPES = frozenset(("proxy_auth", "proxy_auth_regex"))
+_ANSWER_TYPES = frozenset(("ext_user", "ext_user_regex"))
 _KNOWN_COMMUNITIES = frozenset(("public", "private"))
-"""SNMP communities that are generally known. HTTP requests have no community."""
-_STRANGERS = (
+"""SNMP communities that everybody knows. HTTP requests have no community."""
+_SAMPLE_NAMES = (
     "none",
     "host-1-2-3-4.strangers.com",
     "c-203-0-113-9.isp.strangers.net",
     "static.stranger.org",
     *(f"a.b.xy.{first}{second}" for first in ascii_lowercase for second in ascii_lowercase),
 )
-"""Sample host names of strangers. A pattern that matches one of them is not meant for certain clients only. There is
-one name per two-letter country domain, among others. "none" stands for a client without a name (PTR)."""
+"""Sample host names of strangers. A pattern that matches one of them does not identify particular clients. Among them
+are names for all two-letter country domains. "none" stands for a client without a name (PTR)."""
 
-_EVERYBODYS = frozenset(("", "none", "com", "net", "org", "info", "biz", "edu", "gov", "arpa"))
+_PUBLIC_DOMAINS = frozenset(("", "none", "com", "net", "org", "info", "biz", "edu", "gov", "arpa"))
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The clients that a name may match, and the clients that it matches for every request."""
+    """The clients that a list may match, and the clients that it matches for every request."""
 
     possible: Addresses
     certain: Addresses
 
 
 _UNRELATED = Match(EVERYBODY, NOBODY)
-"""Result for a name that does not depend on the client: it may match every client, and matches none for certain."""
+"""Result for a list that does not depend on the client: it may match every client, and matches none for certain."""
 _NO_STRANGER = Match(NOBODY, NOBODY)
 
 
@@ -86,7 +86,7 @@ def access_rules(statements: Iterable[Statement], directive: str) -> Iterator[St
 
 
 def names_of(rule: Statement) -> list[str]:
-    """Return the names of lists in *rule*, including names that are in a file."""
+    """Return the names of lists in *rule*, including those in a file."""
     return [value.text for value in list_values(rule.words[2:])]
 
 
@@ -97,18 +97,20 @@ class AccessLists:
         self,
         statements: Sequence[Statement],
         *,
-        numbers_count: bool = True,
-        names_count: bool = True,
-        helpers_count: bool = True,
-        strangers_alone: bool = True,
+        trust_as_numbers: bool = True,
+        trust_host_names: bool = True,
+        trust_helpers: bool = True,
+        only_strangers: bool = True,
     ) -> None:
-        """Choose which properties identify a client: the number of its network (*numbers_count*), its host name, which
-        the owner of the reverse zone chooses (*names_count*), a helper's answer (*helpers_count*). *strangers_alone*:
-        among the clients that a name may match, count only clients that nothing but their address identifies."""
-        self._numbers_count = numbers_count
-        self._names_count = names_count
-        self._strangers_alone = strangers_alone
-        self._helpers = helpers(statements, addresses_count=helpers_count, names_count=names_count and helpers_count)
+        """Choose which properties identify a client: the AS number of its network (*trust_as_numbers*), its host name,
+        which the owner of the reverse zone chooses (*trust_host_names*), a helper's answer (*trust_helpers*).
+        *only_strangers*: the possible clients of a list are only those that nothing but their address identifies."""
+        self._trust_as_numbers = trust_as_numbers
+        self._trust_host_names = trust_host_names
+        self._only_strangers = only_strangers
+        self._helpers = helpers(
+            statements, trust_addresses=trust_helpers, trust_host_names=trust_host_names and trust_helpers
+        )
         self._lines: dict[str, list[Line]] = {
             "all": [Line("src", ("all",), True)],
             "localhost": [Line("src", ("127.0.0.1", "::1"), True)],
@@ -127,15 +129,15 @@ class AccessLists:
 
     @property
     def have_names(self) -> bool:
-        """Whether any list may depend on host names. A helper may get host names as well."""
-        return any(line.kind in (*_BY_NAME, "external") for lines in self._lines.values() for line in lines)
+        """Whether any list may depend on host names, which a helper may get as well."""
+        return any(line.kind in (*_HOST_NAME_TYPES, "external") for lines in self._lines.values() for line in lines)
 
     def lines(self, name: str) -> Sequence[Line]:
-        """Return the lines of the list *name*. Empty if there is no such list, which Squid refuses."""
+        """Return the lines of the list *name*; none if there is no such list, which Squid reports."""
         return self._lines.get(ascii_lower(name), ())
 
     def match(self, name: str) -> Match:
-        """Return which clients *name* matches. It is a name as in a rule, possibly with "!"."""
+        """Return which clients *name*, as in a rule and possibly with "!", matches."""
         name = ascii_lower(name)
         if name.startswith("!"):
             if name[1:] not in self._lines:
@@ -148,60 +150,61 @@ class AccessLists:
             self._found[name] = _NO_STRANGER  # ends the recursion if a list names itself
             lines = self._lines[name]
             by_address = addresses_of(line for line in lines if line.kind == "src")
-            others = [(self._line(line), line.in_force) for line in lines if line.kind != "src"]
+            others = [(self._match_of(line), line.in_force) for line in lines if line.kind != "src"]
             self._found[name] = Match(
                 Addresses.union([by_address.possible, *(match.possible for match, _ in others)]),
                 Addresses.union([by_address.certain, *(match.certain for match, in_force in others if in_force)]),
             )
         return self._found[name]
 
-    def _line(self, line: Line) -> Match:
+    def _match_of(self, line: Line) -> Match:
         if line.kind in ("any-of", "all-of"):
             parts = [self.match(value.text) for value in line.values]
             join = Addresses.union if line.kind == "any-of" else Addresses.common
             return Match(join(part.possible for part in parts), join(part.certain for part in parts))
-        return _NO_STRANGER if self._strangers_alone and self._identifies(line) else _UNRELATED
+        return _NO_STRANGER if self._only_strangers and self._identifies(line) else _UNRELATED
 
     def _identifies(self, line: Line) -> bool:
-        if line.kind in _BY_NAME:
-            means_all = _any_domain if line.kind == "srcdomain" else _any_name
-            return self._names_count and not any(means_all(value.text) for value in line.values)
+        if line.kind in _HOST_NAME_TYPES:
+            matches_strangers = _is_public_domain if line.kind == "srcdomain" else _matches_a_sample
+            return self._trust_host_names and not any(matches_strangers(value.text) for value in line.values)
         if line.kind == "src_as":
-            return self._numbers_count
+            return self._trust_as_numbers
         if line.kind == "external":
-            # The helper's name may follow "--", or may be in a file.
+            # The helper's name may come after "--" or be in a file.
             return not self._helpers.uninformed.intersection(value.text for value in line.values[:1])
-        if line.kind in _BY_LOGIN:
+        if line.kind in _LOGIN_TYPES:
             return not self._helpers.any_login_counts
-        if line.kind in _BY_ANSWER:
+        if line.kind in _ANSWER_TYPES:
             return self._helpers.answers_identify
         if line.kind == "snmp_community":
             return not any(value.text in _KNOWN_COMMUNITIES for value in line.values)
-        return line.kind in _IDENTIFYING
+        return line.kind in _IDENTIFYING_TYPES
 
     def uninformed_helpers(self, name: str) -> tuple[str, ...]:
         """Return the external helpers that *name* uses and whose answers do not identify a client."""
-        needs_helpers = any(line.kind == "external" or line.kind in _BY_ANSWER for line in self.lines(name.lstrip("!")))
+        needs_helpers = any(
+            line.kind == "external" or line.kind in _ANSWER_TYPES for line in self.lines(name.lstrip("!"))
+        )
         return tuple(sorted(self._helpers.uninformed)) if needs_helpers and not self._helpers.answers_identify else ()
 
     def destinations(self, name: str, by_name: bool) -> Addresses:
-        """Return the destination addresses for which *name* matches every request. *by_name*: it must also match a
-        request for a host name with such an address."""
+        """Return the destination addresses for which the list *name* matches every request. *by_name*: it must also
+        match a request for a host name with such an address."""
         lines = self.lines(name)
         if not by_name or not any("-n" in line.words for line in lines):
             return self.targets(name).certain
         return addresses_of(line for line in lines if line.kind == "dst" and "-n" not in line.words).certain
 
     def targets(self, name: str) -> Match:
-        """Return the destination addresses for which *name* matches requests, either by address or by host name."""
+        """Return the destination addresses for which the list *name* matches requests by address or by host name."""
         name = ascii_lower(name)
         if name not in self._targets:
             self._targets[name] = addresses_of(line for line in self.lines(name) if line.kind == "dst")
         return self._targets[name]
 
     def reads(self, name: str, file: str, by_name: bool) -> bool:
-        """Return whether *name* reads destinations from *file*; *by_name* has the same meaning as in
-        ``destinations``."""
+        """Return whether the list *name* reads destinations from *file*. *by_name*: as in ``destinations``."""
         return any(
             line.in_force and next((f for word in line.words if (f := listed_file(word)) is not None), None) == file
             for line in self.lines(name)
@@ -209,22 +212,22 @@ class AccessLists:
         )
 
 
-def _any_domain(value: str) -> bool:
-    """Return whether a domain also contains strangers: if it is a top-level domain, or "none"."""
+def _is_public_domain(value: str) -> bool:
+    """Return whether strangers have host names in this domain, because it is a top-level domain or "none"."""
     name = ascii_lower(value.strip("."))
-    return name in _EVERYBODYS or (len(name) == 2 and name.isalpha())
+    return name in _PUBLIC_DOMAINS or (len(name) == 2 and name.isalpha())
 
 
-def _any_name(pattern: str) -> bool:
-    return matches_any(pattern, _STRANGERS)
+def _matches_a_sample(pattern: str) -> bool:
+    return matches_any(pattern, _SAMPLE_NAMES)
 
 
 def addresses_of(lines: Iterable[Line]) -> Match:
-    """Return the clients that the addresses of *lines* of one list match together."""
+    """Return the clients that the addresses in *lines* match. All lines belong to the same list."""
     possible: list[Addresses] = []
-    certain = _Apart()
+    certain = _DisjointRanges()
     doubtful = NOBODY
-    """Addresses that may already be in the list, so that Squid may drop later values that overlap them."""
+    """Addresses that may already be in the list. Squid may drop later values that overlap them."""
     for line in lines:
         values = [address_value(value.text) for value in line.values]
         possible.extend(value.possible for value in values)
@@ -232,11 +235,11 @@ def addresses_of(lines: Iterable[Line]) -> Match:
             doubtful |= Addresses.union(value.possible for value in values)
             continue
         for value in values:
-            doubtful |= certain.take(value, doubtful)
+            doubtful |= certain.add(value, doubtful)
     return Match(Addresses.union(possible), Addresses(certain.ranges))
 
 
-class _Apart:
+class _DisjointRanges:
     """Sorted ranges of addresses that do not overlap."""
 
     def __init__(self) -> None:
@@ -247,8 +250,8 @@ class _Apart:
     def ranges(self) -> tuple[tuple[int, int], ...]:
         return Addresses.union([Addresses(tuple(zip(self._lows, self._highs, strict=True)))]).ranges
 
-    def take(self, value: AddressValue, doubtful: Addresses) -> Addresses:
-        """Add the certain part of *value*. Return the part that may have been added but is not certain."""
+    def add(self, value: AddressValue, doubtful: Addresses) -> Addresses:
+        """Add the certain part of *value*. Return the part that Squid may have added, but not for certain."""
         clear = not doubtful or not value.possible & doubtful
         if self._overlaps(value.certain):
             return NOBODY if clear and value.certain == value.possible else value.possible

@@ -3,15 +3,18 @@
 
 Rules (Squid 5.7 and 6.13, src/acl/Ip.cc, FactoryParse and DecodeMask; src/ip/Address.cc):
 
-* Squid tries the forms in turn on the beginning of a value (sscanf(3)), and ignores the text after a match: of
-``10.0.0.0/8,192.168.0.0/16`` only the first half counts.
+* Squid compares the beginning of a value with several forms, one after the other (sscanf(3)), and ignores the text
+  after the first match: of ``10.0.0.0/8,192.168.0.0/16`` only the first half counts.
 * An IPv4 address may be short, octal or hexadecimal, as for inet_aton(3): ``0/1`` is half of the address space.
 * A mask is a length, or an address, of which only the ones before the first zero count.
-* Squid turns a length of 0 into a mask of ones: that address only. Only five spellings, and "all", mean all addresses.
-* A value that fits no form but has a slash is masked at the wrong end: ``::ffff:10.0.0.0/104`` means all addresses.
+* With a length of 0, Squid uses a mask of all ones, which means one address. Only "all" and the other words in ``_ALL``
+  mean all addresses.
+* In a value with a slash that has none of the forms, Squid masks the wrong end: ``::ffff:10.0.0.0/104`` means all
+  addresses.
 
-*Certain* are the addresses that a value matches in every version of Squid, *possible* those that it matches in any
-version. For a form that is not understood, all addresses are possible and none is certain.
+The *certain* addresses of a value are those that it matches in every version of Squid, and the *possible* addresses
+those that it matches in some version. If this module does not understand a value, all addresses are possible, and none
+is certain.
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 from .addresses import EVERYBODY, IPV4, NOBODY, Addresses
 from .source import SPACE
 
-FORMS = "ADDRESS, ADDRESS/LENGTH or FIRST-LAST, apart by blanks, as 10.0.0.0/8 and fd00::/8"
+FORMS = "ADDRESS, ADDRESS/LENGTH or FIRST-LAST, separated by blanks; for example 10.0.0.0/8 fd00::/8"
 _UNSPECIFIED = 0xFFFF << 32
 """0.0.0.0 as an IPv4-mapped IPv6 address."""
-_LONGEST = 255
-"""Maximum number of characters of each part; Squid does not check for overflow."""
+_MAX_PART_LENGTH = 255
+"""Maximum number of characters of each part. Squid has a buffer of this size, and does not check for overflow."""
 _ALL = ("all", "0/0", "0.0.0.0/0", "0.0.0.0/0.0.0.0", "0.0.0.0-255.255.255.255", "0.0.0.0-0.0.0.0/0")
-"""Spellings that match both families, although some look like IPv4."""
+"""Values that match all addresses of both IP versions, although some look like IPv4."""
 _UNICAST = Addresses.of("1000::/4", "2000::/3", "4000::/2", "8000::/2", "c000::/3", "e000::/4", "fc00::/7", "fe80::/10")
 """The addresses that "ipv6" means for Squid 5 and 6."""
 _V4_BLOCK = re.compile(r"([0-9.]+)(?:-([0-9.]+))?(?:/([0-9.]+))?(.*)", re.DOTALL)
@@ -52,10 +55,10 @@ class AddressValue:
 
 
 def address_value(text: str) -> AddressValue:
-    """Return the addresses that the value *text* matches. A host name counts as no address."""
+    """Return the addresses that the value *text* matches; none for a host name."""
     if text in _ALL:
         return _exactly(EVERYBODY)
-    if text == "ipv4":  # Squid 5 and 6 make it a length of 0
+    if text == "ipv4":  # for Squid 5 and 6, this is an address with a length of 0
         return AddressValue(IPV4.all, NOBODY)
     if text == "ipv6":
         return AddressValue(EVERYBODY - IPV4.all, _UNICAST)
@@ -65,7 +68,7 @@ def address_value(text: str) -> AddressValue:
             return _block(found, parse, longest)
     first, rest = _word(text)
     if "/" in text:
-        return _unknown("Squid would not take it for an address and a length")
+        return _unknown("Squid would not read this as an address and a length")
     return _exactly(_single(first), _ignored(rest))
 
 
@@ -94,12 +97,12 @@ def _ignored(rest: str) -> str:
 
 def _block(found: re.Match[str], parse: Callable[[str], int | None], longest: int) -> AddressValue:
     """Return the match of a prefix or range: first address, last address and mask, of *longest* bits."""
-    if max(len(part or "") for part in found.groups()[:3]) > _LONGEST:
-        return _unknown("longer than Squid has room for")
+    if max(len(part or "") for part in found.groups()[:3]) > _MAX_PART_LENGTH:
+        return _unknown("longer than Squid's buffer")
     first, last = parse(found[1]), parse(found[2]) if found[2] else 0
     length, rest = longest, found[4]
     if found[3] is None and rest.startswith("/"):
-        # Squid ignores a one-letter mask. For IPv6 it uses the mask that the previous value left there.
+        # Squid ignores a mask of one letter. For IPv6, it then uses the mask of the previous value.
         if longest == 128 and found[2] is None:
             return _unknown("no length after the slash")
     elif found[3] is not None:
@@ -110,7 +113,7 @@ def _block(found: re.Match[str], parse: Callable[[str], int | None], longest: in
             return _exactly(NOBODY)  # Squid exits with an error
         length = stated
     if first is None or last is None:
-        return _unknown("no address")
+        return _unknown("not an address")
     return _between(first, last, length, longest, _ignored(rest))
 
 
@@ -121,17 +124,17 @@ def _between(first: int, last: int, length: int, longest: int, remark: str) -> A
         return AddressValue(IPV4.all if longest == 32 else EVERYBODY, NOBODY, remark)
     rest = whole >> length
     first, last = first & ~rest, last & ~rest
-    alone = Addresses(((offset + first, offset + (first | rest)),))
+    only_first = Addresses(((offset + first, offset + (first | rest)),))
     if last in (0, _UNSPECIFIED):
-        # For Squid, the unspecified address of either family means no address.
-        return _exactly(alone, remark)
+        # For Squid, an unspecified last address (IPv4 or IPv6) means that there is no range.
+        return _exactly(only_first, remark)
     if last < first:
-        return AddressValue(alone, NOBODY, remark or "it ends before it begins")
+        return AddressValue(only_first, NOBODY, remark or "the last address is lower than the first")
     return _exactly(Addresses(((offset + first, offset + (last | rest)),)), remark)
 
 
 def _length(text: str, longest: int) -> int | str:
-    """Return the length of a mask in bits, or why Squid does not read it as intended."""
+    """Return the length of a mask in bits, or a remark if Squid does not read the mask as intended."""
     if text.isdigit() and int(text) <= 128:
         return int(text)
     if longest == 32 and _NETMASK.fullmatch(text) and all(int(part) <= 255 for part in text.split(".")):
@@ -139,23 +142,23 @@ def _length(text: str, longest: int) -> int | str:
         ones = f"{mask:032b}".partition("0")[0]
         if mask == int(ip_network(f"0.0.0.0/{len(ones)}").netmask):
             return len(ones)
-        return f"no netmask: Squid takes its first ones for the length, here {len(ones)}"
-    return "no mask"
+        return f"not a netmask: Squid uses the number of its leading ones as the length, here {len(ones)}"
+    return "not a mask"
 
 
 def _ipv4(text: str) -> int | None:
-    """Return an IPv4 address as inet_aton(3) reads it: of up to four parts, the last fills all remaining bytes."""
+    """Return an IPv4 address as inet_aton(3) reads it: the last of up to four parts fills all remaining bytes."""
     parts = text.split(".")
     if len(parts) > 4 or not all(_PART.fullmatch(part) for part in parts):
         return None
     numbers = [int(part, 8 if part.startswith("0") and part.isdigit() else 0) for part in parts]
-    room = 5 - len(parts)
-    if any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 1 << 8 * room:
+    last_bytes = 5 - len(parts)
+    if any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 1 << 8 * last_bytes:
         return None
     value = 0
     for number in numbers[:-1]:
         value = value << 8 | number
-    return value << 8 * room | numbers[-1]
+    return value << 8 * last_bytes | numbers[-1]
 
 
 def _ipv6(text: str) -> int | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sets of IP addresses of both families, for exact arithmetic. An IPv4 address is ::ffff:a.b.c.d, as in Squid. Pure."""
+"""Exact arithmetic with sets of IPv4 and IPv6 addresses. An IPv4 address is ::ffff:a.b.c.d, as in Squid. Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _LAST = (1 << 128) - 1
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """A set of addresses, as ranges in order that neither overlap nor touch."""
+    """A set of addresses, as sorted ranges that neither overlap nor touch."""
 
     ranges: tuple[tuple[int, int], ...] = ()
-    """First and last address of each, as 128-bit numbers."""
+    """First and last address of each range, as 128-bit numbers."""
 
     @classmethod
     def of(cls, *prefixes: str) -> Self:
-        """Return the addresses of *prefixes*. Raises ValueError for an invalid one."""
+        """Return the addresses of *prefixes*. Raises ValueError for an invalid prefix."""
         networks = [ip_network(prefix, strict=False) for prefix in prefixes]
         return cls._joined((_number(each.network_address), _number(each.broadcast_address)) for each in networks)
 
     @classmethod
     def between(cls, first: IPv4Address | IPv6Address, last: IPv4Address | IPv6Address) -> Self:
-        """Return all addresses from *first* to *last*. Raises ValueError if there are none."""
+        """Return all addresses from *first* to *last*. Raises ValueError if *first* is after *last*."""
         low, high = _number(first), _number(last)
         if low > high:
             raise ValueError(f"{first} is after {last}")
@@ -36,7 +36,7 @@ class Addresses:
     @classmethod
     def union(cls, sets: Iterable[Addresses]) -> Self:
         """Return the union of *sets*."""
-        return cls._joined(each for one in sets for each in one.ranges)
+        return cls._joined(each for addresses in sets for each in addresses.ranges)
 
     @classmethod
     def common(cls, sets: Iterable[Addresses]) -> Addresses:
@@ -74,17 +74,17 @@ class Addresses:
         return Addresses(tuple(self._without(other)))
 
     def _without(self, other: Addresses) -> Iterator[tuple[int, int]]:
-        taken, at = other.ranges, 0
+        removed, index = other.ranges, 0
         for low, high in self.ranges:
             begin = low
-            while at < len(taken) and taken[at][0] <= high:
-                first, last = taken[at]
+            while index < len(removed) and removed[index][0] <= high:
+                first, last = removed[index]
                 if first > begin:
                     yield begin, first - 1
                 begin = max(begin, last + 1)
                 if last > high:
-                    break  # it may overlap the next range, too
-                at += 1
+                    break  # this removed range may also overlap the next range
+                index += 1
             if begin <= high:
                 yield begin, high
 
@@ -103,13 +103,13 @@ class Family:
 
     all: Addresses
     public: Addresses
-    """Globally routable ones."""
+    """The globally routable addresses."""
 
 
 _V4 = Addresses.of("0.0.0.0/0")
 IPV4 = Family(
     _V4,
-    # RFC 6890: this network, private, shared, loopback, link-local; class D and E.
+    # Not public (RFC 6890): this network, private, shared, loopback and link-local addresses; classes D and E.
     _V4
     - Addresses.of(
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
@@ -117,5 +117,5 @@ IPV4 = Family(
     ),
 )  # fmt: skip
 IPV6 = Family(EVERYBODY - Addresses.of("::/4"), Addresses.of("2000::/3"))
-"""Squid's word "ipv6" leaves ::/4 out. 2000::/3 is the allocated part (RFC 4291, 2.4)."""
+"""As for Squid's word "ipv6", ::/4 is left out. 2000::/3 is the allocated part (RFC 4291, 2.4)."""
 LOOPBACK = Addresses.of("127.0.0.0/8", "::1/128")

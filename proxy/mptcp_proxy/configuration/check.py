@@ -17,20 +17,20 @@ from pathlib import Path
 
 from mptcp_common.reasons import reason
 
-from ..own_addresses import TROUBLE, local_prefixes
+from ..own_addresses import SYSTEM_ERRORS, local_prefixes
 from ..own_addresses import render as render_addresses
 from ..places import SHARED_MEMORY, Places, Role, service_name_problem
 from ..problem import Problem, errors
 from ..process import pid_in
 from ..squid import Squid
 from .access import OVERRIDE, as_warnings, claimed_name_problems, open_proxy_problems, port_problems
-from .by_version import gone_problems, suited
+from .by_version import adapted, removed_directive_problems
 from .check_header import check_header_problems
 from .complaints import complaints
 from .doubts import doubts, nested_branches
 from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
-from .lists import CopiedList, WithLists, no_room, renamed, with_copies
+from .lists import CopiedList, WithLists, renamed, space_problems, with_copies
 from .parents import Parent, parent_problems, parents
 from .sandbox import unit_problems
 from .source import (
@@ -38,23 +38,23 @@ from .source import (
     MAX_LINE,
     PhysicalLine,
     Statement,
+    all_statements,
     is_command,
     last,
     read_with_includes,
     render,
     size,
     statements,
-    written,
 )
-from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
+from .workers import Workers, requested_workers, shared_memory_problems, with_workers, without_workers, worker_problems
 
-PATIENCE = 20.0
-"""After these seconds, Squid is not run again to find further mistakes. Together with the time of the last run
-(``squid.PARSE_SECONDS``), this is less than ``mptcp-proxy reload`` waits."""
+MAX_SEARCH_SECONDS = 20.0
+"""Seconds after which Squid is not run again to find further mistakes. ``mptcp-proxy reload`` waits longer than this
+and the maximum time of the last run (``squid.PARSE_SECONDS``) together."""
 SERVICE_STOP = 45
 """Seconds after which systemd kills a stopping unit (TimeoutStopSec)."""
-LONGEST_SHUTDOWN = 38
-"""Maximum seconds of shutdown_lifetime. Up to five seconds more may pass before Squid is ready for the signal."""
+MAX_SHUTDOWN_SECONDS = 38
+"""Maximum of shutdown_lifetime. A starting Squid may need five more seconds until it can handle the signal."""
 _TIME_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 NO_SQUID = Problem("Squid is not installed: apt install squid")
 
@@ -64,7 +64,7 @@ class Checked:
     """A configuration that was read and checked."""
 
     lines: tuple[PhysicalLine, ...]
-    """The lines, without directives about workers, and with the names of the copies of lists instead of the lists."""
+    """The lines without the directive about workers. They name the copies of lists instead of the lists."""
     listeners: tuple[Listener, ...]
     effective_user: str
     workers: Workers
@@ -72,11 +72,11 @@ class Checked:
     notes: tuple[Problem, ...] = ()
     """Directives that were left out because this version of Squid always acts as they say."""
     parents: tuple[Parent, ...] = ()
-    """The parents of a relay. Empty for a proxy, which reaches its parents by plain TCP, like origin servers."""
+    """The parents of a relay. Empty for a proxy, which uses plain TCP to its parents, as to origin servers."""
     lists: tuple[CopiedList, ...] = ()
-    """The lists, with the contents of the copies that *lines* name."""
-    of_unit: tuple[Problem, ...] = ()
-    """The warnings among *problems* that concern systemd's unit, not this process."""
+    """The lists, with the content of the copies that *lines* name."""
+    unit_warnings: tuple[Problem, ...] = ()
+    """The warnings among *problems* that concern only the unit, not this process."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -86,11 +86,11 @@ class Checked:
     def ports(self) -> tuple[int, ...]:
         return tuple(sorted({listener.port for listener in self.listeners}))
 
-    def rendered(self, workers: int, option: bool = False) -> bytes:
-        """Return the content of the file that Squid reads. *workers*: the number of workers that Squid was started
-        with. A worker that Squid restarts reads the file again, and with another number it would not find the other
-        workers. *option*: use Squid's own option mptcp."""
-        lines = with_option(self.lines, MPTCP) if option else self.lines
+    def rendered(self, workers: int, mptcp_option: bool = False) -> bytes:
+        """Return the content of the file that Squid reads. *workers*: the number of workers with which Squid was
+        started. If it changed at a reload, a worker that Squid restarts would not find the other workers.
+        *mptcp_option*: use Squid's own option mptcp."""
+        lines = with_option(self.lines, MPTCP) if mptcp_option else self.lines
         return render(with_workers(lines, workers))
 
 
@@ -101,11 +101,11 @@ def check(
     *,
     role: Role = Role.PROXY,
     allow_open: bool = False,
-    is_unwanted: Callable[[], bool] = lambda: False,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Checked:
     """Read *path* with its includes and find all mistakes in it for *role*. *allow_open*: only warn if the
-    configuration serves strangers, or if this cannot be judged. *is_unwanted* is polled while Squid reads the file,
-    which may take a minute. Raises UnwantedError when it returns True."""
+    configuration serves strangers, or if this is uncertain. *is_cancelled* is called repeatedly while Squid reads the
+    file, which may take a minute. Raises CheckCancelledError when it returns True."""
     if problem := service_name_problem(service_name):
         return Checked((), (), "", Workers(), (problem,))
     lines, unreadable, includes = read_with_includes(path, service_name)
@@ -113,59 +113,59 @@ def check(
     if not lines:
         nothing = unreadable or (Problem("the configuration is empty", str(path)),)
         return Checked((), (), "", Workers(), nothing)
-    taken = with_copies(lines, service_name, places.lists, (str(places.own_addresses),))
-    everything = list(written(taken.lines, service_name))
-    directives = list(statements(taken.lines, service_name))
+    with_lists = with_copies(lines, service_name, places.lists, (str(places.own_addresses),))
+    everything = list(all_statements(with_lists.lines, service_name))
+    directives = list(statements(with_lists.lines, service_name))
     found = tuple(listeners(directives))
     stated_user = last(directives, "cache_effective_user")
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
-    workers = wanted(directives, role, processors(), _room(places, user))
-    of_unit = tuple(unit_problems(path, lines, includes, service_name, role))
-    for_squid = suited(taken.lines, everything, squid.version if squid else "")
+    workers = requested_workers(directives, role, processors(), _usable_shared_memory(places, user))
+    unit_warnings = tuple(unit_problems(path, lines, includes, service_name, role))
+    for_squid = adapted(with_lists.lines, everything, squid.version if squid else "")
     with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
-        trial = taken.put(Path(directory))
+        trial = with_lists.write_copies(Path(directory))
         on_trial = [replace(each, text=renamed(each.text, trial)) for each in directives]
         problems = [
             *unreadable,
-            *of_unit,
-            *taken.problems,
-            *no_room(taken.lists, places.lists),
+            *unit_warnings,
+            *with_lists.problems,
+            *space_problems(with_lists.lists, places.lists),
             *_own_problems(on_trial, found, str(path), places, user, workers, role, allow_open),
             *nested_branches(everything),
             *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),
             *for_squid.problems,
-            *gone_problems(directives, squid.version if squid else ""),
+            *removed_directive_problems(directives, squid.version if squid else ""),
         ]
         if squid is None:
             problems.append(NO_SQUID)
         else:
-            ask = _ask(squid, places, Path(directory), trial, is_unwanted)
+            parse = _parser(squid, places, Path(directory), trial, is_cancelled)
             without = _without_commands(for_squid.lines, everything)
-            in_time = _in_time(PATIENCE)
-            problems.extend(complaints(without, service_name, ask, allow_open=allow_open, in_time=in_time))
-    problems = _as_written(problems, taken, trial)
-    ancestors = tuple(parents(directives)) if role is Role.RELAY else ()
+            in_time = _in_time(MAX_SEARCH_SECONDS)
+            problems.extend(complaints(without, service_name, parse, allow_open=allow_open, in_time=in_time))
+    problems = _with_names_of_lists(problems, with_lists, trial)
+    relay_parents = tuple(parents(directives)) if role is Role.RELAY else ()
     return Checked(
         without_workers(for_squid.lines, everything), found, user, workers, _in_order(problems, lines), for_squid.notes,
-        ancestors, taken.lists, of_unit,
+        relay_parents, with_lists.lists, unit_warnings,
     )  # fmt: skip
 
 
 def examined(
     path: Path, service_name: str, squid: Squid | None, *, role: Role = Role.PROXY, allow_open: bool = False
 ) -> Checked:
-    """Return the result of :func:`check`, for callers that only report problems: an error during the check becomes a
-    problem."""
+    """Return the result of :func:`check`. An error during the check becomes a problem of the result."""
     try:
         return check(path, service_name, squid, role=role, allow_open=allow_open)
-    except TROUBLE as error:
+    except SYSTEM_ERRORS as error:
         return Checked((), (), "", Workers(), (Problem(f"cannot be checked: {reason(error)}", str(path)),))
 
 
-def _as_written(problems: Iterable[Problem], taken: WithLists, trial: Mapping[str, str]) -> list[Problem]:
-    copies = {there: copy for copy, there in trial.items()}
+def _with_names_of_lists(problems: Iterable[Problem], with_lists: WithLists, trial: Mapping[str, str]) -> list[Problem]:
+    """Return *problems* with the names of the operator's lists instead of the temporary files and the copies."""
+    copies = {trial_path: copy for copy, trial_path in trial.items()}
     return [
-        taken.as_written(replace(each, text=renamed(each.text, copies), file=renamed(each.file, copies)))
+        with_lists.with_names(replace(each, text=renamed(each.text, copies), file=renamed(each.file, copies)))
         for each in problems
     ]
 
@@ -188,63 +188,63 @@ def shared_directory(places: Places) -> Path:
 
 
 def shared_memory(service_name: str, directory: Path = SHARED_MEMORY, user: str = "") -> int:
-    """Return how many bytes the instance *service_name* may use in *directory*: the free bytes, and the bytes that its
-    running Squid (as *user*) uses. The result is 0 if the directory is missing or read-only (shm_overview(7)). A file
-    system without a limit (tmpfs(5), ``size=0``) counts as unlimited."""
+    """Return how many bytes the instance *service_name* may use in *directory*: the free bytes, and those that its
+    running Squid (as *user*) already uses. The result is 0 if the directory is missing or read-only (shm_overview(7)),
+    and very large for a file system without a limit (tmpfs(5), ``size=0``)."""
     try:
-        there = os.statvfs(directory)
+        file_system = os.statvfs(directory)
     except OSError:
         return 0
-    if there.f_flag & os.ST_RDONLY:
+    if file_system.f_flag & os.ST_RDONLY:
         return 0
-    if not there.f_blocks:
+    if not file_system.f_blocks:
         return sys.maxsize
-    own = 0
+    own_bytes = 0
     owners = {0, os.geteuid()}
     with suppress(KeyError):
         owners.add(pwd.getpwnam(user).pw_uid)
     for path in directory.glob(f"{service_name}-*.shm"):
         with suppress(OSError):
             found = path.lstat()
-            # Any user may create a file with such a name, or a symbolic link to a large file.
+            # Other users may create files with such a name, or symbolic links to large files.
             if stat.S_ISREG(found.st_mode) and found.st_uid in owners:
-                own += 512 * found.st_blocks
-    return there.f_bavail * there.f_frsize + own
+                own_bytes += 512 * found.st_blocks
+    return file_system.f_bavail * file_system.f_frsize + own_bytes
 
 
-def _room(places: Places, user: str) -> int:
+def _usable_shared_memory(places: Places, user: str) -> int:
     return shared_memory(places.service_name, shared_directory(places), user)
 
 
-def _ask(
-    squid: Squid, places: Places, directory: Path, trial: Mapping[str, str], is_unwanted: Callable[[], bool]
+def _parser(
+    squid: Squid, places: Places, directory: Path, trial: Mapping[str, str], is_cancelled: Callable[[], bool]
 ) -> Callable[[Sequence[PhysicalLine]], str]:
     """Return a function that lets Squid parse lines, with temporary files instead of the list of this host's addresses
     and the directory of error pages. *trial*: the temporary paths of copies of lists, by their names in the lines."""
-    # Stand-ins for the running proxy's files, under both spellings of each name.
     stand_ins = {each: directory / each.name for each in (places.own_addresses, places.error_pages)}
     stand_ins[places.own_addresses].write_text(render_addresses(local_prefixes()))
     stand_ins[places.error_pages].mkdir()
-    spelt = {str(place): place for place in stand_ins}
-    spelt |= {name.replace(places.service_name, "${service_name}"): place for name, place in spelt.items()}
+    # The lines may name each of these files with the service name or with the macro.
+    spellings = {str(place): place for place in stand_ins}
+    spellings |= {name.replace(places.service_name, "${service_name}"): place for name, place in spellings.items()}
     configuration = directory / "squid.conf"
 
-    def ask(lines: Sequence[PhysicalLine]) -> str:
-        moved = []
+    def parse(lines: Sequence[PhysicalLine]) -> str:
+        with_stand_ins = []
         for line in lines:
             text = line.text
-            for name, place in spelt.items():
+            for name, place in spellings.items():
                 text = text.replace(name, str(stand_ins[place]))
             text = renamed(text, trial)
-            moved.append(replace(line, text=text))
-        configuration.write_bytes(render(moved))
-        # Squid repeats the statements in its output. They must appear as the operator wrote them.
-        answer = squid.parse(configuration, places.service_name, is_unwanted)
-        for place, there in stand_ins.items():
-            answer = answer.replace(str(there), str(place))
-        return renamed(answer, {there: copy for copy, there in trial.items()})
+            with_stand_ins.append(replace(line, text=text))
+        configuration.write_bytes(render(with_stand_ins))
+        output = squid.parse(configuration, places.service_name, is_cancelled)
+        # Squid repeats the statements in its output. Restore the names that the operator wrote.
+        for place, stand_in in stand_ins.items():
+            output = output.replace(str(stand_in), str(place))
+        return renamed(output, {trial_path: copy for copy, trial_path in trial.items()})
 
-    return ask
+    return parse
 
 
 def _own_problems(
@@ -258,7 +258,9 @@ def _own_problems(
     allow_open: bool,
 ) -> Iterator[Problem]:
     by_mptcp = role is Role.PROXY
-    yield from listener_problems(found, file, states_a_port(directives), by_mptcp=by_mptcp, several=workers.count > 1)
+    yield from listener_problems(
+        found, file, states_a_port(directives), by_mptcp=by_mptcp, several_workers=workers.count > 1
+    )
     if role is Role.RELAY:
         yield from parent_problems(directives, file)
     access = [*_command_problems(directives), *doubts(directives), *open_proxy_problems(directives)]
@@ -271,7 +273,7 @@ def _own_problems(
     yield from _full_disk_problems(directives)
     yield from _stop_problems(directives)
     yield from worker_problems(directives, processors())
-    yield from room_problems(directives, _room(places, user))
+    yield from shared_memory_problems(directives, _usable_shared_memory(places, user))
     yield from _user_problems(directives, user)
     yield from _directory_problems(directives, places)
 
@@ -289,14 +291,14 @@ def _command_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
                 " clients that it allows are unknown",
                 statement.file,
                 statement.number,
-                allowed=f"names of files; as it is: {OVERRIDE}",
+                allowed=f"names of files; to accept this: {OVERRIDE}",
             )
 
 
 def _long_problems(lines: Sequence[PhysicalLine]) -> Iterator[Problem]:
     for line in lines:
         if (length := size(line.text)) > MAX_LINE:
-            text = f"{line.text[:40]}...: with mptcp-proxy's additions it has {length} bytes; Squid splits it"
+            text = f"{line.text[:40]}...: with mptcp-proxy's additions, the line has {length} bytes; Squid splits it"
             yield Problem(text, line.file, line.number, allowed=ALLOWED_LENGTH)
 
 
@@ -304,7 +306,7 @@ def _half_closed_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
     for statement in directives:
         if statement.words[:2] == ("half_closed_clients", "on"):
             yield Problem(
-                "half_closed_clients on: a client can bring Squid down by closing one half of its connection",
+                "half_closed_clients on: a client can crash Squid by closing one half of its connection",
                 statement.file,
                 statement.number,
                 allowed="off",
@@ -316,13 +318,13 @@ def _stop_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
     statement = last(directives, "shutdown_lifetime")
     if statement is None:
         return
-    time_ = re.fullmatch(r"([0-9]{1,9})(?: ([a-z]+?)s?)?", " ".join(statement.words[1:]).lower())
-    if time_ and int(time_[1]) * _TIME_UNITS.get(time_[2] or "second", 0) > LONGEST_SHUTDOWN:
+    value = re.fullmatch(r"([0-9]{1,9})(?: ([a-z]+?)s?)?", " ".join(statement.words[1:]).lower())
+    if value and int(value[1]) * _TIME_UNITS.get(value[2] or "second", 0) > MAX_SHUTDOWN_SECONDS:
         yield Problem(
             f"{' '.join(statement.words)}: systemd kills the service after {SERVICE_STOP} s, and its transfers with it",
             statement.file,
             statement.number,
-            allowed=f"at most {LONGEST_SHUTDOWN} seconds, or also a longer TimeoutStopSec= (systemctl edit)",
+            allowed=f"at most {MAX_SHUTDOWN_SECONDS} seconds, or also a longer TimeoutStopSec= (systemctl edit)",
             warning=True,
         )
 
@@ -332,7 +334,7 @@ def _full_disk_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
         words = statement.words
         if words[:1] != ("access_log",) or len(words) < 2:
             continue
-        # The daemon log module ignores on-error: an error of its pipe always ends the worker.
+        # The log module "daemon" ignores on-error: an error of its pipe always ends the worker.
         by_daemon = words[1].startswith("daemon:")
         if by_daemon or (words[1].startswith(("/", "stdio:")) and "on-error=drop" not in words[2:]):
             yield Problem(
@@ -361,20 +363,20 @@ def _user_problems(directives: Sequence[Statement], user: str) -> Iterator[Probl
 
 
 def _directory_problems(directives: Sequence[Statement], places: Places) -> Iterator[Problem]:
-    """Yield a problem for each log or pid file whose directory is missing. Squid would exit at its start, but -k parse
+    """Yield a problem for each log or pid file whose directory is missing. At its start, Squid would exit, but -k parse
     does not check this."""
-    made = {places.runtime, places.logs}
+    created = {places.runtime, places.logs}
     for statement in directives:
         if statement.directive not in ("access_log", "cache_log", "pid_filename") or len(statement.words) < 2:
             continue
         name = statement.words[1].removeprefix("stdio:").removeprefix("daemon:")
         directory = Path(name).parent
-        if name.startswith("/") and directory not in made and not directory.is_dir():
+        if name.startswith("/") and directory not in created and not directory.is_dir():
             yield Problem(
                 f"{' '.join(statement.words)}: there is no directory {directory}",
                 statement.file,
                 statement.number,
-                allowed=f"a directory that exists; {places.runtime} and {places.logs} are made at start",
+                allowed=f"a directory that exists; {places.runtime} and {places.logs} are created at the start",
             )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Checks that ``squid.conf`` adds the header that tells the check page which connection a client uses.
 
-A package upgrade keeps a squid.conf that the operator has changed. Such a file may still have the header of an earlier
-version, which contained only the client's address and port. Clients behind one NAT may share these, so ``mptcp-portal``
-does not use that header.
+A package upgrade keeps a squid.conf that the operator has changed. Such a file may still add the header of an earlier
+version, with only the client's address and port. Several clients behind a NAT may have the same address and port, so
+``mptcp-portal`` does not use that header.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def check_header_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         match statement.words:
             case ("request_header_add", name, '"%>a', '%>p"', *acls) if name.lower() == _HEADER:
                 yield Problem(
-                    f"{' '.join(statement.words)}: from an earlier version: the check page cannot show clients their "
-                    "connection",
+                    f"{' '.join(statement.words)}: this is from an earlier version; the check page cannot show clients "
+                    "their connection",
                     statement.file,
                     statement.number,
                     allowed=" ".join(("request_header_add", name, '"%>a %>p %>la %>lp"', *acls)),

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Turns the remarks of ``squid -k parse`` into problems, each with its place in the operator's own file.
 
-Squid stops at the first mistake that it calls fatal. For other mistakes (an unknown directive, ``http_access permit``)
-it prints a remark, continues, and exits with status 0. So this module reads every remark. After a fatal one it removes
-the statement and runs Squid again on the rest, so that all mistakes are reported at once.
+At a fatal mistake, Squid stops. At other mistakes (an unknown directive, ``http_access permit``), it prints a remark,
+continues, and exits with status 0. So this module reads every remark. After a fatal remark, it removes the statement
+and runs Squid again with the rest, so that all mistakes are reported together.
 
-Only some remarks name a line. But all versions of Squid announce each statement with "Processing:" before they act on
-it, which shows the statement to which a remark belongs.
+Only some remarks name a line. But before Squid acts on a statement, it prints the statement after "Processing:", which
+shows the statement to which a remark belongs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..problem import Problem
 from .access import OVERRIDE, as_warnings
-from .sequence import differences
-from .source import PhysicalLine, Statement, written
+from .parse_differences import differences
+from .source import PhysicalLine, Statement, all_statements
 
 Parse = Callable[[Sequence[PhysicalLine]], str]
 """Function that lets Squid parse the lines and returns Squid's output."""
@@ -26,8 +26,8 @@ Parse = Callable[[Sequence[PhysicalLine]], str]
 MAX_ROUNDS = 50
 """Maximum number of runs of Squid. A file with more fatal mistakes than this is not a squid.conf."""
 NO_TIME = (
-    "the search for more mistakes is stopped: Squid takes long to read this, for example if it has names of hosts for"
-    " which no name server answers"
+    "the search for more mistakes is stopped, because Squid takes long to read this; for example, it contains host"
+    " names, and no name server answers"
 )
 _NO_ANSWER = "(-3) Temporary failure in name resolution"
 """EAI_AGAIN of getaddrinfo(3), in Squid's words. A name that does not exist is EAI_NONAME."""
@@ -45,23 +45,23 @@ _SILENT = re.compile(
     r"|Page faults|Not currently OK|storeDirWriteCleanLogs|Squid Cache|exception location|Set Current|$)"
 )
 _ERROR = re.compile(r"ERROR|FATAL|unrecognized|expecting|not found|configuration error", re.IGNORECASE)
-# The feature is not compiled in, so the statement has no effect that could be wrong.
+# The feature is not compiled in, so the statement has no effect.
 _NOT_BUILT_IN = re.compile(r"requires? --(enable|with)")
-# configuration.check reports it, with the line.
+# configuration.check reports this, with the line.
 _UNKNOWN_USER = re.compile(r"getpwnam failed")
 # Squid ignores the statement and continues.
 _IGNORED = re.compile(r"does not support the '\w+' cache type\. Ignoring\.")
 _CAUSES = (
     (
         re.compile(r"ACL not found: to_linklocal"),
-        "built into Squid 6 and later; for this one: acl to_linklocal dst 169.254.0.0/16 fe80::/10",
+        "Squid 6 and later define this list; for this Squid: acl to_linklocal dst 169.254.0.0/16 fe80::/10",
     ),
     (
         re.compile(r"Unknown http_port option '(?:ssl-bump|generate-host-certificates|dynamic_cert_mem_cache_size)"),
-        "this Squid is built without OpenSSL; Debian's other one is: apt install squid-openssl",
+        "this Squid is built without OpenSSL; Debian's Squid with OpenSSL: apt install squid-openssl",
     ),
 )
-"""Squid's remarks if a requirement is missing, each with the remedy."""
+"""Squid's remarks about missing requirements, each with a remedy."""
 _PREFIX = re.compile(r"^(?:ERROR: |FATAL: |WARNING: |Warning: |\w+: (?=expecting|unknown|Bad ))+")
 
 _HINTS = {
@@ -75,7 +75,7 @@ _HINTS = {
     "max_filedescriptors": "a whole number",
     "visible_hostname": "a name",
 }
-_READ_ALIKE = f"text that both read in the same way; as it is: {OVERRIDE}"
+_READ_ALIKE = f"text that both read in the same way; to accept this: {OVERRIDE}"
 _TIMES = "a number and seconds, minutes, hours or days"
 _KNOWN = frozenset(
     """
@@ -98,13 +98,14 @@ def complaints(
     allow_open: bool = False,
     in_time: Callable[[], bool] = lambda: True,
 ) -> Iterator[Problem]:
-    """Yield the mistakes that Squid finds in *lines*, and the places that Squid reads differently from ``written``.
-    *allow_open*: only warn about such differences. *in_time*: whether there is time to run Squid once more."""
+    """Yield the mistakes that Squid finds in *lines*, and the places that Squid reads differently from
+    ``all_statements``. *allow_open*: only warn about such differences. *in_time*: return whether there is time for
+    another run of Squid."""
     left = list(lines)
     known: set[Problem] = set()
     removed_acls: set[str] = set()
     for _ in range(MAX_ROUNDS):
-        following = list(written(left, service_name))
+        following = list(all_statements(left, service_name))
         output = parse(left)
         problems, fatal = interpret(output, following, removed_acls)
         if fatal is None:
@@ -125,12 +126,13 @@ def complaints(
 
 
 def waits_for_names(problem: Problem) -> bool:
-    """Return whether the cause of *problem* is that no name server answers, which is not a mistake in the file."""
+    """Return whether *problem* is only that no name server answers, which is not a mistake in the file."""
     return _NO_ANSWER in problem.text
 
 
 def fatal_remark(output: str) -> str:
-    """Return the remark in the *output* of ``squid -k parse`` at which Squid would exit, without secrets; or ""."""
+    """Return the remark in the *output* of ``squid -k parse`` at which Squid would exit, without secrets; "" if there
+    is none."""
     found = (_FATAL.match(_STAMP.sub("", line)) for line in output.split("\n"))
     return next((str(Problem(each["text"])) for each in found if each), "")
 
@@ -157,7 +159,7 @@ def interpret(
             return problems, current
         elif not _SILENT.match(text):
             remarks.append(text)
-    # A fatal remark that is not about one statement (an unknown user) comes after the last statement.
+    # A fatal remark after the last statement is not about a statement, but for example about an unknown user.
     about_all = [remark for remark in remarks if _FATAL.match(remark)]
     problems.extend(_problems(current, [r for r in remarks if r not in about_all], removed_acls))
     file = following[0].file if following else ""
@@ -170,7 +172,7 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
         return
     whole = " ".join(remarks)
     missing = _MISSING_ACL.search(whole)
-    # The definition of this list was removed because of a mistake, so this remark is a consequence of that mistake.
+    # This list is missing only because its definition has a mistake, which is already reported.
     if missing and missing["name"] in removed_acls:
         return
     file, number = (statement.file, statement.number) if statement else ("", None)
@@ -181,7 +183,7 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
         yield Problem(f"{unknown['directive'].rstrip(chr(39))}: there is no such directive{hint}", file, number)
         return
     details = list(dict.fromkeys(_PREFIX.sub("", remark).strip() for remark in remarks))
-    # Remarks that only repeat the statement or an earlier remark.
+    # Leave out remarks that only repeat the statement or an earlier remark.
     echo = statement.text if statement else "\0"
     informative = [d for d in details if not d.endswith(echo) and not d.startswith(("empty ACL", "not well formed"))]
     yield Problem(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds parts of a configuration that cannot be judged, or that look like something else. They are refused unless the
-operator insists.
+"""Finds parts of a configuration whose effect is uncertain, or which look like something else. They are refused unless
+the operator accepts them by an option.
 
-access.py judges the rules for clients as far as Squid and these modules read them alike. This module finds parts that
-differ from process to process, or that may be read differently. Pure, except for lists in files.
+access.py evaluates the rules for clients, on the condition that Squid reads them in the same way. This module finds the
+parts that differ from process to process, or that Squid may read differently. Pure, except for lists in files.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from .source import Statement
 
 _RULES = ("http_access", "follow_x_forwarded_for", "proxy_protocol_access")
 _ADDRESSES = ("src", "dst", "localip", "myip")
-_LONGEST_NAME = 61
-"""Bytes of a list's name: Squid truncates 63 to 62, which may be another list's name, and refuses longer ones."""
+_MAX_NAME_BYTES = 61
+"""Maximum length of a list's name. Squid truncates a name of 63 bytes to 62, which may be the name of another list, and
+refuses longer names."""
 _MAX_REMARKS = 5
-"""Maximum number of remarks per list: if five values are doubtful, the others are likely to be."""
+"""Maximum number of reported values per list, because more would hardly help the operator."""
 
 
 def doubts(statements: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield the problems of *statements*, which may be in force, that cannot be judged."""
+    """Yield the problems of *statements*, which may be in force."""
     for statement in statements:
         yield from _strange_characters(statement)
         yield from _macros(statement)
@@ -38,7 +39,7 @@ def doubts(statements: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def nested_branches(everything: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield a warning for each ``if`` within another of *everything* that is written."""
+    """Yield a warning for each ``if`` within another ``if``. *everything*: all statements, even if never in force."""
     for statement in everything:
         if statement.branch and statement.branch[0] == "if" and statement.applies is not True:
             text = f"{statement.text}: within another if: Squid evaluates only this one, and ignores the outer one"
@@ -46,14 +47,15 @@ def nested_branches(everything: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _problem(statement: Statement, text: str, allowed: str) -> Problem:
-    return Problem(text, statement.file, statement.number, allowed=f"{allowed}; as it is: {OVERRIDE}")
+    return Problem(text, statement.file, statement.number, allowed=f"{allowed}; to accept this: {OVERRIDE}")
 
 
 def _strange_characters(statement: Statement) -> Iterator[Problem]:
-    """Yield a problem for invisible characters, or ones that look like blanks but are not blanks for Squid."""
+    """Yield a problem for invisible characters, and for characters that look like blanks but are not blanks for
+    Squid."""
     for word in statement.words:
         for character in word:
-            # No program reads bytes that are not UTF-8 as blanks.
+            # Bytes that are not UTF-8 are allowed, because no program treats them as blanks.
             if not character.isprintable() and not "\udc80" <= character <= "\udcff":
                 text = f"{' '.join(statement.words)}: an invisible character, U+{ord(character):04X}"
                 yield _problem(statement, text, "printable characters; blanks and tabs between words")
@@ -68,13 +70,13 @@ def _macros(statement: Statement) -> Iterator[Problem]:
             f"{' '.join(statement.words)}: {macros[0]} differs from process to process, so the processes may allow"
             " different clients"
         )
-        yield _problem(statement, text, "names and values that are the same for all")
+        yield _problem(statement, text, "names and values that are the same for all processes")
 
 
 def _name(statement: Statement, name: str) -> Iterator[Problem]:
-    if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
-        text = f"acl {name}: a name so long that Squid truncates it, perhaps to another list's name"
-        yield _problem(statement, text, f"{_LONGEST_NAME} bytes")
+    if len(name.encode("utf-8", "surrogateescape")) > _MAX_NAME_BYTES:
+        text = f"acl {name}: the name is so long that Squid truncates it, perhaps to the name of another list"
+        yield _problem(statement, text, f"at most {_MAX_NAME_BYTES} bytes")
 
 
 def _addresses(statement: Statement, words: Sequence[str]) -> Iterator[Problem]:
@@ -83,9 +85,9 @@ def _addresses(statement: Statement, words: Sequence[str]) -> Iterator[Problem]:
         yield _problem(
             statement,
             f"{what}: Squid ignores {' '.join(ignored)!r} after a file",
-            "a line of its own for the file",
+            "a separate line for the file",
         )
     values = ((value, remark) for value in list_values(words) if (remark := address_value(value.text).remark))
     for value, remark in islice(values, _MAX_REMARKS):
         file, number = (value.file, value.number) if value.file else (statement.file, statement.number)
-        yield Problem(f"{what} {value.text}: {remark}", file, number, allowed=f"{FORMS}; as it is: {OVERRIDE}")
+        yield Problem(f"{what} {value.text}: {remark}", file, number, allowed=f"{FORMS}; to accept this: {OVERRIDE}")

@@ -2,10 +2,10 @@
 """Finds services that clients can reach through the proxy although they should not: services of this host or its cloud,
 and services other than the web.
 
-There are a few requests that should be denied. For each of them, this module goes through the rules of "http_access" in
-order. A name in a rule holds for the request always, never, or perhaps. A "deny" counts if all its names always hold,
-an "allow" unless one of its names never holds. Clients on this host are allowed on purpose. If Squid believes clients
-on other hosts that they come from this host, a rule for this host also allows them.
+This module has a few sample requests that the rules should deny. For each of them, it evaluates the rules of
+"http_access" in order. A list in a rule matches the request always, never, or perhaps. A "deny" counts if all its lists
+always match, an "allow" unless one of its lists never matches. Clients on this host may make such requests. If Squid
+accepts this host's address as the client address from senders on other hosts, a rule for this host also allows them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ..problem import Problem
 from .access_lists import AccessLists, Line, access_rules, ascii_lower, names_of
 from .addresses import EVERYBODY, LOOPBACK, NOBODY, Addresses
-from .believed import believed_others
+from .claimed_addresses import rule_trusting_others
 from .source import Statement
 
 _LINK_LOCAL = Addresses.of("169.254.0.0/16", "fe80::/10")
@@ -30,28 +30,34 @@ _TRANSLATED = Addresses.of(
     *("64:ff9b::7f00:0/104", "64:ff9b::a9fe:0/112", "64:ff9b::a83f:8110", "64:ff9b::c000:c0"),
     *("64:ff9b::6464:64c8", "64:ff9b::6460:60", "64:ff9b::6450:5050"),
 )
-"""IPv4 addresses of loopback, link-local and metadata services, behind NAT64 (RFC 6052, 2.1)."""
+"""NAT64 addresses (RFC 6052, 2.1) of IPv4 loopback, link-local and metadata addresses."""
 _OTHER_SERVICES = (22, 25, 6379)
-"""Ports as examples of services other than the web: remote shells, mail, and a database on a high port."""
-_NOT_BELIEVED = " without this one, or belief in no other host that states another client address"
+"""Sample ports of services other than the web: a remote shell, mail, and a database on a high port."""
+_NOT_BELIEVED = " instead of this one; or accept client addresses from no other host"
 Holds = bool | None
-"""Whether a name holds for a request: True means always, False never, None perhaps."""
+"""Whether a list matches a request: True means always, False never, None perhaps."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
+    """A sample request."""
+
     to: Addresses | None = None
+    """Destination addresses; None if the request is for no particular address."""
     to_file: str = ""
+    """File with the destination addresses, if these may change."""
     tunnel: int | None = None
+    """Destination port of a tunnel (CONNECT)."""
     manager: bool = False
+    """Whether the request is for Squid's status pages."""
 
 
 def exposure_problems(
     statements: Sequence[Statement], own_addresses: str, *, connects: bool = True
 ) -> Iterator[Problem]:
-    """Yield a warning for each rule that allows clients although rules that deny certain requests are missing before
-    it. *own_addresses*: the running proxy's file of this host's addresses. *connects*: whether Squid itself looks up
-    host names and connects to the addresses; then "dst -n", which ignores names, is no protection."""
+    """Yield a warning for each rule that allows sample requests because no rule before it denies them. *own_addresses*:
+    the running proxy's file of this host's addresses. *connects*: whether Squid itself looks up host names and connects
+    to the addresses. If so, "dst -n", which ignores names, does not protect."""
     rules = _Rules(statements, connects)
     first_tunnel = next((port for port in _OTHER_SERVICES if rules.lets_in(_Request(tunnel=port))), None)
     requests = {
@@ -69,10 +75,10 @@ def exposure_problems(
             missing.setdefault(rule, []).append(what)
     for rule, parts in missing.items():
         believed = rules.believed if rules.is_for_this_host(rule) else None
-        why = f", like anyone whose claim to be this host is believed ({' '.join(believed.words)})" if believed else ""
+        claim = f"; other hosts can claim this host's address ({' '.join(believed.words)})" if believed else ""
         yield Problem(
             f"{' '.join(rule.words)}: no rule before this one denies {', '.join(parts)}: clients reach services"
-            f" that are not meant for them{why}",
+            f" that are not meant for them{claim}",
             rule.file,
             rule.number,
             allowed=f"the rules of the shipped conf/squid.conf{_NOT_BELIEVED if believed else ''}",
@@ -82,15 +88,15 @@ def exposure_problems(
 
 class _Rules:
     def __init__(self, statements: Sequence[Statement], connects: bool) -> None:
-        self._lists = AccessLists(statements, strangers_alone=False)
-        self.believed = believed_others(statements, self._lists)
-        """The rule by which clients on other hosts may claim to come from this host."""
+        self._lists = AccessLists(statements, only_strangers=False)
+        self.believed = rule_trusting_others(statements, self._lists)
+        """The rule by which senders on other hosts may claim this host's address, if any."""
         self._rules = [(rule, names_of(rule)) for rule in access_rules(statements, "http_access")]
         self._elsewhere = _never_direct(statements)
         self._by_name = connects
 
     def lets_in(self, request: _Request) -> Statement | None:
-        """Return the first rule that may let clients on other hosts make *request*, if any."""
+        """Return the first rule that may allow *request* of a client on another host, if any."""
         judge = self._judge(request)
         for rule, names in self._rules:
             if rule.words[1] == "allow":
@@ -115,7 +121,7 @@ class _Rules:
 
 
 class _NameJudge:
-    """Decides which names hold for one request."""
+    """Decides which names in rules hold for one request."""
 
     def __init__(
         self, lists: AccessLists, elsewhere: frozenset[str], by_name: bool, claimed: bool, request: _Request
@@ -128,8 +134,8 @@ class _NameJudge:
         self._found: dict[str, Holds] = {}
 
     def denied(self, name: str) -> Addresses:
-        """Return the destination addresses for which *name*, from a "deny" rule, always matches the request. If the
-        request has no particular address, return EVERYBODY if the name matches it, otherwise NOBODY."""
+        """Return the destination addresses for which *name*, in a "deny" rule, always matches the request. For a
+        request without a particular address, return EVERYBODY if *name* matches it, otherwise NOBODY."""
         if self.holds(name) is True:
             return EVERYBODY
         known = self._request.to is not None and not name.startswith("!")
@@ -203,8 +209,8 @@ def _has_port(values: Sequence[str], port: int) -> Holds:
 
 
 def _never_direct(statements: Sequence[Statement]) -> frozenset[str]:
-    """Return the names of lists whose requests always go to Squid's peers. Squid checks "always_direct" before
-    "never_direct"; in the latter the first matching rule decides."""
+    """Return the names of lists whose requests Squid always sends to its peers. Squid evaluates "always_direct" before
+    "never_direct"; the first matching rule of each decides."""
     found = set()
     for statement in statements:
         words = tuple(ascii_lower(word) for word in statement.words)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads the listening ports from ``http_port`` and ``https_port``, so that each is stated once."""
+"""Reads the listening ports from ``http_port`` and ``https_port``, so that no other setting must repeat them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from ..listening import is_everywhere
 from ..problem import Problem
-from .source import PhysicalLine, Statement, put, statements
+from .source import PhysicalLine, Statement, replace_statement, statements
 
 _DIRECTIVES = ("http_port", "https_port")
 _PORT = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^:\[\]]+):)?(?P<port>[0-9]{1,5})")
@@ -18,7 +18,7 @@ _PORT = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^:\[\]]+):)?(?P<port>[0-
 _REDIRECTED = ("intercept", "transparent")
 _WEB = (80, 443)
 MPTCP = "mptcp"
-"""The http_port option for Multipath TCP of a Squid built with it (proxy/squid)."""
+"""The option of http_port for Multipath TCP, in a Squid that was built with it (proxy/squid)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Listener:
     options: tuple[str, ...]
 
     def overlaps(self, other: Listener) -> bool:
-        """Return whether one process cannot bind both: the same port, and a common address."""
+        """Return whether one process cannot bind both, because they have the same port and a common address."""
         if self.port != other.port:
             return False
         return any(is_everywhere(each.host) for each in (self, other)) or _same(self.host, other.host)
@@ -57,7 +57,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return *host* as an address in Squid's reading ("::ffff:10.0.0.1" is 10.0.0.1); None for a name."""
+    """Return *host* as an address as Squid reads it ("::ffff:10.0.0.1" is 10.0.0.1); None for a name."""
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:
@@ -77,10 +77,11 @@ def listeners(statements: Iterable[Statement]) -> Iterator[Listener]:
 
 
 def listener_problems(
-    found: Iterable[Listener], file: str, any_stated: bool, *, by_mptcp: bool = True, several: bool = False
+    found: Iterable[Listener], file: str, any_stated: bool, *, by_mptcp: bool = True, several_workers: bool = False
 ) -> Iterator[Problem]:
-    """Yield the problems of the listeners of the configuration *file*. *several*: Squid will have several workers,
-    and bind by SO_REUSEPORT (socket(7)), which allows "[::]" beside an address."""
+    """Yield the problems of the listeners of the configuration *file*. *any_stated*: whether the file has any port
+    statement. *by_mptcp*: whether the listeners use MPTCP. *several_workers*: Squid will have several workers, and bind
+    with SO_REUSEPORT (socket(7)), which allows both "[::]" and an address."""
     seen: list[Listener] = []
     for listener in found:
         place = (listener.statement.file, listener.statement.number)
@@ -90,26 +91,26 @@ def listener_problems(
                     f"{listener.statement.directive} {listener} {option}: an MPTCP socket does not know the"
                     " destination of a redirected connection (no SO_ORIGINAL_DST), so every request would fail",
                     *place,
-                    allowed="tproxy, or no mode at all with the proxy set in the browser",
+                    allowed="tproxy, or neither; then set the proxy in the browser",
                 )
         if "tproxy" in listener.options and by_mptcp and listener.port not in _WEB:
             yield Problem(
-                f"{listener.statement.directive} {listener} tproxy: clients connect to another port, and the kernel"
-                " refuses joins to a port without a listener: they keep one path",
+                f"{listener.statement.directive} {listener} tproxy: clients connect to another port, and keep one path,"
+                " because the kernel refuses joins to a port without a listener",
                 *place,
                 allowed="http_port 80 tproxy, http_port 443 tproxy: a listener on each redirected port",
                 warning=True,
             )
         for earlier in seen:
-            apart = listener.statement.conditional or earlier.statement.conditional
-            if listener.overlaps(earlier) and not apart:
-                # This works and serves clients. A combination that always failed is a mistake with any number of
-                # workers.
-                works = several and bool(listener.host and earlier.host) and not _same(listener.host, earlier.host)
+            may_differ = listener.statement.conditional or earlier.statement.conditional
+            if listener.overlaps(earlier) and not may_differ:
+                # With several workers, different hosts work. Equal hosts are a mistake with any number of workers.
+                both_given = bool(listener.host and earlier.host)
+                works = several_workers and both_given and not _same(listener.host, earlier.host)
                 yield Problem(
                     f"{listener.statement.directive} {listener}: the port is already taken by"
                     f" {earlier.statement.directive} {earlier} in line {earlier.statement.number}"
-                    f"{'; several workers get both, one would not' if works else ''}",
+                    f"{'; this works only with several workers' if works else ''}",
                     *place,
                     allowed="each address and port once",
                     warning=works,
@@ -123,17 +124,17 @@ def listener_problems(
 
 
 def states_a_port(statements: Iterable[Statement]) -> bool:
-    """Return whether there is any port statement, well formed or not."""
+    """Return whether there is any port statement, even a malformed one."""
     return any(statement.directive in _DIRECTIVES for statement in statements)
 
 
 def with_option(lines: Sequence[PhysicalLine], option: str) -> tuple[PhysicalLine, ...]:
     """Return *lines* with *option* in each port statement, line for line."""
     changed = list(lines)
-    # The macro is replaced by itself, because the result goes to Squid.
+    # Keep the macro ${service_name} in the lines: Squid replaces it.
     for statement in statements(lines, "${service_name}"):
         if statement.directive not in _DIRECTIVES or len(statement.words) < 2 or option in statement.words:
             continue
-        # After the port: the rest may end in a comment.
-        put(changed, statement, re.sub(r"^\S+\s+\S+", rf"\g<0> {option}", statement.text))
+        # Insert it after the port, because the statement may end in a comment.
+        replace_statement(changed, statement, re.sub(r"^\S+\s+\S+", rf"\g<0> {option}", statement.text))
     return tuple(changed)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Reads the parents of a relay from ``cache_peer``, and checks that every request goes to one of them.
 
-Squid decides first by "always_direct", then by "never_direct", each by its first matching rule (src/peer_select.cc). So
-no request bypasses the parents if never_direct has "allow all" before any "deny all". Exceptions by other rules, for
-example for local names, count as intended by the operator.
+Squid evaluates "always_direct" first, and then "never_direct"; the first matching rule of each decides
+(src/peer_select.cc). So if "never_direct allow all" comes before any "never_direct deny all", requests bypass the
+parents only by rules for particular destinations, for example local names. Such rules count as intended.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Parent:
 
 
 def parents(statements: Iterable[Statement]) -> Iterator[Parent]:
-    """Yield the parents on other hosts. A parent on this host is left out, because only one path leads to it. Malformed
-    statements are skipped, because Squid reports them."""
+    """Yield the parents on other hosts. A parent on this host is left out, because only one path leads to it. Squid
+    reports malformed statements, so they are left out as well."""
     for statement in statements:
         match statement.words:
             case ("cache_peer", host, "parent", port, *_):
@@ -55,8 +55,8 @@ def _is_host(text: str) -> bool:
 
 
 def _port(text: str) -> int:
-    """Return the port of *text*, a number or a name of services(5) (GetService in src/cache_cf.cc); 0 if it is
-    neither."""
+    """Return the port that *text* means: a number or a name in services(5) (GetService in src/cache_cf.cc); 0 if
+    *text* is neither."""
     if text.isascii() and text.isdigit():
         return int(text) if len(text) < 10 else 0
     try:
@@ -66,14 +66,14 @@ def _port(text: str) -> int:
 
 
 def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Problem]:
-    """Yield the problems that make the configuration *file* unfit for a relay."""
+    """Yield the problems of the configuration *file* of a relay that concern its parents."""
     peers = [statement for statement in statements if statement.directive == "cache_peer"]
     if not any(parents(peers)):
         own = next((each for each in peers if len(each.words) > 1 and is_loopback(each.words[1])), None)
         if own is None:
             yield Problem("no cache_peer: a relay needs a parent for its requests", file, allowed=EXAMPLE)
         else:
-            text = f"cache_peer {own.words[1]}: this host is not a parent; a relay needs one on another host"
+            text = f"cache_peer {own.words[1]}: this host cannot be a parent; a relay needs a parent on another host"
             yield Problem(text, own.file, own.number, allowed=EXAMPLE)
     for parent in parents(peers):
         if not _is_host(parent.host):
@@ -88,7 +88,8 @@ def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Prob
                     yield Problem(text, *place, allowed=EXAMPLE, warning=True)
                 elif "no-query" not in options and icp not in ("0", "7"):
                     text = (
-                        f"{' '.join(statement.words)}: without no-query, a parent that answers no ICP gets no requests"
+                        f"{' '.join(statement.words)}: without no-query, a parent that does not answer ICP gets no"
+                        " requests"
                     )
                     yield Problem(text, *place, allowed=EXAMPLE, warning=True)
     yield from _direct_problems(statements, file)
@@ -107,8 +108,8 @@ def _direct_problems(statements: Sequence[Statement], file: str) -> Iterator[Pro
     never = next((each for each in rules if each.words[0] == "never_direct" and _all(each)), None)
     if never is None or never.words[1] != "allow" or never.conditional:
         yield Problem(
-            "never_direct does not hold for all requests: if no parent answers, or if Squid considers no parent"
-            " necessary, the relay contacts the origin itself, over one path",
+            "never_direct does not apply to all requests: if no parent answers, or if Squid considers a direct"
+            " connection better, the relay contacts the origin itself, over one path",
             never.file if never else file,
             never.number if never else None,
             allowed="never_direct allow all",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Matches regular expressions as Squid does: POSIX extended ones, by the C library (regcomp(3)). Pure.
+"""Matches POSIX extended regular expressions as Squid does, with the C library (regcomp(3)). Pure.
 
 Python's syntax differs. For example, ``[[:alpha:]]`` is a letter in POSIX, but for Python one of the characters
 ``[:alph`` followed by a bracket.
@@ -13,29 +13,29 @@ from collections.abc import Iterable
 
 _FLAGS = 1 | 2 | 8
 """REG_EXTENDED, REG_ICASE and REG_NOSUB of regex.h."""
-_ROOM = 64
-"""Size of the buffer for a regex_t, in 64-bit words: larger than in any C library."""
+_REGEX_WORDS = 64
+"""Size of the buffer for a regex_t, in 64-bit words: larger than a regex_t in any C library."""
 _TOKEN = re.compile(
-    r"\\.|\[\^?\]?(?:\[([:.=])[^\]]*\1\]|[^\]])*\]|\{(?P<least>[0-9]*)(?P<range>,(?P<most>[0-9]*))?\}|.", re.DOTALL
+    r"\\.|\[\^?\]?(?:\[([:.=])[^\]]*\1\]|[^\]])*\]|\{(?P<minimum>[0-9]*)(?P<range>,(?P<maximum>[0-9]*))?\}|.", re.DOTALL
 )
 """A character, an operator, or a whole bracket expression, which contains no operators."""
-_BACKWARD = re.compile(r"\\[1-9]")
-"""Back references. They are not evaluated, because 320 of them kept the C library busy for more than a minute."""
-_MOST_PARTS = 20_000
-"""Maximum number of parts, including all copies: the C library copies a part for each repetition. The worst pattern
-found took 110 MB, another 0.3 s. A chain of labels of a host name,
+_BACK_REFERENCE = re.compile(r"\\[1-9]")
+"""Patterns with back references are not evaluated: 320 of them kept the C library busy for more than a minute."""
+_MAX_PARTS = 20_000
+"""Maximum number of parts of a pattern, including all copies: the C library copies a part for each repetition. The
+worst patterns of this size that were found took 110 MB, or 0.3 s. A pattern for the labels of a host name,
 ``([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\\.){1,127}``, has 13,700 parts."""
-_MAY_BE_ABSENT = 20
-"""Cost of an optional part, in parts. It is high, because the cost of optional parts grows with the square or the cube
-of their number."""
-_SPAN = 500
-"""The cost of ``{least,most}`` is the square of the difference divided by this, because each optional copy is linked to
-all copies after it. ``[a-z]{0,10000}$`` took 1.6 GB."""
-_AT_A_WORD = 400
-"""Cost in parts of ``\\b``, ``\\B``, ``\\<`` or ``\\>``: ``(\\b.?){100}`` took 1 GB and eight seconds."""
-_LONGEST = 1000
-"""Maximum length of a pattern, bytes. It is limited, because regcomp recurses for each parenthesis, and a stack
-overflow would end the process."""
+_OPTIONAL_COST = 20
+"""Cost of an optional part, in parts. It is high, because the memory and time for optional parts grow with the square
+or the cube of their number."""
+_SPAN_DIVISOR = 500
+"""The cost of ``{minimum,maximum}`` is the square of the difference divided by this, because each optional copy is
+linked to all copies after it. ``[a-z]{0,10000}$`` took 1.6 GB."""
+_WORD_BOUNDARY_COST = 400
+"""Cost of ``\\b``, ``\\B``, ``\\<`` or ``\\>``, in parts: ``(\\b.?){100}`` took 1 GB and eight seconds."""
+_MAX_PATTERN_BYTES = 1000
+"""Maximum length of a pattern. It is limited, because regcomp recurses for each parenthesis, and a stack overflow would
+end the process."""
 
 _LIBRARY = ctypes.CDLL(None)
 
@@ -43,8 +43,13 @@ _LIBRARY = ctypes.CDLL(None)
 def matches_any(pattern: str, texts: Iterable[str]) -> bool:
     """Return whether *pattern* matches any of *texts*, ignoring case; also True if this cannot be determined."""
     encoded = pattern.encode("utf-8", "surrogateescape")
-    compiled = (ctypes.c_uint64 * _ROOM)()
-    if len(encoded) > _LONGEST or b"\0" in encoded or _BACKWARD.search(pattern) or parts(pattern) > _MOST_PARTS:
+    compiled = (ctypes.c_uint64 * _REGEX_WORDS)()
+    if (
+        len(encoded) > _MAX_PATTERN_BYTES
+        or b"\0" in encoded
+        or _BACK_REFERENCE.search(pattern)
+        or parts(pattern) > _MAX_PARTS
+    ):
         return True
     if _LIBRARY.regcomp(compiled, encoded, _FLAGS) != 0:
         return True
@@ -55,40 +60,40 @@ def matches_any(pattern: str, texts: Iterable[str]) -> bool:
 
 
 def parts(pattern: str) -> int:
-    """Return how many characters, bracket expressions and operators *pattern* has, with all copies."""
-    around: list[int] = []
-    """Number of parts before each open group."""
+    """Return the number of characters, bracket expressions and operators of *pattern*, including all copies."""
+    outer: list[int] = []
+    """For each open group, the number of parts before it in the surrounding group."""
     before, last = 0, 0
     """Number of parts in the innermost group before its last item, and in the last item, to which a repetition
     applies."""
     for token in _TOKEN.finditer(pattern):
         text = token[0]
         if text == "(":
-            around.append(before + last)
+            outer.append(before + last)
             before, last = 0, 0
-        elif text == ")" and around:
-            before, last = around.pop(), before + last + 2
+        elif text == ")" and outer:
+            before, last = outer.pop(), before + last + 2
         elif text in ("*", "?"):
-            last += _MAY_BE_ABSENT
+            last += _OPTIONAL_COST
         elif text == "|":
-            before, last = before + last + _MAY_BE_ABSENT, 0
+            before, last = before + last + _OPTIONAL_COST, 0
         elif text == "+":
             last = 2 * last + 1  # the C library reads a+ as aa*
-        elif token["least"] is not None:
-            last = last * _copies(token) + (1 if int(token["least"] or 0) else _MAY_BE_ABSENT) + _span(token)
+        elif token["minimum"] is not None:
+            last = last * _copies(token) + (1 if int(token["minimum"] or 0) else _OPTIONAL_COST) + _span_cost(token)
         else:
-            before, last = before + last, _AT_A_WORD if text in (r"\b", r"\B", r"\<", r"\>") else 1
-    return sum(around) + before + last
+            before, last = before + last, _WORD_BOUNDARY_COST if text in (r"\b", r"\B", r"\<", r"\>") else 1
+    return sum(outer) + before + last
 
 
 def _copies(bounds: re.Match[str]) -> int:
-    """Return the number of copies that the C library makes by ``{3}``, ``{3,}``, ``{,3}`` or ``{3,5}``."""
-    least = int(bounds["least"] or 0)
+    """Return the number of copies that the C library makes for ``{3}``, ``{3,}``, ``{,3}`` or ``{3,5}``."""
+    minimum = int(bounds["minimum"] or 0)
     if bounds["range"] is None:
-        return max(1, least)
-    return max(1, int(bounds["most"])) if bounds["most"] else least + 1  # a{3,} is aaaa*
+        return max(1, minimum)
+    return max(1, int(bounds["maximum"])) if bounds["maximum"] else minimum + 1  # a{3,} is aaaa*
 
 
-def _span(bounds: re.Match[str]) -> int:
-    most = int(bounds["most"] or 0)
-    return max(0, most - int(bounds["least"] or 0)) ** 2 // _SPAN
+def _span_cost(bounds: re.Match[str]) -> int:
+    maximum = int(bounds["maximum"] or 0)
+    return max(0, maximum - int(bounds["minimum"] or 0)) ** 2 // _SPAN_DIVISOR

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds files and places that systemd's unit denies its Squid: files it cannot see, and places it may not write to.
+"""Finds files that Squid cannot read, and directories to which it cannot write, when systemd's unit starts it.
 
-Started by hand, Squid reads lists below /root and writes its logs anywhere. In the unit the same configuration fails,
-and systemd does not try again. So a check by hand warns, but only about the file that the unit reads, under the unit's
-service name, on a host where systemd knows the unit; tests and demos use other files. The check asks systemd, so
-drop-ins count: one that exposes the files ends the warning.
+If a user starts Squid, it can read lists below /root and write its logs anywhere. In the unit, the same configuration
+fails, and systemd does not try again. So ``mptcp-proxy check`` warns about this, but only for the configuration file
+and the service name of the unit, and only if systemd knows the unit, because tests and demos use other files. The check
+gets the unit's properties from systemd, which include drop-ins.
 
 Rules (systemd.exec(5); src/core/namespace.c):
 
-* Of nested places the innermost counts. But below a hidden one nothing is visible, whatever is bound there.
-* ``ProtectHome=yes`` hides the three places of homes; with ``tmpfs`` they hold only what is bound there.
-* ``PrivateTmp=`` and ``TemporaryFileSystem=`` give the unit private places, empty at its start.
-* ``ProtectSystem=strict`` leaves these writable: /dev, /proc, /sys and homes, which have settings of their own; the
-  places of ``ReadWritePaths=`` and ``BindPaths=``; the unit's own directories (``RuntimeDirectory=`` and others).
-* The unit's working directory is /: relative names start there.
+* Of nested directories, the innermost decides. But nothing below a hidden directory is visible, even if it is bound.
+* ``ProtectHome=yes`` hides the three directories of homes; with ``tmpfs`` they contain only bound files.
+* ``PrivateTmp=`` and ``TemporaryFileSystem=`` give the unit private directories, which are empty at its start.
+* With ``ProtectSystem=strict``, only these are writable: /dev, /proc, /sys and homes, which have separate settings; the
+  paths of ``ReadWritePaths=`` and ``BindPaths=``; the unit's own directories (``RuntimeDirectory=`` and others).
+* The unit's working directory is /, so relative names begin there.
 
-``coredump_dir`` is not checked: Debian's own squid.conf names a place that the unit may not write to, and Squid goes on
+``coredump_dir`` is not checked: Debian's squid.conf names a directory to which the unit may not write, and Squid runs
 without it.
 """
 
@@ -38,7 +38,7 @@ from .source import Included, PhysicalLine, Statement, statements
 
 _HOMES = ("/home", "/root", "/run/user")
 _TEMPORARY = ("/tmp", "/var/tmp")
-_OF_THE_KERNEL = ("/dev", "/proc", "/sys")
+_KERNEL_DIRECTORIES = ("/dev", "/proc", "/sys")
 _OWN_DIRECTORIES = {
     "RuntimeDirectory": "/run",
     "StateDirectory": "/var/lib",
@@ -71,7 +71,7 @@ _MODULE = re.compile(r"(?:stdio|daemon):")
 class _Access(enum.Enum):
     HIDDEN = enum.auto()
     OWN = enum.auto()
-    """The unit has its own place of this name, not the host's."""
+    """The unit has its own directory of this name instead of the host's."""
     READ_ONLY = enum.auto()
     WRITABLE = enum.auto()
 
@@ -88,16 +88,16 @@ class _File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The access that a unit has to each place."""
+    """The access of a unit to directories."""
 
     unit: str
     places: Mapping[Path, _Access]
     writable: tuple[str, ...] = ()
-    """The places that the unit explicitly makes writable."""
+    """The directories that the unit explicitly makes writable."""
 
     @classmethod
     def of(cls, unit: str, properties: Mapping[str, str]) -> Sandbox:
-        """Return the sandbox of a unit with these *properties*, in systemd's form."""
+        """Return the sandbox of a unit with these *properties*, as systemctl prints them."""
 
         def listed(name: str) -> list[str]:
             return [each.lstrip("-+") for each in properties.get(name, "").split()]
@@ -117,7 +117,7 @@ class Sandbox:
             named.extend(os.path.join(above, each.split(":")[0]) for each in listed(directory))
         found = {
             "/": _Access.READ_ONLY if strict else _Access.WRITABLE,
-            **dict.fromkeys(_OF_THE_KERNEL, _Access.WRITABLE),
+            **dict.fromkeys(_KERNEL_DIRECTORIES, _Access.WRITABLE),
             **dict.fromkeys(_HOMES, at_home),
             **dict.fromkeys(own, _Access.OWN),
             **dict.fromkeys(bound("BindReadOnlyPaths"), _Access.READ_ONLY),
@@ -129,33 +129,33 @@ class Sandbox:
         return cls(unit, places, tuple(dict.fromkeys(outermost)))
 
     def problem(self, file: _File) -> Problem | None:
-        """Return the warning that the unit's Squid cannot read or write *file*; None if it can."""
+        """Return a warning if the unit's Squid cannot read or write *file*, otherwise None."""
         name = os.path.normpath(os.path.join("/", file.name))
         real = os.path.realpath(name)
         # Both a symbolic link and its target must be visible.
         decided = [self._at(Path(each)) for each in (name, real)]
         place, access = next((each for each in decided if each[1] in (_Access.HIDDEN, _Access.OWN)), decided[-1])
-        leads = f" ({file.name} is {real})" if real != file.name else ""
+        link = f" ({file.name} is {real})" if real != file.name else ""
         edit = f"in a drop-in of the unit (systemctl edit {self.unit.removesuffix('.service')})"
         if access is _Access.HIDDEN:
             why, drop_in = f"does not see the content of {place}", "ProtectHome=read-only"
         elif access is _Access.OWN:
-            of_it = (
-                "which no other program sees and which is removed with it"
+            consequence = (
+                "which no other program sees and which is removed when the unit stops"
                 if file.written
                 else "without the host's files"
             )
-            why, drop_in = f"has a {place} of its own, {of_it}", "BindReadOnlyPaths="
+            why, drop_in = f"has its own {place}, {consequence}", "BindReadOnlyPaths="
         elif file.written and access is _Access.READ_ONLY:
             why, drop_in = "may not write there", "ReadWritePaths="
         else:
             return None
-        allowed = f"a place that it sees, as {CONFIGURATIONS}; or {drop_in} {edit}"
+        allowed = f"a directory that the unit sees, such as {CONFIGURATIONS}; or {drop_in} {edit}"
         if file.written:
-            allowed = f"below {', '.join(self.writable) or 'a place that is its to write'}"
+            allowed = f"below {', '.join(self.writable) or 'a directory to which the unit may write'}"
             if access is _Access.READ_ONLY:
                 allowed += f"; or {drop_in} {edit}"
-        return Problem(f"{file.what}: {self.unit} {why}{leads}", file.file, file.number, allowed, warning=True)
+        return Problem(f"{file.what}: {self.unit} {why}{link}", file.file, file.number, allowed, warning=True)
 
     def _at(self, path: Path) -> tuple[Path, _Access]:
         around = sorted((each for each in self.places if path.is_relative_to(each)), key=lambda each: len(each.parts))
@@ -166,10 +166,10 @@ class Sandbox:
 def unit_problems(
     path: Path, lines: Sequence[PhysicalLine], includes: Sequence[Included], service_name: str, role: Role
 ) -> Iterator[Problem]:
-    """Yield the problems that keep the unit of *role* from working with *lines*, if *path* is the file that the unit
-    reads. *includes*: the includes of *path*."""
-    is_its_own = os.path.realpath(path) == os.path.realpath(role.installed)
-    if service_name != role.service_name or not is_its_own:
+    """Yield the problems that *lines* have in the unit of *role*, if *path* is the file that the unit reads.
+    *includes*: the includes of *path*."""
+    is_installed = os.path.realpath(path) == os.path.realpath(role.installed)
+    if service_name != role.service_name or not is_installed:
         return
     sandbox = Sandbox.of(role.unit, properties_of_unit(role.unit, PROPERTIES))
     files = [_File(str(role.installed), "the configuration itself", str(path), None)]

@@ -3,20 +3,20 @@
 
 Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):
 
-* A line ends at its first NUL or carriage return. Squid splits a line of 8191 bytes or more; such lines are refused
-  here. A statement on several lines may have any length.
+* A line ends at its first NUL or carriage return. Squid splits a line of 8191 bytes or more, so this module refuses
+  such lines. A statement on several lines may have any length.
 * Empty lines and lines that begin with '#' are skipped, also within a continued line.
 * A line that ends in a backslash continues in the next one, whose leading blanks are dropped.
-* ``${service_name}`` is replaced here. ``${process_name}`` and ``${process_number}`` differ between processes and are
-  left to Squid.
-* Of nested ``if`` statements only the innermost decides.
+* This module replaces ``${service_name}``, but not ``${process_name}`` and ``${process_number}``, which differ between
+  processes.
+* Of nested ``if`` statements, only the innermost decides.
 * Blanks and tabs separate words. Other white space of C (isspace(3)) is allowed only before the first word, after the
   last one, and after ``if`` and ``include``. Further white space of Python is ordinary text.
 * Some directives have two names.
 * ``include`` takes names and wildcards, no comment, at most 16 deep, and stands for the lines of these files.
 
-Why one sequence: Squid gets a copy with the includes resolved. So Squid acts on the lines that were checked, even if
-the files change afterwards, and a worker that Squid restarts reads the same lines.
+Squid gets a copy with the includes resolved. So it acts on the lines that were checked, even if the files change after
+the check, and a worker that Squid restarts reads the same lines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SPACE = " \t\n\v\f\r"
 """White space in the C locale."""
 _WORD = re.compile(r"[^ \t\n\r]+")
 _WORD_AND_BLANKS = re.compile(rf"[^{SPACE}]+[{SPACE}]*(?:#[^{SPACE}]*[{SPACE}]*)*")
-"""A word, the blanks after it, and further words that begin with '#', which must not begin a line."""
+"""A word, the blanks after it, and further words that begin with '#', which must not come first in a line."""
 _BRANCH = re.compile(rf"(if|else|endif)(?:[{SPACE}]+(.*))?", re.DOTALL)
 _INCLUDE = re.compile(rf"include[{SPACE}](.*)", re.DOTALL)
 _INTEGER = re.compile(rf"[{SPACE}]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
@@ -73,7 +73,8 @@ class Statement:
     last: int
     """Indexes in the sequence of physical lines, both included."""
     applies: bool | None = True
-    """False: never. None: the surrounding ``if`` depends on the process."""
+    """Whether the statement is in force. False: in no process. None: this depends on the process, because of the
+    surrounding ``if``."""
 
     @property
     def conditional(self) -> bool:
@@ -82,7 +83,7 @@ class Statement:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Its words up to a comment ('#'). Of a directive with two names, the usual one."""
+        """The words before a comment ('#'). A directive with two names has its usual name here."""
         words: list[str] = []
         for word in _WORD.findall(self.text):
             if word.startswith("#"):
@@ -118,21 +119,21 @@ class Included:
 
 
 def statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statement]:
-    """Yield the statements that Squid may act on: all but those in branches that are never taken."""
-    return (statement for statement in written(lines, service_name) if statement.applies is not False)
+    """Yield the statements on which Squid may act: all except those in branches that are never taken."""
+    return (statement for statement in all_statements(lines, service_name) if statement.applies is not False)
 
 
 def last(directives: Sequence[Statement], directive: str) -> Statement | None:
-    """Return the last statement of *directive* that has a value. Squid's own check reports the others."""
+    """Return the last statement of *directive* that has a value. Squid's own check reports those without a value."""
     return next((each for each in reversed(directives) if each.directive == directive and len(each.words) > 1), None)
 
 
-def written(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statement]:
-    """Join continued lines, and replace the macros whose value is known."""
+def all_statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statement]:
+    """Yield all statements. Continued lines are joined, and macros whose value is known are replaced."""
     text, first = "", 0
     branches: list[bool | None] = []
     for index, line in enumerate(lines):
-        stripped = _seen(line.text).lstrip(SPACE)
+        stripped = _visible_part(line.text).lstrip(SPACE)
         if not stripped or stripped.startswith("#"):
             continue
         if not text:
@@ -149,15 +150,16 @@ def written(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statem
         yield statement
         match statement.branch:
             case ("if", condition):
-                branches.append(_truth(condition))
+                branches.append(_condition_value(condition))
             case ("else", _) if branches:
                 branches[-1] = None if branches[-1] is None else not branches[-1]
             case ("endif", _) if branches:
                 branches.pop()
 
 
-def _truth(condition: str) -> bool | None:
-    """Return the value of a condition: ``true``, ``false`` or two integers. None: only Squid knows."""
+def _condition_value(condition: str) -> bool | None:
+    """Return the value of a condition: ``true``, ``false`` or two integers to compare. None: the value depends on the
+    process."""
     if condition in ("true", "false"):
         return condition == "true"
     left, equals, right = condition.partition("=")
@@ -166,7 +168,7 @@ def _truth(condition: str) -> bool | None:
 
 
 def _integer(text: str) -> int | None:
-    """Return the number as strtol(3) with base 0 reads it, clamped to a long. None unless it is a number."""
+    """Return the number as strtol(3) with base 0 reads it, limited to a long; None if *text* is not a number."""
     found = _INTEGER.fullmatch(text)
     if found is None:
         return None
@@ -185,7 +187,7 @@ def read(path: Path, service_name: str) -> tuple[tuple[PhysicalLine, ...], tuple
 def read_with_includes(
     path: Path, service_name: str
 ) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...], tuple[Included, ...]]:
-    """Return as :func:`read`, and also which files were included."""
+    """Return the result of :func:`read`, and also the included files."""
     problems: list[Problem] = []
     includes: list[Included] = []
     lines = tuple(_resolve(str(path), service_name, (), None, problems, includes))
@@ -195,48 +197,48 @@ def read_with_includes(
 def _resolve(
     path: str,
     service_name: str,
-    within: tuple[str, ...],
+    including: tuple[str, ...],
     place: PhysicalLine | None,
     problems: list[Problem],
     includes: list[Included],
 ) -> Iterator[PhysicalLine]:
-    """Yield the lines of *path*, which the include at *place* (None: the command line) named. *within*: the chain of
-    including files. Append to *problems* and *includes*."""
-    within = (*within, os.path.realpath(path))
+    """Yield the lines of *path* with its includes resolved. *including*: the chain of files that include it. *place*:
+    the line that names it; None for the command line. Append to *problems* and *includes*."""
+    including = (*including, os.path.realpath(path))
     try:
         raw = Path(path).read_bytes().split(b"\n")
     except OSError as error:
         problems.append(_unreadable(path, error, place))
         return
     texts = [each.decode("utf-8", "surrogateescape") for each in raw]
-    lines = [PhysicalLine(path, number, _seen(text)) for number, text in enumerate(texts, 1)]
-    problems.extend(_cut_problems(path, raw))
+    lines = [PhysicalLine(path, number, _visible_part(text)) for number, text in enumerate(texts, 1)]
+    problems.extend(_truncation_problems(path, raw))
     if lines and not lines[-1].text:
         lines.pop()
     if place is not None:
         problems.extend(_branch_problems(lines, service_name))
     position = 0
-    for statement in written(lines, service_name):
-        # Squid does not look for the file in a branch that is never taken.
+    for statement in all_statements(lines, service_name):
+        # Squid ignores an include in a branch that is never taken.
         if not statement.included or statement.applies is False or is_command(statement):
             continue
         include = lines[statement.last]
         included: list[PhysicalLine] = []
-        if len(within) > MAX_DEPTH:
+        if len(including) > MAX_DEPTH:
             problems.append(Problem(f"includes more than {MAX_DEPTH} deep", include.file, include.number))
         else:
             for name in _included_files(statement, problems, includes):
-                # If it were read anyway, a file that includes itself twice would be read 2**16 times.
-                if os.path.realpath(name) in within:
+                # Do not read it: a file that includes itself twice would be read 2**16 times.
+                if os.path.realpath(name) in including:
                     problems.append(
                         Problem(f"include {name}: the file would include itself", include.file, include.number)
                     )
                 else:
-                    included.extend(_resolve(name, service_name, within, include, problems, includes))
-        if statement.conditional and any(each.branch for each in written(included, service_name)):
+                    included.extend(_resolve(name, service_name, including, include, problems, includes))
+        if statement.conditional and any(each.branch for each in all_statements(included, service_name)):
             text = (
-                f"{' '.join(statement.words)}: the file has an if, and is included within one: of nested ifs Squid"
-                " evaluates only the inner one"
+                f"{' '.join(statement.words)}: the file has an if, and is included within another if: of nested ifs,"
+                " Squid evaluates only the inner one"
             )
             problems.append(Problem(text, include.file, include.number, allowed="an include outside of any if"))
         yield from lines[position : statement.first]
@@ -244,20 +246,20 @@ def _resolve(
         yield from included
         position = statement.last + 1
     yield from lines[position:]
-    if _ends_unfinished(lines):
+    if _ends_in_continuation(lines):
         problems.append(Problem("the file ends in the middle of a continued line", path, len(lines)))
 
 
-def _seen(line: str) -> str:
+def _visible_part(line: str) -> str:
     return line.partition("\0")[0].partition("\r")[0]
 
 
-def _cut_problems(path: str, raw: Sequence[bytes]) -> Iterator[Problem]:
+def _truncation_problems(path: str, raw: Sequence[bytes]) -> Iterator[Problem]:
     for number, line in enumerate(raw, 1):
         if b"\0" in line:
-            yield Problem("a NUL byte: Squid would not see what follows it", path, number)
+            yield Problem("a NUL byte: Squid would ignore the rest of the line", path, number)
         elif line.partition(b"\r")[2].strip():
-            yield Problem("a carriage return: Squid would not see what follows it", path, number)
+            yield Problem("a carriage return: Squid would ignore the rest of the line", path, number)
         if len(line) > MAX_LINE:
             text = (
                 f"a line of {len(line)} bytes: Squid would read the part after the first {MAX_LINE + 1} as another line"
@@ -265,29 +267,30 @@ def _cut_problems(path: str, raw: Sequence[bytes]) -> Iterator[Problem]:
             yield Problem(text, path, number, allowed=ALLOWED_LENGTH)
 
 
-def put(lines: list[PhysicalLine], statement: Statement, text: str) -> None:
-    """Replace *statement*, which was read from *lines*, with *text*: on its last line, or, if that would be too long,
-    on as many of its lines as needed."""
+def replace_statement(lines: list[PhysicalLine], statement: Statement, text: str) -> None:
+    """Replace *statement*, which was read from *lines*, by *text*. The last line of the statement gets the text. If it
+    would be too long, more of the statement's lines are used."""
     if text.endswith("\\"):
-        text += " "  # a line that ends in a backslash would continue in the next one
-    there = statement.last - statement.first + 1
-    pieces = _pieces(text, there)
-    blank = [""] * (there - len(pieces))
+        text += " "  # a line that ends in a backslash would continue in the next line
+    available = statement.last - statement.first + 1
+    pieces = _pieces(text, available)
+    blank = [""] * (available - len(pieces))
     for index, piece in enumerate([*pieces[:-1], *blank, pieces[-1]], statement.first):
         lines[index] = replace(lines[index], text=piece)
 
 
 def _pieces(text: str, limit: int) -> list[str]:
-    """Split *text* into at most *limit* lines that Squid joins to the same text. The last one takes the rest."""
+    """Split *text* into at most *limit* lines that Squid joins to the same text. The last line takes the rest of the
+    text, even if it is too long."""
     if size(text) <= MAX_LINE:
         return [text]
     pieces: list[list[str]] = [[]]
-    room = MAX_LINE - 1
+    free = MAX_LINE - 1
     for words in _WORD_AND_BLANKS.findall(text):
-        room -= size(words)
-        if room < 0 and pieces[-1] and len(pieces) < limit:
+        free -= size(words)
+        if free < 0 and pieces[-1] and len(pieces) < limit:
             pieces.append([])
-            room = MAX_LINE - 1 - size(words)
+            free = MAX_LINE - 1 - size(words)
         pieces[-1].append(words)
     return ["".join(piece) + "\\" * (piece is not pieces[-1]) for piece in pieces]
 
@@ -299,16 +302,16 @@ def size(text: str) -> int:
 
 def _branch_problems(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Problem]:
     """Yield an ``if`` or ``endif`` without its counterpart in this file: Squid pairs them within a file."""
-    begun: list[Statement] = []
-    for statement in written(lines, service_name):
+    unclosed: list[Statement] = []
+    for statement in all_statements(lines, service_name):
         match statement.branch:
             case ("if", _):
-                begun.append(statement)
-            case (keyword, _) if not begun:
+                unclosed.append(statement)
+            case (keyword, _) if not unclosed:
                 yield Problem(f"{keyword}: there is no if before it in this file", statement.file, statement.number)
             case ("endif", _):
-                begun.pop()
-    for statement in begun:
+                unclosed.pop()
+    for statement in unclosed:
         yield Problem(f"{statement.text}: there is no endif in this file", statement.file, statement.number)
 
 
@@ -321,7 +324,7 @@ def _included_files(statement: Statement, problems: list[Problem], includes: lis
     for word in statement.included:
         pattern = word.strip('"')
         if "${process_" in pattern:
-            text = f"include {pattern}: the workers would read different files, which are not checked"
+            text = f"include {pattern}: the workers would read different files, which this check does not read"
             problems.append(Problem(text, statement.file, statement.number, allowed="one name for all processes"))
             continue
         names = sorted(glob.glob(pattern))
@@ -345,7 +348,7 @@ def _unreadable(path: str, error: OSError, place: PhysicalLine | None) -> Proble
     return Problem(f"include {path}: cannot read it: {reason}", place.file, place.number)
 
 
-def _ends_unfinished(lines: Sequence[PhysicalLine]) -> bool:
+def _ends_in_continuation(lines: Sequence[PhysicalLine]) -> bool:
     texts = [text for line in lines if (text := line.text.lstrip(SPACE)) and not text.startswith("#")]
     return bool(texts) and texts[-1].endswith("\\")
 

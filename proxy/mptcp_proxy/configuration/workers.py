@@ -2,8 +2,8 @@
 """Decides how many workers Squid has: the number in squid.conf, otherwise one per processor. Pure.
 
 Squid's own default is one worker, which is one thread on one processor. Several workers listen on the same ports, but
-some state is separate in each process, such as a cache_dir. If squid.conf has a directive with such state, its meaning
-would change with several workers, and the default stays one.
+each has its own instance of some state, such as a cache_dir. So with several workers, the meaning of some directives
+changes. If squid.conf has such a directive, the default is one worker.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from .source import PhysicalLine, Statement, last
 DIRECTIVE = "workers"
 _QUEUES = "worker-queues"
 _REVIVAL = "hopeless_kid_revival_delay 10 seconds"
-"""How long Squid does not restart a worker that ended five times, each time within ten seconds. Squid's default is an
-hour."""
+"""Time after which Squid again restarts a worker that has ended five times, each time within ten seconds. Squid's
+default is an hour."""
 MAX_WORKERS = 128
 """Maximum number of workers. Each takes at least 20 MB, so a larger number is a mistake."""
 MIN_SHARED = 8_000_000
-"""Minimum bytes of shared memory for several workers; two took 2 MB, as measured. Squid exits if it gets none."""
+"""Minimum shared memory for several workers, bytes. Two workers took 2 MB in a measurement. Squid exits if it gets
+none."""
 _CACHE_MEM = 256 << 20
 """Squid's default of cache_mem, bytes (from its documentation)."""
 _UNITS = {"bytes": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
@@ -32,17 +33,17 @@ _UNITS = {"bytes": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The number of workers, and the reason."""
+    """The number of workers, with the reason for it."""
 
     count: int = 1
     reason: str = ""
-    """Reason of the number; empty if squid.conf states it."""
-    alone: Statement | None = None
-    """The first statement with state that each of several workers would keep separately, if any."""
+    """Reason for the number; empty if squid.conf states the number."""
+    separate: Statement | None = None
+    """The first statement whose state each of several workers would keep separately, if any."""
 
     @property
     def processes(self) -> int:
-        """Number of Squid's processes besides the first: the workers, and a coordinator if there are several."""
+        """Number of Squid's processes without the first: the workers, and a coordinator if there are several."""
         return self.count + (self.count > 1)
 
     def __str__(self) -> str:
@@ -57,57 +58,58 @@ def separate_in_processes(directives: Sequence[Statement]) -> Statement | None:
         return own
     for statement in directives:
         match statement.words:
-            # Another worker does not know the nonce of a challenge.
+            # A worker does not know the nonces in other workers' challenges.
             case ("auth_param", "digest", *_):
                 return statement
-            # The rates would apply to each worker.
+            # The rates apply to each worker separately.
             case ("delay_pools" | "client_delay_pools", number, *_) if number != "0":
                 return statement
     return None
 
 
 def _own_files(directives: Sequence[Statement], shared: bool = False) -> Statement | None:
-    """Return the first cache_dir whose files only one process may use. *shared*: only a cache_dir that several workers
-    would use at the same place."""
+    """Return the first cache_dir whose files only one process may use. *shared*: return only a cache_dir whose
+    directory several workers would use."""
     for each in directives:
         match each.words:
             case ("cache_dir", kind, *rest) if kind != "rock":
-                apart = each.conditional or any("${process_" in word for word in rest)
-                if not (shared and apart):
+                may_differ = each.conditional or any("${process_" in word for word in rest)
+                if not (shared and may_differ):
                     return each
     return None
 
 
-def wanted(directives: Sequence[Statement], role: Role, processors: int, shared_memory: int) -> Workers:
-    """Return the workers that *directives* request on a host with this many usable *processors*. *shared_memory*: free
-    bytes of shared memory, 0 if it is not writable. An invalid number gives 1 (``worker_problems`` reports it)."""
+def requested_workers(directives: Sequence[Statement], role: Role, processors: int, shared_memory: int) -> Workers:
+    """Return the workers that *directives* request on a host with this number of usable *processors*. *shared_memory*:
+    free bytes of shared memory, 0 if it is not writable. An invalid number counts as 1 (``worker_problems`` reports
+    it)."""
     stated = last(directives, DIRECTIVE)
-    alone = separate_in_processes(directives)
+    separate = separate_in_processes(directives)
     if stated is not None:
-        return Workers(_number(stated) or 1, alone=alone)
+        return Workers(_number(stated) or 1, separate=separate)
     if role is Role.RELAY:
-        return Workers(1, "a relay has one by default", alone)
-    if alone is not None:
-        return Workers(1, f"{' '.join(alone.words[:2])} is kept by each worker alone", alone)
+        return Workers(1, "a relay has one by default", separate)
+    if separate is not None:
+        return Workers(1, f"{' '.join(separate.words[:2])} is separate in each worker", separate)
     if shared_memory < MIN_SHARED:
-        return Workers(1, "/dev/shm has no room for the shared memory of several")
+        return Workers(1, "/dev/shm has no space for the shared memory of several")
     if shared_memory < MIN_SHARED + shared_cache(directives):
-        return Workers(1, "/dev/shm has no room for cache_mem, which several share")
+        return Workers(1, "/dev/shm has no space for cache_mem, which several share")
     return Workers(min(max(processors, 1), MAX_WORKERS), "one for each processor")
 
 
 def shared_cache(directives: Sequence[Statement]) -> int:
-    """Return how many bytes of shared memory the memory cache takes with several workers. Its files have their full
-    size from the start, but take memory only when something is stored: none with ``cache deny all``, all at once with
-    ``shared_memory_locking on`` (Squid's documentation; measured with 5.7)."""
+    """Return how many bytes of shared memory the memory cache may take with several workers. Its files have their full
+    size from the start, but take memory only when answers are stored. With ``cache deny all`` they take none, and with
+    ``shared_memory_locking on`` all at the start (Squid's documentation; measured with 5.7)."""
     if _value(directives, "memory_cache_shared") == "off":
         return 0
     return _cache_mem(directives) if _caches(directives) or _value(directives, "shared_memory_locking") == "on" else 0
 
 
 def _caches(directives: Sequence[Statement]) -> bool:
-    """Return whether any answer may be stored. The first matching rule decides; if none matches, the opposite of the
-    last rule."""
+    """Return whether Squid may store any answer. The first matching rule decides, or if none matches, the opposite of
+    the last rule."""
     for each in directives:
         match each.words:
             case ("cache", "allow", *_):
@@ -122,7 +124,7 @@ def _cache_mem(directives: Sequence[Statement]) -> int:
     try:
         return int(float(number) * _UNITS[unit.lower() or "bytes"])
     except (ValueError, KeyError, OverflowError):
-        return _CACHE_MEM  # cache_mem is not stated, or Squid itself will refuse it
+        return _CACHE_MEM  # cache_mem is not stated, or Squid will refuse it
 
 
 def _value(directives: Sequence[Statement], directive: str) -> str:
@@ -134,9 +136,9 @@ def _words(directives: Sequence[Statement], directive: str) -> tuple[str, ...]:
     return stated.words[1:] if stated else ()
 
 
-def room_problems(directives: Sequence[Statement], shared_memory: int) -> Iterator[Problem]:
-    """Yield a warning if a stated number of workers does not fit into *shared_memory*, in free bytes. When that file
-    system is full, all workers end by SIGBUS until Squid gives up."""
+def shared_memory_problems(directives: Sequence[Statement], shared_memory: int) -> Iterator[Problem]:
+    """Yield a warning if *shared_memory*, in free bytes, does not suffice for a stated number of workers. When that
+    file system is full, SIGBUS ends all workers repeatedly, until Squid gives up."""
     statement, cache = last(directives, DIRECTIVE), shared_cache(directives)
     if statement is None or (_number(statement) or 1) < 2:
         return
@@ -144,11 +146,11 @@ def room_problems(directives: Sequence[Statement], shared_memory: int) -> Iterat
         with_cache = " and cache_mem" if cache else ""
         less = "memory_cache_shared off, less cache_mem, " if cache else ""
         yield Problem(
-            f"{' '.join(statement.words)}: what they share{with_cache} may take {_megabytes(MIN_SHARED + cache)} of"
+            f"{' '.join(statement.words)}: their shared memory{with_cache} may take {_megabytes(MIN_SHARED + cache)} of"
             f" /dev/shm, which has {_megabytes(shared_memory)}: Squid ends when that is full",
             statement.file,
             statement.number,
-            allowed=f"{less}workers 1, or more room there",
+            allowed=f"{less}workers 1, or more space there",
             warning=True,
         )
 
@@ -158,10 +160,11 @@ def _megabytes(octets: int) -> str:
 
 
 def not_by_reload(workers: Workers, running: int) -> Problem | None:
-    """Return why a Squid with this many *running* workers cannot get *workers* by a reload; None if it can."""
-    if workers.alone is None or workers.count > 1 or running == 1:
+    """Return why a Squid with this number of *running* workers cannot reload a configuration with *workers*; None if it
+    can."""
+    if workers.separate is None or workers.count > 1 or running == 1:
         return None
-    statement = workers.alone
+    statement = workers.separate
     text = f"{' '.join(statement.words[:2])}: each of the {running} workers would have its own; restart the proxy"
     return Problem(text, statement.file, statement.number)
 
@@ -173,7 +176,7 @@ def worker_problems(directives: Sequence[Statement], processors: int) -> Iterato
     if count > 1 and (shared := _own_files(directives, shared=True)):
         # Squid 5.7 starts, and all workers write into the same files.
         yield Problem(
-            f"{' '.join(shared.words[:2])}: {count} workers would write over each other's files",
+            f"{' '.join(shared.words[:2])}: {count} workers would overwrite each other's files",
             shared.file,
             shared.number,
             allowed="workers 1, rock, or ${process_number} in the directory's name",
@@ -183,12 +186,12 @@ def worker_problems(directives: Sequence[Statement], processors: int) -> Iterato
             continue
         text, number = f"{DIRECTIVE} {statement.words[1]}", _number(statement)
         useful = max(processors, 1)
-        good = f"1 to {MAX_WORKERS}; no such line: one for each processor, here {useful}"
+        allowed = f"1 to {MAX_WORKERS}; without this line: one for each processor, here {useful}"
         if number is not None and not 1 <= number <= MAX_WORKERS:
-            yield Problem(f"{text}: not a number of workers", statement.file, statement.number, good)
+            yield Problem(f"{text}: not a number of workers", statement.file, statement.number, allowed)
         elif number is not None and number > useful:
             yield Problem(
-                f"{text}: more than the {useful} processor{'s' * (useful > 1)} that it may use, which is not faster",
+                f"{text}: Squid may use only {useful} processor{'s' * (useful > 1)}, so more workers are not faster",
                 statement.file,
                 statement.number,
                 warning=True,
@@ -197,18 +200,17 @@ def worker_problems(directives: Sequence[Statement], processors: int) -> Iterato
 
 def without_workers(lines: Sequence[PhysicalLine], directives: Sequence[Statement]) -> tuple[PhysicalLine, ...]:
     """Return *lines*, from which *directives* were read, without the directive about workers."""
-    gone = {n for each in directives if each.directive == DIRECTIVE for n in range(each.first, each.last + 1)}
-    return tuple(replace(line, text="") if number in gone else line for number, line in enumerate(lines))
+    removed = {n for each in directives if each.directive == DIRECTIVE for n in range(each.first, each.last + 1)}
+    return tuple(replace(line, text="") if number in removed else line for number, line in enumerate(lines))
 
 
 def with_workers(lines: Sequence[PhysicalLine], count: int) -> tuple[PhysicalLine, ...]:
     """Return *lines* with *count* workers, each with its own listening socket (SO_REUSEPORT).
 
-    Otherwise Squid's coordinator binds one socket for all workers and keeps it until it ends. Then, after a reload, a
-    port that was removed from the file stayed open although no process accepted connections, and changed options had no
-    effect. If Squid stops restarting its only worker, it exits, and systemd restarts it. With several workers, the
-    coordinator would run on without workers for an hour, so _REVIVAL sets a shorter time; *lines* come later and may
-    override it.
+    Otherwise Squid's coordinator binds one socket for all workers and keeps it until it ends. After a reload, it would
+    keep a removed port open although no process accepts connections, and would ignore changed options. If Squid stops
+    restarting its only worker, it exits, and systemd restarts it. With several workers, the coordinator would continue
+    without workers for an hour, so _REVIVAL sets a shorter time; *lines* come after it and may override it.
     """
     # Insert at the beginning, because the last line may end in a backslash.
     first = PhysicalLine("", 0, f"{DIRECTIVE} {count}")

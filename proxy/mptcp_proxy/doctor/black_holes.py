@@ -18,16 +18,15 @@ from mptcp_common.units import counted
 from .kernel import lasting_sysctl
 
 SYSCTL = "net.ipv4.tcp_mtu_probing"
-LISTED = ("-Htin", "state", "established")
+SS_ARGUMENTS = ("-Htin", "state", "established")
 _CHECK = "path-MTU black holes"
-_BASE = 1024
-"""net.ipv4.tcp_base_mss, the segment size at which probing starts. Probing would not help subflows with smaller
+_BASE_MSS = 1024
+"""net.ipv4.tcp_base_mss, the segment size with which probing starts. Probing would not help subflows with smaller
 segments."""
-_TIMEOUTS = 3
+_STUCK_TIMEOUTS = 3
 """Number of consecutive timeouts after which a subflow counts as stuck."""
-_CARRIED = 10
-"""Number of full-sized segments that another subflow of the connection must have carried, which shows that the
-connection had data to send."""
+_MIN_SEGMENTS = 10
+"""Number of acknowledged full-sized segments after which a path counts as working."""
 _FIELD = re.compile(r"\b(mss|backoff|unacked|bytes_acked):(\d+)")
 _TOKEN = re.compile(r"tcp-ulp-mptcp flags:\w* token:\w+\(id:\d+\)/(\w+)\(")
 
@@ -60,7 +59,7 @@ def read_subflows(text: str, ports: Collection[int]) -> Iterator[Subflow]:
 
 
 def black_holes(probing: str | None, text: str | None, ports: Collection[int], root: bool) -> Iterator[Finding]:
-    """Check for black holes. *probing*: value of SYSCTL. *text*: output of ss, or None. *ports*: the proxy's."""
+    """Check for black holes. *probing*: value of SYSCTL. *text*: output of ss, or None. *ports*: the proxy's ports."""
     if probing not in (None, "0"):
         yield ok(_CHECK, f"the kernel finds the packet size that each path carries ({SYSCTL} is {probing})")
         return
@@ -73,36 +72,36 @@ def black_holes(probing: str | None, text: str | None, ports: Collection[int], r
         return
     stuck = _stuck(subflows)
     if not stuck:
-        yield ok(_CHECK, "no subflow is now stuck with its first full-sized packet")
+        yield ok(_CHECK, "no subflow is stuck at its first full-sized packet now")
         return
     addresses = sorted({each.remote for each in stuck})
     named = ", ".join(addresses[:3]) + (" and others" if len(addresses) > 3 else "")
     yield warn(
         _CHECK,
-        f"{counted(len(stuck), 'subflow')} to {named} never carried a full-sized packet, and another one of the same"
-        " connection did",
+        f"{counted(len(stuck), 'subflow')} to {named} never carried a full-sized packet, but another subflow of the"
+        " same connection did",
         "the path drops large packets without an error message, or it failed just after the subflow had joined; the"
-        " subflow sends one packet again and again, for minutes",
+        " subflow repeats one packet for minutes",
         lasting_sysctl(SYSCTL, "1"),
     )
 
 
 def _stuck(subflows: Collection[Subflow]) -> list[Subflow]:
-    """Return the subflows that time out with their first full-sized segment while another subflow of their connection
-    carries data. Subflows to a client address that acknowledged full-sized segments on any connection are left out:
-    the path to it carries them."""
-    of_connection = defaultdict(list)
+    """Return the subflows that time out at their first full-sized segment while another subflow of their connection
+    carries data. Subflows to a client address that acknowledged full-sized segments on any connection are left out,
+    because the path to it carries such segments."""
+    by_connection = defaultdict(list)
     for each in subflows:
-        of_connection[each.token].append(each)
-    passed = {each.remote for each in subflows if each.acked >= _CARRIED * each.mss}
+        by_connection[each.token].append(each)
+    working = {each.remote for each in subflows if each.acked >= _MIN_SEGMENTS * each.mss}
     return [
         each
-        for token, together in of_connection.items()
-        if token and any(other.acked >= _CARRIED * other.mss for other in together)
-        for each in together
+        for token, of_connection in by_connection.items()
+        if token and any(other.acked >= _MIN_SEGMENTS * other.mss for other in of_connection)
+        for each in of_connection
         if each.unacked
-        and each.backoff >= _TIMEOUTS
+        and each.backoff >= _STUCK_TIMEOUTS
         and each.acked < each.mss
-        and each.mss > _BASE
-        and each.remote not in passed
+        and each.mss > _BASE_MSS
+        and each.remote not in working
     ]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks how much of this host one client can use up: memory, by uploads that no program reads, and new connections."""
+"""Checks how much memory one client can occupy by uploads that no program reads, and how many connections it can open
+per second."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from mptcp_common.units import approximate_size, counted
 from ..configuration.source import Statement, last
 from .kernel import lasting_sysctl
 
-SHARE = 4
-"""One client may hold at most this fraction (1/4) of the host's memory."""
+MEMORY_DIVISOR = 4
+"""One client may occupy at most a quarter of the host's memory."""
 RECEIVE_BUFFER = 2 << 20
 """Recommended third value of net.ipv4.tcp_rmem, bytes, if the clients are not trusted (docs/operator.md)."""
 DESCRIPTORS = 65536
@@ -22,11 +23,12 @@ DESCRIPTORS = 65536
 TABLE = "mptcp_proxy_new_connections"
 """Name of the table in conf/nftables/limit-new-connections.nft."""
 _DIRECTIVE = "client_ip_max_connections"
-_UPLOADS, _OPENED = "memory for one client", "new connections"
+_UPLOADS, _NEW_CONNECTIONS = "memory for one client", "new connections"
 
 
 def connections_of_one_client(directives: Sequence[Statement]) -> int:
-    """Return how many connections of one address a worker accepts by squid.conf, at most one per descriptor."""
+    """Return how many connections of one address a worker accepts according to squid.conf, at most one per
+    descriptor."""
     stated = last(directives, _DIRECTIVE)
     if stated is None or not stated.words[1].isdigit():
         return DESCRIPTORS  # client_ip_max_connections -1 means no limit
@@ -38,42 +40,47 @@ def unread_uploads(
 ) -> Finding:
     """Compare the memory that one client's uploads can occupy with the host's *memory* and with the limit for all TCP.
 
-    *connections*: maximum number of connections of one address with each worker, by squid.conf (*file*). *sizes*:
-    net.ipv4.tcp_rmem (tcp(7)); a connection's buffer grows to the third value even if no program reads it. *all_tcp*:
-    the second value of net.ipv4.tcp_mem, in bytes; beyond it the kernel saves memory on every connection.
+    *connections*: maximum number of connections of one address with each worker, according to squid.conf (*file*).
+    *sizes*: net.ipv4.tcp_rmem (tcp(7)); a connection's buffer grows to the third value even if no program reads it.
+    *all_tcp*: the second value of net.ipv4.tcp_mem, in bytes; above it, the kernel reduces the memory of connections.
     """
-    least, middle, largest = sizes
-    bound = min(memory // SHARE, all_tcp)
-    held = connections * workers * largest
-    with_whom = "the worker" if workers == 1 else f"each of {workers} workers"
+    minimum, initial, maximum = sizes
+    bound = min(memory // MEMORY_DIVISOR, all_tcp)
+    occupied = connections * workers * maximum
+    per_worker = "the worker" if workers == 1 else f"each of {workers} workers"
     text = (
-        f"unread uploads of one client may occupy {approximate_size(held)}:"
-        f" {counted(connections, 'connection')} with {with_whom}, {approximate_size(largest)} each"
+        f"unread uploads of one client may occupy {approximate_size(occupied)}:"
+        f" {counted(connections, 'connection')} with {per_worker}, {approximate_size(maximum)} each"
     )
-    if held <= bound:
+    if occupied <= bound:
         return ok(_UPLOADS, text)
-    smaller, remedies = min(largest, RECEIVE_BUFFER), []
-    if smaller < largest:
-        value = f"{min(least, smaller)} {min(middle, smaller)} {smaller}"
+    smaller, remedies = min(maximum, RECEIVE_BUFFER), []
+    if smaller < maximum:
+        value = f"{min(minimum, smaller)} {min(initial, smaller)} {smaller}"
         remedies.append(lasting_sysctl("net.ipv4.tcp_rmem", value))
     if connections * workers * smaller > bound:
         fewer = max(1, bound // (workers * smaller))
         remedies.append(f"# in {file}: {_DIRECTIVE} {fewer}, maxconn of too_many below it; then: mptcp-proxy reload")
-    of_what = "a quarter of this host's memory" if bound < all_tcp else "all TCP of this host has in plenty (tcp_mem)"
-    why = f"that is more than {of_what}, {approximate_size(bound)}: others wait then; trusted clients may have it"
-    return warn(_UPLOADS, text, why, "   ".join(remedies))
+    name = (
+        "a quarter of this host's memory"
+        if bound < all_tcp
+        else "the memory above which the kernel saves memory for TCP (tcp_mem)"
+    )
+    why = f"that is more than {name}, {approximate_size(bound)}, so other clients would wait; ignore this if you trust"
+    return warn(_UPLOADS, text, f"{why} your clients", "   ".join(remedies))
 
 
 def new_connections(listed: str | None, file: Path) -> Finding:
-    """Check the bound on new connections. *listed*: from ``nft list table``, or None if unknown. *file*: loads it."""
+    """Check the limit of new connections. *listed*: output of ``nft list table``, or None if unknown. *file*: the file
+    that defines the table."""
     if listed is None:
-        return unseen(_OPENED, "whether nftables limits them")
+        return unseen(_NEW_CONNECTIONS, "whether nftables limits them")
     if listed.strip():
-        return ok(_OPENED, f"limited for each client by the nftables table {TABLE}")
+        return ok(_NEW_CONNECTIONS, f"limited for each client by the nftables table {TABLE}")
     return warn(
-        _OPENED,
+        _NEW_CONNECTIONS,
         f"the nftables table {TABLE} is not loaded",
-        "unless something else limits them, a client may open any number per second, and others wait",
-        f"nft -f {shlex.quote(str(file))}   # until the next boot; its head says how it lasts, and what many people"
-        " behind one address need",
+        "without another limit, a client may open any number of connections per second, and other clients wait",
+        f"nft -f {shlex.quote(str(file))}   # until the next boot; comments in the file describe how to load it at each"
+        " boot, and a limit for many people with one address",
     )

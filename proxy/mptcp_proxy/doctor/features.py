@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reports the results of the probe for traffic control, sockets and netfilter."""
+"""Reports the results of the probe for traffic control, sockets and netfilter, and the features of the preload
+libraries."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from ..places import Role
 from ..shim import FEATURES, LISTEN, left_out, needed
 
 Results = Mapping[str, str | None]
-"""For each feature, None if it works, otherwise the reason; see ``probe``."""
+"""For each feature, None if it works, otherwise the reason why it does not (see ``probe``)."""
 
 _LINES = {
     HTB: "tc HTB",
@@ -50,12 +51,13 @@ def not_probed(reason: str, root: bool) -> Finding:
 
 
 def of_throttler(results: Results) -> Iterator[Finding]:
-    """Check the kernel features that the throttler needs. Without them, nothing is throttled, or at least no upload."""
+    """Check the kernel features that the throttler needs. Without those of FOR_UPLOADS, only uploads are not
+    throttled."""
     lacks = dict(lacks_of_kernel(results, _LINES))
     for feature, line in _LINES.items():
         if (lack := lacks.get(feature)) is not None:
-            say = warn if feature in FOR_UPLOADS else fail
-            yield say(line, *lack)
+            report = warn if feature in FOR_UPLOADS else fail
+            yield report(line, *lack)
         elif feature in results:
             yield ok(line, f"{name_of(feature)} works")
 
@@ -77,7 +79,7 @@ def netfilter(results: Results) -> Iterator[Finding]:
             yield warn(backend, lack.what, why, lack.remedy)
 
 
-_COUNTED = {
+_COUNTER_TEXTS = {
     "turns": "turns",
     "cut_turns": "cut",
     "joined_writes": "writes joined",
@@ -86,32 +88,32 @@ _COUNTED = {
     "zero_reads": "reads of no bytes",
     "postponed_accepts": "clients that waited for a descriptor",
 }
-_NOTHING: Mapping[str, int] = {}
+_NO_COUNTERS: Mapping[str, int] = {}
 
 
-def in_use(
-    environment: Mapping[str, str], loaded: Collection[str], role: Role, counted: Mapping[str, int] = _NOTHING
+def library_features(
+    environment: Mapping[str, str], loaded: Collection[str], role: Role, counters: Mapping[str, int] = _NO_COUNTERS
 ) -> Finding:
-    """Report the preload libraries' effects other than Multipath TCP in a running Squid. *environment*: Squid's
-    environment at its start. *loaded*: names of the libraries that it has loaded. *counted*: counters of the libraries
-    since the start (``library_counters``)."""
+    """Report which optional features of the preload libraries a running Squid has. *environment*: Squid's environment
+    at its start. *loaded*: names of the libraries that it has loaded. *counters*: the libraries' counters since the
+    start (``library_counters``)."""
     check = "library features"
     off = left_out(environment.get("MPTCP_TURNS", ""), environment.get("MPTCP_WITHOUT", "").split(","))
     missing = [name for name in needed(off) if name not in loaded]
     if missing:
-        why = _WITHOUT[role] if LISTEN in missing else "clients do not take turns, and Squid writes in small pieces"
+        why = _WITHOUT[role] if LISTEN in missing else "clients do not take turns, and small writes are not joined"
         restart = f"systemctl restart mptcp-{role.value}"
         return fail(check, f"Squid runs without the preload library {' and '.join(missing)}", why, restart)
     named = ("fair-turns", *FEATURES)
     parts = [f"on: {', '.join(each for each in named if each not in off) or 'none'}"]
     if off.intersection(named):
         parts.append(f"left out: {', '.join(each for each in named if each in off)}")
-    if counted:
-        parts.append(", ".join(f"{counted[name]} {what}" for name, what in _COUNTED.items()))
+    if counters:
+        parts.append(", ".join(f"{counters[name]} {text}" for name, text in _COUNTER_TEXTS.items()))
     return ok(check, "; ".join(parts))
 
 
-_DOES = {Role.PROXY: "a listener into an MPTCP listener", Role.RELAY: "a connection to a parent into one of MPTCP"}
+_CHANGES = {Role.PROXY: "a listener into an MPTCP listener", Role.RELAY: "a connection to a parent into one of MPTCP"}
 _WITHOUT = {Role.PROXY: "listeners are plain TCP", Role.RELAY: "connections to parents are plain TCP, over one path"}
 
 
@@ -123,7 +125,7 @@ def shim(results: Results, library: str, build_error: str, role: Role = Role.PRO
     if "shim" not in results:
         return ok("preload library", f"{library} is built")
     if results["shim"] is None:
-        return ok("preload library", f"{library} turns {_DOES[role]}")
+        return ok("preload library", f"{library} turns {_CHANGES[role]}")
     if results.get("mptcp") is not None:
         return warn(
             "preload library",

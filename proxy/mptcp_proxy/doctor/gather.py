@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Gathers the input for the checks of a proxy, and tries kernel features in another network namespace."""
+"""Gathers the input for the checks of a proxy, and tests kernel features in another network namespace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ..shim import LISTEN, TURNS
 from ..squid import installed
 from . import bounds, features, host, kernel, libraries, reading, throttler
 from .advisories import PACKAGES, advisories, packaged
-from .black_holes import LISTED, SYSCTL, black_holes
+from .black_holes import SS_ARGUMENTS, SYSCTL, black_holes
 from .refused_paths import refused_paths
 
 _CHECKOUT = Path(__file__).resolve().parents[3] / "conf"
@@ -53,10 +53,13 @@ _EXAMPLES = (
 def examine_host(configuration: Path, places: Places, allow_open: bool, throttler_settings: Path) -> Iterator[Finding]:
     """Yield all findings, the kernel's first."""
     root = os.geteuid() == 0
-    head, answer = _throttler_head(throttler_settings)
+    throttler_status, answer = _throttler_status(throttler_settings)
     values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}
     yield kernel.mptcp_socket(reading.mptcp_error(), os.uname().release)
-    steers = head["path_manager"] != "kernel" if head is not None else None if answer.hidden else False
+    if throttler_status is not None:
+        steers = throttler_status["path_manager"] != "kernel"
+    else:
+        steers = None if answer.hidden else False
     yield from kernel.mptcp_sysctls(values, steers)
     yield kernel.path_manager_limits(reading.output("ip", "mptcp", "limits", "show"))
     yield kernel.reverse_path_filter(_reverse_path_filters(), _interfaces())
@@ -72,7 +75,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
         yield from features.netfilter(results)
     yield libraries.pcap(loads)
     yield libraries.nftables(loads)
-    yield throttler.bpf(head, loads, os.uname().release, Path(KERNEL_TYPES).exists())
+    yield throttler.bpf(throttler_status, loads, os.uname().release, Path(KERNEL_TYPES).exists())
     squid = installed()
     checked = examined(configuration, places.service_name, squid, allow_open=allow_open)
     unread = host.hidden(checked, reading.is_hidden)
@@ -81,9 +84,11 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     listening = () if unread else listening_now()
     yield kernel.endpoints(endpoints, {each.address for each in listening if each.port in ports})
     ports |= {each["port"] for each in endpoints if each.get("port") and each.get("signal")}
-    yield from _throttler_findings(throttler_settings, head, answer, () if unread else ports, str(configuration))
+    yield from _throttler_findings(
+        throttler_settings, throttler_status, answer, () if unread else ports, str(configuration)
+    )
     yield from _refused_paths(throttler_settings, configuration, checked, places)
-    yield from black_holes(reading.sysctl(SYSCTL), ss.printed(*LISTED), ports, root)
+    yield from black_holes(reading.sysctl(SYSCTL), ss.printed(*SS_ARGUMENTS), ports, root)
 
     yield host.squid(squid)
     yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
@@ -99,15 +104,15 @@ def _ports_of_clients(checked: Checked) -> set[int]:
 
 
 def _throttler_findings(
-    settings: Path, head: dict[str, Any] | None, answer: throttler.Answer, ports: Collection[int], squid_conf: str
+    settings: Path, status: dict[str, Any] | None, answer: throttler.Answer, ports: Collection[int], squid_conf: str
 ) -> Iterator[Finding]:
-    there = reading.is_hidden(str(settings)) or reading.is_there(settings)
-    checked = _throttler("check", "--config", str(settings))[0] if there else None
-    examples = next((each for each in _EXAMPLES if all(map(reading.is_there, each))), _EXAMPLES[0])
+    exists = reading.is_hidden(str(settings)) or reading.exists(settings)
+    checked = _throttler("check", "--config", str(settings))[0] if exists else None
+    examples = next((each for each in _EXAMPLES if all(map(reading.exists, each))), _EXAMPLES[0])
     yield throttler.settings(settings, checked, examples)
-    yield throttler.daemon(head, answer)
+    yield throttler.daemon(status, answer)
     text = reading.text(str(settings)) if checked is not None and checked.status == 0 else ""
-    yield from throttler.ports(ports, throttler.listen_ports(head, text), squid_conf, settings)
+    yield from throttler.ports(ports, throttler.listen_ports(status, text), squid_conf, settings)
 
 
 def _refused_paths(settings: Path, configuration: Path, checked: Checked, places: Places) -> Iterator[Finding]:
@@ -126,13 +131,13 @@ def _bounds(checked: Checked, file: str, places: Places, unread: str) -> Iterato
     connections = bounds.connections_of_one_client(list(statements(checked.lines, places.service_name)))
     sizes = (reading.sysctl("net.ipv4.tcp_rmem") or "").split()
     if checked.lines and len(sizes) == 3 and not unread:
-        least, middle, largest = map(int, sizes)
+        minimum, initial, maximum = map(int, sizes)
         page = os.sysconf("SC_PAGE_SIZE")
         memory, pages = os.sysconf("SC_PHYS_PAGES") * page, (reading.sysctl("net.ipv4.tcp_mem") or "").split()
         # tcp_mem exists only in the initial network namespace.
         all_tcp = int(pages[1]) * page if len(pages) == 3 else memory
         count = checked.workers.count
-        yield bounds.unread_uploads(connections, count, (least, middle, largest), memory, all_tcp, file)
+        yield bounds.unread_uploads(connections, count, (minimum, initial, maximum), memory, all_tcp, file)
     listed = reading.output("nft", "list", "table", "inet", bounds.TABLE) if os.geteuid() == 0 else None
     yield bounds.new_connections(listed, next((path for path in _BOUNDS if path.exists()), _BOUNDS[0]))
 
@@ -150,24 +155,24 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
     outcome, unknown = _outcome(places)
     yield host.last_reload(outcome, unknown, file, places.service_name, role)
     yield from host.service(outcome, role)
-    yield from _room(places)
+    yield from _free_space(places)
     own, in_force = own_processes(places), _ports_in_force(places)
-    # If this user may not read the environment, nothing is reported.
+    # Only root and Squid's user may read the environment.
     if own and (entries := reading.text(f"/proc/{min(own)}/environ")):
         environment = dict(each.partition("=")[::2] for each in entries.split("\0"))
         maps = reading.text(f"/proc/{min(own)}/maps")
-        yield features.in_use(
+        yield features.library_features(
             environment, [name for name in (LISTEN, TURNS) if name in maps], role, read(places.counters)
         )
     yield from host.ports(checked, listening_now(), own, os.geteuid() == 0, role, in_force)
-    yield from host.transparent(checked, *_handing_over())
+    yield from host.transparent(checked, *_redirection())
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, reading.text("/proc/sys/fs/file-nr"))
 
 
-def _handing_over() -> tuple[str | None, bool]:
-    """Return the packet filter rules (None if only root can see them), and whether a routing rule with a mark delivers
-    packets for any address locally."""
+def _redirection() -> tuple[str | None, bool]:
+    """Return the packet filter rules (None if only root can see them), and whether a routing rule delivers marked
+    packets for any address to this host."""
     rules = [("nft", "list", "ruleset"), *((each, "-t", "mangle") for each in ("iptables-save", "ip6tables-save"))]
     marked = {str(each["table"]) for each in reading.listed("ip", "-j", "rule") if each.get("fwmark")}
     local = any("local default dev lo" in reading.output("ip", "route", "show", "table", each) for each in marked)
@@ -175,15 +180,16 @@ def _handing_over() -> tuple[str | None, bool]:
 
 
 def _outcome(places: Places) -> tuple[Outcome | None, str]:
-    """Return the supervisor's outcome, or None with a reason. If the reason is empty, no supervisor runs."""
+    """Return the supervisor's outcome and an empty text, or None and the reason why it is unknown. If both are empty,
+    no supervisor runs."""
     try:
         return read_outcome(places.reloads), ""
     except ReloadError as error:
         return None, str(error)
 
 
-def _room(places: Places) -> Iterator[Finding]:
-    """Yield whether the directories to which the proxy writes have room. The proxy creates them at its start."""
+def _free_space(places: Places) -> Iterator[Finding]:
+    """Report whether the directories to which the proxy writes have free space. The proxy creates them at its start."""
     lost = "requests are served without a line in the logs"
     refused = "reloads are refused, and requests for new addresses of this host may pass"
     for directory, what in ((places.logs, lost), (places.runtime, refused)):
@@ -191,7 +197,7 @@ def _room(places: Places) -> Iterator[Finding]:
             full = is_full(directory)
         except OSError:
             continue
-        yield host.room(directory, full, what, f"df {directory}; du -xsh {directory.parent}/*")
+        yield host.free_space(directory, full, what, f"df {directory}; du -xsh {directory.parent}/*")
 
 
 def _ports_in_force(places: Places) -> frozenset[int]:
@@ -200,8 +206,8 @@ def _ports_in_force(places: Places) -> frozenset[int]:
 
 
 def own_processes(places: Places) -> frozenset[int]:
-    """Return the Squid processes of an instance; empty if it does not run. If the configuration has another
-    pid_filename or none, the supervisor's children are used."""
+    """Return the PIDs of an instance's Squid processes; none if it does not run. They are found by the pid file, or, if
+    the configuration has another pid_filename or none, among the supervisor's children."""
     running = {pid_in(places.pid_file, "squid")} - {None}
     outcome = None if running else _outcome(places)[0]
     if outcome is not None:
@@ -229,13 +235,13 @@ def _name(index: int) -> str:
         return ""  # the interface has been removed
 
 
-def _throttler_head(settings: Path) -> tuple[dict[str, Any] | None, throttler.Answer]:
+def _throttler_status(settings: Path) -> tuple[dict[str, Any] | None, throttler.Answer]:
     answer, text = _throttler("status", "--json", "--brief", "--config", str(settings))
     try:
-        head: dict[str, Any] = json.loads(text)
+        status: dict[str, Any] = json.loads(text)
     except json.JSONDecodeError:
         return None, answer
-    return head, answer
+    return status, answer
 
 
 def _throttler(*arguments: str) -> tuple[throttler.Answer, str]:

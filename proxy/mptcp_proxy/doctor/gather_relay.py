@@ -19,23 +19,24 @@ from mptcp_common.reasons import reason
 from .. import given_up, shim
 from ..configuration.check import Checked, examined
 from ..configuration.source import statements
+from ..connection_counts import counts_now, subflows_now
 from ..parents import goals
-from ..parents_alive import ADVICE, states_now
+from ..parents_alive import ADVICE, current_states
 from ..places import Places, Role
 from ..squid import installed
-from ..towards import subflows_now, towards_now
 from . import features, host, kernel, reading, relay
 from .advisories import PACKAGES, advisories, packaged
 from .gather import instance, own_processes
 from .relay import Attempt, Uplink
 
-_CONNECT, _JOIN = 5.0, 5.0
+_CONNECT_SECONDS, _JOIN_SECONDS = 5.0, 5.0
 """Maximum seconds to open a connection, and then to open its second subflow."""
 _INTERVAL = 0.05
+"""Seconds between checks for a second subflow."""
 _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 284, 1, 1
-"""From linux/mptcp.h. struct mptcp_info begins with the number of additional subflows; bytes 8-11 are flags, bytes
-12-15 the local token."""
-_SYSCTLS = ("sysctl checksum", "sysctl scheduler", "sysctl path manager")
+"""Constants of linux/mptcp.h. The first byte of struct mptcp_info is the number of additional subflows, bytes 8 to 11
+are flags, and bytes 12 to 15 the local token."""
+_RELAY_CHECKS = ("sysctl checksum", "sysctl scheduler", "sysctl path manager")
 """Checks of a proxy that also apply to a relay."""
 
 
@@ -43,7 +44,7 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
     """Yield all findings, the kernel's first."""
     values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}
     yield kernel.mptcp_socket(reading.mptcp_error(), os.uname().release, Role.RELAY)
-    yield from (each for each in kernel.mptcp_sysctls(values) if each.check in _SYSCTLS)
+    yield from (each for each in kernel.mptcp_sysctls(values) if each.check in _RELAY_CHECKS)
     yield relay.limit(_limit())
     yield kernel.congestion_control(values)
     yield kernel.congestion_control_by_multipath(values, reading.modules(), Role.RELAY)
@@ -79,7 +80,7 @@ def _uplinks_and_parents(checked: Checked, places: Places, unread: str) -> Itera
         for address in addresses
         if uplink.device and uplink.family == (6 if ":" in address else 4)
     ]
-    yield relay.routes(leaving, _tables())
+    yield relay.routes(leaving, _used_tables())
     attempts = {name: [_attempt(goal) for goal in goals_of] for name, goals_of in found.items()}
     in_force = any(attempt.given_up for each in attempts.values() for attempt in each)
     yield relay.blackhole(reading.sysctl(given_up.SYSCTL), given_up.given_up(), in_force)
@@ -91,9 +92,9 @@ def _uplinks_and_parents(checked: Checked, places: Places, unread: str) -> Itera
     if own := own_processes(places):
         wanted = [goal for each in found.values() for goal in each]
         listed = reading.text(str(places.parents)).split()
-        now = towards_now(wanted) if os.geteuid() == 0 else None
-        yield from relay.running(listed, wanted, _unloaded(own), now)
-        yield relay.alive(*states_now(checked.listeners), ADVICE)
+        counts = counts_now(wanted) if os.geteuid() == 0 else None
+        yield from relay.running(listed, wanted, _without_library(own), counts)
+        yield relay.alive(*current_states(checked.listeners), ADVICE)
 
 
 def _addresses(goals: Iterable[str]) -> list[str]:
@@ -105,7 +106,7 @@ def _outgoing(checked: Checked, places: Places) -> list[str]:
     for statement in statements(checked.lines, places.service_name):
         match statement.words:
             case ("tcp_outgoing_address", address, *_):
-                # The address may be a name.
+                # The address may be a host name.
                 with suppress(OSError, UnicodeError):
                     found.extend(_addresses(goals(address.strip("[]"), 0)))
     return found
@@ -117,7 +118,8 @@ def _limit() -> int | None:
 
 
 def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
-    """Return the addresses with a default route, and the endpoints from which subflows are opened."""
+    """Return the addresses whose interface has a default route, and the endpoints from which the kernel opens
+    subflows."""
     device_of = {
         str(address["local"]): str(link["ifname"])
         for link in reading.listed("ip", "-j", "address", "show")
@@ -150,32 +152,32 @@ def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
 
 
 def _bound(uplink: Uplink, outgoing: Collection[str]) -> str:
-    """Return the interface to which all subflows from *uplink* are bound; empty if only routes decide. *outgoing*:
-    addresses to which Squid binds its sockets; these sockets become first subflows, which are bound to no interface.
-    With rp_filter=1 the kernel drops an incoming packet if the route for an answer, without the binding, leaves by
-    another interface."""
+    """Return the interface that all subflows from *uplink* use because they are bound to it; empty if routes decide.
+    *outgoing*: addresses to which Squid binds its sockets; the first subflows from these addresses are not bound to an
+    interface. Routes also decide with rp_filter=1: the kernel drops an incoming packet if, by its routes, an answer
+    would leave by another interface."""
     if uplink.address in outgoing:
         return ""
-    # The larger value applies (ip-sysctl.rst). Read the file, because a name may contain dots (VLANs).
-    of = [reading.text(f"/proc/sys/net/ipv4/conf/{each}/rp_filter").strip() for each in ("all", uplink.bound)]
-    return "" if uplink.family == 4 and max(of) == "1" else uplink.bound
+    # The larger value applies (ip-sysctl.rst). Read the file, because an interface name may contain dots (VLANs).
+    values = [reading.text(f"/proc/sys/net/ipv4/conf/{each}/rp_filter").strip() for each in ("all", uplink.bound)]
+    return "" if uplink.family == 4 and max(values) == "1" else uplink.bound
 
 
 def _device(to: str, uplink: Uplink, bound: str) -> str:
-    """Return the interface by which subflows from *uplink* leave, if they are *bound* to an interface; empty if there
-    is no route."""
+    """Return the interface by which packets of subflows from *uplink* leave; empty if there is no route. *bound*: the
+    interface to which the subflows are bound, or empty."""
     found = reading.listed("ip", "-j", "route", "get", to, "from", uplink.address)
     device = str(found[0].get("dev", "")) if found else ""
     if bound in ("", device):
         return device
-    # "fibmatch" requires a real route: without a route by that interface, IPv4 treats every address as a neighbour. For
-    # IPv6 with a source, the interface is only a preference; routes that depend on the source were found above.
+    # With "fibmatch", only a real route counts: otherwise IPv4 treats every address as a neighbour on that interface.
+    # For IPv6 with a source, the interface would only be a preference, and the command above finds routes by source.
     source = ("from", uplink.address) if uplink.family == 4 else ()
     return bound if reading.listed("ip", "-j", "route", "get", "fibmatch", to, *source, "oif", bound) else ""
 
 
-def _tables() -> frozenset[int]:
-    """Return the numbers of the routing tables that are not empty, without the kernel's named ones."""
+def _used_tables() -> frozenset[int]:
+    """Return the numbers of the routing tables that are not empty, except the tables with names, such as "main"."""
     routes = [
         each for family in "46" for each in reading.listed("ip", "-j", f"-{family}", "route", "show", "table", "all")
     ]
@@ -183,8 +185,8 @@ def _tables() -> frozenset[int]:
     return frozenset(int(table) for table in tables if table.isdigit())
 
 
-def _unloaded(pids: frozenset[int]) -> int:
-    """Return how many processes of *pids* run Squid without the preload library. Only root can see this."""
+def _without_library(pids: frozenset[int]) -> int:
+    """Return how many of the processes *pids* run Squid without the preload library. Only root can see this."""
     maps = [reading.text(f"/proc/{pid}/maps") for pid in pids]
     return sum("/squid" in text and shim.LISTEN not in text for text in maps)
 
@@ -195,27 +197,27 @@ def _attempt(goal: str) -> Attempt:
     family = socket.AF_INET6 if address.startswith("[") else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as connection:
-            connection.settimeout(_CONNECT)
+            connection.settimeout(_CONNECT_SECONDS)
             connection.connect((address.strip("[]"), int(port)))
-            # A join waits for the parent's first acknowledgement of data (RFC 8684, 3.1). A server ignores an empty
-            # line before a request (RFC 9112, 2.2).
+            # Send data, because the kernel joins only after the parent has acknowledged data (RFC 8684, 3.1). A server
+            # ignores an empty line before a request (RFC 9112, 2.2).
             connection.sendall(b"\r\n")
-            # The counter may have counted another connection at the same time. That also shows that the kernel has
-            # given up.
+            # The counter may count another connection at the same time, but that also shows that the kernel has given
+            # up.
             return replace(_subflows(connection, goal), given_up=watch.in_force() is not None)
     except OSError as error:
         return Attempt(goal, reason(error))
 
 
 def _subflows(connection: socket.socket, goal: str) -> Attempt:
-    deadline = time.monotonic() + _JOIN
+    deadline = time.monotonic() + _JOIN_SECONDS
     subflows = 1
     while time.monotonic() < deadline and subflows < 2:
         time.sleep(_INTERVAL)
         try:
             info = connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 256)
         except OSError:
-            # A connection that fell back to plain TCP lacks this option.
+            # A connection that fell back to plain TCP does not have this option.
             return Attempt(goal)
         if int.from_bytes(info[8:12], sys.byteorder) & _FALLBACK:
             return Attempt(goal)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks Squid, ports and descriptors, and obstacles to loading the preload library."""
+"""Checks Squid, its ports and descriptors, and whether AppArmor allows the preload libraries."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from pathlib import Path
 from mptcp_common.findings import Finding, fail, ok, unseen, warn
 
 from ..configuration.check import NO_SQUID, Checked
-from ..listening import Listening, taken_by
+from ..listening import Listening, socket_in_the_way
 from ..places import Role
 from ..reloads import Outcome
 from ..shim import TURNS
 from ..squid import Squid
 
-_OLDEST_TRIED = 5
-_DESCRIPTORS = 16384
+_OLDEST_TESTED = 5
+"""The oldest tested major version of Squid."""
+_MIN_DESCRIPTORS = 16384
+"""Number of descriptors below which this module warns."""
 _PATH = re.compile(r"/[^\s\"';,:]+")
 _RELOAD, _SERVICE = "last reload", "the running service"
 
@@ -28,11 +30,11 @@ def squid(found: Squid | None) -> Finding:
     if found is None:
         return fail("Squid", "Squid is not installed", "it is the proxy", "apt install squid")
     major = re.match(r"\d+", found.version)
-    if major and int(major[0]) < _OLDEST_TRIED:
+    if major and int(major[0]) < _OLDEST_TESTED:
         return warn(
             "Squid",
             f"{found.path} is version {found.version}",
-            f"versions before {_OLDEST_TRIED} were never tested, and get no security fixes",
+            f"versions before {_OLDEST_TESTED} were never tested, and get no security fixes",
             "apt update && apt install squid",
         )
     return ok("Squid", f"{found.path} is version {found.version}")
@@ -40,30 +42,30 @@ def squid(found: Squid | None) -> Finding:
 
 def listeners(found: Squid) -> Finding:
     """Report how Squid's listeners are opened for Multipath TCP: by the preload library or by Squid's own option."""
-    if found.multipath:
+    if found.has_mptcp_option:
         return ok("listeners", f"Squid opens them for Multipath TCP by its own option mptcp, which {found.path} has")
     return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
 
 
 def hidden(checked: Checked, is_hidden: Callable[[str], bool]) -> str:
-    """Return the part of the configuration that the caller may not read, or an empty string. *is_hidden* tells whether
-    the caller may not read a file."""
+    """Return the name of a file of the configuration that this user may not read, or an empty string. *is_hidden*:
+    return whether this user may not read a file."""
     named = (name for each in checked.errors for name in (each.file, *_PATH.findall(each.text)))
     return next((name for name in named if is_hidden(name)), "")
 
 
 def configuration(checked: Checked, file: str, role: Role, unread: str = "") -> Finding:
-    """Check the configuration. *unread*: the part of it that is hidden."""
+    """Check the configuration. *unread*: a file of it that this user may not read, or empty."""
     if unread:
         return unseen("configuration", f"whether {file} is good, because you may not read {unread}")
     # Another finding already reports a missing Squid.
     errors = [problem for problem in checked.errors if problem != NO_SQUID]
-    if not errors and checked.of_unit:
-        more = f", and {len(checked.of_unit) - 1} more" if len(checked.of_unit) > 1 else ""
+    if not errors and checked.unit_warnings:
+        more = f", and {len(checked.unit_warnings) - 1} more" if len(checked.unit_warnings) > 1 else ""
         return warn(
             "configuration",
-            f"{replace(checked.of_unit[0], warning=False)}{more}",
-            f"the {role.value} works if started by hand, but as a service it does not start, or loses files that it"
+            f"{replace(checked.unit_warnings[0], warning=False)}{more}",
+            f"the {role.value} works if a user starts it, but as a service it does not start, or loses files that it"
             " writes",
             f"mptcp-proxy check --role {role.value} --config {file}",
         )
@@ -79,14 +81,14 @@ def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: 
     """Check the last reload. *outcome*: the outcome of this instance; None if the instance does not run, or if the
     outcome is unknown for the reason *unknown*."""
     if unknown:
-        return unseen(_RELOAD, "whether the running one uses the settings of its file")
+        return unseen(_RELOAD, f"whether the running {role.value} uses the settings of its file")
     if outcome is None:
-        return ok(_RELOAD, f"no {role.value} of the name {service_name} runs")
+        return ok(_RELOAD, f"no {role.value} with the name {service_name} runs")
     if not outcome.count:
-        return ok(_RELOAD, f"the {role.value} has had none since its start")
+        return ok(_RELOAD, f"the {role.value} has not reloaded since its start")
     when = datetime.fromtimestamp(outcome.time).astimezone().isoformat(" ", "seconds")
     if outcome.in_doubt:
-        text = "clients may be unable to reach the ports in its file"
+        text = "clients may be unable to reach the ports in the file"
         return warn(_RELOAD, f"accepted at {when}, but {outcome.in_doubt}", text, f"journalctl -u mptcp-{role.value}")
     if not outcome.refused:
         return ok(_RELOAD, f"accepted at {when}")
@@ -110,12 +112,12 @@ def service(outcome: Outcome | None, role: Role) -> Iterator[Finding]:
         yield ok(_SERVICE, outcome.serving or "Squid does not listen yet")
 
 
-def room(directory: Path, is_full: bool, what: str, remedy: str) -> Finding:
-    """Report whether *directory* has room. *what*: the consequence if it has none."""
+def free_space(directory: Path, is_full: bool, consequence: str, remedy: str) -> Finding:
+    """Report whether *directory* has free space. *consequence*: the effect if it has none."""
     check = f"room in {directory}"
     if is_full:
-        return warn(check, "its file system is full", what, remedy)
-    return ok(check, "there is room")
+        return warn(check, "its file system is full", consequence, remedy)
+    return ok(check, "its file system is not full")
 
 
 def apparmor(profiles: str | None, local: str, library: str, service_name: str) -> Finding:
@@ -156,7 +158,7 @@ def ports(
     known = tuple(sockets)
     for listener in checked.listeners:
         name = f"port {listener.port}"
-        owner = taken_by(listener.host, listener.port, known)
+        owner = socket_in_the_way(listener.host, listener.port, known)
         if owner and own.intersection(owner.pids) and owner.mptcp:
             yield ok(name, "the running proxy listens on it by Multipath TCP")
         elif owner and own.intersection(owner.pids) and role is Role.RELAY:
@@ -166,7 +168,8 @@ def ports(
                 name,
                 "the running proxy listens on it by plain TCP",
                 "every client has only one path",
-                "journalctl -u mptcp-proxy --grep mptcp_listen   # shows why; then: systemctl restart mptcp-proxy",
+                "journalctl -u mptcp-proxy --grep mptcp_listen   # shows the reason; then: systemctl restart"
+                " mptcp-proxy",
             )
         elif owner and not owner.pids and not root:
             yield unseen(name, f"which process listens on it{', by Multipath TCP' if owner.mptcp else ''}")
@@ -175,7 +178,7 @@ def ports(
             yield fail(
                 name,
                 f"{owner} listens on it",
-                "the proxy cannot use it, too",
+                "the proxy cannot listen on it as well",
                 f"{command}   # or another http_port in line {listener.statement.number} of {listener.statement.file}",
             )
         elif own and listener.port in in_force:
@@ -184,7 +187,7 @@ def ports(
                 name,
                 f"the {role.value} runs, but no process listens on it",
                 "clients are refused",
-                f"journalctl -u {unit} -p warning; tail /var/log/mptcp{role.value}/cache.log   # says why;"
+                f"journalctl -u {unit} -p warning; tail /var/log/mptcp{role.value}/cache.log   # shows the reason;"
                 f" then: systemctl restart {unit}",
             )
         elif listener.port < 1024 and not root:
@@ -194,8 +197,8 @@ def ports(
 
 
 def transparent(checked: Checked, packet_filter: str | None, delivering: bool) -> Iterator[Finding]:
-    """Check that each transparent listener gets its connections. *packet_filter*: the rules of nft and iptables-save;
-    None if unknown. *delivering*: whether a routing rule with a mark delivers packets for any address to this host."""
+    """Check that each transparent listener gets its connections. *packet_filter*: the output of nft and iptables-save;
+    None if unknown. *delivering*: whether a routing rule delivers marked packets for any address to this host."""
     for listener in checked.listeners:
         if "tproxy" not in listener.options:
             continue
@@ -214,12 +217,12 @@ def transparent(checked: Checked, packet_filter: str | None, delivering: bool) -
 def descriptors(hard_limit: int, file_nr: str) -> Finding:
     """Check descriptors. *hard_limit*: RLIMIT_NOFILE, -1 for none. *file_nr*: /proc/sys/fs/file-nr (proc(5))."""
     fields = [int(field) for field in file_nr.split()]
-    free = fields[2] - fields[0] if len(fields) == 3 else _DESCRIPTORS
-    why = "each transfer takes two descriptors; without more, clients wait"
-    if free < _DESCRIPTORS:
-        remedy = f"sysctl -w fs.file-max={fields[0] + 4 * _DESCRIPTORS}"
+    free = fields[2] - fields[0] if len(fields) == 3 else _MIN_DESCRIPTORS
+    why = "each transfer takes two descriptors; if none is free, clients wait"
+    if free < _MIN_DESCRIPTORS:
+        remedy = f"sysctl -w fs.file-max={fields[0] + 4 * _MIN_DESCRIPTORS}"
         return warn("descriptors", f"only {free} are left on this host", why, remedy)
-    if 0 <= hard_limit < _DESCRIPTORS:
+    if 0 <= hard_limit < _MIN_DESCRIPTORS:
         return warn(
             "descriptors",
             f"a process may have {hard_limit}",

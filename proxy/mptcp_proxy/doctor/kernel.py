@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks MPTCP in the kernel, its settings (Documentation/networking/mptcp-sysctl.rst), routing, congestion control."""
+"""Checks the kernel's MPTCP and its settings (Documentation/networking/mptcp-sysctl.rst), routing, and congestion
+control."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ SYSCTLS = (
     "net.core.wmem_max",
 )
 SEND_BUFFER = 2 << 20
-"""Minimum for net.core.wmem_max: half of the largest buffer that the throttler gives a subflow (socket(7))."""
+"""Minimum of net.core.wmem_max, bytes: half of the largest send buffer that the throttler sets (socket(7))."""
 _SOCKET = "kernel MPTCP"
 _LIMITS, _ENDPOINTS = "path manager", "endpoints"
 _BY_MULTIPATH = {
@@ -63,22 +64,23 @@ def mptcp_socket(error: int | None, release: str, role: Role = Role.PROXY) -> Fi
 
 
 def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Iterator[Finding]:
-    """Check sysctls. *values*: by name, without those that this kernel lacks. *steers*: whether the throttler uses the
-    user-space path manager, which it needs for rules that prefer paths in an order; None if unknown."""
+    """Check sysctls. *values*: values by name, without the sysctls that this kernel lacks. *steers*: whether the
+    throttler uses the user-space path manager, which it needs for rules that prefer paths in an order; None if
+    unknown."""
     if values.get("net.mptcp.allow_join_initial_addr_port", "1") == "0":
         yield fail(
             "sysctl join address",
             "net.mptcp.allow_join_initial_addr_port is 0",
-            "clients must not join at the address they connected to, so there is never a second subflow",
+            "clients may not join at the address to which they connected, so there is never a second subflow",
             lasting_sysctl("net.mptcp.allow_join_initial_addr_port", "1"),
         )
     else:
-        yield ok("sysctl join address", "clients may join at the address they connected to")
+        yield ok("sysctl join address", "clients may join at the address to which they connected")
     if values.get("net.mptcp.checksum_enabled", "0") != "0":
         yield warn(
             "sysctl checksum",
             "net.mptcp.checksum_enabled is 1",
-            "every byte is summed up once more (RFC 8684, 3.3.1), which costs throughput on small processors",
+            "the kernel computes another checksum of every byte (RFC 8684, 3.3.1), which slows small processors",
             lasting_sysctl("net.mptcp.checksum_enabled", "0"),
         )
     else:
@@ -94,17 +96,17 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
     else:
         yield ok("sysctl scheduler", "the default packet scheduler")
     # Older kernels do not show this sysctl in every network namespace.
-    largest = values.get("net.core.wmem_max", str(SEND_BUFFER))
-    if int(largest) < SEND_BUFFER:
+    maximum = values.get("net.core.wmem_max", str(SEND_BUFFER))
+    if int(maximum) < SEND_BUFFER:
         yield warn(
             "sysctl send buffer",
-            f"net.core.wmem_max is {largest}",
+            f"net.core.wmem_max is {maximum}",
             "if one path has a cap below 3 Mbit/s, the others may get only two thirds of their links",
             lasting_sysctl("net.core.wmem_max", str(SEND_BUFFER)),
         )
     else:
         yield ok("sysctl send buffer", "send buffers may be large enough for low caps")
-    # net.mptcp.path_manager (Linux 6.16) has the name of the path manager that pm_type gives as a number.
+    # net.mptcp.path_manager (Linux 6.16) is the path manager's name, and pm_type its number.
     manager = values.get("net.mptcp.path_manager") or {"0": "kernel", "1": "userspace"}.get(
         values.get("net.mptcp.pm_type", "0"), "unknown"
     )
@@ -142,17 +144,17 @@ def path_manager_limits(text: str) -> Finding:
             _LIMITS,
             "the limit is 0 additional subflows for each connection",
             "the kernel refuses every MP_JOIN, so clients stay on one path",
-            "ip mptcp limits set subflows 8   # at each boot: mptcp-proxy.service does it",
+            "ip mptcp limits set subflows 8   # mptcp-proxy.service does this at each boot",
         )
     return ok(_LIMITS, f"up to {counted(subflows, 'additional subflow')} for each connection")
 
 
 def endpoints(found: Sequence[Mapping[str, Any]], listening: Collection[str]) -> Finding:
-    """Check the proxy's endpoints. *found*: from ``ip -j mptcp endpoint show``. *listening*: addresses of the proxy's
-    ports, in the form of ss(8)."""
+    """Check the proxy's endpoints. *found*: the output of ``ip -j mptcp endpoint show``. *listening*: addresses of the
+    proxy's listeners, in the form of ss(8)."""
     opening = [each for each in found if each.get("subflow") or each.get("fullmesh")]
     everywhere = {"*", "0.0.0.0", "[::]"} & set(listening)
-    unheard = [
+    without_listener = [
         each
         for each in found
         if each.get("signal")
@@ -164,15 +166,15 @@ def endpoints(found: Sequence[Mapping[str, Any]], listening: Collection[str]) ->
         return warn(
             _ENDPOINTS,
             f"the proxy opens subflows to its clients from {_addresses(opening)}",
-            "clients are behind NATs and firewalls, and the throttler caps no subflow that the proxy opened",
-            _deleting(opening),
+            "clients are behind NATs and firewalls, and the throttler does not cap subflows that the proxy opened",
+            _deletions(opening),
         )
-    if unheard and listening:
+    if without_listener and listening:
         return warn(
             _ENDPOINTS,
-            f"{_addresses(unheard)} is announced to clients, but the proxy does not listen there",
-            "each connection's join to such an address is reset",
-            f"{_deleting(unheard)}   # or have an http_port there",
+            f"{_addresses(without_listener)} is announced to clients, but the proxy does not listen there",
+            "the kernel resets each join to such an address",
+            f"{_deletions(without_listener)}   # or add an http_port with this address",
         )
     text = f"announced to clients: {_addresses(found)}" if found else "no other address is announced to clients"
     return ok(_ENDPOINTS, text)
@@ -182,7 +184,7 @@ def _addresses(endpoints: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(each["address"] + (f" port {each['port']}" if each.get("port") else "") for each in endpoints)
 
 
-def _deleting(endpoints: Sequence[Mapping[str, Any]]) -> str:
+def _deletions(endpoints: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(f"ip mptcp endpoint delete id {each['id']}" for each in endpoints)
 
 
@@ -193,8 +195,8 @@ def reverse_path_filter(values: Mapping[str, int], interfaces: frozenset[str]) -
     # ip-sysctl.rst: the larger of "all" and the interface's own value applies; 1 is strict.
     strict = sorted(name for name in interfaces if max(general, values.get(name, 0)) == 1)
     if len(interfaces) < 2 or not strict:
-        return ok("rp_filter", "no subflow is lost to strict reverse-path filtering")
-    # sysctl(8) takes dots for slashes, so a dot within a name (VLANs) is written as a slash.
+        return ok("rp_filter", "strict reverse-path filtering drops no subflow")
+    # In a name, sysctl(8) exchanges dots and slashes, so a dot of an interface name (VLANs) is written as a slash.
     commands = [lasting_sysctl(f"net.ipv4.conf.{name.replace('.', '/')}.rp_filter", "2") for name in strict]
     return warn(
         "rp_filter",

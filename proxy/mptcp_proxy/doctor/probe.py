@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tries kernel features. Run it in a temporary network namespace; see ``gather``.
+"""Tests kernel features. ``reading.probe`` runs this program in a temporary network namespace.
 
-Prints one JSON object: null for each feature that works, otherwise the reason why it does not. The throttler's
-``kernel.feature_probe`` tries the features that the throttler needs.
+It prints a JSON object: for each feature null if it works, otherwise the reason why it does not. The throttler's
+``kernel.feature_probe`` tests the features that the throttler needs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
 listener.bind(("::", 3128))
 print(listener.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL))
 """,
-    # It does not matter that no process listens there.
+    # The connection need not succeed: no process listens there.
     Role.RELAY: """
 import socket, sys
 connection = socket.socket()
@@ -45,7 +45,7 @@ def _mptcp() -> None:
 
 def _shim(library: str, role: Role) -> None:
     with tempfile.TemporaryDirectory(prefix="mptcp-proxy-probe-") as directory:
-        # Copy the library as "run" does, because LD_PRELOAD cannot hold every name.
+        # Copy the library, as "run" does, because LD_PRELOAD cannot contain every path.
         copy = shutil.copy(library, directory)
         answer = subprocess.run(
             [sys.executable, "-I", "-c", _REPORT_PROTOCOL[role]],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads the state of the host that the checks of both roles need, and runs the probes of kernel features."""
+"""Reads the state of the host for the checks of both roles, and runs the probes of kernel features."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def is_hidden(path: str) -> bool:
         return False
 
 
-def is_there(path: Path) -> bool:
-    """Return whether *path* is known to exist. Path.exists would raise an error below a directory that this user may
-    not enter."""
+def exists(path: Path) -> bool:
+    """Return whether *path* exists, as far as this user can see. Path.exists would raise an error below a directory
+    that this user may not enter."""
     try:
         path.stat()
     except OSError:
@@ -58,9 +58,9 @@ def modules() -> str:
 
 
 def output(*command: str) -> str:
-    """Return the output of *command*; empty if it fails to run or takes too long."""
+    """Return the output of *command*; empty if it cannot be run or takes too long."""
     try:
-        # Some output, for example interface names, may have bytes that are invalid in any encoding.
+        # The output may contain bytes that are invalid in any encoding, for example in interface names.
         answer = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
         )
@@ -87,7 +87,8 @@ def mptcp_error() -> int | None:
 
 
 def library() -> tuple[str, str]:
-    """Return the path of the first preload library, and the reason if one of the two is missing. Builds nothing."""
+    """Return the path of mptcp_listen.so, and why one of the preload libraries is missing or outdated, or an empty
+    text. This function does not build them."""
     error = ""
     for name in (shim.TURNS, shim.LISTEN):
         found = shim.DEFAULT_LIBRARY.with_name(name)
@@ -105,8 +106,8 @@ def library() -> tuple[str, str]:
 
 
 def probe(role: Role, library: str) -> tuple[Results, str]:
-    """Run the probe, and for a proxy also the throttler's probe, in temporary network namespaces. Return their results,
-    or the reason why a probe could not run."""
+    """Run the probe, and for a proxy also the throttler's probe, in temporary network namespaces. Return their results
+    and an empty text, or the reason why a probe could not run."""
     built = [library] if Path(library).is_file() else []
     results, refusal = in_fresh_namespace("mptcp_proxy.doctor.probe", [role.value, *built])
     if role is Role.PROXY and not refusal:
@@ -116,7 +117,7 @@ def probe(role: Role, library: str) -> tuple[Results, str]:
 
 
 def _probe_throttler() -> tuple[Results, str]:
-    # A backend whose modules the kernel has not loaded yet is tried only when no other works.
+    # Test a backend whose kernel modules are not loaded yet only if no other backend works.
     there = backends_there()
     others = [each for each in BACKENDS if each not in there]
     module = "mptcp_throttler.kernel.feature_probe"

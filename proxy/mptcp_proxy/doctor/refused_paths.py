@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from mptcp_common.findings import Finding, ok, warn
 from mptcp_common.yaml_document import parse_document
 
-from ..configuration.access import perhaps_let_in
+from ..configuration.access import possibly_allowed
 from ..configuration.access_lists import access_rules, names_of
 from ..configuration.addresses import Addresses
 from ..configuration.source import Statement
@@ -17,7 +17,7 @@ _CHECK = "clients of the paths"
 
 
 def prefixes(policy: str) -> Iterator[tuple[str, str]]:
-    """Yield each path of a *policy*, the text of a valid file, with each of its client prefixes."""
+    """Yield the name of each path with each of its client prefixes. *policy*: the text of a valid policy file."""
     data = parse_document(policy, "").data
     paths = data.get("paths") if isinstance(data, dict) else None
     for name, path in paths.items() if isinstance(paths, dict) else ():
@@ -26,19 +26,19 @@ def prefixes(policy: str) -> Iterator[tuple[str, str]]:
 
 
 def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> Iterator[Finding]:
-    """Check the paths. *directives*: the statements of squid.conf (*file*). A path passes if clients have partial
-    access, or access with a password."""
-    let_in = perhaps_let_in(directives)
+    """Check the paths. *directives*: the statements of squid.conf (*file*). A path is good if some of its clients have
+    access, or have access with a password."""
+    allowed = possibly_allowed(directives)
     found = list(prefixes(policy))
-    if let_in is None or not found:
+    if allowed is None or not found:
         return
-    refused = [(path, prefix) for path, prefix in found if not _is_allowed(prefix, let_in)]
+    refused = [(path, prefix) for path, prefix in found if not _is_allowed(prefix, allowed)]
     if not refused:
         yield ok(_CHECK, f"{file} allows clients of each path of the policy")
         return
     named = ", ".join(f"{prefix} (path {path})" for path, prefix in refused)
     networks = " ".join(dict.fromkeys(prefix for _, prefix in refused))
-    name = "clients" if _is_clients(directives) else "path_clients"
+    name = "clients" if _allows_clients_list(directives) else "path_clients"
     rule = "" if name == "clients" else f' and, before "http_access deny all", the line: http_access allow {name}'
     yield warn(
         _CHECK,
@@ -48,15 +48,15 @@ def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> It
     )
 
 
-def _is_allowed(prefix: str, let_in: Addresses) -> bool:
+def _is_allowed(prefix: str, allowed: Addresses) -> bool:
     try:
-        return bool(Addresses.of(prefix) & let_in)
+        return bool(Addresses.of(prefix) & allowed)
     except ValueError:
         return True  # the policy has a mistake, which is reported elsewhere
 
 
-def _is_clients(directives: Sequence[Statement]) -> bool:
-    """Return whether squid.conf allows a list of addresses named "clients", as the shipped one does."""
+def _allows_clients_list(directives: Sequence[Statement]) -> bool:
+    """Return whether squid.conf allows a list of addresses named "clients", as the shipped squid.conf does."""
     is_list = any(each.words[:3] == ("acl", "clients", "src") for each in directives)
     rules = access_rules(directives, "http_access")
     return is_list and any(each.words[1] == "allow" and names_of(each) == ["clients"] for each in rules)

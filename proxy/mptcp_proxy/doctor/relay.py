@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks the requirements of a relay: each uplink is an MPTCP endpoint and has a route, and the parents answer by
-Multipath TCP."""
+"""Checks the requirements of a relay: each uplink is an MPTCP endpoint and has a route to the parents, and the parents
+answer by Multipath TCP."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mptcp_common.units import counted
 
 from .. import given_up
 from ..configuration.parents import EXAMPLE
-from ..towards import Towards
+from ..connection_counts import ConnectionCounts
 from .kernel import lasting_sysctl
 
 _LIMIT, _UPLINKS, _ROUTES = "path manager", "uplinks", "routes of uplinks"
 _BLACKHOLE = "sysctl blackhole"
-_ONE_PATH = "traffic to the parents uses one uplink, and fails with it"
-_LASTING = "at each boot, see docs/relay.md"
+_ONE_PATH = "traffic to the parents uses one uplink, and stops if that uplink fails"
+_LASTING = "docs/relay.md describes how to do this at each boot"
 GATEWAY = Path("/run/mptcp-gateway/status.json")
-"""This file exists while mptcp-gateway runs. That daemon removes the endpoint of a dead uplink."""
+"""File that exists while mptcp-gateway runs. That daemon removes the endpoint of a dead uplink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Uplink:
 
     address: str
     device: str
-    """The interface with the address; empty if no interface has it."""
+    """The interface that has the address; empty if none has it."""
     gateway: str = ""
     id: int = 0
-    """The endpoint's id, from 1; 0 if the address is not an endpoint."""
+    """The id of the endpoint; 0 if the address is not an endpoint."""
     bound: str = ""
-    """The interface that the endpoint names: the kernel binds its subflows to it."""
+    """The interface in the endpoint, to which the kernel binds its subflows; empty if none."""
 
     @property
     def family(self) -> int:
@@ -52,7 +52,8 @@ class Attempt:
     subflows: int | None = 1
     """Number of answered subflows; None if only root may see it."""
     given_up: bool = False
-    """Whether the kernel did not request Multipath TCP for the connection (``mptcp_proxy.given_up``)."""
+    """Whether the kernel opened the connection by plain TCP because it has given up Multipath TCP
+    (``mptcp_proxy.given_up``)."""
 
     @property
     def good(self) -> bool:
@@ -68,7 +69,7 @@ class Attempt:
 
 
 def limit(subflows: int | None) -> Finding:
-    """Check *subflows* of ``ip mptcp limits``, the maximum number of additional subflows of a connection; None if
+    """Check *subflows*, the maximum number of additional subflows of a connection (``ip mptcp limits``); None if
     unknown."""
     if subflows is None:
         return warn(
@@ -79,26 +80,26 @@ def limit(subflows: int | None) -> Finding:
             _LIMIT,
             "the limit is 0 additional subflows for each connection",
             _ONE_PATH,
-            "ip mptcp limits set subflows 8   # at each boot: mptcp-relay.service does it",
+            "ip mptcp limits set subflows 8   # mptcp-relay.service does this at each boot",
         )
     return ok(_LIMIT, f"up to {counted(subflows, 'additional subflow')} for each connection")
 
 
 def blackhole(seconds: str | None, counts: given_up.GivenUp, in_force: bool) -> Finding:
     """Check whether the kernel gives up Multipath TCP. *seconds*: net.mptcp.blackhole_timeout (Linux 6.12,
-    mptcp-sysctl.rst); None if the kernel lacks it. *in_force*: the kernel has given up at this time."""
+    mptcp-sysctl.rst); None if the kernel lacks it. *in_force*: whether the kernel has given up at this moment."""
     key = given_up.SYSCTL
     counted_text = (
-        f"{given_up.TIMES} {counts.times}, {counted(counts.connections, 'connection')} used plain TCP for it since boot"
-        f" ({given_up.CONNECTIONS})"
+        f"{given_up.TIMES} {counts.times}, {counted(counts.connections, 'connection')} used plain TCP for this reason"
+        f" since boot ({given_up.CONNECTIONS})"
     )
     if in_force:
         return fail(
             _BLACKHOLE,
             f"the kernel has given up Multipath TCP for {key} = {seconds} s or a multiple of it: {counted_text}",
-            "it got an answer only without Multipath TCP, which an outage of a few seconds can cause;"
-            f" until that time is over, {_ONE_PATH}",
-            f"{lasting_sysctl(key, '0')}   # it tries again at once",
+            "the kernel got an answer only without Multipath TCP, which an outage of a few seconds can cause;"
+            f" until this time has passed, {_ONE_PATH}",
+            f"{lasting_sysctl(key, '0')}   # makes the kernel try again at once",
         )
     if seconds in (None, "0"):
         return ok(_BLACKHOLE, "the kernel does not give up Multipath TCP when an uplink fails for a moment")
@@ -112,25 +113,25 @@ def blackhole(seconds: str | None, counts: given_up.GivenUp, in_force: bool) -> 
 
 
 def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Finding:
-    """Check the uplinks. *endpoints*: from ``ip mptcp endpoint``, with the flag subflow. *candidates*: addresses with a
-    default route."""
-    lost = [each for each in endpoints if not each.device]
-    there = [each for each in endpoints if each.device]
-    devices = {each.device for each in there}
-    listed = ", ".join(f"{each.address} on {each.device}" for each in there) or "none"
-    if lost:
+    """Check the uplinks. *endpoints*: the endpoints of ``ip mptcp endpoint`` from which the kernel opens subflows.
+    *candidates*: addresses whose interface has a default route."""
+    outdated = [each for each in endpoints if not each.device]
+    present = [each for each in endpoints if each.device]
+    devices = {each.device for each in present}
+    listed = ", ".join(f"{each.address} on {each.device}" for each in present) or "none"
+    if outdated:
         return fail(
             _UPLINKS,
-            f"no interface has the address of the endpoint {', '.join(each.address for each in lost)};"
-            f" others: {listed}",
-            "no subflow can be opened from there: an uplink with a new address needs a new endpoint",
-            # Do not use id 0 with an address: that means the first subflow of each connection, not an endpoint.
-            "; ".join(f"ip mptcp endpoint delete id {each.id}" for each in lost)
+            f"no interface has the address of the endpoint {', '.join(each.address for each in outdated)};"
+            f" other endpoints: {listed}",
+            "the kernel cannot open subflows from it: an uplink with a new address needs a new endpoint",
+            # Not "id 0 ADDRESS", which means the first subflow of each connection, not an endpoint.
+            "; ".join(f"ip mptcp endpoint delete id {each.id}" for each in outdated)
             + "; ip mptcp endpoint add ADDRESS dev INTERFACE subflow",
         )
     if len(devices) > 1:
         return ok(_UPLINKS, f"{len(devices)}: {listed}")
-    missing = [each for each in candidates if each.address not in {other.address for other in there}]
+    missing = [each for each in candidates if each.address not in {other.address for other in present}]
     commands = [f"ip mptcp endpoint add {each.address} dev {each.device} subflow" for each in missing]
     return fail(
         _UPLINKS,
@@ -143,11 +144,12 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
 
 
 def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> Finding:
-    """Check the routes from uplinks to parents. *found*: an uplink, a parent's address, and the interface by which
-    subflows between them leave; empty if there is no route. *used*: numbers of routing tables that are not empty."""
-    looked = tuple(found)
-    wrong = {uplink: (to, device) for uplink, to, device in looked if device != uplink.device}
-    if not looked:
+    """Check the routes from uplinks to parents. *found*: tuples of an uplink, a parent's address, and the interface by
+    which packets between them leave, which is empty if there is no route. *used*: numbers of the routing tables that
+    are not empty."""
+    all_routes = tuple(found)
+    wrong = {uplink: (to, device) for uplink, to, device in all_routes if device != uplink.device}
+    if not all_routes:
         return warn(
             _ROUTES, "nothing to check", "see the lines about uplinks and parents", "mptcp-proxy doctor --role relay"
         )
@@ -158,7 +160,7 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
     for number, (uplink, (to, device)) in zip(free, wrong.items(), strict=False):
         texts.append(f"{uplink.address} ({uplink.device}) to {to}: {f'by {device}' if device else 'no route'}")
         if uplink.bound not in ("", uplink.device):
-            # The endpoint is bound to an interface, so this binding decides, not a route.
+            # The endpoint binds its subflows to another interface, and routes do not matter.
             commands.append(f"ip mptcp endpoint delete id {uplink.id}")
             commands.append(f"ip mptcp endpoint add {uplink.address} dev {uplink.device} subflow")
             continue
@@ -169,14 +171,14 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
     return fail(
         _ROUTES,
         "; ".join(texts),
-        "a subflow of one uplink then leaves by another, where it is dropped or shares its rate; or rp_filter=1"
-        " drops its incoming packets",
+        "packets of one uplink leave by another uplink, where they are dropped or share its rate; or rp_filter=1 drops"
+        " incoming packets",
         f"{' && '.join(commands)}   # {_LASTING}",
     )
 
 
 def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
-    """Check a parent. *attempts*: one for each of its addresses. *error*: why it has no address."""
+    """Check a parent. *attempts*: a trial connection to each of its addresses. *error*: why it has no address."""
     check = f"parent {name}"
     host = name.rpartition(":")[0].strip("[]")
     if not attempts:
@@ -196,7 +198,7 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
         return warn(
             check,
             outcomes,
-            "connections to the other address have one path, or need another attempt",
+            "connections to one of its addresses fail, or have only one path",
             f"ping {host}",
         )
     if not answered:
@@ -214,29 +216,31 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
         check,
         outcomes,
         "a second subflow was not opened, or not answered: only one path",
-        "nstat -az 'MPTcpExtMPJoin*'; ip mptcp monitor   # while it is tried again; on the parent: ip mptcp limits",
+        "nstat -az 'MPTcpExtMPJoin*'; ip mptcp monitor   # during another attempt; on the parent: ip mptcp limits",
     )
 
 
 def no_parent(unread: str) -> Finding:
-    """Report a relay without a parent. *unread*: the part of the configuration that the caller may not read."""
+    """Report a relay without a parent. *unread*: a file of the configuration that this user may not read, or empty."""
     if unread:
         return unseen("parents", f"those in {unread}")
     return fail("parents", "no parent", "a relay sends every request to a parent", f"add, for instance: {EXAMPLE}")
 
 
-def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Towards | None) -> Iterator[Finding]:
+def running(
+    listed: Sequence[str], goals: Sequence[str], without_library: int, counts: ConnectionCounts | None
+) -> Iterator[Finding]:
     """Check a running relay. *listed*: addresses in the preload library's list. *goals*: addresses of the parents.
-    *unloaded*: number of Squid processes without the library. *now*: connections to *goals*; None if only root may see
-    them."""
+    *without_library*: number of Squid processes without the library. *counts*: numbers of connections to *goals*; None
+    if only root may see them."""
     check = "the running relay"
-    if now is None:
+    if counts is None:
         yield unseen(check, "its libraries, and its connections to parents")
         return
     restart = "journalctl -u mptcp-relay --grep mptcp_listen   # shows the reason; then: systemctl restart mptcp-relay"
     missing = sorted(set(goals) - set(listed))
-    if unloaded:
-        text = f"Squid runs without the preload library ({unloaded} of its processes)"
+    if without_library:
+        text = f"Squid runs without the preload library ({without_library} of its processes)"
         yield fail(check, text, "its connections to parents are plain TCP, over one path", restart)
     elif missing:
         yield fail(
@@ -245,25 +249,28 @@ def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Tow
             "connections to these are plain TCP, over one path",
             "journalctl -u mptcp-relay --grep parent   # shows the reason; then: systemctl restart mptcp-relay",
         )
-    elif now.plain:
+    elif counts.plain_tcp:
         yield fail(
-            check, f"{now.plain} of {counted(now.all, 'connection')} to parents by plain TCP", _ONE_PATH, restart
+            check,
+            f"{counts.plain_tcp} of {counted(counts.total, 'connection')} to parents by plain TCP",
+            _ONE_PATH,
+            restart,
         )
-    elif now.one and not now.several:
+    elif counts.single_subflow and not counts.multiple_subflows:
         yield warn(
             check,
-            f"{counted(now.all, 'connection')} to parents, one subflow each",
-            "just opened, or never joined: see the lines about uplinks and parents",
+            f"{counted(counts.total, 'connection')} to parents, one subflow each",
+            "they are new, or no subflow joined: see the lines about uplinks and parents",
             "mptcp-proxy doctor --role relay",
         )
     else:
-        several = f", {now.several} with two subflows or more" if now.all else ""
-        yield ok(check, f"{counted(now.all, 'connection')} to parents{several}, none by plain TCP")
+        several = f", {counts.multiple_subflows} with two subflows or more" if counts.total else ""
+        yield ok(check, f"{counted(counts.total, 'connection')} to parents{several}, none by plain TCP")
 
 
 def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:
-    """Check which parents Squid considers dead. *states*: whether each parent is up, by name. *error*: why Squid gives
-    no answer."""
+    """Check which parents Squid considers dead. *states*: whether each parent is up, by name. *error*: why Squid does
+    not answer."""
     check = "parents, to Squid"
     if not states:
         return warn(
@@ -276,13 +283,13 @@ def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:
     if dead:
         return warn(
             check,
-            f"considered dead: {', '.join(dead)}; tried every few seconds",
-            "it gets no requests" if len(dead) < len(states) else "every request is refused",
+            f"considered dead: {', '.join(dead)}; Squid tries to connect every few seconds",
+            "a dead parent gets no requests" if len(dead) < len(states) else "every request is refused",
             "see the lines about parents and uplinks",
         )
     return ok(check, f"{counted(len(states), 'parent')}, none considered dead")
 
 
 def gateways(default_routes: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the gateway of each interface from ``ip -j route show default``."""
+    """Return the gateway of each interface. *default_routes*: the output of ``ip -j route show default``."""
     return {route["dev"]: route.get("gateway", "") for route in default_routes if "dev" in route}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks the throttler's settings, whether it answers, whether it covers the proxy's ports, and which BPF features it
-lacks."""
+"""Checks the throttler's settings, whether the throttler answers, whether it covers the proxy's ports, and which BPF
+features it lacks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Answer:
 
     @property
     def hidden(self) -> bool:
-        """Whether it failed for lack of permissions."""
+        """Whether the command failed for lack of permissions."""
         return not self.root and self.status != 0 and any(each in self.errors for each in _HIDDEN)
 
 
@@ -44,14 +44,14 @@ def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) ->
         return warn(
             _SETTINGS,
             f"there is no {file}",
-            "the proxy serves without the throttler: nothing is capped",
-            f"{' && '.join(copies)}   # and edit both",
+            "the proxy runs without the throttler: nothing is capped",
+            f"{' && '.join(copies)}   # then edit both",
         )
     if checked.hidden:
         return unseen(_SETTINGS, checked.errors.splitlines()[0])
     if checked.status == 0:
         return ok(_SETTINGS, f"{file} and its policy are good for this host")
-    lines = checked.errors.splitlines() or [f"mptcp-throttler check ends with {checked.status}"]
+    lines = checked.errors.splitlines() or [f"mptcp-throttler check fails with status {checked.status}"]
     more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
     return fail(
         _SETTINGS,
@@ -61,15 +61,15 @@ def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) ->
     )
 
 
-def daemon(head: Mapping[str, Any] | None, answer: Answer) -> Finding:
-    """Check the daemon. *head*: from ``mptcp-throttler status --json --brief``; None if the daemon does not answer, for
-    the reason in *answer*."""
-    if head is None:
+def daemon(status: Mapping[str, Any] | None, answer: Answer) -> Finding:
+    """Check the daemon. *status*: the output of ``mptcp-throttler status --json --brief``; None if the daemon does not
+    answer, for the reason in *answer*."""
+    if status is None:
         why_not = answer.errors.strip().removeprefix("mptcp-throttler: ")
         if answer.hidden:
             return unseen(_DAEMON, why_not)
         return warn(_DAEMON, why_not or "it does not answer", "nothing is capped while it does not run", _START)
-    refused = head["reloads"]["last_refused"]
+    refused = status["reloads"]["last_refused"]
     if refused is not None:
         return warn(
             _DAEMON,
@@ -77,15 +77,16 @@ def daemon(head: Mapping[str, Any] | None, answer: Answer) -> Finding:
             "the previous policy is in force",
             "mptcp-throttler check && systemctl reload mptcp-throttler",
         )
-    on = ", ".join(head["interfaces"])
-    return ok(_DAEMON, f"it runs, with {counted(len(head['policy']['rules']), 'rule')} on {on} ({head['netfilter']})")
+    interfaces = ", ".join(status["interfaces"])
+    rules = counted(len(status["policy"]["rules"]), "rule")
+    return ok(_DAEMON, f"it runs, with {rules} on {interfaces} ({status['netfilter']})")
 
 
-def listen_ports(head: Mapping[str, Any] | None, settings: str) -> tuple[int, ...]:
-    """Return the ports that the throttler treats as the proxy's; empty if unknown. *settings*: the text of its settings
-    file, if that is valid. If the throttler runs, its answer takes precedence over the file."""
-    if head is not None and "listen_ports" in head:
-        return tuple(head["listen_ports"])
+def listen_ports(status: Mapping[str, Any] | None, settings: str) -> tuple[int, ...]:
+    """Return the ports that the throttler treats as the proxy's; none if they are unknown. *settings*: the text of its
+    settings file, if that is valid. If the throttler runs, its *status* is used instead of the file."""
+    if status is not None and "listen_ports" in status:
+        return tuple(status["listen_ports"])
     data = parse_document(settings, "").data
     if data is None:
         return ()
@@ -94,35 +95,36 @@ def listen_ports(head: Mapping[str, Any] | None, settings: str) -> tuple[int, ..
 
 
 def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str, settings: Path) -> Iterator[Finding]:
-    """Check that the throttler covers all ports of *squid_conf* and all announced ports, if both sides are known. Each
-    file states the ports separately, so an operator who changes the proxy's ports may forget the throttler's."""
+    """Check that the throttler covers all ports of *squid_conf* and all announced ports, if both are known. The proxy
+    and the throttler have separate settings, so an operator who changes the proxy's ports may forget the throttler's.
+    """
     if not of_proxy or not throttled:
         return
     uncovered = sorted(set(of_proxy) - set(throttled))
     if not uncovered:
         yield ok(_PORTS, f"the throttler covers every port of {squid_conf}")
         return
-    every = (uncovered, throttled, {*of_proxy, *throttled})
-    names, covered, together = (", ".join(map(str, sorted(each))) for each in every)
+    sets = (uncovered, throttled, {*of_proxy, *throttled})
+    missing, covered, together = (", ".join(map(str, sorted(each))) for each in sets)
     yield warn(
         _PORTS,
-        f"{squid_conf} or an announced address has {names}, but the throttler covers only {covered}",
-        f"no client of {names} is capped",
-        f"add {names} to listen_ports of {settings}, as in listen_ports: [{together}]; "
+        f"{squid_conf} or an announced address has {missing}, but the throttler covers only {covered}",
+        f"no client of {missing} is capped",
+        f"add {missing} to listen_ports of {settings}, as in listen_ports: [{together}]; "
         "systemctl restart mptcp-throttler",
     )
 
 
-def bpf(head: Mapping[str, Any] | None, loads: Callable[[str], bool], release: str, has_types: bool) -> Finding:
-    """Check BPF. *has_types*: whether ``KERNEL_TYPES`` exists. If the throttler runs, its answer takes precedence,
-    because it has tried BPF."""
-    if head is not None and head["paced"]:
+def bpf(status: Mapping[str, Any] | None, loads: Callable[[str], bool], release: str, has_types: bool) -> Finding:
+    """Check BPF. *has_types*: whether ``KERNEL_TYPES`` exists. If the throttler runs, its *status* decides, because the
+    throttler has tried to load its BPF programs."""
+    if status is not None and status["paced"]:
         return ok(_BPF, "the throttler's programs run in the kernel")
     if lack := lack_of_bpf(loads, release, has_types):
         return warn(_BPF, *lack)
-    if head is not None:
+    if status is not None:
         remedy = (
             "journalctl -u mptcp-throttler --grep pacing   # shows the reason; then: systemctl restart mptcp-throttler"
         )
         return warn(_BPF, "the throttler could not load its programs", WITHOUT_BPF, remedy)
-    return ok(_BPF, f"{BPF[0]} loads, and the kernel knows its own types")
+    return ok(_BPF, f"{BPF[0]} loads, and the kernel has type information (BTF)")

@@ -13,14 +13,14 @@ static void try_client(const uint8_t *data, size_t size)
 
 	memcpy(exact, data, length);
 	fair = true;
-	assert(accepted(-1, 7, exact, &told, length) == 7);
+	assert(process_accepted(-1, 7, exact, &told, length) == 7);
 	place = place_at(7);
-	assert((place != 0) == (port_of(exact, length) != 0) && (place == 0 || place < places));
-	assert(place == 0 || clients[place].number == 1);
-	assert(accepted(DESCRIPTORS, -1, exact, &told, length) == -1);
-	assert(accepted(7, DESCRIPTORS, exact, &told, length) == DESCRIPTORS);
+	assert((place != 0) == (port_of(exact, length) != 0) && (place == 0 || place < place_count));
+	assert(place == 0 || clients[place].descriptor_count == 1);
+	assert(process_accepted(DESCRIPTORS, -1, exact, &told, length) == -1);
+	assert(process_accepted(7, DESCRIPTORS, exact, &told, length) == DESCRIPTORS);
 	forget(7), forget(7), forget(-1), forget(DESCRIPTORS);
-	assert(place_at(-1) == 0 && place_at(DESCRIPTORS) == 0 && place_at(7) == 0 && clients[place].number == 0);
+	assert(place_at(-1) == 0 && place_at(DESCRIPTORS) == 0 && place_at(7) == 0 && clients[place].descriptor_count == 0);
 	fair = false;
 	free(exact);
 }
@@ -37,14 +37,14 @@ static void try_accepts(struct epoll_event *events, int left, unsigned int befor
 
 		events[i].events = fd % 3 == 0 ? EPOLLOUT : EPOLLIN;
 		if (fd >= 0)
-			descriptors[fd].listens = fd % 2 == 0;
+			descriptors[fd].is_listener = fd % 2 == 0;
 		waiting += fd >= 0 && fd % 2 == 0 && fd % 3 != 0;
 	}
 	accepts = before;
 	count = add_accepts(events, left, left, max);
 	assert(count >= left && count <= (int)max);
 	assert(count == (int)max || count == left + (int)(waiting * (before - 1)));
-	assert(accepts == (waiting == 0 ? 1 : before < ACCEPTS ? 2 * before : ACCEPTS));
+	assert(accepts == (waiting == 0 ? 1 : before < MAX_ACCEPTS ? 2 * before : MAX_ACCEPTS));
 	for (int i = 0; i < count; i++)
 		if (events[i].data.fd >= 0)
 			seen[events[i].data.fd]++;
@@ -52,14 +52,14 @@ static void try_accepts(struct epoll_event *events, int left, unsigned int befor
 		int fd = events[i].data.fd;
 
 		if (fd >= 0)
-			assert(seen[fd] >= 1 && seen[fd] <= (descriptors[fd].listens && fd % 3 != 0 ? before : 1));
+			assert(seen[fd] >= 1 && seen[fd] <= (descriptors[fd].is_listener && fd % 3 != 0 ? before : 1));
 		forget(fd);
 	}
 	accepts = 1;
 }
 
 /* Each octet is an event; a seventh of them stand for clients. The other events must keep their order. All clients must get
- * the same share: at least one event each if there is room, and together no more than the room or TURN. */
+ * the same share: at least one event each if there is room, and together no more than the room or EVENTS_PER_TURN. */
 static void try_fair_turn(const uint8_t *data, size_t size)
 {
 	struct epoll_event events[CLIENTS + 256];
@@ -68,8 +68,8 @@ static void try_fair_turn(const uint8_t *data, size_t size)
 	size_t count = size < CLIENTS ? size : CLIENTS - 1;
 
 	for (size_t i = 0; i < count; i++)
-		events[i] = (struct epoll_event){ .data.fd = data[i] % 7 == 3 ? mark_of(i + 1) : data[i] == 11 ? -1 : (int)i };
-	left = part(events, count, ready, &found);
+		events[i] = (struct epoll_event){ .data.fd = data[i] % 7 == 3 ? mark_of_place(i + 1) : data[i] == 11 ? -1 : (int)i };
+	left = split_events(events, count, ready, &found);
 	assert(left >= 0 && left + found == (int)count);
 	for (size_t i = 0; i < count; i++)
 		if (data[i] % 7 != 3) {
@@ -78,11 +78,11 @@ static void try_fair_turn(const uint8_t *data, size_t size)
 		}
 	for (int i = 0; i < found; i++)
 		assert(ready[i] >= 1 && data[ready[i] - 1] % 7 == 3 && (i == 0 || ready[i] > ready[i - 1]));
-	for (int room = found; found > 0 && room < 4 * TURN; room++) {
+	for (int room = found; found > 0 && room < 4 * EVENTS_PER_TURN; room++) {
 		share = share_of(found, room);
 		assert(share >= 1 && share * found <= room);
-		assert(share * found <= (found > TURN ? found : TURN));
-		assert(share == 1 || (share + 1) * found > (room < TURN ? room : TURN));
+		assert(share * found <= (found > EVENTS_PER_TURN ? found : EVENTS_PER_TURN));
+		assert(share == 1 || (share + 1) * found > (room < EVENTS_PER_TURN ? room : EVENTS_PER_TURN));
 	}
 	fair = true;
 	try_accepts(events, left, size > 0 ? 1 << data[0] % 4 : 1, size > 1 ? data[1] : 0);

@@ -76,7 +76,7 @@ static void poll_loop(struct stream *streams, int loop, int wait)
 		assert(n < STREAMS && events[i].events != 0);
 		assert((events[i].events & ~(streams[n].events | EPOLLERR | EPOLLHUP)) == 0);
 	}
-	for (int fd = 0; fd < DESCRIPTORS && number_joined > 0; fd++) {
+	for (int fd = 0; fd < DESCRIPTORS && joined_count > 0; fd++) {
 		struct joined *joined = descriptors[fd].joined;
 
 		assert(joined == NULL || (joined->fd == fd && all_joined[joined->place] == joined));
@@ -187,9 +187,9 @@ static void try_writes(const uint8_t *data, size_t size)
 	/* If data wait for a vanished client, the library closes the connection next turn. */
 	for (int turn = 0; turn < 3; turn++)
 		poll_loop(streams, loop, 0);
-	assert(number_joined == 0 && number_waiting == 0 && number_ended == 0);
-	for (uint16_t place = 1; place < places; place++)
-		assert(clients[place].number == 0);
+	assert(joined_count == 0 && waiting_count == 0 && ended_count == 0);
+	for (uint16_t place = 1; place < place_count; place++)
+		assert(clients[place].descriptor_count == 0);
 	end_of_copies = last_copy;
 	fair = false;
 	event_loop = -1;

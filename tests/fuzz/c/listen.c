@@ -31,8 +31,8 @@
 #include <ctype.h>
 #include <stdint.h>
 
-/* Answers the same question as listed(), in another way: word by word. */
-static bool listed_by_words(const char *list, int port)
+/* Answers the same question as contains_port(), in another way: word by word. */
+static bool contains_port_by_words(const char *list, int port)
 {
 	bool found = false;
 
@@ -54,7 +54,7 @@ static void try_ports(const char *list)
 	static const int ports[] = { 1, 312, 3128, 3129, 31280, 65535 };
 
 	for (size_t i = 0; i < sizeof ports / sizeof *ports; i++)
-		assert(listed(list, ports[i]) == listed_by_words(list, ports[i]));
+		assert(contains_port(list, ports[i]) == contains_port_by_words(list, ports[i]));
 }
 
 static void try_address(const uint8_t *data, size_t size)
@@ -259,13 +259,13 @@ static void take_turn(int *server, int *client, int what)
 	}
 }
 
-static int held(void)
+static int count_held(void)
 {
 	int count = 0;
 
 	pthread_mutex_lock(&lock);
-	for (int i = 0; i < KEPT; i++)
-		count += kept[i].fd > 0;
+	for (int i = 0; i < MAX_HELD_CONNECTIONS; i++)
+		count += held[i].fd > 0;
 	pthread_mutex_unlock(&lock);
 	return count;
 }
@@ -290,7 +290,7 @@ static void try_closes(const uint8_t *data, size_t size)
 		end_server(&servers[i]);
 		end_client(&clients[i]);
 	}
-	for (begin = now(); held() > 0; nanosleep(&pause, NULL))
+	for (begin = now(); count_held() > 0; nanosleep(&pause, NULL))
 		assert(now() < begin + 8);
 	for (int i = 0; i < PAIRS; i++)
 		assert(first_copy == 0 || fcntl(first_copy + i, F_GETFD) == -1);

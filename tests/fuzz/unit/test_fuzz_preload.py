@@ -57,15 +57,15 @@ MUTANTS = [
     ),
     ("turns/fair_turns.c", "port_of(address, length) == 0", "address->sa_family == AF_UNIX"),
     ("turns/fair_turns.c", "descriptors[fd].place = 0;", ";"),
-    ("turns/fair_turns.c", "--client->number > 0", "client->number > 0"),
+    ("turns/fair_turns.c", "--client->descriptor_count > 0", "client->descriptor_count > 0"),
     ("turns/fair_turns.c", "fd < -1", "fd < 0"),
     ("turns/fair_turns.c", "share * found <= room ? share : room / found", "share"),
-    ("turns/fair_turns.c", "TURN / found > 1 ? TURN / found : 1", "TURN"),
+    ("turns/fair_turns.c", "EVENTS_PER_TURN / found > 1 ? EVENTS_PER_TURN / found : 1", "EVENTS_PER_TURN"),
     ("turns/fair_turns.c", "n < accepts && count < max", "n < accepts"),
     ("turns/fair_turns.c", "n < accepts && count < max", "n <= accepts && count < max"),
-    ("turns/fair_turns.c", "!descriptors[fd].listens", "false"),
+    ("turns/fair_turns.c", "!descriptors[fd].is_listener", "false"),
     ("turns/fair_turns.c", "(events[i].events & EPOLLIN) == 0", "false"),
-    ("turns/fair_turns.c", "accepts < ACCEPTS", "true"),
+    ("turns/fair_turns.c", "accepts < MAX_ACCEPTS", "true"),
     (
         "turns/joined_writes.c",
         "memcpy(joined->bytes + joined->end, bytes, size);",
@@ -74,22 +74,22 @@ MUTANTS = [
     ("turns/joined_writes.c", "joined->first += sent", "joined->first = sent"),
     ("turns/joined_writes.c", "keep && keep_rest(descriptors[fd].joined)", "false"),
     ("turns/joined_writes.c", "share_place(joined->fd, copy);", ";"),
-    ("turns/joined_writes.c", "ended[number_ended++] = joined->fd;", ";"),
+    ("turns/joined_writes.c", "ended_copies[ended_count++] = joined->fd;", ";"),
     ("turns/joined_writes.c", "events[i].events &= ~EPOLLOUT;", ";"),
     ("turns/joined_writes.c", "all_joined[joined->place]->place = joined->place;", ";"),
     (
         "turns/joined_writes.c",
-        "descriptors[joined->fd].joined = NULL;\n\tall_joined[joined->place] = all_joined[--number_joined];",
-        "all_joined[joined->place] = all_joined[--number_joined];",
+        "descriptors[joined->fd].joined = NULL;\n\tall_joined[joined->place] = all_joined[--joined_count];",
+        "all_joined[joined->place] = all_joined[--joined_count];",
     ),
     ("turns/may_write.c", "\t\tevents |= EPOLLOUT;", ";"),
-    ("turns/joined_writes.c", "number_waiting -= descriptors[fd].joined->waits;", ";"),
+    ("turns/joined_writes.c", "waiting_count -= descriptors[fd].joined->waits_for_kernel;", ";"),
     ("listen/late_writes.c", "next_close(each->fd);", ";"),
-    ("listen/late_writes.c", "stop_keeping(each);", ";"),
+    ("listen/late_writes.c", "close_held(each);", ";"),
     ("listen/hooks.c", "return next_close(fd);", "return 0;"),
 ]
 """File, a statement or an expression in it, and its replacement in the mutant."""
-LATE = ("\t\tevents |= EPOLLOUT;", "stop_keeping(each);", "all_joined[joined->place]->place = joined->place;")
+LATE = ("\t\tevents |= EPOLLOUT;", "close_held(each);", "all_joined[joined->place]->place = joined->place;")
 """Original texts of mutants that wait for something that never happens, so that they are slow."""
 
 

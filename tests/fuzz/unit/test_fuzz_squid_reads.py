@@ -21,8 +21,8 @@ import pytest
 from examples import examples
 
 from mptcp_proxy.configuration.address_values import address_value
-from mptcp_proxy.configuration.sequence import differences
-from mptcp_proxy.configuration.source import Statement, read, render, written
+from mptcp_proxy.configuration.parse_differences import differences
+from mptcp_proxy.configuration.source import Statement, all_statements, read, render
 from mptcp_proxy.squid import Squid, installed
 
 SEED = 8684
@@ -136,12 +136,12 @@ def test_parser_reads_the_statements_that_squid_reads(squid: Squid, tmp_path: Pa
         copy.write_bytes(render(lines))
         try:
             printed = squid_output(squid, copy)
-            assert_same_statements(printed, list(written(lines, SERVICE)))
+            assert_same_statements(printed, list(all_statements(lines, SERVICE)))
             # The text inserted in place of an include must be what Squid itself would read there.
             original = squid_output(squid, path)
             assert acted_on(original) == acted_on(printed)
             if not with_parts:
-                assert_same_statements(original, list(written(lines, SERVICE)))
+                assert_same_statements(original, list(all_statements(lines, SERVICE)))
         except AssertionError as error:
             error.add_note(f"input: {text!r}\nsquid: {squid_output(squid, copy)!r}")
             raise

@@ -94,7 +94,7 @@ def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path
     later = repacked(package, tmp_path, "9.9", [(module, "home = /usr/bin", "home = /usr/bin/")])
     # Simulate an earlier version that had no token.
     host.sh("rm /etc/mptcp-console/token")
-    assert "mptcp-console asks for a token now" in installed(host, later)
+    assert "mptcp-console now requires a token" in installed(host, later)
     assert host.sh(f"dpkg-query --show --showformat='${{Version}}' {NAME}") == "9.9"
     assert all(enabled(host, unit) for unit in UNITS), "services that the operator enabled stay enabled"
     assert "3129" in host.sh("mptcp-proxy check"), "the operator's squid.conf is kept"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import NAMES, WAYS, Preloaded, marked, playing, preloaded_as
+from preloading import EMBEDDINGS, NAMES, Preloaded, marked, playing, preloaded_as
 
 from mptcp_lab.testbed.services import REPOSITORY
 from mptcp_proxy import shim
@@ -24,7 +24,7 @@ def squid_with_patches(
 ) -> Iterator[None]:
     """Put a Squid that ``./run squid`` built first in PATH, unpacked from its package in dist."""
     require("squid", "apache2", "curl", "mptcpize", "gcc")
-    if (squid := installed()) is not None and squid.multipath:
+    if (squid := installed()) is not None and squid.has_mptcp_option:
         yield
         return
     with (REPOSITORY / "run").open() as lock:
@@ -57,7 +57,7 @@ def preloaded(libraries: list[Path]) -> Preloaded:
     return Preloaded(libraries)
 
 
-@pytest.fixture(scope="module", params=map(marked, WAYS))
+@pytest.fixture(scope="module", params=map(marked, EMBEDDINGS))
 def preloaded_each_way(request: pytest.FixtureRequest, require: Callable[..., None]) -> Preloaded:
     """The libraries as shipped, and built with each sanitizer."""
     require("root", "namespaces", "mptcp", "gcc")

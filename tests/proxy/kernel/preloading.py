@@ -130,14 +130,14 @@ class Preloaded:
 
 DESCRIPTORS = "ulimit -Sn 4096; ulimit -Hn 8192"
 """Limits as mptcp-proxy sets them: the library's own descriptors fit above the program's soft limit."""
-WAYS = ("plain", "address,undefined", "thread")
+EMBEDDINGS = ("plain", "address,undefined", "thread")
 """The libraries as shipped, and built with each sanitizer. Only nightly tests use the last one."""
 
 
 def marked(way: str, *more: str) -> Any:
-    """Return *way* and *more* as a pytest parameter, with the mark that ``WAYS`` describes."""
+    """Return *way* and *more* as a pytest parameter, with the mark that ``EMBEDDINGS`` describes."""
     found = (way, *more) if more else way
-    return pytest.param(found, id="-".join((way, *more)), marks=[pytest.mark.nightly] if way == WAYS[-1] else [])
+    return pytest.param(found, id="-".join((way, *more)), marks=[pytest.mark.nightly] if way == EMBEDDINGS[-1] else [])
 
 
 def playing(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
@@ -152,7 +152,7 @@ def playing(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
 
 
 def preloaded_as(way: str) -> Preloaded:
-    """Return the libraries built in one of ``WAYS``."""
+    """Return the libraries built in one of ``EMBEDDINGS``."""
     if way == "plain":
         return Preloaded([shim.library(name) for name in NAMES])
     *before, turns, listen = sanitized(way)

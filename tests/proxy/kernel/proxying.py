@@ -48,7 +48,7 @@ def needs_open_checkout() -> None:
 def needs_library() -> None:
     """Skip the test if the first Squid in PATH opens Multipath TCP listeners without our library."""
     found = installed()
-    if found is not None and found.multipath:
+    if found is not None and found.has_mptcp_option:
         pytest.skip("NOT TESTED: this Squid needs no library for its listeners, see test_proxy_own_option.py")
 
 

@@ -228,7 +228,7 @@ def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: C
         assert before
         for _ in range(rotations):
             clients.until_served()
-            assert log_files.rotate(proxy.logs, limit=10, keep=2 * rotations)
+            assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2 * rotations)
             os.kill(squid(proxy.process), signal.SIGUSR1)
             wait_until((proxy.logs / "access.log").exists, "a new log", timeout=GENEROUS)
         clients.until_served()
@@ -289,7 +289,7 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
                 timeout=GENEROUS,
             )
             # cache.log is on that disk, too. Both logs are rotated there, and Squid writes about this to cache.log.
-            assert log_files.rotate(proxy.logs, limit=10, keep=2)
+            assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2)
             os.kill(squid(proxy.process), signal.SIGUSR1)
             wait_until((disk / "access.log").exists, "a new log", timeout=GENEROUS)
             clients.until_served()

@@ -164,7 +164,7 @@ def test_bodies_arrive_unchanged(site: tuple[Testbed, Proxy], protocol: int, at_
     command = python_command(CLIENT, address, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), str(at_once))
     squid = installed()
     # With Debian's Squid a client waits forever for the end of a range without length (chunked-range.patch).
-    of_ranges = FRAMINGS if squid and squid.multipath else ["length"]
+    of_ranges = FRAMINGS if squid and squid.has_mptcp_option else ["length"]
     wanted = json.dumps([SIZES, FRAMINGS, MANNERS, of_ranges])
     before = all_workers(proxy)
     wrong = json.loads(testbed["client"].run(command, timeout=240, input=wanted).stdout)

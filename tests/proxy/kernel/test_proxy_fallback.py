@@ -84,7 +84,7 @@ def test_library_that_was_not_loaded_is_reported(testbed: Testbed, require: Call
     broken.with_name("squid_turns.so").write_bytes(b"no library")
     config = configuration(node)
     proxy = start_proxy(node, config, env=None if loads else {"MPTCP_LISTEN_SHIM": str(broken)})
-    message = "port 3128 takes plain TCP, not Multipath TCP: clients have one path only"
+    message = "port 3128 takes plain TCP, not Multipath TCP: clients have only one path"
     if not loads:
         wait_until(lambda: message in proxy.process.output(), "the supervisor reports it", process=proxy.process)
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]

@@ -103,7 +103,7 @@ def test_only_one_request_waits_for_a_silent_parent(make_testbed: Callable[..., 
 def test_relay_reports_that_squid_hides_the_state_of_its_parents(make_testbed: Callable[..., Testbed]) -> None:
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, statements=["http_access deny manager"])
-    wait_for_message(relayed, "Squid does not tell which parents answer (403 Forbidden)", "")
+    wait_for_message(relayed, "Squid does not report which parents answer (403 Forbidden)", "")
     assert get(relayed) == (200, True)
     found = relayed.doctor()["parents, to Squid"]
     assert (found["status"], "403" in found["text"]) == ("warn", True)

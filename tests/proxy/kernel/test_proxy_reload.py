@@ -144,7 +144,7 @@ def test_reload_command_waits_for_the_result(testbed: Testbed, require: Callable
         (found,) = (each for each in json.loads(process.output()) if each["check"] == "last reload")
         return found["status"], found["text"]
 
-    assert of_the_doctor() == ("ok", "the proxy has had none since its start")
+    assert of_the_doctor() == ("ok", "the proxy has not reloaded since its start")
     configuration(node, "http_acess deny all")
     code, output = reload()
     assert code == 1
@@ -205,7 +205,7 @@ IMPATIENT_SUPERVISION = """
 import sys
 from mptcp_proxy import pending_signals
 from mptcp_proxy.cli import main
-pending_signals.STOP_PATIENCE = 0.0
+pending_signals.MAX_STOP_DELAY = 0.0
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -289,7 +289,7 @@ from mptcp_proxy.process import children
 def fail(self, process):
     if children(process.pid):
         raise MemoryError("in the middle of it")
-supervisor._Supervisor._act_on_time = fail
+supervisor._Supervisor._run_due_checks = fail
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -389,7 +389,7 @@ def test_large_log_is_renamed_and_reopened(testbed: Testbed, origin: Origin) -> 
     fetch(client, origin.url(FILE), proxy.url())
     wait_until(lambda: FILE in log.read_text(), "the request is logged")
 
-    assert log_files.rotate(proxy.logs, limit=10, keep=2)
+    assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2)
     os.kill(squid(proxy.process), signal.SIGUSR1)
     wait_until(lambda: log.exists() and (proxy.logs / "cache.log").exists(), "new logs")
     fetch(client, origin.url("nothing.bin"), proxy.url())

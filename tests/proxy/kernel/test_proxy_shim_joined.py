@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import WAYS, Preloaded, marked, playing, preloaded_as
+from preloading import EMBEDDINGS, Preloaded, marked, playing, preloaded_as
 
 from mptcp_proxy import shim
 
@@ -59,7 +59,7 @@ def put(server, data):
 """
 
 
-@pytest.fixture(scope="module", params=[marked("plain", "TCP"), *(marked(way, "MPTCP") for way in WAYS)])
+@pytest.fixture(scope="module", params=[marked("plain", "TCP"), *(marked(way, "MPTCP") for way in EMBEDDINGS)])
 def play(request: pytest.FixtureRequest, require: Any) -> Callable[..., Any]:
     require("root", "namespaces", "mptcp", "gcc")
     way, protocol = request.param

@@ -47,7 +47,7 @@ class Host:
         self.installed.append(prefixes)
 
     @property
-    def under_way(self) -> bool:
+    def is_running(self) -> bool:
         return self.ready is not None
 
     def begin(self) -> None:
@@ -71,7 +71,7 @@ class Host:
         count = 0
         while self.watch.due is not None and self.watch.due <= end:
             self.now = max(self.now, self.watch.due)
-            count += self.watch.look()
+            count += self.watch.check()
         self.now = end
         return count
 
@@ -151,7 +151,7 @@ def test_look_does_not_wait_for_a_trial(host: Host) -> None:
     """Defect: while name servers did not answer, the supervisor handled no signals."""
     host.lasts = 50.0
     assert host.until(1050.0) == 0
-    assert host.under_way
+    assert host.is_running
     assert host.until(1052.0) == 1
     assert (host.trials, host.installed) == (1, [AFTER])
 
@@ -160,7 +160,7 @@ def test_reload_ends_the_trial_of_the_old_configuration(host: Host) -> None:
     host.lasts = 50.0
     host.until(1010.0)
     host.watch.installed(BEFORE)
-    assert (host.under_way, host.ends) == (False, 1)
+    assert (host.is_running, host.ends) == (False, 1)
     assert host.until(1063.0) == 1
     assert host.trials == 2
 
@@ -169,4 +169,4 @@ def test_end_stops_a_running_trial(host: Host) -> None:
     host.lasts = 50.0
     host.until(1010.0)
     host.watch.end()
-    assert (host.under_way, host.ends) == (False, 1)
+    assert (host.is_running, host.ends) == (False, 1)

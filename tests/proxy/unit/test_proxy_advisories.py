@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from mptcp_common.findings import Status
-from mptcp_proxy.doctor.advisories import ADVISORIES, Here, advisories, lacking, packaged
+from mptcp_proxy.doctor.advisories import ADVISORIES, Exposure, advisories, lacking, packaged
 
 PAGE = Path(__file__).parents[3] / "docs" / "squid-versions.md"
 
 
 def open_in(version: str) -> set[str]:
-    return {each.id for each in lacking(version) if each.here is Here.OPEN}
+    return {each.id for each in lacking(version) if each.exposure is Exposure.OPEN}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,6 @@ def test_page_has_the_same_table() -> None:
     rows = re.findall(r"^\| ((?:CVE|SQUID)-\S+) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", PAGE.read_text(), re.M)
     page = {row[0]: row[2:] for row in rows}
     assert page == {
-        each.id: (cell(each.debian12, "deb12u"), cell(each.debian13, "deb13u"), f"{each.here.value}: {each.why}")
+        each.id: (cell(each.debian12, "deb12u"), cell(each.debian13, "deb13u"), f"{each.exposure.value}: {each.why}")
         for each in ADVISORIES
     }

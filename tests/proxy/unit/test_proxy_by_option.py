@@ -15,10 +15,10 @@ from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import host
 from mptcp_proxy.places import Role
 from mptcp_proxy.squid import Squid, installed
-from mptcp_proxy.supervisor import by_option
+from mptcp_proxy.supervisor import squid_opens_mptcp
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
-STOCK, PATCHED = Squid("/s", "5.7", "proxy"), Squid("/s", "5.7", "proxy", multipath=True)
+STOCK, PATCHED = Squid("/s", "5.7", "proxy"), Squid("/s", "5.7", "proxy", has_mptcp_option=True)
 
 
 def configured(*texts: str) -> Checked:
@@ -40,23 +40,23 @@ def configured(*texts: str) -> Checked:
 )  # fmt: skip
 def test_option_is_added_once_and_line_numbers_stay(texts: list[str], read_by_squid: list[str]) -> None:
     checked = configured(*texts)
-    assert checked.rendered(1, option=True).decode().splitlines() == ["workers 1", *read_by_squid]
+    assert checked.rendered(1, mptcp_option=True).decode().splitlines() == ["workers 1", *read_by_squid]
     assert checked.rendered(1).decode().splitlines() == ["workers 1", *texts]
 
 
 def test_option_changes_only_the_port_line_of_the_shipped_file() -> None:
     lines, _ = read(SHIPPED, "n")
     checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
-    pairs = zip(checked.rendered(2).splitlines(), checked.rendered(2, option=True).splitlines(), strict=True)
+    pairs = zip(checked.rendered(2).splitlines(), checked.rendered(2, mptcp_option=True).splitlines(), strict=True)
     ((before, after),) = (pair for pair in pairs if pair[0] != pair[1])
     assert before.startswith(b"http_port 3128 ")
     assert after == before.replace(b"worker-queues", b"worker-queues mptcp", 1)
 
 
 def test_only_a_patched_proxy_opens_listeners_by_option() -> None:
-    assert by_option(PATCHED, Role.PROXY)
-    assert not by_option(STOCK, Role.PROXY)
-    assert not by_option(PATCHED, Role.RELAY), "the clients of a relay have one path to it"
+    assert squid_opens_mptcp(PATCHED, Role.PROXY)
+    assert not squid_opens_mptcp(STOCK, Role.PROXY)
+    assert not squid_opens_mptcp(PATCHED, Role.RELAY), "the clients of a relay have one path to it"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_option_is_tried_if_squid_contains_its_name(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert installed() == Squid(str(program), "5.7", "nobody", multipath=known)
+    assert installed() == Squid(str(program), "5.7", "nobody", has_mptcp_option=known)
     if word == "none":
         assert not call.exists()
     else:

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.configuration.by_version import Suited, gone_problems, suited
+from mptcp_proxy.configuration.by_version import Adapted, adapted, removed_directive_problems
 from mptcp_proxy.configuration.source import PhysicalLine, read, statements
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
 
 
-def suit(version: str, *texts: str) -> Suited:
+def suit(version: str, *texts: str) -> Adapted:
     lines = [PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1)]
-    return suited(lines, list(statements(lines, "n")), version)
+    return adapted(lines, list(statements(lines, "n")), version)
 
 
-def texts(of: Suited) -> list[str]:
+def texts(of: Adapted) -> list[str]:
     return [line.text for line in of.lines]
 
 
@@ -34,7 +34,7 @@ def test_version_that_always_does_so_does_not_get_the_directive(version: str) ->
     answer = suit(version, "via on", "request_entities \\", "", "  on # why", "cache deny all")
     assert texts(answer) == ["via on", "", "", "", "cache deny all"]
     assert [str(note) for note in answer.notes] == [
-        f"squid.conf:4: request_entities on: left out, Squid {version} always does so"
+        f"squid.conf:4: request_entities on: left out, Squid {version} always does this"
     ]
     assert answer.problems == ()
 
@@ -45,7 +45,7 @@ def test_impossible_value_for_a_version_is_a_mistake(text: str) -> None:
     assert texts(answer) == [""], "Squid would complain a second time"
     (problem,) = answer.problems
     assert str(problem) == (
-        f"squid.conf:1: {text}: Squid 6.13 cannot do this, it always acts as with request_entities on"
+        f"squid.conf:1: {text}: Squid 6.13 cannot do this; it always behaves as with request_entities on"
         " (allowed: request_entities on, or no such line)"
     )
     assert answer.notes == ()
@@ -54,7 +54,7 @@ def test_impossible_value_for_a_version_is_a_mistake(text: str) -> None:
 def test_shipped_file_has_one_statement_to_leave_out() -> None:
     lines, _ = read(SHIPPED, "n")
     configuration = list(statements(lines, "n"))
-    answer = suited(lines, configuration, "6.13")
+    answer = adapted(lines, configuration, "6.13")
     assert len(answer.lines) == len(lines)
     assert len(answer.notes) == 1
     assert not any("request_entities" in line.text for line in answer.lines if not line.text.startswith("#"))
@@ -72,7 +72,7 @@ def test_shipped_file_has_one_statement_to_leave_out() -> None:
 )
 def test_directive_that_a_later_version_lacks_is_warned_of(text: str, version: str, words: str | None) -> None:
     lines = [PhysicalLine("squid.conf", 1, text)]
-    found = list(gone_problems(list(statements(lines, "n")), version))
+    found = list(removed_directive_problems(list(statements(lines, "n")), version))
     assert [str(each) for each in found] == (
         [f"squid.conf:1: warning: {text}: {words}, and do not start"] if words else []
     )

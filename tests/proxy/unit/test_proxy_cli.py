@@ -42,7 +42,7 @@ def test_option_turns_is_passed_on(arguments: tuple[str, ...], turns: str, monke
         passed.append(turns)
         return 0
 
-    monkeypatch.setattr("mptcp_proxy.cli.NotedSignals", lambda _: None)
+    monkeypatch.setattr("mptcp_proxy.cli.RecordedSignals", lambda _: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.run", run)
     assert main(["run", *arguments]) == 0
     assert passed == [turns]

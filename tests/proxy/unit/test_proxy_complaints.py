@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from mptcp_proxy.configuration.complaints import MAX_ROUNDS, NO_TIME, complaints, fatal_remark
-from mptcp_proxy.configuration.source import PhysicalLine, written
+from mptcp_proxy.configuration.source import PhysicalLine, all_statements
 from mptcp_proxy.problem import Problem
 
 STAMP = "2026/11/21 00:14:50| "
@@ -20,7 +20,7 @@ def squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Squid:
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
         printed = ["Startup: Initialized Authentication.", "Processing Configuration File: /tmp/x (depth 0)"]
-        for statement in written(lines, "n"):
+        for statement in all_statements(lines, "n"):
             printed.append(f"Processing: {statement.text}")
             for beginning, more in remarks.items():
                 if statement.text.startswith(beginning):
@@ -57,14 +57,14 @@ BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
         (
             "http_access deny to_linklocal",
             ["FATAL: ACL not found: to_linklocal", BUNGLED],
-            "squid.conf:1: http_access deny to_linklocal: ACL not found: to_linklocal (allowed: built into Squid 6 and"
-            " later; for this one: acl to_linklocal dst 169.254.0.0/16 fe80::/10)",
+            "squid.conf:1: http_access deny to_linklocal: ACL not found: to_linklocal (allowed: Squid 6 and"
+            " later define this list; for this Squid: acl to_linklocal dst 169.254.0.0/16 fe80::/10)",
         ),
         (
             "http_port 3128 ssl-bump",
             ["FATAL: Unknown http_port option 'ssl-bump'.", BUNGLED],
             "squid.conf:1: http_port 3128 ssl-bump: Unknown http_port option 'ssl-bump'. (allowed: this Squid is built"
-            " without OpenSSL; Debian's other one is: apt install squid-openssl)",
+            " without OpenSSL; Debian's Squid with OpenSSL: apt install squid-openssl)",
         ),
         (
             "cache_dir null /tmp",

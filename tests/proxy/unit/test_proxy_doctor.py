@@ -121,7 +121,7 @@ REFUSED = {**HEAD, "reloads": {"last_refused": {"time": 1.0, "errors": ["p.yaml:
         (None, WARN, "there is no /etc/t.yaml"),
         (Answer(0, "p.yaml:1: note: odd\n"), OK, "good for this host"),
         (Answer(1, "t.yaml:7: no interface\nt.yaml:8: no group\n"), FAIL, "t.yaml:7: no interface, and 1 more"),
-        (Answer(1, ""), FAIL, "mptcp-throttler check ends with 1"),
+        (Answer(1, ""), FAIL, "mptcp-throttler check fails with status 1"),
     ],
 )
 def test_doctor_judges_the_settings_of_the_throttler(answer: Answer | None, status: Status, words: str) -> None:
@@ -212,7 +212,7 @@ def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path
 @pytest.mark.parametrize(
     ("head", "loads", "release", "types", "status", "words"),
     [
-        (None, True, "6.1.0-18-amd64", True, OK, "knows its own types"),
+        (None, True, "6.1.0-18-amd64", True, OK, "has type information"),
         (HEAD, False, "4.19", False, OK, "run in the kernel"),
         (None, False, "6.1.0", True, WARN, "libbpf.so.1 cannot be loaded"),
         (None, True, "5.15.0", True, WARN, "older than 5.16"),

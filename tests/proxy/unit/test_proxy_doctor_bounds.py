@@ -46,7 +46,9 @@ def test_memory_of_one_client_is_compared_with_tcp_mem() -> None:
     assert bounds.unread_uploads(1000, 2, sizes, 24 * GB, 5 * GB, "f").status is OK
     finding = bounds.unread_uploads(1000, 2, sizes, 24 * GB, 1_600_000_000, "f")
     assert finding.status is WARN
-    assert finding.why.startswith("that is more than all TCP of this host has in plenty (tcp_mem), 1.60 GB")
+    assert finding.why.startswith(
+        "that is more than the memory above which the kernel saves memory for TCP (tcp_mem), 1.60 GB"
+    )
     assert "client_ip_max_connections 381," in finding.remedy
     assert is_complete(finding)
 

@@ -42,7 +42,7 @@ UPLOADS = ("tbf", "ifb", "nftables at ingress")
 def test_doctor_reports_the_features_of_the_libraries(
     environment: dict[str, str], loaded: list[str], status: Status, left_out: set[str]
 ) -> None:
-    finding = features.in_use(environment, loaded, Role.RELAY)
+    finding = features.library_features(environment, loaded, Role.RELAY)
     assert finding.status is status
     _, _, off = finding.text.partition("left out: ")
     assert set(filter(None, off.split(", "))) == left_out
@@ -51,7 +51,9 @@ def test_doctor_reports_the_features_of_the_libraries(
 
 def test_doctor_reports_the_counters_of_the_libraries() -> None:
     environment = {"MPTCP_TURNS": "fair", "MPTCP_WITHOUT": "zero-read"}
-    finding = features.in_use(environment, BOTH, Role.PROXY, {name: at for at, name in enumerate(COUNTERS, 1)})
+    finding = features.library_features(
+        environment, BOTH, Role.PROXY, {name: at for at, name in enumerate(COUNTERS, 1)}
+    )
     assert "; left out: zero-read; 1 turns, 2 cut, 3 writes joined, " in finding.text
     assert finding.text.endswith(", 8 clients that waited for a descriptor")
 

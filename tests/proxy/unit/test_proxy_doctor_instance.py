@@ -104,7 +104,7 @@ def test_doctor_reports_the_status_of_the_running_service() -> None:
 
 def test_doctor_judges_free_space() -> None:
     there, missing_addresses = (
-        host.room(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True)
+        host.free_space(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True)
     )
     assert (there.status, missing_addresses.status) == (OK, WARN)
     assert missing_addresses.check == "room in /run/n"
@@ -138,25 +138,25 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
     odd = Problem("strange", "relay.conf", 4, warning=True)
     unseen = Problem("include /root/x: mptcp-relay.service does not see it", "relay.conf", 3, "elsewhere", warning=True)
     good = checked("via on", problems=(odd, unseen, NO_SQUID))
-    finding = host.configuration(replace(good, of_unit=(unseen, unseen)), "relay.conf", Role.RELAY)
+    finding = host.configuration(replace(good, unit_warnings=(unseen, unseen)), "relay.conf", Role.RELAY)
     assert finding.status is WARN
     assert finding.text == f"relay.conf:3: {unseen.text} (allowed: elsewhere), and 1 more"
     assert finding.remedy == "mptcp-proxy check --role relay --config relay.conf"
     assert is_complete(finding)
     # A problem for which the proxy refuses to start comes first.
-    bad = replace(good, problems=(Problem("no", "relay.conf", 9), unseen), of_unit=(unseen,))
+    bad = replace(good, problems=(Problem("no", "relay.conf", 9), unseen), unit_warnings=(unseen,))
     assert host.configuration(bad, "relay.conf", Role.RELAY).status is FAIL
 
 
 @pytest.mark.parametrize(
     ("outcome", "unknown", "status", "words"),
     [
-        (None, "", OK, "no relay of the name home runs"),
-        (Outcome(1, 1, 0), "", OK, "the relay has had none since its start"),
+        (None, "", OK, "no relay with the name home runs"),
+        (Outcome(1, 1, 0), "", OK, "the relay has not reloaded since its start"),
         (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
         (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
         (Outcome(1, 1, 3, "", 1795000000.5, in_doubt="nobody listens"), "", WARN, ", but nobody listens"),
-        (None, "reloads.json: Permission denied; root has a proxy reload", UNSEEN, "not seen without root"),
+        (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "not seen without root"),
     ],
 )
 def test_doctor_judges_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:

@@ -12,11 +12,11 @@ from mptcp_common.findings import Finding, Status
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.source import PhysicalLine
 from mptcp_proxy.configuration.workers import Workers
+from mptcp_proxy.connection_counts import ConnectionCounts
 from mptcp_proxy.doctor import features, gather_relay, kernel, relay
 from mptcp_proxy.doctor.relay import Attempt, Uplink
 from mptcp_proxy.given_up import GivenUp
 from mptcp_proxy.places import Places, Role
-from mptcp_proxy.towards import Towards
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 ETH, WLAN = Uplink("10.77.1.2", "eth0", "10.77.1.1"), Uplink("10.77.2.2", "wlan0", "10.77.2.1")
@@ -200,16 +200,28 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
 @pytest.mark.parametrize(
     ("listed", "unloaded", "now", "status", "words"),
     [
-        (["a:1"], 0, Towards(), OK, "0 connections to parents, none by plain TCP"),
-        (["a:1", "b:1"], 0, Towards(several=3, one=1), OK, "4 connections to parents, 3 with two subflows or more"),
-        (["a:1"], 0, Towards(one=2), WARN, "one subflow each"),
-        (["a:1"], 0, Towards(several=9, plain=1), FAIL, "1 of 10 connections to parents by plain TCP"),
-        ([], 0, Towards(several=9), FAIL, "lacks a:1"),
-        (["a:1"], 2, Towards(), FAIL, "without the preload library (2 of its processes)"),
+        (["a:1"], 0, ConnectionCounts(), OK, "0 connections to parents, none by plain TCP"),
+        (
+            ["a:1", "b:1"],
+            0,
+            ConnectionCounts(multiple_subflows=3, single_subflow=1),
+            OK,
+            "4 connections to parents, 3 with two subflows or more",
+        ),
+        (["a:1"], 0, ConnectionCounts(single_subflow=2), WARN, "one subflow each"),
+        (
+            ["a:1"],
+            0,
+            ConnectionCounts(multiple_subflows=9, plain_tcp=1),
+            FAIL,
+            "1 of 10 connections to parents by plain TCP",
+        ),
+        ([], 0, ConnectionCounts(multiple_subflows=9), FAIL, "lacks a:1"),
+        (["a:1"], 2, ConnectionCounts(), FAIL, "without the preload library (2 of its processes)"),
     ],
 )
 def test_doctor_judges_a_running_relay(
-    listed: list[str], unloaded: int, now: Towards, status: Status, words: str
+    listed: list[str], unloaded: int, now: ConnectionCounts, status: Status, words: str
 ) -> None:
     (finding,) = relay.running(listed, ["a:1"], unloaded, now)
     assert_finding(finding, status, words)

@@ -56,7 +56,7 @@ CLEAR = [
 def test_doubtful_value_is_reported_with_its_line(texts: list[str]) -> None:
     (problem,) = doubts(parse(*texts))
     assert (problem.file, problem.line, problem.warning) == ("squid.conf", 1, False)
-    assert "as it is: --allow-open-proxy" in problem.allowed
+    assert "to accept this: --allow-open-proxy" in problem.allowed
     assert str(problem).isprintable()
 
 

@@ -229,7 +229,7 @@ def test_client_that_may_claim_a_local_address_is_a_warning(before: list[str], r
     (text,) = exposed(*ALL, *believed)
     assert text == (
         "http_access allow localhost manager: no rule before this one denies Squid's own status pages (manager):"
-        f" clients reach services that are not meant for them, like anyone whose claim to be this host is believed"
+        f" clients reach services that are not meant for them; other hosts can claim this host's address"
         f" ({rule})"
     )
     assert exposed("acl clients src 10.0.0.0/8", "http_access deny manager", *ALL[3:], *believed) == []

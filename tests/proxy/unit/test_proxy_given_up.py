@@ -61,7 +61,7 @@ def test_relay_reports_each_black_hole_once(
         looked += 1
         return counts[min(looked, len(counts)) - 1]
 
-    parents.Follower(Places("mptcprelay"), look=look).start([])
+    parents.Follower(Places("mptcprelay"), read_counts=look).start([])
     deadline = time.monotonic() + 60
     while looked <= len(counts):  # the last count has been handled
         assert time.monotonic() < deadline

@@ -52,7 +52,7 @@ def test_files_are_installed_with_their_content_and_mode(tmp_path: Path, monkeyp
     assert places.configuration_in_force.read_text() == "workers 1\nhttp_port 3129\nhttp_port 3128\nvia on\n"
     assert places.listen_ports.read_text() == "3128,3129\n"
     assert places.own_addresses.read_text().splitlines()[0] == "10.0.0.1/32"
-    installation.install(places, checked, [], 1, option=True)
+    installation.install(places, checked, [], 1, mptcp_option=True)
     assert (
         places.configuration_in_force.read_text() == "workers 1\nhttp_port 3129 mptcp\nhttp_port 3128 mptcp\nvia on\n"
     )
@@ -74,8 +74,8 @@ def test_error_pages_of_squid_are_installed_with_ours(tmp_path: Path) -> None:
     """Squid complains about each of its page names that is missing. Our pages link to the check page if it exists."""
     for name in ("ERR_DNS_FAIL", "ERR_NEW"):
         (tmp_path / name).write_text("Squid's own")
-    plain = dict(error_pages(with_check_page=False, squids_own=tmp_path / "none"))
-    found = dict(error_pages(with_check_page=True, squids_own=tmp_path))
+    plain = dict(error_pages(with_check_page=False, squid_templates=tmp_path / "none"))
+    found = dict(error_pages(with_check_page=True, squid_templates=tmp_path))
     assert found.keys() - plain.keys() == {"ERR_NEW"}
     assert found["ERR_NEW"] == b"Squid's own"
     assert all(

@@ -16,9 +16,9 @@ BOTH = frozenset({HOME, GUEST})
 
 def test_flapping_address_is_passed_to_squid_once() -> None:
     lingering = Lingering[Network](10.0)
-    passed = [lingering.wanted({HOME}, 0.0)[0]]
+    passed = [lingering.update({HOME}, 0.0)[0]]
     for second in range(1, 600):
-        wanted, _ = lingering.wanted({HOME, GUEST} if second % 2 else {HOME}, float(second))
+        wanted, _ = lingering.update({HOME, GUEST} if second % 2 else {HOME}, float(second))
         if wanted != passed[-1]:
             passed.append(wanted)
     assert passed == [{HOME}, {HOME, GUEST}]
@@ -26,17 +26,17 @@ def test_flapping_address_is_passed_to_squid_once() -> None:
 
 def test_new_address_is_denied_at_once_and_a_lost_one_still_lingers() -> None:
     lingering = Lingering[Network](10.0)
-    assert lingering.wanted({HOME, GUEST}, 0.0) == (BOTH, None)
-    assert lingering.wanted({HOME}, 1.0) == (BOTH, 11.0)
-    assert lingering.wanted({HOME}, 10.9) == (BOTH, 11.0)
-    assert lingering.wanted({HOME}, 11.0) == (frozenset({HOME}), None)
+    assert lingering.update({HOME, GUEST}, 0.0) == (BOTH, None)
+    assert lingering.update({HOME}, 1.0) == (BOTH, 11.0)
+    assert lingering.update({HOME}, 10.9) == (BOTH, 11.0)
+    assert lingering.update({HOME}, 11.0) == (frozenset({HOME}), None)
 
 
 def test_long_lived_address_lingers_no_longer_than_a_short_lived_one() -> None:
     lingering = Lingering[Network](10.0)
-    lingering.wanted({HOME, GUEST}, 0.0)
-    assert lingering.wanted({HOME}, 3600.0) == (BOTH, 3610.0)
-    assert lingering.wanted({HOME, GUEST}, 3605.0) == (BOTH, None)
+    lingering.update({HOME, GUEST}, 0.0)
+    assert lingering.update({HOME}, 3600.0) == (BOTH, 3610.0)
+    assert lingering.update({HOME, GUEST}, 3605.0) == (BOTH, None)
 
 
 def reloads(every: float, until: float) -> list[float]:

@@ -12,9 +12,9 @@ import pytest
 from mptcp_common import service_manager
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.listeners_watch import BLIND, ListenersWatch
+from mptcp_proxy.listeners_watch import NO_SOCKET_LIST, ListenersWatch
 from mptcp_proxy.places import Places, Role
-from mptcp_proxy.reported import Reported
+from mptcp_proxy.reporter import Reporter
 from mptcp_proxy.serving import CHANGE_SECONDS, INTERVAL, PROBLEM_INTERVAL, WITHOUT_LISTENERS_SECONDS
 
 
@@ -33,20 +33,20 @@ def test_start_and_reload_end_if_ss_does_not_answer(
     monkeypatch.setattr(service_manager, "notify", lambda *lines: notified.extend(lines))
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     found = list(listeners(statements([PhysicalLine("f", 1, "http_port 3128")], "n")))
-    watch = ListenersWatch(Places(), Role.PROXY, Reported(Places()), 0, found, 1)
+    watch = ListenersWatch(Places(), Role.PROXY, Reporter(Places()), 0, found, 1)
     # A process in place of Squid, without our child processes.
     with subprocess.Popen(["sleep", "60"]) as squid:
         for _ in range(2):
             begun = now
             over = []
             while now < begun + 2 * WITHOUT_LISTENERS_SECONDS:
-                if watch.look(squid.pid) == BLIND:
+                if watch.check(squid.pid) == NO_SOCKET_LIST:
                     over.append(now)
-                assert not watch.deserted(squid.pid)
+                assert not watch.must_restart(squid.pid)
                 now += 1
             assert begun + CHANGE_SECONDS <= over[0] <= begun + CHANGE_SECONDS + INTERVAL + PROBLEM_INTERVAL
             watch.expect_change(found)
         squid.kill()
     assert notified.count("READY=1") == 1
-    assert notified[-1] == f"STATUS={BLIND}"
-    assert capsys.readouterr().err.count(BLIND) == 1
+    assert notified[-1] == f"STATUS={NO_SOCKET_LIST}"
+    assert capsys.readouterr().err.count(NO_SOCKET_LIST) == 1

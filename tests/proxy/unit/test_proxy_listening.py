@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.listening import Listening, identities, listening_if_known, listening_now, read_listening, taken_by
+from mptcp_proxy.listening import (
+    Listening,
+    identities,
+    listening_now,
+    listening_or_none,
+    read_listening,
+    socket_in_the_way,
+)
 
 SS = """\
 LISTEN 0      4096               *:3128            *:*    users:(("squid",pid=5745,fd=23),("squid",pid=5743,fd=13))
@@ -71,7 +78,7 @@ def test_listeners_are_unknown_if_ss_fails(monkeypatch: pytest.MonkeyPatch, how:
 
     monkeypatch.setattr(subprocess, "run", answer)
     assert listening_now() == ()
-    assert listening_if_known() is None
+    assert listening_or_none() is None
     assert identities({3128}) is None
 
 
@@ -90,7 +97,7 @@ def test_output_of_ss_is_read() -> None:
      ("[::1]", 631, True), ("[::2]", 631, False), ("", 3129, False), ("10.0.0.1", 80, True), ("10.0.0.2", 80, False)],
 )  # fmt: skip
 def test_port_counts_as_taken_if_its_address_overlaps(host: str, port: int, taken: bool) -> None:
-    assert (taken_by(host, port, read_listening(SS)) is not None) == taken
+    assert (socket_in_the_way(host, port, read_listening(SS)) is not None) == taken
 
 
 @pytest.mark.parametrize(
@@ -118,4 +125,4 @@ def test_port_counts_as_taken_if_its_address_overlaps(host: str, port: int, take
     ],
 )
 def test_socket_takes_only_the_address_families_that_it_serves(bound: str, host: str, taken: bool) -> None:
-    assert (taken_by(host, 3128, [Listening(bound, 3128, "other", (1,))]) is not None) == taken
+    assert (socket_in_the_way(host, 3128, [Listening(bound, 3128, "other", (1,))]) is not None) == taken

@@ -12,8 +12,8 @@ import pytest
 
 from mptcp_proxy import installation
 from mptcp_proxy.configuration.check import Checked, check
-from mptcp_proxy.configuration.lists import WithLists, no_room, with_copies
-from mptcp_proxy.configuration.source import PhysicalLine, written
+from mptcp_proxy.configuration.lists import WithLists, space_problems, with_copies
+from mptcp_proxy.configuration.source import PhysicalLine, all_statements
 from mptcp_proxy.places import Places
 from mptcp_proxy.squid import Squid
 
@@ -85,7 +85,7 @@ def test_long_statement_with_a_list_is_accepted(clients: Path) -> None:
     assert found.problems == ()
     assert len(found.lines) == len(values) + 3
     assert max(map(len, texts(found))) <= 8190
-    joined, other = (each.text for each in written(found.lines, "n"))
+    joined, other = (each.text for each in all_statements(found.lines, "n"))
     assert joined == f'acl a src {" ".join(values)} "{found.lists[0].copy}"'
     assert other == "via on"
 
@@ -103,8 +103,8 @@ def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("configuration_includes_quoted_values on", "would not be checked as Squid reads them (allowed: off)"),
-        ("configuration_includes_quoted_values ${process_number}", "as Squid reads them (allowed: off)"),
+        ("configuration_includes_quoted_values on", "in another way than this check (allowed: off)"),
+        ("configuration_includes_quoted_values ${process_number}", "in another way than this check (allowed: off)"),
         ('http_access allow "/etc/names"', "names of lists from a file are not checked"),
         ("cache deny '/etc/names'", "names of lists from a file are not checked"),
         ("no_cache deny '/etc/names'", "names of lists from a file are not checked"),
@@ -158,7 +158,7 @@ def test_list_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (problem,) = copied(f'acl a src "{pipe}"').problems
-    assert f"{pipe}: no regular file" in str(problem)
+    assert f"{pipe}: not a regular file" in str(problem)
     assert copied('acl a src "/dev/null"').lists[0].content == b""
 
 
@@ -166,7 +166,7 @@ def test_list_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
 class Reading(Squid):
     """A fake Squid that prints the content of each ACL's list."""
 
-    def parse(self, configuration: Path, service_name: str, is_unwanted: Callable[[], bool] = bool) -> str:
+    def parse(self, configuration: Path, service_name: str, is_cancelled: Callable[[], bool] = bool) -> str:
         output = []
         for line in configuration.read_text().splitlines():
             output.append(f"2026/11/24 05:00:00| Processing: {line}")
@@ -260,15 +260,15 @@ def test_copies_without_room_are_refused_before_any_is_written(
     size = len(clients.read_bytes())
     found = with_copies(lines(f'acl a src "{clients}"'), "n", tmp_path / "run/lists", (OWN,))
     monkeypatch.setattr(os, "statvfs", lambda _: Space(size))
-    assert list(no_room(found.lists, tmp_path / "run/lists")) == []
+    assert list(space_problems(found.lists, tmp_path / "run/lists")) == []
     monkeypatch.setattr(os, "statvfs", lambda _: Space(size - 1))
-    (problem,) = no_room(found.lists, tmp_path / "run/lists")
+    (problem,) = space_problems(found.lists, tmp_path / "run/lists")
     assert str(problem) == (
-        f"lists in files: Squid gets copies of them, of 11 B, and {tmp_path} has room for 10 B"
-        " (allowed: shorter lists, or more room there)"
+        f"lists in files: their copies for Squid have 11 B, and {tmp_path} has only 10 B free"
+        " (allowed: shorter lists, or more space there)"
     )
     # Existing copies need no more space.
     (copy,) = [each.copy for each in found.lists]
     copy.parent.mkdir(parents=True)
     copy.write_bytes(clients.read_bytes())
-    assert list(no_room(found.lists, tmp_path / "run/lists")) == []
+    assert list(space_problems(found.lists, tmp_path / "run/lists")) == []

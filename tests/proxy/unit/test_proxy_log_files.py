@@ -22,12 +22,12 @@ def test_logs_larger_than_the_limit_are_renamed(tmp_path: Path) -> None:
     (tmp_path / "access.log").write_text("first")
     (tmp_path / "cache.log").write_text("c")
     (tmp_path / "other.txt").write_text("much too long")
-    assert not log_files.rotate(tmp_path, limit=5, keep=2)
-    assert log_files.rotate(tmp_path, limit=4, keep=2)
+    assert not log_files.rotate(tmp_path, max_bytes=5, old_files=2)
+    assert log_files.rotate(tmp_path, max_bytes=4, old_files=2)
     assert contents() == {"access.log.1": "first", "cache.log": "c", "other.txt": "much too long"}
     for number, text in enumerate(("second", "third", "fourth"), 2):
         (tmp_path / "access.log").write_text(text)
-        assert log_files.rotate(tmp_path, limit=4, keep=2)
+        assert log_files.rotate(tmp_path, max_bytes=4, old_files=2)
         assert contents()["access.log.1"] == text, number
     assert contents() == {"access.log.1": "fourth", "access.log.2": "third", "cache.log": "c", "other.txt": "much too long"}  # fmt: skip  # noqa: E501
 
@@ -40,7 +40,7 @@ def test_no_log_is_renamed_if_a_new_one_cannot_be_made(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(tempfile, "mkstemp", no_inode)
     with pytest.raises(OSError, match="No space"):
-        log_files.rotate(tmp_path, limit=1)
+        log_files.rotate(tmp_path, max_bytes=1)
     assert [path.name for path in tmp_path.iterdir()] == ["access.log"]
 
 
@@ -51,10 +51,10 @@ def test_full_disk_of_the_logs_is_reported_once(
     for room in (1 << 20, 0, 0, 1 << 20, 1 << 20):
         found = SimpleNamespace(f_bavail=room // 4096, f_frsize=4096)
         monkeypatch.setattr(os, "statvfs", lambda _, found=found: found)
-        assert not logs.look()
+        assert not logs.rotate_and_report()
     assert capsys.readouterr().err.splitlines() == [
         f"mptcp-proxy: {tmp_path}: the disk of the logs is full; with on-error=drop requests are served without a line",
-        f"mptcp-proxy: {tmp_path}: there is room again, requests are logged",
+        f"mptcp-proxy: {tmp_path}: the disk has space again, requests are logged",
     ]
 
 
@@ -70,21 +70,21 @@ def test_lasting_error_is_reported_once_with_its_cause(
         return fail
 
     logs = log_files.Logs(tmp_path)
-    (tmp_path / "access.log").write_bytes(b"x" * (log_files.LIMIT + 1))
+    (tmp_path / "access.log").write_bytes(b"x" * (log_files.MAX_BYTES + 1))
     for number in (errno.ENOSPC, errno.ENOSPC, errno.EROFS):
         monkeypatch.setattr(tempfile, "mkstemp", fails(number))
-        assert not logs.look()
+        assert not logs.rotate_and_report()
     with monkeypatch.context() as unreadable:
         unreadable.setattr(log_files, "is_full", fails(errno.EIO))
-        assert not logs.look()
-        assert not logs.look()
+        assert not logs.rotate_and_report()
+        assert not logs.rotate_and_report()
     monkeypatch.undo()
-    assert logs.look()
+    assert logs.rotate_and_report()
     monkeypatch.setattr(log_files, "is_full", fails(errno.EIO))
-    assert not logs.look()
+    assert not logs.rotate_and_report()
     assert capsys.readouterr().err.splitlines() == [
         "mptcp-proxy: cannot begin a new log: No space left on device",
         "mptcp-proxy: cannot begin a new log: Read-only file system",
-        "mptcp-proxy: cannot see how much room the logs have: Input/output error",
-        "mptcp-proxy: cannot see how much room the logs have: Input/output error",
+        "mptcp-proxy: cannot see how much space the logs have: Input/output error",
+        "mptcp-proxy: cannot see how much space the logs have: Input/output error",
     ]

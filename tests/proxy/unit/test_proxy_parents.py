@@ -83,7 +83,7 @@ def test_parent_with_a_named_port_is_recognized(monkeypatch: pytest.MonkeyPatch)
 def test_cache_peer_that_is_no_remote_parent_is_reported(text: str) -> None:
     assert list(parents(parse(text))) == []
     own = "127.0.0.1" in text or "::1" in text or "localhost" in text
-    assert ("this host is not a parent" if own else "no cache_peer") in problems(text, NEVER)[0].text
+    assert ("this host cannot be a parent" if own else "no cache_peer") in problems(text, NEVER)[0].text
     assert problems(text, NEVER)[0].line == (1 if own else None)
 
 
@@ -117,12 +117,12 @@ def test_rules_that_send_all_requests_to_parents_have_no_problem(rules: list[str
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ([], "never_direct does not hold"),
-        (["never_direct allow near"], "never_direct does not hold"),
-        (["never_direct deny all", NEVER], "never_direct does not hold"),
-        (["if ${process_number} = 1", NEVER, "endif"], "never_direct does not hold"),
-        (["if false", NEVER, "endif"], "never_direct does not hold"),
-        (["never_direct allow !all"], "never_direct does not hold"),
+        ([], "never_direct does not apply"),
+        (["never_direct allow near"], "never_direct does not apply"),
+        (["never_direct deny all", NEVER], "never_direct does not apply"),
+        (["if ${process_number} = 1", NEVER, "endif"], "never_direct does not apply"),
+        (["if false", NEVER, "endif"], "never_direct does not apply"),
+        (["never_direct allow !all"], "never_direct does not apply"),
         (["always_direct allow all", NEVER], "every request bypasses the parents"),
     ],
 )
@@ -207,7 +207,7 @@ def test_list_begins_with_current_addresses_and_fits_the_buffer(present: set[int
     text = render(now, before)
     listed = text.split()
     assert set(listed) <= now | before
-    assert len(listed) == min(followed.MAX_PARENTS, len(now | before))
+    assert len(listed) == min(followed.MAX_ENTRIES, len(now | before))
     assert set(listed[: len(now)]) <= now
     size = re.search(r"#define LIST_SIZE (\d+)", (Path(shim.__file__).parent / "listen/listen.h").read_text())
     assert size
@@ -216,25 +216,25 @@ def test_list_begins_with_current_addresses_and_fits_the_buffer(present: set[int
 
 def test_lost_address_of_a_parent_lingers() -> None:
     """Squid may still have the old address in its cache."""
-    addresses = Addresses(linger=100)
-    addresses.follow(["p"])
+    addresses = Addresses(keep_seconds=100)
+    addresses.set_parents(["p"])
     assert not addresses.complete
-    addresses.answered("p", frozenset({"a:1", "b:1"}))
+    addresses.set_addresses("p", frozenset({"a:1", "b:1"}))
     assert addresses.complete
     assert addresses.list(0) == "a:1\nb:1\n"
-    addresses.answered("p", frozenset({"c:1"}))
+    addresses.set_addresses("p", frozenset({"c:1"}))
     assert addresses.list(50) == "c:1\na:1\nb:1\n"
     assert addresses.list(149) == "c:1\na:1\nb:1\n"
     assert addresses.list(150) == "c:1\n"
 
 
 def test_removed_parent_lingers_and_others_keep_their_addresses() -> None:
-    addresses = Addresses(linger=100)
-    addresses.follow(["p", "q"])
-    addresses.answered("p", frozenset({"a:1"}))
-    addresses.answered("q", frozenset({"b:1"}))
+    addresses = Addresses(keep_seconds=100)
+    addresses.set_parents(["p", "q"])
+    addresses.set_addresses("p", frozenset({"a:1"}))
+    addresses.set_addresses("q", frozenset({"b:1"}))
     addresses.list(0)
-    addresses.follow(["q", "r"])
+    addresses.set_parents(["q", "r"])
     assert addresses.list(1) == "b:1\na:1\n"
     assert not addresses.complete
 
@@ -278,7 +278,7 @@ def test_names_are_followed_and_a_silent_name_server_loses_none(
     until(lambda: places.parents.read_text() == "192.0.2.1:3128\n")
     answers["p"] = socket.gaierror(-3, "Temporary failure in name resolution")
     answers["q"] = frozenset({"192.0.2.2"})
-    follower.follow([parent("p"), parent("q")])
+    follower.set_parents([parent("p"), parent("q")])
     until(lambda: places.parents.read_text() == "192.0.2.1:3128\n192.0.2.2:3128\n")
     printed = capsys.readouterr().err
     assert printed.count("no address of parent p: Temporary failure in name resolution\n") == 2
@@ -306,9 +306,9 @@ def test_start_and_end_of_each_name_server_failure_are_reported(
         return answer
 
     follower = Follower(places, look_up)
-    follower.follow([Parent(parse(PEER)[0], "p", 3128)])
+    follower.set_parents([Parent(parse(PEER)[0], "p", 3128)])
     while answers:
-        follower._look()
+        follower._look_up_all()
     up, down = "parent p is 192.0.2.1:3128", "no address of parent p: no answer"
     assert [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [up, down, up, down]
 
@@ -340,8 +340,8 @@ def test_silent_name_server_of_one_parent_delays_no_other(places: Places) -> Non
         return frozenset({f"{host}:{port}"})
 
     follower = Follower(places, look_up)
-    follower.follow(Parent(parse(PEER)[0], host, 3128) for host in ("p.example", "silent.example", "192.0.2.1"))
-    thread = threading.Thread(target=follower._look)
+    follower.set_parents(Parent(parse(PEER)[0], host, 3128) for host in ("p.example", "silent.example", "192.0.2.1"))
+    thread = threading.Thread(target=follower._look_up_all)
     thread.start()
     assert silent.wait(60)
     assert places.parents.read_text() == "192.0.2.1:3128\np.example:3128\n"

@@ -15,11 +15,11 @@ from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.parents_alive import (
     ParentsWatch,
     QueryAddress,
-    Refused,
-    ask,
+    RefusedError,
+    current_states,
+    fetch_page,
     query_address,
     read_parents,
-    states_now,
     summary,
 )
 
@@ -109,12 +109,12 @@ def squid(status: int, page: str) -> Iterator[tuple[QueryAddress, list[str]]]:
 
 def test_cache_manager_is_queried_for_the_parents() -> None:
     with squid(200, PAGE) as (place, requested):
-        assert ask(place) == PAGE
+        assert fetch_page(place) == PAGE
     assert requested == ["/squid-internal-mgr/server_list"]
-    with squid(403, "no") as (place, _), pytest.raises(Refused, match="403 Forbidden"):
-        ask(place)
+    with squid(403, "no") as (place, _), pytest.raises(RefusedError, match="403 Forbidden"):
+        fetch_page(place)
     with pytest.raises(ConnectionRefusedError):
-        ask(place)
+        fetch_page(place)
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nParent"])
@@ -132,8 +132,8 @@ def test_answer_that_breaks_off_is_no_refusal(sent: bytes, capsys: pytest.Captur
     watch._states = DOWN
     with http.server.HTTPServer(("127.0.0.1", 0), Ending) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
-        watch.follow(listeners(statements(lines(server.server_port), "x")))
-        watch.look()
+        watch.set_listeners(listeners(statements(lines(server.server_port), "x")))
+        watch.query_once()
     assert capsys.readouterr().err == ""
     assert watch._states == DOWN
 
@@ -143,8 +143,8 @@ def test_answer_before_the_workers_registered_is_no_refusal(capsys: pytest.Captu
     watch = ParentsWatch()
     watch._states = DOWN
     with squid(404, "ERR_INVALID_URL") as (place, _):
-        watch.follow(listeners(statements(lines(place.port), "x")))
-        watch.look()
+        watch.set_listeners(listeners(statements(lines(place.port), "x")))
+        watch.query_once()
     assert capsys.readouterr().err == ""
     assert watch._states == DOWN
 
@@ -155,16 +155,16 @@ def lines(port: int) -> tuple[PhysicalLine, ...]:
 
 def test_states_of_the_parents_are_queried_once_for_a_command() -> None:
     with squid(200, PAGE) as (place, _):
-        assert states_now(listeners(statements(lines(place.port), "x"))) == (DOWN, "")
+        assert current_states(listeners(statements(lines(place.port), "x"))) == (DOWN, "")
     with squid(403, "no") as (place, _):
-        assert states_now(listeners(statements(lines(place.port), "x"))) == ({}, "403 Forbidden")
-    assert states_now(listeners(statements(lines(place.port), "x"))) == ({}, "Connection refused")
-    assert states_now([]) == ({}, "none of its ports accepts the query")
+        assert current_states(listeners(statements(lines(place.port), "x"))) == ({}, "403 Forbidden")
+    assert current_states(listeners(statements(lines(place.port), "x"))) == ({}, "Connection refused")
+    assert current_states([]) == ({}, "none of its ports accepts the query")
 
 
 def test_change_is_reported_once_and_is_in_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
     answers: list[dict[str, bool] | Exception] = [
-        UP, UP, DOWN, DOWN, OSError("it reads its file anew"), DOWN, UP, *[Refused("403 Forbidden")] * 2,
+        UP, UP, DOWN, DOWN, OSError("it rereads its file"), DOWN, UP, *[RefusedError("403 Forbidden")] * 2,
     ]  # fmt: skip
     looks = []
 
@@ -175,9 +175,9 @@ def test_change_is_reported_once_and_is_in_the_summary(capsys: pytest.CaptureFix
         return "".join(f"Parent     : {name}\nStatus     : {'Up' if up else 'Down'}\n" for name, up in answer.items())
 
     watch = ParentsWatch(question)
-    watch.follow(listeners(statements(lines(3128), "x")))
+    watch.set_listeners(listeners(statements(lines(3128), "x")))
     while answers:
-        watch.look()
+        watch.query_once()
         found = capsys.readouterr()
         looks.append((watch.summary, found.out + found.err))
     summaries = [each for each, _ in looks]
@@ -195,11 +195,11 @@ def test_change_is_reported_once_and_is_in_the_summary(capsys: pytest.CaptureFix
 def test_long_dead_parent_is_queried_less_often() -> None:
     now, page = 1000.0, PAGE
     watch = ParentsWatch(lambda _: page, lambda: now)
-    watch.follow(listeners(statements(lines(3128), "x")))
+    watch.set_listeners(listeners(statements(lines(3128), "x")))
     pauses = []
     for seconds, text in ((0, PAGE), (299, PAGE), (1, PAGE), (5, PAGE.replace("Up", "Down")), (400, UP_AGAIN)):
         now, page = now + seconds, text
-        watch.look()
+        watch.query_once()
         pauses.append(watch.pause)
     assert pauses == [5.0, 5.0, 30.0, 5.0, 5.0]
     now += 400
@@ -208,7 +208,7 @@ def test_long_dead_parent_is_queried_less_often() -> None:
 
 def test_lack_of_a_port_for_the_query_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     watch = ParentsWatch(lambda _: pytest.fail("nobody can be asked"))
-    watch.look()
-    watch.look()
+    watch.query_once()
+    watch.query_once()
     found = capsys.readouterr()
-    assert (found.out + found.err).count("Squid does not tell which parents answer") == 1
+    assert (found.out + found.err).count("Squid does not report which parents answer") == 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from mptcp_proxy.configuration.workers import Workers
-from mptcp_proxy.pending_signals import KIDS_PATIENCE, LISTENERS_PATIENCE, STOP_PATIENCE, PendingSignals
+from mptcp_proxy.pending_signals import MAX_KIDS_DELAY, MAX_LISTENERS_DELAY, MAX_STOP_DELAY, PendingSignals
 
 FIRST = 100
 ALL = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
@@ -91,8 +91,8 @@ def test_signal_does_not_wait_forever_for_a_missing_kid(number: signal.Signals) 
     else:
         waiting.add(number)
     assert list(waiting.due(FIRST, 0.0)) == []
-    assert list(waiting.due(FIRST, KIDS_PATIENCE)) == [number]
-    assert list(waiting.due(FIRST, KIDS_PATIENCE + 1)) == []
+    assert list(waiting.due(FIRST, MAX_KIDS_DELAY)) == [number]
+    assert list(waiting.due(FIRST, MAX_KIDS_DELAY + 1)) == []
 
 
 def test_reload_waits_until_all_workers_listen() -> None:
@@ -115,9 +115,9 @@ def test_reload_does_not_wait_forever_for_a_port_that_stays_closed() -> None:
     for begun in (0.0, 100.0):
         waiting.add(signal.SIGHUP)
         assert list(waiting.due(FIRST, begun)) == []
-        assert list(waiting.due(FIRST, begun + LISTENERS_PATIENCE - 0.1)) == []
-        assert list(waiting.due(FIRST, begun + LISTENERS_PATIENCE)) == [signal.SIGHUP]
-        assert list(waiting.due(FIRST, begun + LISTENERS_PATIENCE + 1)) == []
+        assert list(waiting.due(FIRST, begun + MAX_LISTENERS_DELAY - 0.1)) == []
+        assert list(waiting.due(FIRST, begun + MAX_LISTENERS_DELAY)) == [signal.SIGHUP]
+        assert list(waiting.due(FIRST, begun + MAX_LISTENERS_DELAY + 1)) == []
 
 
 def test_stop_replaces_a_pending_reload() -> None:
@@ -137,11 +137,11 @@ def test_stop_is_sent_late_and_repeated_if_it_was_lost() -> None:
     waiting = pending(squid, 1)
     waiting.stop(signal.SIGTERM, 0.0)
     assert waiting.stopping
-    assert list(waiting.due(FIRST, STOP_PATIENCE - 0.1)) == []
-    assert list(waiting.due(FIRST, STOP_PATIENCE)) == [signal.SIGTERM]
-    assert list(waiting.due(FIRST, STOP_PATIENCE + 1)) == []
+    assert list(waiting.due(FIRST, MAX_STOP_DELAY - 0.1)) == []
+    assert list(waiting.due(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
+    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 1)) == []
     squid.execute(101, ALL)
-    assert list(waiting.due(FIRST, STOP_PATIENCE + 2)) == [signal.SIGTERM]
+    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
     assert not waiting
 
 
@@ -151,11 +151,11 @@ def test_late_stop_between_fork_and_execve_counts_as_lost() -> None:
     squid.fork(101)
     waiting = pending(squid, 1)
     waiting.stop(signal.SIGTERM, 0.0)
-    assert list(waiting.due(FIRST, STOP_PATIENCE)) == [signal.SIGTERM]
+    assert list(waiting.due(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
     squid.execute(101)
-    assert list(waiting.due(FIRST, STOP_PATIENCE + 1)) == []
+    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 1)) == []
     squid.execute(101, ALL)
-    assert list(waiting.due(FIRST, STOP_PATIENCE + 2)) == [signal.SIGTERM]
+    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
     assert not waiting
 
 
@@ -165,14 +165,14 @@ def test_stop_that_one_kid_lost_is_repeated_after_the_other_ended() -> None:
     squid.fork(102)
     waiting = pending(squid, 2)
     waiting.stop(signal.SIGTERM, 0.0)
-    assert list(waiting.due(FIRST, STOP_PATIENCE)) == [signal.SIGTERM]
+    assert list(waiting.due(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
     squid.execute(102, ALL)
     # A second signal would break off the transfers that the first one lets finish.
-    assert list(waiting.due(FIRST, STOP_PATIENCE + 1)) == []
+    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 1)) == []
     del squid.kids[101]
-    again = STOP_PATIENCE + 2
+    again = MAX_STOP_DELAY + 2
     assert list(waiting.due(FIRST, again)) == []
-    assert list(waiting.due(FIRST, again + KIDS_PATIENCE)) == [signal.SIGTERM]
+    assert list(waiting.due(FIRST, again + MAX_KIDS_DELAY)) == [signal.SIGTERM]
     assert not waiting
 
 

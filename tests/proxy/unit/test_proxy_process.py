@@ -13,7 +13,7 @@ import pytest
 from mptcp_proxy.doctor.gather import own_processes
 from mptcp_proxy.places import Places
 from mptcp_proxy.process import catches, children, pid_in
-from mptcp_proxy.reported import Reported
+from mptcp_proxy.reporter import Reporter
 
 
 def test_pid_file_counts_only_for_a_running_process_of_the_program(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_processes_of_an_instance_are_found_without_its_pid_file(
     monkeypatch.setattr("mptcp_proxy.doctor.gather.is_program", lambda pid, program: True)
     places = Places("one")
     assert own_processes(places) == frozenset()
-    Reported(places)
+    Reporter(places)
     with subprocess.Popen(["sleep", "3600"]) as squid:
         try:
             assert squid.pid in own_processes(places)

@@ -29,12 +29,12 @@ SHOWN = {
 }
 OF_THE_UNIT = "mptcp-proxy.service"
 EDIT = "in a drop-in of the unit (systemctl edit mptcp-proxy)"
-TO_READ = "a place that it sees, as /etc/mptcp-proxy; or"
+TO_READ = "a directory that the unit sees, such as /etc/mptcp-proxy; or"
 TO_WRITE = "below /run/mptcpproxy, /var/log, /run/squid"
 NO_HOMES = ("does not see the content of", f"{TO_READ} ProtectHome=read-only {EDIT}")
-OWN_PLACES = ("of its own, without the host's files", f"{TO_READ} BindReadOnlyPaths= {EDIT}")
+OWN_PLACES = ("without the host's files", f"{TO_READ} BindReadOnlyPaths= {EDIT}")
 READ_ONLY = ("may not write there", f"{TO_WRITE}; or ReadWritePaths= {EDIT}")
-LOST = ("of its own, which no other program sees and which is removed with it", TO_WRITE)
+LOST = ("which no other program sees and which is removed when the unit stops", TO_WRITE)
 UNSEEN = ("does not see the content of", TO_WRITE)
 
 
@@ -63,7 +63,7 @@ class Service:
         file.write_text("".join(f"{each}\n" for each in lines))
         checked = check(file, service or role.service_name, None, role=role)
         about = [each for each in checked.problems if role.unit in each.text]
-        assert about == list(checked.of_unit)
+        assert about == list(checked.unit_warnings)
         assert all(each.warning for each in about)
         return about
 
@@ -180,7 +180,7 @@ def test_configuration_that_the_unit_cannot_see_is_a_warning(service: Service, t
     assert problem.text.startswith("the configuration itself: ")
     assert (problem.file, problem.line) == (str(installed), None)
     # Under its other name the file also belongs to the unit.
-    assert len(check(elsewhere / "squid.conf", "mptcpproxy", None).of_unit) == 1
+    assert len(check(elsewhere / "squid.conf", "mptcpproxy", None).unit_warnings) == 1
 
 
 def test_included_file_is_reported_with_the_line_of_the_include(service: Service, tmp_path: Path) -> None:

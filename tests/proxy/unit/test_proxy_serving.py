@@ -6,7 +6,7 @@ from __future__ import annotations
 from mptcp_proxy import serving
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.listeners_watch import wanted
+from mptcp_proxy.listeners_watch import required_sockets
 from mptcp_proxy.listening import Listening
 from mptcp_proxy.serving import (
     CHANGE_SECONDS,
@@ -15,29 +15,29 @@ from mptcp_proxy.serving import (
     TOLERATED_SECONDS,
     WITHOUT_LISTENERS_SECONDS,
     WITHOUT_PROCESSES_SECONDS,
-    Judge,
-    Picture,
-    Standstill,
+    ListenJudge,
+    ListenState,
+    StuckProcesses,
 )
 
-GOOD = Picture((3128,))
-FEWER = Picture((3128,), fewer=((3128, 1, 2),))
-NONE = Picture((3128,), missing=(3128,))
+GOOD = ListenState((3128,))
+FEWER = ListenState((3128,), too_few=((3128, 1, 2),))
+NONE = ListenState((3128,), missing=(3128,))
 
 
 def mine(port: int, pid: int = 5, *, mptcp: bool = True) -> Listening:
     return Listening("*", port, "squid", (pid,), mptcp=mptcp)
 
 
-def test_picture_lists_plain_missing_and_incomplete_ports() -> None:
+def test_state_lists_plain_missing_and_incomplete_ports() -> None:
     sockets = [mine(3128), mine(3128, 6), mine(3129, mptcp=False), mine(3129, 6), mine(3130), mine(3131, 7)]
-    seen = serving.picture(dict.fromkeys(range(3128, 3133), 2), {5, 6}, sockets, {})
-    assert seen == Picture((3128, 3129, 3130, 3131, 3132), (3129,), (3131, 3132), ((3130, 1, 2),))
-    assert seen.served
+    seen = serving.listen_state(dict.fromkeys(range(3128, 3133), 2), {5, 6}, sockets, {})
+    assert seen == ListenState((3128, 3129, 3130, 3131, 3132), (3129,), (3131, 3132), ((3130, 1, 2),))
+    assert seen.listens
     assert not seen.complete
     # Without CAP_SYS_PTRACE a process does not see which process of another user owns a listener.
     unknown = [Listening("*", 3128, "", (), mptcp=True), Listening("*", 3129, "", ())]
-    assert serving.picture({3128: 1, 3129: 1, 3130: 1}, {5}, unknown, {3128: {""}, 3129: {""}}) == Picture(
+    assert serving.listen_state({3128: 1, 3129: 1, 3130: 1}, {5}, unknown, {3128: {""}, 3129: {""}}) == ListenState(
         (3128, 3129, 3130), (3129,), (3130,)
     )
 
@@ -46,11 +46,11 @@ def test_expected_listeners_are_counted_by_port() -> None:
     ports = ("http_port 3128", "http_port 10.0.0.1:3129", "http_port 10.0.0.2:3129")
     configuration = (*ports, "if ${process_number} = 1", "http_port 3130", "endif")
     lines = [PhysicalLine("f", number, line) for number, line in enumerate(configuration, 1)]
-    assert wanted(listeners(statements(lines, "n")), 2) == {3128: 2, 3129: 4, 3130: 1}
+    assert required_sockets(listeners(statements(lines, "n")), 2) == {3128: 2, 3129: 4, 3130: 1}
 
 
 def test_end_of_a_start_is_reported_at_once_and_its_lack_later() -> None:
-    judge = Judge(100.0)
+    judge = ListenJudge(100.0)
     assert not judge.process(NONE, True, 100.0)
     assert judge.due == 100.0 + PROBLEM_INTERVAL
     assert not judge.process(FEWER, True, 101.0)
@@ -58,14 +58,14 @@ def test_end_of_a_start_is_reported_at_once_and_its_lack_later() -> None:
     assert judge.due == 102.0 + INTERVAL
     assert not judge.process(GOOD, True, 112.0)
 
-    judge = Judge(100.0)
+    judge = ListenJudge(100.0)
     assert not judge.process(FEWER, True, 100.0 + CHANGE_SECONDS - 0.1)
     assert judge.process(FEWER, True, 100.0 + CHANGE_SECONDS)
 
 
 def test_lost_listeners_are_reported_once_at_any_time() -> None:
     """Defect: the listeners were checked only at the start, and a proxy without listeners was reported as serving."""
-    judge = Judge(0.0)
+    judge = ListenJudge(0.0)
     judge.process(GOOD, True, 0.0)
     times = []
     now, due = 3600.0, 3600.0
@@ -79,7 +79,7 @@ def test_lost_listeners_are_reported_once_at_any_time() -> None:
 
 
 def test_restart_of_a_worker_is_not_reported() -> None:
-    judge = Judge(0.0)
+    judge = ListenJudge(0.0)
     judge.process(GOOD, True, 0.0)
     assert not judge.process(FEWER, True, 1000.0)
     assert judge.due == 1000.0 + PROBLEM_INTERVAL
@@ -91,7 +91,7 @@ def test_restart_of_a_worker_is_not_reported() -> None:
 
 
 def test_end_of_a_reload_is_reported_even_without_a_change() -> None:
-    judge = Judge(0.0)
+    judge = ListenJudge(0.0)
     judge.process(GOOD, True, 0.0)
     judge.expect_change(50.0)
     assert not judge.process(NONE, True, 51.0)
@@ -101,7 +101,7 @@ def test_end_of_a_reload_is_reported_even_without_a_change() -> None:
 
 
 def test_reload_that_begins_late_has_its_full_time() -> None:
-    judge = Judge(0.0)
+    judge = ListenJudge(0.0)
     judge.process(GOOD, True, 0.0)
     judge.expect_change(50.0)
     assert judge.process(GOOD, True, 51.0), "these were the old listeners"
@@ -115,72 +115,72 @@ def test_reload_that_begins_late_has_its_full_time() -> None:
     assert judge.process(NONE, False, 202.0 + TOLERATED_SECONDS)
 
 
-def test_squid_counts_as_deserted_after_long_without_listeners() -> None:
-    judge = Judge(0.0)
+def test_squid_must_restart_after_long_without_listeners() -> None:
+    judge = ListenJudge(0.0)
     judge.process(GOOD, True, 0.0)
     for second in range(10, 10 + int(WITHOUT_PROCESSES_SECONDS)):
         judge.process(NONE, True, float(second))
-        assert not judge.deserted(False, float(second))
-    assert judge.deserted(False, 10 + WITHOUT_PROCESSES_SECONDS)
+        assert not judge.must_restart(False, float(second))
+    assert judge.must_restart(False, 10 + WITHOUT_PROCESSES_SECONDS)
     # All processes of Squid run: it may be reading a long file.
-    assert not judge.deserted(True, 10 + WITHOUT_PROCESSES_SECONDS)
-    assert judge.deserted(True, 10 + WITHOUT_LISTENERS_SECONDS)
+    assert not judge.must_restart(True, 10 + WITHOUT_PROCESSES_SECONDS)
+    assert judge.must_restart(True, 10 + WITHOUT_LISTENERS_SECONDS)
     judge.process(FEWER, True, 10 + WITHOUT_PROCESSES_SECONDS)
-    assert not judge.deserted(False, 10 + WITHOUT_PROCESSES_SECONDS)
+    assert not judge.must_restart(False, 10 + WITHOUT_PROCESSES_SECONDS)
 
 
 def test_long_reload_is_awaited_even_without_a_worker() -> None:
     """Defect: the supervisor ended the worker that read the file 15 seconds after it had closed its listeners."""
-    judge = Judge(0.0)
+    judge = ListenJudge(0.0)
     judge.process(GOOD, True, 0.0)
     judge.expect_change(100.0)
     judge.process(GOOD, True, 101.0)
     for second in range(102, 102 + int(WITHOUT_LISTENERS_SECONDS)):
         judge.process(NONE, False, float(second))
-        assert not judge.deserted(False, float(second))
-    assert judge.deserted(False, 102.0 + WITHOUT_LISTENERS_SECONDS)
+        assert not judge.must_restart(False, float(second))
+    assert judge.must_restart(False, 102.0 + WITHOUT_LISTENERS_SECONDS)
     judge.process(GOOD, True, 300.0)
     judge.process(NONE, False, 400.0)
-    assert judge.deserted(False, 400.0 + WITHOUT_PROCESSES_SECONDS)
+    assert judge.must_restart(False, 400.0 + WITHOUT_PROCESSES_SECONDS)
 
 
 def test_start_has_time_to_read_a_long_file() -> None:
-    judge = Judge(0.0)
+    judge = ListenJudge(0.0)
     judge.process(NONE, True, 1.0)
-    assert not judge.deserted(False, WITHOUT_LISTENERS_SECONDS - 1)
-    assert judge.deserted(False, WITHOUT_LISTENERS_SECONDS)
+    assert not judge.must_restart(False, WITHOUT_LISTENERS_SECONDS - 1)
+    assert judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
 
 
-def test_time_without_a_look_does_not_count_as_deserted() -> None:
+def test_unchecked_time_does_not_cause_a_restart() -> None:
     """Defect: if ss was missing or failed, a healthy Squid was ended two minutes after its start."""
-    judge = Judge(0.0)
-    assert not judge.blind(0.0)
+    judge = ListenJudge(0.0)
+    assert not judge.process_unknown(0.0)
     assert judge.due == INTERVAL
-    assert not judge.deserted(True, WITHOUT_LISTENERS_SECONDS)
-    assert not judge.deserted(False, WITHOUT_LISTENERS_SECONDS)
+    assert not judge.must_restart(True, WITHOUT_LISTENERS_SECONDS)
+    assert not judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
     # The last successful look was during a reload.
     judge.process(GOOD, True, 200.0)
     judge.expect_change(300.0)
     judge.process(NONE, True, 301.0)
-    judge.blind(302.0)
-    assert not judge.deserted(True, 301.0 + WITHOUT_LISTENERS_SECONDS)
-    assert not judge.deserted(False, 301.0 + WITHOUT_LISTENERS_SECONDS)
+    judge.process_unknown(302.0)
+    assert not judge.must_restart(True, 301.0 + WITHOUT_LISTENERS_SECONDS)
+    assert not judge.must_restart(False, 301.0 + WITHOUT_LISTENERS_SECONDS)
     # The time counts from the first look that succeeds again.
     judge.process(NONE, True, 500.0)
-    assert not judge.deserted(True, 500.0 + WITHOUT_LISTENERS_SECONDS - 1)
-    assert judge.deserted(True, 500.0 + WITHOUT_LISTENERS_SECONDS)
+    assert not judge.must_restart(True, 500.0 + WITHOUT_LISTENERS_SECONDS - 1)
+    assert judge.must_restart(True, 500.0 + WITHOUT_LISTENERS_SECONDS)
 
 
 def test_unseen_change_is_over_after_its_time() -> None:
-    judge = Judge(0.0)
-    assert not judge.blind(CHANGE_SECONDS - 1)
-    assert judge.blind(CHANGE_SECONDS)
+    judge = ListenJudge(0.0)
+    assert not judge.process_unknown(CHANGE_SECONDS - 1)
+    assert judge.process_unknown(CHANGE_SECONDS)
     judge.expect_change(100.0)
-    assert not judge.blind(100.0 + CHANGE_SECONDS - 1)
-    assert judge.blind(100.0 + CHANGE_SECONDS)
+    assert not judge.process_unknown(100.0 + CHANGE_SECONDS - 1)
+    assert judge.process_unknown(100.0 + CHANGE_SECONDS)
 
 
-def test_hopeless_workers_are_revived_before_squid_is_deserted() -> None:
+def test_hopeless_workers_are_revived_before_squid_is_restarted() -> None:
     from mptcp_proxy.configuration.workers import with_workers
 
     (revival,) = [line.text for line in with_workers((), 2) if "hopeless" in line.text]
@@ -188,8 +188,8 @@ def test_hopeless_workers_are_revived_before_squid_is_deserted() -> None:
 
 
 def test_processes_without_any_cpu_time_are_found() -> None:
-    standstill = Standstill()
-    for look in range(Standstill.CHECKS):
+    standstill = StuckProcesses()
+    for look in range(StuckProcesses.MAX_CHECKS):
         assert standstill.process({5: 100, 6: look}) == frozenset()
     assert standstill.process({5: 100, 6: 10}) == {5}
     assert standstill.process({5: 100, 6: 11, 7: 0}) == {5}
@@ -203,8 +203,8 @@ def test_listener_of_unknown_owner_counts_only_at_our_address() -> None:
     foreign = Listening("127.0.0.1", 3128, "", ())
     ours = Listening("192.168.7.1", 3128, "", (), mptcp=True)
     hosts = {3128: {"192.168.7.1"}}
-    assert serving.picture({3128: 1}, {5}, [foreign], hosts) == Picture((3128,), missing=(3128,))
-    assert serving.picture({3128: 1}, {5}, [foreign, ours], hosts) == Picture((3128,))
+    assert serving.listen_state({3128: 1}, {5}, [foreign], hosts) == ListenState((3128,), missing=(3128,))
+    assert serving.listen_state({3128: 1}, {5}, [foreign, ours], hosts) == ListenState((3128,))
     # A host name may mean any address, and no host means all addresses.
     for host in ("proxy.example", "", "[::]", "0.0.0.0"):
-        assert serving.picture({3128: 1}, {5}, [ours], {3128: {host}}) == Picture((3128,))
+        assert serving.listen_state({3128: 1}, {5}, [ours], {3128: {host}}) == ListenState((3128,))

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_proxy.configuration.check import LONGEST_SHUTDOWN, SERVICE_STOP, check
+from mptcp_proxy.configuration.check import MAX_SHUTDOWN_SECONDS, SERVICE_STOP, check
 from mptcp_proxy.configuration.doubts import nested_branches
-from mptcp_proxy.configuration.source import MAX_DEPTH, PhysicalLine, put, read, render, statements, written
-from mptcp_proxy.pending_signals import STOP_PATIENCE
+from mptcp_proxy.configuration.source import (
+    MAX_DEPTH,
+    PhysicalLine,
+    all_statements,
+    read,
+    render,
+    replace_statement,
+    statements,
+)
+from mptcp_proxy.pending_signals import MAX_STOP_DELAY
 
 
 def statements_in(text: str, name: str = "one") -> list[tuple[str, int]]:
@@ -67,8 +75,8 @@ def test_comment_at_the_end_is_not_part_of_the_words() -> None:
 def test_condition_decides_which_branch_applies(condition: str, then: bool | None, otherwise: bool | None) -> None:
     texts = ["via on", f"if {condition}", "via off", "else", "via on", "endif", "workers 2"]
     lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
-    found = [s for s in written(lines, "n") if s.directive in ("via", "workers")]
-    assert list(statements(lines, "n")) == [s for s in written(lines, "n") if s.applies is not False]
+    found = [s for s in all_statements(lines, "n") if s.directive in ("via", "workers")]
+    assert list(statements(lines, "n")) == [s for s in all_statements(lines, "n") if s.applies is not False]
     assert [statement.applies for statement in found] == [True, then, otherwise, True]
     assert [statement.conditional for statement in found] == [False, then is not True, otherwise is not True, False]
 
@@ -86,11 +94,11 @@ def test_nested_condition_overrides_the_outer_one() -> None:
         "via on",
     ]
     lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
-    assert [s.applies for s in written(lines, "n") if s.directive == "via"] == [None, False, True]
+    assert [s.applies for s in all_statements(lines, "n") if s.directive == "via"] == [None, False, True]
     texts = ["if false", "if true", "via on", "endif", "via off", "else", "if false", "via on", "endif", "endif"]
     lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
-    assert [s.applies for s in written(lines, "n") if s.directive == "via"] == [True, False, False]
-    assert [problem.line for problem in nested_branches(list(written(lines, "n")))] == [2]
+    assert [s.applies for s in all_statements(lines, "n") if s.directive == "via"] == [True, False, False]
+    assert [problem.line for problem in nested_branches(list(all_statements(lines, "n")))] == [2]
 
 
 NEVER = """http_port 3128
@@ -233,7 +241,7 @@ def test_line_of_more_than_8190_bytes_is_refused(tmp_path: Path) -> None:
     main.write_bytes(b"#" + b"x" * 8188 + b"\r\nvia on\r\n")
     lines, problems = read(main, "n")
     assert problems == ()
-    assert [statement.text for statement in written(lines, "n")] == ["via on"]
+    assert [statement.text for statement in all_statements(lines, "n")] == ["via on"]
 
 
 def test_include_in_a_condition_on_processes_is_replaced_too(tmp_path: Path) -> None:
@@ -249,12 +257,12 @@ def test_include_in_a_condition_on_processes_is_replaced_too(tmp_path: Path) -> 
 
 def test_only_blanks_and_tabs_separate_words() -> None:
     lines = [PhysicalLine("f", 1, "\v\facl \ta\u00a0b\x1cc\vd  src\t all \f")]
-    (statement,) = written(lines, "n")
+    (statement,) = all_statements(lines, "n")
     assert statement.words == ("acl", "a\u00a0b\x1cc\vd", "src", "all")
-    assert [s.text for s in written([PhysicalLine("f", 1, "\u00a0# via on")], "n")] == ["\u00a0# via on"]
+    assert [s.text for s in all_statements([PhysicalLine("f", 1, "\u00a0# via on")], "n")] == ["\u00a0# via on"]
     # After these words Squid itself looks for white space, as C defines it.
     lines = [PhysicalLine("f", n, text) for n, text in enumerate(["if\vfalse", "via on", "endif", "if\u00a0false"], 1)]
-    assert [s.applies for s in written(lines, "n")] == [True, False, False, True]
+    assert [s.applies for s in all_statements(lines, "n")] == [True, False, False, True]
 
 
 def test_missing_file_is_a_problem() -> None:
@@ -350,10 +358,10 @@ def test_changed_statement_is_split_into_lines_that_squid_joins(
     count = spare + 1 + len(text.encode()) // 4000
     lines = [PhysicalLine("squid.conf", 1, "via on"), *(PhysicalLine("squid.conf", n, "a\\") for n in range(count))]
     lines += [PhysicalLine("squid.conf", count, "end"), PhysicalLine("squid.conf", 9, "via off")]
-    (statement,) = (each for each in written(lines, "n") if each.text.endswith("end"))
-    put(lines, statement, text)
+    (statement,) = (each for each in all_statements(lines, "n") if each.text.endswith("end"))
+    replace_statement(lines, statement, text)
     assert len(lines) == count + 3
-    assert [each.text for each in written(lines, "n")] == ["via on", text, "via off"]
+    assert [each.text for each in all_statements(lines, "n")] == ["via on", text, "via off"]
     longest = max(len(line.text.encode()) for line in lines)
     assert longest <= 8190
     if len(text.encode()) < 8190:
@@ -367,9 +375,9 @@ def test_added_option_does_not_join_the_next_line(tmp_path: Path, port: str) -> 
     main = write(tmp_path, main=f"{port}\n{rules}")
     checked = check(main, "n", None)
     assert not [each for each in checked.problems if "open proxy" in each.text]
-    main.write_bytes(checked.rendered(2, option=True))
+    main.write_bytes(checked.rendered(2, mptcp_option=True))
     lines, _ = read(main, "n")
-    assert [each.text for each in written(lines, "n")][-3:] == rules.splitlines()
+    assert [each.text for each in all_statements(lines, "n")][-3:] == rules.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -399,4 +407,4 @@ def test_shutdown_longer_than_systemd_waits_is_a_warning(tmp_path: Path, text: s
 def test_stop_timeout_of_the_unit_is_the_one_in_the_check(unit: str) -> None:
     text = (Path(__file__).parents[3] / "systemd" / f"{unit}.service").read_text()
     assert f"\nTimeoutStopSec={SERVICE_STOP}\n" in text
-    assert LONGEST_SHUTDOWN + STOP_PATIENCE < SERVICE_STOP
+    assert MAX_SHUTDOWN_SECONDS + MAX_STOP_DELAY < SERVICE_STOP

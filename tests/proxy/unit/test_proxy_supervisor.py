@@ -17,10 +17,10 @@ import pytest
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_proxy.configuration.check import Checked, check
 from mptcp_proxy.configuration.workers import Workers
-from mptcp_proxy.noted import NotedSignals
 from mptcp_proxy.pending_signals import STOP
 from mptcp_proxy.places import Places, Role
 from mptcp_proxy.problem import Problem
+from mptcp_proxy.recorded_signals import RecordedSignals
 from mptcp_proxy.reloads import read_outcome
 from mptcp_proxy.squid import Squid
 from mptcp_proxy.supervisor import _environment, _Supervisor, load_congestion_control, run
@@ -35,8 +35,8 @@ def test_stop_during_the_delayed_end_is_no_failure(
     """Defect: a supervisor that was stopped within the 15 s after Squid's failure ended with a failure status."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.0)
-    monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_served", True)
-    signals = NotedSignals([])
+    monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_listened", True)
+    signals = RecordedSignals([])
     if came is not None:
         signals._add(came, None)
     checked = Checked((), (), "proxy", Workers(), ())
@@ -53,8 +53,8 @@ def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monke
     """Defect: a reload ended the wait at once, and the unit soon reached its start limit and failed."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.05)
-    monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_served", True)
-    signals = NotedSignals([])
+    monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_listened", True)
+    signals = RecordedSignals([])
     signals._add(signal.SIGHUP, None)
     checked = Checked((), (), "proxy", Workers(), ())
     squid = Squid("squid", "5.7", "proxy")
@@ -88,19 +88,19 @@ def test_pending_reloads_are_merged_and_a_stop_skips_them(
     checked = Checked((), (), "proxy", Workers(), (NO_NAME,))
     checks_made: list[Checked] = []
 
-    def look(_is_unwanted: Callable[[], bool]) -> Checked:
+    def look(_is_check_cancelled: Callable[[], bool]) -> Checked:
         checks_made.append(checked)
         signals._add(signal.SIGHUP, None)  # this signal is for the next round
         return checked
 
-    signals = NotedSignals([])
+    signals = RecordedSignals([])
     squid = Squid("squid", "5.7", "proxy")
     supervisor = _Supervisor(
         tmp_path / "squid.conf", Places(), squid, look, checked, frozenset(), signals, Role.PROXY, False
     )
     for number in came:
         signals._add(number, None)
-    supervisor._act_on_signals(running)
+    supervisor._handle_signals(running)
     assert len(checks_made) == checks
     assert supervisor._pending.stopping == (signal.SIGTERM in came)
 
@@ -132,20 +132,20 @@ def test_reload_is_broken_off_by_a_stop_or_the_end_of_squid(
     """
     alive: list[bool] = []
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
-    monkeypatch.setattr("mptcp_proxy.supervisor.Reported.give_sign_of_life", lambda self: alive.append(True))
+    monkeypatch.setattr("mptcp_proxy.supervisor.Reporter.give_sign_of_life", lambda self: alive.append(True))
     checked = Checked((), (), "proxy", Workers(), ())
     squid = hangs(tmp_path, "kill -TERM $PPID" if why == "a stop" else f"kill -KILL {running.pid}")
-    signals = NotedSignals(STOP)
+    signals = RecordedSignals(STOP)
 
-    def look(is_unwanted: Callable[[], bool]) -> Checked:
-        return check(tmp_path / "squid.conf", "one", squid, is_unwanted=is_unwanted)
+    def look(is_cancelled: Callable[[], bool]) -> Checked:
+        return check(tmp_path / "squid.conf", "one", squid, is_cancelled=is_cancelled)
 
     places = Places("one")
     supervisor = _Supervisor(
         tmp_path / "squid.conf", places, squid, look, checked, frozenset(), signals, Role.PROXY, False
     )
     signals._add(signal.SIGHUP, None)
-    supervisor._act_on_signals(running)
+    supervisor._handle_signals(running)
     outcome = read_outcome(places.reloads)
     assert outcome is not None
     assert (outcome.count, outcome.refused) == (1, "Squid is stopping, or has ended")
@@ -160,7 +160,7 @@ def test_stop_during_the_check_of_a_start_is_obeyed(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     squid = hangs(tmp_path, "kill -TERM $PPID")
     monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: squid)
-    assert run(tmp_path / "squid.conf", Places("one"), NotedSignals([]), None) == DONE
+    assert run(tmp_path / "squid.conf", Places("one"), RecordedSignals([]), None) == DONE
     assert not list((tmp_path / "temporary").iterdir())
 
 
@@ -199,7 +199,7 @@ def test_start_that_lacks_only_a_name_server_is_a_retryable_failure(
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.0)
     monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
-    signals = NotedSignals([])
+    signals = RecordedSignals([])
     if came is not None:
         signals._add(came, None)
     assert run(Path("squid.conf"), Places(), signals, None) == expected
@@ -226,14 +226,14 @@ def test_stop_during_the_delay_of_a_refused_start_is_obeyed(
 
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 3600.0)
     monkeypatch.setattr("mptcp_proxy.supervisor.say", say)
-    assert run(Path("squid.conf"), Places(), NotedSignals([]), None) == 0
+    assert run(Path("squid.conf"), Places(), RecordedSignals([]), None) == 0
 
 
 @pytest.mark.usefixtures("actions", "unnamed")
 def test_reload_during_the_delay_of_a_refused_start_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: a reload ended the wait at once, so that failing starts came too fast for systemd's start limit."""
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.05)
-    signals = NotedSignals([])
+    signals = RecordedSignals([])
     signals._add(signal.SIGHUP, None)
     began = time.monotonic()
     assert run(Path("squid.conf"), Places(), signals, None) == FAILED
@@ -247,10 +247,10 @@ def test_refused_reload_stays_refused_if_an_earlier_one_succeeds(
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor.make_directories", lambda *_: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.install", lambda *_: None)
-    monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.look", lambda *_: "")
+    monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.check", lambda *_: "")
     good = Checked((), (), "proxy", Workers(), ())
     answers = [good, replace(good, problems=(NO_NAME,))]
-    squid, places, signals = Squid("squid", "5.7", "proxy"), Places("one"), NotedSignals([])
+    squid, places, signals = Squid("squid", "5.7", "proxy"), Places("one"), RecordedSignals([])
     supervisor = _Supervisor(
         tmp_path / "squid.conf", places, squid, lambda _: answers.pop(0), good, frozenset(), signals, Role.PROXY, False
     )
@@ -279,7 +279,7 @@ def test_congestion_control_is_loaded_before_squid_starts(tmp_path: Path, monkey
     monkeypatch.setattr("mptcp_proxy.supervisor._Supervisor.serve", lambda *_: len(loaded))
     for name in ("bbr", None):
         loaded.clear()
-        assert run(tmp_path / "squid.conf", Places("one"), NotedSignals([]), name, role=Role.RELAY) == len(loaded)
+        assert run(tmp_path / "squid.conf", Places("one"), RecordedSignals([]), name, role=Role.RELAY) == len(loaded)
         assert loaded == ([name] if name else [])
 
 
@@ -310,4 +310,4 @@ def test_environment_for_the_library_replaces_earlier_values(role: Role, monkeyp
 
 @pytest.mark.parametrize(("version", "whole"), [("5.7", False), ("6.13", True), ("10.1", True), ("unknown", False)])
 def test_squid_versions_with_working_uploads_are_known(version: str, whole: bool) -> None:
-    assert Squid("squid", version, "proxy").has_whole_uploads is whole
+    assert Squid("squid", version, "proxy").continues_uploads is whole

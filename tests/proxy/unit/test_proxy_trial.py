@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_lab.testbed.services import wait_until
-from mptcp_proxy.offspring import reap
+from mptcp_proxy.child_processes import reap
 from mptcp_proxy.process import children
 from mptcp_proxy.trial import Trial
 
@@ -48,7 +48,7 @@ def test_outcome_is_the_fatal_error_of_squid(printed: str, expected: str) -> Non
     trial = Trial(["sh", "-c", 'printf "%s\\n" "$0" >&2', printed])
     trial.begin()
     assert outcome(trial) == expected
-    assert not trial.under_way
+    assert not trial.is_running
 
 
 def test_outcome_is_known_if_another_caller_reaps_the_process() -> None:
@@ -67,22 +67,22 @@ def test_outcome_is_known_if_another_caller_reaps_the_process() -> None:
 def test_trial_that_takes_too_long_is_ended() -> None:
     trial = Trial(["sleep", "3600"], seconds=0.05)
     trial.begin()
-    assert outcome(trial).startswith("Squid does not read it within 0.05 s; it waits for name servers")
-    assert not trial.under_way
+    assert outcome(trial).startswith("Squid does not read it within 0.05 s; if it contains host names, Squid waits")
+    assert not trial.is_running
 
 
 def test_trial_runs_in_the_background_and_can_be_broken_off() -> None:
     trial = Trial(["sleep", "3600"])
     trial.begin()
     assert trial.outcome() is None
-    assert trial.under_way
+    assert trial.is_running
     trial.end()
-    assert not trial.under_way
+    assert not trial.is_running
 
 
 def test_trial_that_cannot_start_has_an_error_as_outcome(tmp_path: Path) -> None:
     trial = Trial([str(tmp_path / "squid")])
     trial.begin()
-    assert trial.under_way
-    assert outcome(trial).startswith("cannot try whether Squid reads its configuration: ")
-    assert not trial.under_way
+    assert trial.is_running
+    assert outcome(trial).startswith("cannot test whether Squid reads its configuration: ")
+    assert not trial.is_running

@@ -16,7 +16,7 @@ PORTS = {
     "snmp_access": ("snmp_port 3401", "the addresses of clients"),
     "icp_access": ("icp_port 3130", "which pages are in the cache, by ICP (icp_port 3130)"),
     "htcp_access": ("htcp_port 4827", "which pages are in the cache, and since when, by HTCP"),
-    "htcp_clr_access": ("htcp_port 4827", "take pages out of the cache"),
+    "htcp_clr_access": ("htcp_port 4827", "remove pages from the cache"),
 }
 
 

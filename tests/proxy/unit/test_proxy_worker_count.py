@@ -16,9 +16,9 @@ from mptcp_proxy.configuration.workers import (
     MIN_SHARED,
     Workers,
     not_by_reload,
-    room_problems,
+    requested_workers,
     shared_cache,
-    wanted,
+    shared_memory_problems,
     with_workers,
     without_workers,
     worker_problems,
@@ -40,22 +40,22 @@ def texts(of: Sequence[PhysicalLine]) -> list[str]:
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_default_is_one_worker_for_each_processor(count: int) -> None:
-    found = wanted(list(statements(lines("via on", "# workers 3"), "n")), Role.PROXY, count, ROOM)
+    found = requested_workers(list(statements(lines("via on", "# workers 3"), "n")), Role.PROXY, count, ROOM)
     assert (found.count, found.reason) == (count, "one for each processor")
 
 
 def test_default_is_limited_to_the_maximum() -> None:
-    assert wanted([], Role.PROXY, 1000, ROOM).count == MAX_WORKERS
+    assert requested_workers([], Role.PROXY, 1000, ROOM).count == MAX_WORKERS
 
 
 def test_last_stated_number_that_applies_is_used() -> None:
     configuration = statements(lines("workers 3", "workers 5", "if false", "workers 7", "endif"), "n")
-    assert wanted(list(configuration), Role.PROXY, 2, ROOM).count == 5
-    assert wanted(list(statements(lines("workers 3"), "n")), Role.RELAY, 2, ROOM).count == 3
+    assert requested_workers(list(configuration), Role.PROXY, 2, ROOM).count == 5
+    assert requested_workers(list(statements(lines("workers 3"), "n")), Role.RELAY, 2, ROOM).count == 3
 
 
 def test_default_of_a_relay_is_one_worker() -> None:
-    assert wanted([], Role.RELAY, 4, ROOM).count == 1
+    assert requested_workers([], Role.RELAY, 4, ROOM).count == 1
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_default_of_a_relay_is_one_worker() -> None:
     ],
 )
 def test_default_is_one_worker_if_a_setting_needs_it(text: str, count: int) -> None:
-    found = wanted(list(statements(lines("via on", text), "n")), Role.PROXY, 4, ROOM)
+    found = requested_workers(list(statements(lines("via on", text), "n")), Role.PROXY, 4, ROOM)
     assert found.count == count
     assert (" ".join(text.split()[:2]) in found.reason) == (count == 1)
     # An explicit number of the operator takes precedence.
-    assert wanted(list(statements(lines(text, "workers 4"), "n")), Role.PROXY, 4, ROOM).count == 4
+    assert requested_workers(list(statements(lines(text, "workers 4"), "n")), Role.PROXY, 4, ROOM).count == 4
 
 
 def test_invalid_number_is_reported_with_its_line() -> None:
@@ -86,7 +86,7 @@ def test_invalid_number_is_reported_with_its_line() -> None:
     assert [(p.line, p.warning) for p in found] == [(1, False), (2, False), (3, False)]
     assert str(found[0]) == (
         "squid.conf:1: workers 0: not a number of workers"
-        " (allowed: 1 to 128; no such line: one for each processor, here 2)"
+        " (allowed: 1 to 128; without this line: one for each processor, here 2)"
     )
 
 
@@ -94,7 +94,7 @@ def test_more_workers_than_processors_are_a_warning() -> None:
     (found,) = worker_problems(list(statements(lines("workers 3"), "n")), 2)
     assert found.warning
     assert str(found) == (
-        "squid.conf:1: warning: workers 3: more than the 2 processors that it may use, which is not faster"
+        "squid.conf:1: warning: workers 3: Squid may use only 2 processors, so more workers are not faster"
     )
     assert list(worker_problems(list(statements(lines("workers 2"), "n")), 2)) == []
 
@@ -116,7 +116,7 @@ def test_more_workers_than_processors_are_a_warning() -> None:
 def test_cache_that_several_workers_would_overwrite_is_refused(texts: list[str], refused: bool) -> None:
     """Squid 5.7 starts: one worker ends with "Failed to rename log file", the other continues in its files."""
     found = list(worker_problems(list(statements(lines(*texts), "n")), 2))
-    assert [(each.warning, "2 workers would write over each other's files" in each.text) for each in found] == [
+    assert [(each.warning, "2 workers would overwrite each other's files" in each.text) for each in found] == [
         (False, True)
     ] * refused
 
@@ -134,7 +134,7 @@ def test_cache_that_several_workers_would_overwrite_is_refused(texts: list[str],
 def test_setting_for_one_worker_is_refused_at_a_reload_of_several(
     text: str, running: int, refused: bool, stated: str
 ) -> None:
-    requested = wanted(list(statements(lines("via on", text, stated), "n")), Role.PROXY, 4, ROOM)
+    requested = requested_workers(list(statements(lines("via on", text, stated), "n")), Role.PROXY, 4, ROOM)
     problem = not_by_reload(requested, running)
     if refused:
         words = f"{' '.join(text.split()[:2])}: each of the 2 workers would have its own; restart the proxy"
@@ -145,7 +145,7 @@ def test_setting_for_one_worker_is_refused_at_a_reload_of_several(
 
 def test_reload_accepts_the_setting_if_several_are_stated() -> None:
     configuration = list(statements(lines("delay_pools 1", "workers 2"), "n"))
-    assert not_by_reload(wanted(configuration, Role.PROXY, 4, ROOM), 3) is None
+    assert not_by_reload(requested_workers(configuration, Role.PROXY, 4, ROOM), 3) is None
     assert not_by_reload(Workers(4), 2) is None
 
 
@@ -197,9 +197,9 @@ def test_only_usable_processors_are_counted() -> None:
 
 
 def test_default_is_one_worker_without_room_for_shared_memory() -> None:
-    found = wanted([], Role.PROXY, 4, MIN_SHARED - 1)
-    assert (found.count, found.reason) == (1, "/dev/shm has no room for the shared memory of several")
-    assert wanted(list(statements(lines("workers 4"), "n")), Role.PROXY, 4, 0).count == 4
+    found = requested_workers([], Role.PROXY, 4, MIN_SHARED - 1)
+    assert (found.count, found.reason) == (1, "/dev/shm has no space for the shared memory of several")
+    assert requested_workers(list(statements(lines("workers 4"), "n")), Role.PROXY, 4, 0).count == 4
 
 
 def test_free_shared_memory_is_measured(tmp_path: Path) -> None:
@@ -268,11 +268,11 @@ def test_size_of_the_shared_cache_follows_the_directives(texts: list[str], size:
     """Defect: the space was computed as if nothing were cached, and workers ended by SIGBUS when it was full."""
     configuration = list(statements(lines(*texts), "n"))
     assert shared_cache(configuration) == size
-    found = wanted(configuration, Role.PROXY, 4, MIN_SHARED + size)
+    found = requested_workers(configuration, Role.PROXY, 4, MIN_SHARED + size)
     assert found.count == 4
     if size:
-        found = wanted(configuration, Role.PROXY, 4, MIN_SHARED + size - 1)
-        assert (found.count, found.reason) == (1, "/dev/shm has no room for cache_mem, which several share")
+        found = requested_workers(configuration, Role.PROXY, 4, MIN_SHARED + size - 1)
+        assert (found.count, found.reason) == (1, "/dev/shm has no space for cache_mem, which several share")
 
 
 @pytest.mark.parametrize("file", ["squid.conf", "relay-squid.conf"])
@@ -285,27 +285,27 @@ def test_shipped_files_cache_nothing_by_default(file: str) -> None:
 
 def test_too_little_shared_memory_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configuration = list(statements(lines("cache_mem 64 MB", "workers 2"), "n"))
-    (found,) = room_problems(configuration, 64_000_000)
+    (found,) = shared_memory_problems(configuration, 64_000_000)
     assert found.warning
     assert str(found) == (
-        "squid.conf:2: warning: workers 2: what they share and cache_mem may take 75 MB of /dev/shm, which has 64 MB:"
-        " Squid ends when that is full"
-        " (allowed: memory_cache_shared off, less cache_mem, workers 1, or more room there)"
+        "squid.conf:2: warning: workers 2: their shared memory and cache_mem may take 75 MB of /dev/shm,"
+        " which has 64 MB: Squid ends when that is full"
+        " (allowed: memory_cache_shared off, less cache_mem, workers 1, or more space there)"
     )
-    assert list(room_problems(configuration, 76_000_000)) == []
+    assert list(shared_memory_problems(configuration, 76_000_000)) == []
     bare = list(statements(lines("cache deny all", "workers 2"), "n"))
-    assert [str(each) for each in room_problems(bare, 1_000_000)] == [
-        "squid.conf:2: warning: workers 2: what they share may take 8 MB of /dev/shm, which has 1 MB:"
-        " Squid ends when that is full (allowed: workers 1, or more room there)"
+    assert [str(each) for each in shared_memory_problems(bare, 1_000_000)] == [
+        "squid.conf:2: warning: workers 2: their shared memory may take 8 MB of /dev/shm, which has 1 MB:"
+        " Squid ends when that is full (allowed: workers 1, or more space there)"
     ]
     for alone in (["workers 1"], [], ["workers two"]):
-        assert list(room_problems(list(statements(lines(*alone), "n")), 0)) == []
+        assert list(shared_memory_problems(list(statements(lines(*alone), "n")), 0)) == []
     there = os.statvfs("/dev/shm")
     small = os.statvfs_result((there.f_bsize, 4096, 15_000, 15_000, 15_000, *there[5:8], there.f_flag, there.f_namemax))
     monkeypatch.setattr(os, "statvfs", lambda _: small)
     file = tmp_path / "squid.conf"
     file.write_text("http_port 3128\nworkers 2\n")
-    assert any("what they share and cache_mem" in each.text for each in check(file, "n", None).problems)
+    assert any("their shared memory and cache_mem" in each.text for each in check(file, "n", None).problems)
 
 
 def test_read_only_shared_memory_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:

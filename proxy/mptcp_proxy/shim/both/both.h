@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Common to both preload libraries. Each is built from its own directory and this one: mptcp_listen.so from listen/,
- * squid_turns.so from turns/. Either works without the other. If both are loaded, squid_turns.so comes first in
+ * Common to both preload libraries: mptcp_listen.so is built from listen/ and this directory, squid_turns.so from
+ * turns/ and this directory. Each works without the other. If both are loaded, squid_turns.so comes first in
  * LD_PRELOAD: data that it holds for a connection must reach the kernel before mptcp_listen.so ends the connection.
  *
- * EXPORTED functions are only in the files hooks.c. All others are hidden (-fvisibility=hidden), so no name clashes
- * with the program's. A hook calls the next library's function of its name (RTLD_NEXT).
+ * Only the files hooks.c have EXPORTED functions (hooks), which replace functions of the C library. Other functions are
+ * hidden (-fvisibility=hidden), so that their names do not clash with the program's. A hook calls the function of the
+ * same name in the next library (RTLD_NEXT).
  */
 
 #ifndef BOTH_H
@@ -27,17 +28,17 @@
  * compiler from binding calls to the functions of the same library. */
 #define EXPORTED_ONCE __attribute__((visibility("default"), weak))
 
-/* More descriptors than Debian's Squid and the libraries use. Higher descriptors are ignored. */
+/* Limit of descriptor numbers, above those that Debian's Squid and the libraries use. Higher numbers are ignored. */
 #define DESCRIPTORS 65536
 
-/* The constructor of each library, in its hooks.c; it initializes once. Every hook calls it, because the constructor of
- * another library may call a hook first. */
+/* The constructor of each library, in its hooks.c. It initializes the library at its first call. Every hook calls it,
+ * because the constructor of another library may call a hook earlier. */
 void start(void);
 
-/* Put the next library's function *name* into the pointer that *function* points to. */
+/* Store the address of the next library's function *name* in the pointer to which *function* points. */
 void resolve(void *function, const char *name);
 
-/* Initialize the common part. start() calls it before its own part. */
+/* Initialize the part in this directory. start() calls this first. */
 void start_both(void);
 
 extern int (*next_close)(int);
@@ -48,14 +49,14 @@ EXPORTED_ONCE char *mptcp_setting(const char *name);
 /* Remove the library that contains *object* from LD_PRELOAD. */
 EXPORTED_ONCE void mptcp_hide(const void *object);
 
-/* Duplicate *fd* to a number beyond the descriptors that the program counts. Returns -1 if none is free. */
+/* Duplicate *fd* to a number above the descriptors that the program counts. Return -1 if no such number is free. */
 EXPORTED_ONCE int mptcp_copy(int fd);
 
 /* Return whether *feature* is in the list MPTCP_WITHOUT. */
 bool is_left_out(const char *feature);
 
-/* Counters of all processes of a Squid, in the file MPTCP_COUNTERS; mptcp_common/library_counters.py has the same names
- * in the same order. Without that file, each process counts for itself. */
+/* Counters, which all processes of a Squid share in the file MPTCP_COUNTERS. mptcp_common/library_counters.py has the
+ * same names in the same order. Without that file, each process has its own counters. */
 enum counter {
 	TURNS, CUT_TURNS, JOINED_WRITES, JOINED_BYTES, PROMISED_WRITES, LATE_WRITERS, ZERO_READS, POSTPONED_ACCEPTS, COUNTERS
 };
@@ -87,7 +88,7 @@ static inline time_t now(void)
 	return time.tv_sec;
 }
 
-/* Write a line to stderr, once in a process. */
+/* Write a line to stderr, at most once in each process. */
 #define SAY_ONCE(...)                                                      \
 	do {                                                               \
 		static atomic_flag said = ATOMIC_FLAG_INIT;                \
@@ -96,8 +97,8 @@ static inline time_t now(void)
 			dprintf(STDERR_FILENO, "mptcp_listen: " __VA_ARGS__); \
 	} while (0)
 
-/* Close *fd* without any hook. The connection continues on another descriptor, or has ended. */
-static inline int close_alone(int fd)
+/* Close *fd* without calling any hook, because the connection continues on another descriptor or has ended. */
+static inline int close_without_hooks(int fd)
 {
 	return (int)syscall(SYS_close, fd);
 }

@@ -2,9 +2,9 @@
  *
  * The exec functions, and the functions that both libraries share.
  *
- * If both libraries are loaded, all callers get the mptcp_...() functions of the first library, so only the first has
- * settings. The exec functions of the second library do not know the program that this process runs, and pass their
- * arguments on.
+ * If both libraries are loaded, all callers use the mptcp_...() functions of the first library, so only the first
+ * library has settings. In the second library, the program that this process runs is unknown, so its exec functions
+ * only call the next library.
  */
 
 #define _GNU_SOURCE
@@ -21,7 +21,7 @@
 #include "both.h"
 #include "scope.h"
 
-/* Descriptors for closed connections: those of late_writes.c, and those with unsent data of joined_writes.c. */
+/* Number of descriptors for connections that the program has closed: for late_writes.c, and for joined_writes.c. */
 #define COPIES (512 + 256)
 
 extern char **environ;
@@ -30,12 +30,12 @@ int (*next_close)(int);
 static int (*next_execve)(const char *, char *const[], char *const[]);
 static int (*next_execvpe)(const char *, char *const[], char *const[]);
 
-static _Atomic uint64_t unseen[COUNTERS];
-_Atomic uint64_t *counters = unseen;
+static _Atomic uint64_t private_counters[COUNTERS];
+_Atomic uint64_t *counters = private_counters;
 
-static int first_copy, end_of_copies; /* range of the libraries' descriptors */
+static int first_copy, end_of_copies; /* range of the libraries' descriptors; the end is not included */
 
-/* POSIX lets a void * from dlsym hold a function; ISO C has no cast for it. */
+/* In POSIX, a void * from dlsym may be the address of a function, but ISO C has no cast for this. */
 void resolve(void *function, const char *name)
 {
 	void *symbol = dlsym(RTLD_NEXT, name);
@@ -43,7 +43,7 @@ void resolve(void *function, const char *name)
 	memcpy(function, &symbol, sizeof symbol);
 }
 
-/* Map the file of the counters. Only root may open it, so this is called before the process drops root. */
+/* Map the file of the counters. Only root may open it, so this must be called before the process changes its user. */
 static void map_counters(void)
 {
 	const char *name = mptcp_setting("MPTCP_COUNTERS");
@@ -51,12 +51,12 @@ static void map_counters(void)
 	void *mapped = MAP_FAILED;
 	struct stat found;
 
-	if (file >= 0 && fstat(file, &found) == 0 && found.st_size >= (off_t)sizeof unseen)
-		mapped = mmap(NULL, sizeof unseen, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (file >= 0 && fstat(file, &found) == 0 && found.st_size >= (off_t)sizeof private_counters)
+		mapped = mmap(NULL, sizeof private_counters, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	if (mapped != MAP_FAILED)
 		counters = mapped;
 	if (file >= 0)
-		close_alone(file);
+		close_without_hooks(file);
 }
 
 void start_both(void)
@@ -84,8 +84,8 @@ void mptcp_hide(const void *object)
 		hide_from_children(library.dli_fname);
 }
 
-/* Raise the limit of descriptors for the libraries. Squid reads the limit at its start, so it does not count these. */
-static void make_room(void)
+/* Raise the limit of descriptors for the libraries. Squid has read the limit at its start, so it does not use these. */
+static void raise_descriptor_limit(void)
 {
 	struct rlimit limit;
 	rlim_t max;
@@ -104,18 +104,18 @@ int mptcp_copy(int fd)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int copy = -1;
 
-	pthread_once(&once, make_room);
+	pthread_once(&once, raise_descriptor_limit);
 	if (first_copy < end_of_copies)
 		copy = fcntl(fd, F_DUPFD_CLOEXEC, first_copy);
 	if (copy >= end_of_copies) {
-		close_alone(copy);
+		close_without_hooks(copy);
 		copy = -1;
 	}
 	return copy;
 }
 
-/* Execute *file* with our entries added to its environment. The environment is copied to the stack, because malloc may
- * be locked between fork and exec. */
+/* Execute *file* with our entries added to its environment. The copy of the environment is on the stack, because malloc
+ * may be locked between fork and exec. */
 static int execute(int (*next)(const char *, char *const[], char *const[]), const char *file, char *const argv[],
 		   char *const envp[])
 {

@@ -3,10 +3,10 @@
  * Decides which child processes get the preload libraries.
  *
  * Squid starts two kinds of children. Its workers are the same program and need the libraries. Helpers (authentication,
- * rewriting, pinger, a shell for mail ...) are other programs and must not have them. So the constructor removes our
- * entries of LD_PRELOAD and our variables from the environment, which keeps every kind of child clean by default. The
- * exec functions restore them only for the program that this process itself runs. Between fork and exec nothing here
- * allocates, locks or resolves symbols.
+ * rewriting, pinger, a shell for mail ...) are other programs and must not get the libraries. So the constructor
+ * removes our libraries from LD_PRELOAD and our variables from the environment. The exec functions restore them only if
+ * the child is the program that this process itself runs. Between fork and exec, the functions in this file do not
+ * allocate, lock, or resolve symbols.
  */
 
 #define _GNU_SOURCE
@@ -22,7 +22,7 @@
 
 #include "scope.h"
 
-/* Written by keep_settings() before the program's main(), then only read. */
+/* keep_settings() sets these variables before the program's main(). After that, they are only read. */
 static const char *const own_names[OWN_ENTRIES] = {
 	PRELOAD, "MPTCP_LISTEN_PORTS", "MPTCP_CONGESTION", "MPTCP_PARENTS", "MPTCP_TURNS", "MPTCP_WITHOUT", "MPTCP_COUNTERS",
 };
@@ -30,8 +30,7 @@ static char *own_entries[OWN_ENTRIES]; /* "NAME=..." at this process's start, or
 static char own_program[PATH_MAX];
 static struct stat own_program_stat;
 
-/* The path is compared as well as the file, because after a package upgrade the path names a new file while the old
- * program still runs. */
+/* Compare the path as well as the file: after a package upgrade, the path is a new file while the old program runs. */
 bool names_own_program(const char *file)
 {
 	struct stat found;
@@ -44,7 +43,7 @@ bool names_own_program(const char *file)
 	       found.st_ino == own_program_stat.st_ino;
 }
 
-/* Only the first executable file of this name in PATH counts, because execvp(3) would run it. */
+/* Test only the first executable file of this name in PATH, because execvp(3) runs that one. */
 bool finds_own_program(const char *file)
 {
 	const char *path = getenv("PATH");
@@ -102,13 +101,13 @@ void add_own_entries(char *const environment[], char **copy)
 	*copy = NULL;
 }
 
-/* ld.so(8) ignores LD_PRELOAD if effective and real ids differ. Squid's first process, started by root, executes its
+/* ld.so(8) ignores LD_PRELOAD if effective and real ids differ. When root starts Squid, its first process executes the
  * workers with Squid's user as the real id and root as the effective id. A worker then drops the capabilities that it
- * does not need; with "tproxy" it keeps CAP_NET_ADMIN (capabilities(7)). So if root is the effective user, it also
- * becomes the real user, and the worker starts with the same capabilities as without this library. Otherwise the real
- * ids become the effective ids. Neither grants new rights, because a process may exchange these ids at any time.
- *
- * This uses system calls because the C library's functions may wait for other threads, which a forked child lacks. */
+ * does not need; with "tproxy" it keeps CAP_NET_ADMIN (capabilities(7)). So if root is the effective user, this
+ * function makes it also the real user, and the worker starts with the same capabilities as without this library.
+ * Otherwise it makes the real ids the effective ids. Neither grants new rights, because a process may always exchange
+ * these ids. System calls are used, because the C library's functions may wait for other threads, which a forked child
+ * lacks. */
 #ifdef SYS_setresuid32 /* 32-bit ports, on which the plain numbers are the 16-bit calls */
 #define SETRESUID SYS_setresuid32
 #define SETRESGID SYS_setresgid32
@@ -129,7 +128,7 @@ struct ids match_ids(void)
 	return before;
 }
 
-/* Restore the ids after a failed exec. The group is set first, while the user still has the right to change it. */
+/* Restore the ids after a failed exec. The group comes first, as long as the user may change it. */
 void restore_ids(struct ids before)
 {
 	int saved = errno;
@@ -139,8 +138,8 @@ void restore_ids(struct ids before)
 	errno = saved;
 }
 
-/* Return whether *entry* of LD_PRELOAD, which has *length* bytes, is the library that was loaded from *path*. If the
- * entry has no slash, ld.so(8) searches directories for it, so only the last part of the path is compared. */
+/* Return whether *entry* of LD_PRELOAD, which has *length* bytes, is the library that was loaded from *path*. For an
+ * entry without a slash, ld.so(8) searches directories, so only the last part of the path is compared. */
 static bool is_own_library(const char *entry, size_t length, const char *path)
 {
 	const char *base = strrchr(path, '/');

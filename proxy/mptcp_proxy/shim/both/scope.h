@@ -16,7 +16,7 @@ struct ids {
 	gid_t group;
 };
 
-/* Save the settings and the program's name, once, and remove the settings from the environment. */
+/* At the first call, save the settings and the program's name, and remove the settings from the environment. */
 void keep_settings(void);
 
 /* The value of our variable *name*, or NULL. */

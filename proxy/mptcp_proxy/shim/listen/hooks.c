@@ -5,8 +5,8 @@
 
 #define _GNU_SOURCE
 
-/* glibc declares these with a transparent union instead of the POSIX type. Hide its declarations so that the
- * definitions below can use the latter. */
+/* glibc declares these functions with a transparent union instead of the POSIX type. Hide its declarations, so that the
+ * definitions below can have the POSIX type. */
 #define accept accept_as_libc_declares_it
 #define accept4 accept4_as_libc_declares_it
 #define bind bind_as_libc_declares_it
@@ -70,14 +70,14 @@ int connect(int fd, const struct sockaddr *address, socklen_t length)
 }
 
 /* If accept fails for lack of descriptors, Squid considers the listener unusable (TcpAcceptor.cc). So return EAGAIN
- * instead, which makes Squid try again; pause before, because Squid tries at once. */
-static int or_later(int fd)
+ * instead, which makes Squid try again. Squid tries at once, so pause before that. */
+static int or_try_again(int fd)
 {
 	const struct timespec pause = { .tv_nsec = 1000000 };
 
 	if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
 		return fd;
-	SAY_ONCE("new clients have to wait, no descriptor is free: %s (said once)\n", strerror(errno));
+	SAY_ONCE("new clients have to wait, no descriptor is free: %s (logged once)\n", strerror(errno));
 	count_up(POSTPONED_ACCEPTS, 1);
 	nanosleep(&pause, NULL);
 	errno = EAGAIN;
@@ -92,7 +92,7 @@ int accept(int fd, struct sockaddr *address, socklen_t *length)
 int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
 {
 	start();
-	return or_later(next_accept4(fd, address, length, flags));
+	return or_try_again(next_accept4(fd, address, length, flags));
 }
 
 EXPORTED int close(int fd)

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Tells a client within milliseconds that the proxy has closed the connection, if the client still writes.
+ * Resets a connection within milliseconds if the client still writes after the program has closed the connection.
  *
- * TCP answers data for a closed socket with a reset. MPTCP drops it and keeps the closed connection for 60 seconds
- * (TCP_TIMEWAIT_LEN, regardless of net.mptcp.close_timeout: mptcp_close_timeout() of net/mptcp/protocol.h), while the
- * client fills its window and waits. So when the program closes a connection, this file shuts it down for writing,
- * which sends the same packets, and holds it by a second descriptor until its client also closes. If data comes
- * instead, it closes the descriptor without reading the data, so that the kernel resets the connection (MP_FASTCLOSE).
- * Before that, it waits until all unsent data is sent, as long as the client accepts it.
+ * TCP answers data for a closed socket with a reset. MPTCP drops the data and keeps the closed connection for 60
+ * seconds (TCP_TIMEWAIT_LEN, regardless of net.mptcp.close_timeout: mptcp_close_timeout() of net/mptcp/protocol.h),
+ * while the client fills its window and waits. So when the program closes a connection, the library shuts it down for
+ * writing, which sends the same packets, and holds it by a second descriptor until the client also closes. If the
+ * client sends data instead, the library closes the descriptor without reading the data, so that the kernel resets the
+ * connection (MP_FASTCLOSE). But first it waits until all unsent data is sent, as long as the client accepts data.
  *
- * At most KEPT connections are held, each for SECONDS, if the hard limit of descriptors is higher than the soft limit
- * (mptcp-proxy provides that). All other connections are closed as usual: most of them, because their client has
- * already closed them; those with unread data, which the kernel resets itself; and those that will be reset (SO_LINGER
- * with 0). A forked child only drops its copies.
+ * The library holds at most MAX_HELD_CONNECTIONS connections, each for HOLD_SECONDS, if the hard limit of descriptors
+ * is higher than the soft limit (mptcp-proxy sets the limits so). All other connections are closed as usual. These are
+ * connections that the client has already closed, which are most; connections with unread data, which the kernel
+ * resets; and connections that will be reset (SO_LINGER with 0). A forked child does not hold connections.
  */
 
 #define _GNU_SOURCE
@@ -31,23 +31,23 @@
 
 #include "listen.h"
 
-#define KEPT 512
-#define SECONDS 60
-/* Most clients close a few milliseconds after the proxy. As long as fewer than FEW connections are held, the thread
- * pauses, because one check of several connections takes less time than a check of each. */
+#define MAX_HELD_CONNECTIONS 512
+#define HOLD_SECONDS 60
+/* Most clients close a few milliseconds after the proxy. While fewer than FEW_CONNECTIONS connections are held, the
+ * thread pauses between checks, because a check of several connections takes less time than a check of each. */
 #define CHECK_PAUSE_NS 10000000
-#define FEW (KEPT / 8)
+#define FEW_CONNECTIONS (MAX_HELD_CONNECTIONS / 8)
 
 static pid_t owner; /* the process that loaded the library, not its forked children */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct kept {
+static struct held {
 	int fd; /* 0: free */
-	time_t until;
-} kept[KEPT];
-static int kept_count; /* number of used entries of kept[] */
-static int watched = -1; /* epoll(7) of the held connections; the data are indices of kept[] */
-static bool failed;	 /* the thread could not be started; do not try again */
+	time_t deadline;
+} held[MAX_HELD_CONNECTIONS];
+static int held_count; /* number of used entries of held[] */
+static int held_epoll = -1; /* epoll(7) of the held connections; the data are indices of held[] */
+static bool failed;	 /* the thread could not be started, and is not tried again */
 static bool late_writes;
 
 void start_late_writes(void)
@@ -68,18 +68,18 @@ static bool is_open(int fd)
 	       poll(&state, 1, 0) == 0;
 }
 
-/* Close a held connection, which also removes it from *watched*. Call with the lock. */
-static void stop_keeping(struct kept *each)
+/* Close a held connection, which also removes it from *held_epoll*. Call with the lock. */
+static void close_held(struct held *each)
 {
 	next_close(each->fd);
 	each->fd = 0;
-	kept_count--;
+	held_count--;
 }
 
-/* Return whether a connection that became readable must be closed: its client has closed, or sends data and all our
- * data is sent. Otherwise drop the received data. Call without the lock, because this may take long, and our close(2)
- * waits for the lock. */
-static bool is_over(int fd)
+/* Return whether a connection that became readable must be closed, because its client has closed it, or because its
+ * client sends data and all our data is sent. Otherwise drop the received data. Call without the lock, because this may
+ * take long, and the hook of close(2) waits for the lock. */
+static bool must_be_closed(int fd)
 {
 	char dropped[65536];
 	int waiting = 0;
@@ -95,17 +95,17 @@ static bool is_over(int fd)
 }
 
 /* Check one held connection. The descriptor stays valid without the lock, because only this thread closes it. */
-static void check_kept(struct kept *each)
+static void check_held(struct held *each)
 {
 	int fd;
 
 	pthread_mutex_lock(&lock);
 	fd = each->fd;
 	pthread_mutex_unlock(&lock);
-	if (fd <= 0 || !is_over(fd))
+	if (fd <= 0 || !must_be_closed(fd))
 		return;
 	pthread_mutex_lock(&lock);
-	stop_keeping(each);
+	close_held(each);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -117,17 +117,17 @@ static void *watch(void *unused)
 
 	(void)unused;
 	for (;;) {
-		struct epoll_event events[KEPT];
-		int count = epoll_wait(watched, events, KEPT, 1000);
+		struct epoll_event events[MAX_HELD_CONNECTIONS];
+		int count = epoll_wait(held_epoll, events, MAX_HELD_CONNECTIONS, 1000);
 		time_t time = now();
 
 		for (int i = 0; i < count; i++)
-			check_kept(&kept[events[i].data.u32]);
+			check_held(&held[events[i].data.u32]);
 		pthread_mutex_lock(&lock);
-		for (int i = 0; i < KEPT && time > last; i++)
-			if (kept[i].fd > 0 && time >= kept[i].until)
-				stop_keeping(&kept[i]);
-		few = kept_count < FEW;
+		for (int i = 0; i < MAX_HELD_CONNECTIONS && time > last; i++)
+			if (held[i].fd > 0 && time >= held[i].deadline)
+				close_held(&held[i]);
+		few = held_count < FEW_CONNECTIONS;
 		pthread_mutex_unlock(&lock);
 		last = time;
 		if (few)
@@ -136,43 +136,43 @@ static void *watch(void *unused)
 	return NULL;
 }
 
-/* Start the thread unless it runs; return whether it runs. All signals are blocked in the thread, so that the program
- * still gets them. Call with the lock. */
+/* Start the thread unless it runs. Return whether it runs. The thread blocks all signals, so that the program's threads
+ * get them. Call with the lock. */
 static bool is_watching(void)
 {
 	pthread_t thread;
 	sigset_t all, before;
 
-	if (watched >= 0 || failed)
+	if (held_epoll >= 0 || failed)
 		return !failed;
-	watched = epoll_create1(EPOLL_CLOEXEC);
+	held_epoll = epoll_create1(EPOLL_CLOEXEC);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	failed = watched < 0 || pthread_create(&thread, NULL, watch, NULL) != 0;
+	failed = held_epoll < 0 || pthread_create(&thread, NULL, watch, NULL) != 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (!failed)
 		pthread_detach(thread);
 	return !failed;
 }
 
-static void keep(int fd)
+static void hold(int fd)
 {
 	struct epoll_event wanted = { .events = EPOLLIN | EPOLLRDHUP };
 	int copy = -1, i = 0;
 
 	pthread_mutex_lock(&lock);
-	while (i < KEPT && kept[i].fd > 0)
+	while (i < MAX_HELD_CONNECTIONS && held[i].fd > 0)
 		i++;
-	if (i < KEPT && is_watching())
+	if (i < MAX_HELD_CONNECTIONS && is_watching())
 		copy = mptcp_copy(fd);
 	if (copy > 0) {
 		wanted.data.u32 = i;
-		if (shutdown(copy, SHUT_WR) == 0 && epoll_ctl(watched, EPOLL_CTL_ADD, copy, &wanted) == 0) {
-			kept[i] = (struct kept){ .fd = copy, .until = now() + SECONDS };
-			kept_count++;
+		if (shutdown(copy, SHUT_WR) == 0 && epoll_ctl(held_epoll, EPOLL_CTL_ADD, copy, &wanted) == 0) {
+			held[i] = (struct held){ .fd = copy, .deadline = now() + HOLD_SECONDS };
+			held_count++;
 			count_up(LATE_WRITERS, 1);
 		} else {
-			close_alone(copy);
+			close_without_hooks(copy);
 		}
 	}
 	pthread_mutex_unlock(&lock);
@@ -181,5 +181,5 @@ static void keep(int fd)
 void before_close(int fd)
 {
 	if (late_writes && owner == getpid() && is_open(fd))
-		keep(fd);
+		hold(fd);
 }

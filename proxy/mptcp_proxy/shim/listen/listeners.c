@@ -2,21 +2,21 @@
  *
  * MPTCP listeners, for a proxy.
  *
- * Squid has no MPTCP of its own. When it binds a TCP socket to a port in MPTCP_LISTEN_PORTS, replace the socket, at the
- * same descriptor number, by an MPTCP socket (RFC 8684; socket(2) with IPPROTO_MPTCP) with the same options. All other
- * sockets stay: sockets towards origin servers bind to port 0 or not at all, so origins see plain TCP. A Squid that
- * opens an MPTCP socket for such a port itself, by an option of its http_port, keeps it; only its congestion control is
- * set here.
+ * Debian's Squid does not use MPTCP. When it binds a TCP socket to a port in MPTCP_LISTEN_PORTS, the library replaces
+ * the socket, at the same descriptor number, by an MPTCP socket (RFC 8684; socket(2) with IPPROTO_MPTCP) with the same
+ * options. Other sockets do not change: Squid binds sockets towards origin servers to port 0 or not at all, so origins
+ * see plain TCP. If Squid itself opens an MPTCP socket for such a port, by an option of its http_port, the library only
+ * sets the congestion control of that socket.
  *
- * Why at bind and not at listen: a bound socket may be handed to another process (SCM_RIGHTS), as by a Squid whose
- * workers share a listener. At bind the socket has no epoll registration and no peer that the old file description
- * would take along.
+ * The library replaces the socket at bind and not at listen, because a process may pass a bound socket to another
+ * process (SCM_RIGHTS), as Squid does if its workers share a listener. At bind, the socket is not registered with epoll
+ * and has no peer, which the new socket would not get.
  *
- * MPTCP_LISTEN_PORTS is a list ("3128,3129") or, if it begins with '/', the name of a file with one. The file is read
- * at each bind, so a reload may add a port.
+ * MPTCP_LISTEN_PORTS is a list ("3128,3129") or, if it begins with '/', the name of a file with such a list. The file
+ * is read at each bind, so a reload may add a port.
  *
- * Failure: if the kernel refuses MPTCP the TCP socket stays; if it refuses the congestion control the host's stays. One
- * line on stderr says so, once per process.
+ * If the kernel refuses MPTCP, the TCP socket stays. If it refuses the congestion control, the socket has the host's.
+ * Each process logs such a failure once, on stderr.
  */
 
 #define _GNU_SOURCE
@@ -27,14 +27,14 @@
 
 #include "listen.h"
 
-static void say_once(int port, const char *what, int reason)
+static void report_once(int port, const char *what, int reason)
 {
 	SAY_ONCE("no MPTCP on port %d, clients are served by plain TCP: %s: %s"
-		 " (said once, other ports may have the same trouble)\n",
+		 " (logged once, other ports may have the same problem)\n",
 		 port, what, strerror(reason));
 }
 
-static bool listed(const char *list, int port)
+static bool contains_port(const char *list, int port)
 {
 	while (*list != '\0') {
 		char *end;
@@ -50,17 +50,17 @@ static bool listed(const char *list, int port)
 	return false;
 }
 
-static bool is_ours(int port)
+static bool is_listed_port(int port)
 {
 	char list[LIST_SIZE];
 
 	if (listen_ports == NULL || port == 0)
 		return false;
 	if (!read_list(listen_ports, list, sizeof list)) {
-		say_once(port, listen_ports, errno);
+		report_once(port, listen_ports, errno);
 		return false;
 	}
-	return listed(list, port);
+	return contains_port(list, port);
 }
 
 static bool is_unbound(int fd)
@@ -76,10 +76,10 @@ void before_bind(int fd, const struct sockaddr *address, socklen_t length)
 	int port = port_of(address, length);
 	const char *trouble;
 
-	if (!is_ours(port) || !is_unbound(fd))
+	if (!is_listed_port(port) || !is_unbound(fd))
 		return;
 	if (is_mptcp(fd))
 		choose_congestion(fd);
 	else if (is_tcp(fd) && (trouble = swap(fd)) != NULL)
-		say_once(port, trouble, errno);
+		report_once(port, trouble, errno);
 }

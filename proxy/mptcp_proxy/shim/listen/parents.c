@@ -3,13 +3,13 @@
  * MPTCP connections to parents, for a relay.
  *
  * MPTCP_PARENTS is a list of addresses and ports ("192.0.2.1:3128 [2001:db8::1]:3128") or, if it begins with '/', the
- * name of a file with one. Addresses are in the notation of inet_ntop(3). The file is read at each connect(2), because
- * the addresses of a name change. A TCP socket that is about to be connected to one of them is replaced by an MPTCP
- * socket (swap.c). All other sockets stay.
+ * name of a file with such a list. Addresses are in the notation of inet_ntop(3). The file is read at each connect(2),
+ * because the addresses of a parent may change. When the program connects a TCP socket to an address in the list, the
+ * library replaces the socket by an MPTCP socket (swap.c). Other sockets do not change.
  *
- * Why at connect and not at socket(2): only connect shows the destination. At socket(), all sockets would have to
- * become MPTCP, including listeners and the sockets to name servers and helpers, and most of them would have to become
- * TCP again later. Options that the program has set before connect are copied to the new socket.
+ * The library replaces the socket at connect and not at socket(2), because only connect has the destination. At
+ * socket(), the library would have to make all sockets MPTCP sockets, including listeners and the sockets to name
+ * servers and helpers, and later most of them TCP sockets again. swap() copies the options that the program has set.
  */
 
 #define _GNU_SOURCE
@@ -25,8 +25,8 @@
 /* "[", an IPv6 address, "]:", a port and the terminating NUL. */
 #define GOAL_SIZE (INET6_ADDRSTRLEN + 8)
 
-/* Write *address* in the notation of the list. ::ffff:192.0.2.1 is written as 192.0.2.1. Return false if it is not an
- * IP address with a port. */
+/* Write *address* to *goal* in the notation of the list, ::ffff:192.0.2.1 as 192.0.2.1. Return false if it is not an IP
+ * address with a port. */
 static bool write_goal(const struct sockaddr *address, socklen_t length, char goal[GOAL_SIZE])
 {
 	char text[INET6_ADDRSTRLEN];
@@ -69,7 +69,7 @@ static bool is_parent(const char *goal)
 	char list[LIST_SIZE];
 
 	if (!read_list(parents, list, sizeof list)) {
-		SAY_ONCE("the list of parents cannot be read, all are reached by plain TCP, over one path: %s: %s (said once)\n",
+		SAY_ONCE("the list of parents cannot be read, all are reached by plain TCP, over one path: %s: %s (logged once)\n",
 			 parents, strerror(errno));
 		return false;
 	}
@@ -94,6 +94,6 @@ void before_connect(int fd, const struct sockaddr *address, socklen_t length)
 	if (parents != NULL && write_goal(address, length, goal) && is_tcp(fd) && is_unconnected(fd) && is_parent(goal) &&
 	    (trouble = swap(fd)) != NULL)
 		SAY_ONCE("no MPTCP to parent %s, it is reached by plain TCP, over one path: %s: %s"
-			 " (said once, other parents may have the same trouble)\n",
+			 " (logged once, other parents may have the same problem)\n",
 			 goal, trouble, strerror(errno));
 }

@@ -2,13 +2,13 @@
  *
  * Replaces a TCP socket by an MPTCP socket, at the same descriptor number.
  *
- * The MPTCP socket gets what the program has set on its TCP socket: options, the bound name, and the descriptor's
- * flags. It does not get a registration with epoll(7), which belongs to the old socket, so swap() must be called before
- * a socket is registered. Squid registers a listener after listen(2) and a connection after connect(2)
+ * The MPTCP socket gets the options, the bound address, and the descriptor's flags of the program's TCP socket. It does
+ * not get a registration with epoll(7), which belongs to the old socket, so swap() must be called before the program
+ * registers the socket. Squid registers a listener after listen(2) and a connection after connect(2)
  * (Comm::ConnOpener::doConnect; 5.7 and 6.13).
  *
  * MPTCP_CONGESTION, if set, names the congestion control (tcp(7), TCP_CONGESTION) of the MPTCP sockets. Accepted
- * connections inherit it from their listener, joined subflows from their connection. Other sockets keep the host's.
+ * connections inherit it from their listener, and joined subflows from their connection. Other sockets use the host's.
  */
 
 #define _GNU_SOURCE
@@ -41,8 +41,8 @@ union value {
 	char name[64];
 };
 
-/* ESSENTIAL: without this option the listener would accept connections from elsewhere, or none at all; if the MPTCP
- * socket refuses it, the TCP socket stays. TUNING: without this option the socket is only slower or less convenient. */
+/* ESSENTIAL: without this option, the listener would accept other connections, or none. If the MPTCP socket refuses it,
+ * the TCP socket stays. TUNING: without this option, the socket is only slower or less convenient. */
 enum weight { ESSENTIAL, TUNING };
 
 static const struct option {
@@ -89,8 +89,8 @@ static const struct option {
 	{ IPPROTO_TCP, TCP_CONGESTION, TUNING, "TCP_CONGESTION" },
 };
 
-/* Copy the options in which the program's TCP socket differs from a *fresh* one. Return the first essential option that
- * the MPTCP socket refuses, with errno set, or NULL. */
+/* Copy the options in which the program's TCP socket differs from the new socket *fresh*. Return the first essential
+ * option that the MPTCP socket refuses, with errno set, or NULL. */
 static const struct option *carry_options(int tcp, int fresh, int mptcp)
 {
 	for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
@@ -103,7 +103,7 @@ static const struct option *carry_options(int tcp, int fresh, int mptcp)
 			continue;
 		if (set_length == untouched_length && memcmp(&set, &untouched, set_length) == 0)
 			continue;
-		/* socket(7): the kernel reports twice the size that was set. */
+		/* For a buffer size, the kernel reports twice the value that was set (socket(7)). */
 		if (option->level == SOL_SOCKET && (option->name == SO_RCVBUF || option->name == SO_SNDBUF))
 			set.number /= 2;
 		if (setsockopt(mptcp, option->level, option->name, &set, set_length) != 0 &&
@@ -113,7 +113,8 @@ static const struct option *carry_options(int tcp, int fresh, int mptcp)
 	return NULL;
 }
 
-/* An MPTCP socket without a subflow accepts any name, so a TCP socket is used to test whether the name exists. */
+/* An MPTCP socket without a subflow accepts any name, so test with a TCP socket whether the kernel has this congestion
+ * control. */
 void choose_congestion(int mptcp)
 {
 	socklen_t length;
@@ -125,7 +126,7 @@ void choose_congestion(int mptcp)
 	tcp = socket(integer_option(mptcp, SO_DOMAIN), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (tcp < 0 || setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0 ||
 	    setsockopt(mptcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0)
-		SAY_ONCE("no congestion control %s by MPTCP, the host's own is used: %s"
+		SAY_ONCE("no congestion control %s for MPTCP, the host's own is used: %s"
 			 " (see sysctl net.ipv4.tcp_available_congestion_control)\n",
 			 congestion, strerror(errno));
 	if (tcp >= 0)
@@ -134,7 +135,7 @@ void choose_congestion(int mptcp)
 
 /* ------------------------------------------------------------------------------------------------------- names */
 
-static bool is_no_name(const struct sockaddr_storage *name, socklen_t length)
+static bool is_unset(const struct sockaddr_storage *name, socklen_t length)
 {
 	const struct sockaddr *address = (const struct sockaddr *)name;
 
@@ -145,15 +146,15 @@ static bool is_no_name(const struct sockaddr_storage *name, socklen_t length)
 	return address->sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)name)->sin6_addr);
 }
 
-/* Bind the MPTCP socket to the name of the TCP socket, which stays bound to it: SO_REUSEADDR allows this as long as
- * neither listens (socket(7)). So no other program can bind the port in between. */
+/* Bind the MPTCP socket to the address of the TCP socket, which stays bound: SO_REUSEADDR allows this as long as
+ * neither listens (socket(7)). So no other program can bind the port during the replacement. */
 static bool carry_name(int tcp, int mptcp)
 {
 	struct sockaddr_storage name;
 	socklen_t length = sizeof name;
 	int before = integer_option(tcp, SO_REUSEADDR), on = 1, bound;
 
-	if (getsockname(tcp, (struct sockaddr *)&name, &length) != 0 || is_no_name(&name, length))
+	if (getsockname(tcp, (struct sockaddr *)&name, &length) != 0 || is_unset(&name, length))
 		return true;
 	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 	setsockopt(mptcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);

@@ -2,28 +2,28 @@
  *
  * Clients take turns, so that no client can delay the others by the number of its connections.
  *
- * Squid asks epoll(7) for all ready descriptors and serves them one by one, regardless of the client, before it asks
- * again (Comm::DoSelect; 5.7 and 6.13). So a client that sends requests without a pause on a thousand connections makes
- * each turn of the event loop last a thousand requests. Another client's request takes several turns: it is accepted,
- * read, sent to the origin, answered. No setting of Squid changes that.
+ * Squid requests all ready descriptors from epoll(7) and serves all of them, regardless of the client, before the next
+ * request (Comm::DoSelect; 5.7 and 6.13). So if a client continuously sends requests on a thousand connections, each
+ * turn of the event loop serves a thousand requests. Another client's request takes several turns: Squid accepts it,
+ * reads it, sends it to the origin, and answers. No setting of Squid changes that.
  *
- * So each client's connections are in a separate epoll, which is one descriptor in Squid's epoll. When it is ready,
- * Squid gets the client's share of a turn: TURN events divided by the number of ready clients, and at least one. The
- * kernel reports the descriptors of an epoll in rotation, so the other events come the next time, because Squid uses
- * neither EPOLLET nor EPOLLONESHOT. The limit also applies to a single busy client: a connection of another client is
- * seldom ready at the same moment, and would wait for the end of that turn.
+ * So the library keeps each client's connections in a separate epoll, which is one descriptor in Squid's epoll. When it
+ * is ready, Squid gets the client's share of a turn: EVENTS_PER_TURN events divided by the number of ready clients, and
+ * at least one. The kernel reports the descriptors of an epoll in rotation, so the other events come in the next turns,
+ * because Squid uses neither EPOLLET nor EPOLLONESHOT. The limit also applies to a single busy client: a connection of
+ * another client is seldom ready at the same moment, and would wait for the end of a long turn.
  *
  * New connections wait in order of arrival, and Squid accepts one per turn (Comm::TcpAcceptor::doAccept). So if a
- * client opens many connections, another client's new connection is delayed by as many turns. Therefore a listener's
- * event is repeated in a turn while connections wait: Squid's handler is registered again after each accept, and
- * ignores EAGAIN.
+ * client opens many connections, another client's new connection waits for as many turns. Therefore the library repeats
+ * a listener's event in a turn while connections wait: Squid registers its handler again after each accept, and ignores
+ * EAGAIN.
  *
- * Why not fetch all ready events and drop the excess: the kernel would check all ready connections in each turn, which
- * took a quarter of the processor with 720 connections of Multipath TCP.
+ * The library does not fetch all ready events to drop the excess, because the kernel would check all ready connections
+ * in each turn, which took a quarter of the processor with 720 connections of Multipath TCP.
  *
  * Descriptors that do not belong to a client (listeners, connections to origin servers, pipes) stay in Squid's own
- * epoll. accept(2) shows the client of a descriptor, until close(2). A client is an IPv4 address or the 64 bits of an
- * IPv6 network, as for the throttler. A forked child does none of this.
+ * epoll. A descriptor belongs to a client from accept(2) until close(2). A client is an IPv4 address or the first 64
+ * bits of an IPv6 address, as for the throttler. In a forked child, this file has no effect.
  */
 
 #define _GNU_SOURCE
@@ -36,29 +36,29 @@
 #include "turns.h"
 
 /* Maximum number of connections that a listener accepts in a turn; a power of two. A turn has the events of about four
- * requests. If each request comes on a new connection, a lower limit would let the queue grow, and a higher one would
- * lengthen the turn. */
-#ifndef ACCEPTS
-#define ACCEPTS 8
+ * requests. If each request comes on a new connection, the queue would grow with a lower limit, and turns would become
+ * longer with a higher limit. */
+#ifndef MAX_ACCEPTS
+#define MAX_ACCEPTS 8
 #endif
 
-/* Clients' epolls take at most one in PART of the descriptors that the program may have. */
-#define PART 16
+/* The program must be allowed this number of descriptors for each place, which takes one of them. */
+#define DESCRIPTORS_PER_PLACE 16
 
 atomic_bool fair;
 atomic_int event_loop = -1;
-atomic_bool cut;
+atomic_bool turn_was_cut;
 
 static uint64_t salt;
-static unsigned int places;
+static unsigned int place_count;
 static atomic_uint accepts = 1; /* number of accepts per listener in this turn */
-static atomic_bool in_vain;	/* an accept of the last turn failed */
+static atomic_bool accept_failed; /* an accept of the last turn failed */
 
 static pthread_mutex_t clients_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct client {
-	uint64_t first;	     /* the first client of the place; other clients may share it */
-	int epoll;	     /* 0: none */
-	unsigned int number;
+	uint64_t first_client;	       /* the first client of the place; other clients may share the place */
+	int epoll;		       /* 0: none */
+	unsigned int descriptor_count; /* number of descriptors of all its clients */
 } clients[CLIENTS];
 
 void end_turns(void)
@@ -83,7 +83,7 @@ bool client_of(const struct sockaddr *address, socklen_t length, uint64_t *clien
 {
 	static const uint8_t nat64[12] = { 0, 0x64, 0xff, 0x9b };
 	const uint8_t *six = ((const struct sockaddr_in6 *)address)->sin6_addr.s6_addr;
-	uint8_t bits[sizeof *client] = { 0, 0, 0xff, 0xff }; /* no routed IPv6 network begins so */
+	uint8_t bits[sizeof *client] = { 0, 0, 0xff, 0xff }; /* no routed IPv6 network begins with these bytes */
 
 	if (port_of(address, length) == 0)
 		return false;
@@ -98,55 +98,57 @@ bool client_of(const struct sockaddr *address, socklen_t length, uint64_t *clien
 	return true;
 }
 
-/* Return the client's place, from 1 to places - 1; if all are taken by others, a place to share. Call with the lock.
- * The hash is the finalizer of MurmurHash3 by Austin Appleby, who placed it in the public domain. */
+/* Return the client's place, from 1 to place_count - 1. If other clients have all places, return a place to share. Call
+ * with the lock. The hash is the finalizer of MurmurHash3 by Austin Appleby, who placed it in the public domain. */
 static uint16_t place_for(uint64_t client)
 {
 	uint16_t unused = 0;
 
-	for (uint16_t place = 1; place < places; place++) {
-		if (clients[place].number == 0)
+	for (uint16_t place = 1; place < place_count; place++) {
+		if (clients[place].descriptor_count == 0)
 			unused = unused == 0 ? place : unused;
-		else if (clients[place].first == client)
+		else if (clients[place].first_client == client)
 			return place;
 	}
 	if (unused != 0) {
-		clients[unused].first = client;
+		clients[unused].first_client = client;
 		return unused;
 	}
 	client ^= salt;
 	client = (client ^ client >> 33) * 0xff51afd7ed558ccdULL;
 	client = (client ^ client >> 33) * 0xc4ceb9fe1a85ec53ULL;
-	return 1 + (client ^ client >> 33) % (places - 1);
+	return 1 + (client ^ client >> 33) % (place_count - 1);
 }
 
-/* Set *places*. This is called at the first client, because the program may raise its limit of descriptors before. */
+/* Set place_count. Call this at the first client, because the program may raise its limit before that. */
 static void count_places(void)
 {
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < 4 * PART)
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < 4 * DESCRIPTORS_PER_PLACE)
 		end_turns();
 	else
-		places = limit.rlim_cur / PART < CLIENTS ? limit.rlim_cur / PART : CLIENTS;
+		place_count = limit.rlim_cur / DESCRIPTORS_PER_PLACE < CLIENTS ?
+				      limit.rlim_cur / DESCRIPTORS_PER_PLACE :
+				      CLIENTS;
 }
 
 void note_accept(int listener, int fd)
 {
 	if (listener >= 0 && listener < DESCRIPTORS)
-		descriptors[listener].listens = true;
+		descriptors[listener].is_listener = true;
 	if (fd < 0)
-		in_vain = true;
+		accept_failed = true;
 }
 
 void enter_place(int fd, uint64_t client)
 {
 	pthread_mutex_lock(&clients_lock);
-	if (places == 0)
+	if (place_count == 0)
 		count_places();
 	if (fair) {
 		descriptors[fd].place = place_for(client);
-		clients[descriptors[fd].place].number++;
+		clients[descriptors[fd].place].descriptor_count++;
 	}
 	pthread_mutex_unlock(&clients_lock);
 }
@@ -155,19 +157,19 @@ void share_place(int fd, int copy)
 {
 	pthread_mutex_lock(&clients_lock);
 	descriptors[copy].place = descriptors[fd].place;
-	clients[descriptors[copy].place].number++;
+	clients[descriptors[copy].place].descriptor_count++;
 	pthread_mutex_unlock(&clients_lock);
 }
 
-/* Record that *fd* no longer belongs to a client. It must not be in the client's epoll. Call with the lock. If this was
- * the client's last descriptor, return the client's epoll, which the caller must close; otherwise 0. */
+/* Record that *fd*, which must not be in the client's epoll, no longer belongs to the client. Call with the lock. If it
+ * was the client's last descriptor, return the client's epoll, which the caller must close; otherwise return 0. */
 static int end_ownership(int fd)
 {
 	struct client *client = &clients[descriptors[fd].place];
 	int epoll = client->epoll;
 
 	descriptors[fd].place = 0;
-	if (--client->number > 0)
+	if (--client->descriptor_count > 0)
 		return 0;
 	client->epoll = 0;
 	return epoll;
@@ -189,8 +191,8 @@ void leave_place(int fd)
 
 /* --------------------------------------------------------------------------------------------------------- turns */
 
-/* In Squid's epoll, the data of a client's epoll is not a descriptor, but a negative number that encodes its place. */
-static int mark_of(uint16_t place)
+/* The data that a client's epoll has in Squid's epoll: not a descriptor, but a negative number for the place. */
+static int mark_of_place(uint16_t place)
 {
 	return -1 - place;
 }
@@ -198,7 +200,7 @@ static int mark_of(uint16_t place)
 /* Open an epoll for the client, and add it to Squid's epoll *outer*. Call with the lock. */
 static bool open_client(struct client *client, int outer)
 {
-	struct epoll_event event = { .events = EPOLLIN, .data.fd = mark_of(client - clients) };
+	struct epoll_event event = { .events = EPOLLIN, .data.fd = mark_of_place(client - clients) };
 	int epoll = epoll_create1(EPOLL_CLOEXEC);
 
 	/* The number may be 0 if standard input was closed, but here 0 means that the client has no epoll. */
@@ -223,7 +225,7 @@ void open_place(int outer, int fd)
 	errno = saved;
 }
 
-int tell_kernel(int fd, int what, uint32_t events)
+int kernel_epoll_ctl(int fd, int what, uint32_t events)
 {
 	struct epoll_event event = { .events = events, .data.fd = fd };
 	int epoll;
@@ -236,12 +238,12 @@ int tell_kernel(int fd, int what, uint32_t events)
 
 void begin_turn(int count)
 {
-	cut = false;
-	if (atomic_exchange(&in_vain, false) || count <= 0)
+	turn_was_cut = false;
+	if (atomic_exchange(&accept_failed, false) || count <= 0)
 		accepts = 1;
 }
 
-int part(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *found)
+int split_events(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *found)
 {
 	int others = 0;
 
@@ -249,7 +251,7 @@ int part(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *fo
 	for (int i = 0; i < count; i++) {
 		int fd = events[i].data.fd;
 
-		if (fd < -1 && fd >= mark_of(CLIENTS - 1))
+		if (fd < -1 && fd >= mark_of_place(CLIENTS - 1))
 			ready[(*found)++] = -1 - fd;
 		else
 			events[others++] = events[i];
@@ -257,10 +259,10 @@ int part(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *fo
 	return others;
 }
 
-/* Return the number of events in a turn for each of *found* clients, if all together may have at most *room* events. */
+/* Return how many events each of *found* clients gets in a turn. All clients together get at most *room* events. */
 static int share_of(int found, int room)
 {
-	int share = TURN / found > 1 ? TURN / found : 1;
+	int share = EVENTS_PER_TURN / found > 1 ? EVENTS_PER_TURN / found : 1;
 
 	return share * found <= room ? share : room / found;
 }
@@ -278,13 +280,13 @@ int add_clients(struct epoll_event *events, int count, int max, const uint16_t *
 		count += more > 0 ? more : 0;
 		more_waits |= more >= share;
 	}
-	cut = more_waits;
+	turn_was_cut = more_waits;
 	count_up(CUT_TURNS, more_waits);
 	pthread_mutex_unlock(&clients_lock);
 	return count;
 }
 
-/* Allow twice as many accepts as in the previous turn, unless one of these failed. */
+/* While connections wait, allow twice as many accepts as in the previous turn, unless an accept failed. */
 int add_accepts(struct epoll_event *events, int others, int count, int max)
 {
 	bool wait = false;
@@ -292,7 +294,7 @@ int add_accepts(struct epoll_event *events, int others, int count, int max)
 	for (int i = 0; i < others; i++) {
 		int fd = events[i].data.fd;
 
-		if (fd < 0 || fd >= DESCRIPTORS || !descriptors[fd].listens || (events[i].events & EPOLLIN) == 0)
+		if (fd < 0 || fd >= DESCRIPTORS || !descriptors[fd].is_listener || (events[i].events & EPOLLIN) == 0)
 			continue;
 		wait = true;
 		for (unsigned int n = 1; n < accepts && count < max; n++)
@@ -300,7 +302,7 @@ int add_accepts(struct epoll_event *events, int others, int count, int max)
 	}
 	if (!wait)
 		accepts = 1;
-	else if (accepts < ACCEPTS)
+	else if (accepts < MAX_ACCEPTS)
 		accepts *= 2;
 	return count;
 }

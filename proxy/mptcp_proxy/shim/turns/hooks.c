@@ -5,8 +5,8 @@
 
 #define _GNU_SOURCE
 
-/* glibc declares these with a transparent union instead of the POSIX type. Hide its declarations so that the
- * definitions below can use the latter. */
+/* glibc declares these functions with a transparent union instead of the POSIX type. Hide its declarations, so that the
+ * definitions below can have the POSIX type. */
 #define accept accept_as_libc_declares_it
 #define accept4 accept4_as_libc_declares_it
 #include <sys/socket.h>
@@ -48,7 +48,7 @@ __attribute__((constructor)) void start(void)
 	without_zero_read = is_left_out("zero-read");
 }
 
-/* Forget the client of *fd* and everything else about it, because it is closed, or will be. */
+/* Delete all records about *fd*, because it is closed, or will be. */
 static void forget(int fd)
 {
 	int saved = errno;
@@ -61,7 +61,7 @@ static void forget(int fd)
 		end_turns();
 	}
 	if (fd < DESCRIPTORS) {
-		descriptors[fd].listens = false;
+		descriptors[fd].is_listener = false;
 		pthread_mutex_lock(&events_lock);
 		forget_interest(fd);
 		forget_joined(fd);
@@ -72,8 +72,9 @@ static void forget(int fd)
 }
 
 /* Process the result of accept(2) on *listener*: *fd*, or a failure with errno. *room*: size of the caller's buffer for
- * the address; the address may be longer. */
-static int accepted(int listener, int fd, const struct sockaddr *address, const socklen_t *length, socklen_t room)
+ * the address. If *length* is larger, the kernel has truncated the address. */
+static int process_accepted(int listener, int fd, const struct sockaddr *address, const socklen_t *length,
+			    socklen_t room)
 {
 	uint64_t client;
 
@@ -85,7 +86,7 @@ static int accepted(int listener, int fd, const struct sockaddr *address, const 
 	forget(fd);
 	enter_place(fd, client);
 	pthread_mutex_lock(&events_lock);
-	took(fd, true);
+	record_write(fd, true);
 	pthread_mutex_unlock(&events_lock);
 	return fd;
 }
@@ -100,7 +101,7 @@ int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
 	socklen_t room = length != NULL ? *length : 0;
 
 	start();
-	return accepted(fd, next_accept4(fd, address, length, flags), address, length, room);
+	return process_accepted(fd, next_accept4(fd, address, length, flags), address, length, room);
 }
 
 EXPORTED int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
@@ -110,17 +111,17 @@ EXPORTED int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
 		open_place(epoll, fd);
 	if (!has_turns(fd) || epoll != event_loop || (event == NULL && what != EPOLL_CTL_DEL))
 		return next_epoll_ctl(epoll, what, fd, event);
-	return want(what, fd, event);
+	return change_registration(what, fd, event);
 }
 
-/* Return the events for which the kernel need not be asked. They come first, in a separate turn. */
-static int known_events(struct epoll_event *events, int max, int *timeout)
+/* Store the events that need no request to the kernel, and return their number. They come first, in a separate turn. */
+static int promised_events(struct epoll_event *events, int max, int *timeout)
 {
 	int count;
 
 	pthread_mutex_lock(&events_lock);
 	count = continue_joined(events, max);
-	count = add_fresh(events, count, max, timeout);
+	count = add_promised(events, count, max, timeout);
 	pthread_mutex_unlock(&events_lock);
 	return count;
 }
@@ -134,19 +135,19 @@ EXPORTED int epoll_wait(int epoll, struct epoll_event *events, int max, int time
 	if (!fair || epoll != event_loop)
 		return next_epoll_wait(epoll, events, max, timeout);
 	count_up(TURNS, 1);
-	for (int fd; (fd = next_ended()) >= 0; close_alone(fd))
+	for (int fd; (fd = next_ended_copy()) >= 0; close_without_hooks(fd))
 		forget(fd);
-	count = known_events(events, max, &timeout);
+	count = promised_events(events, max, &timeout);
 	if (count > 0)
 		return count;
 	count = next_epoll_wait(epoll, events, max, timeout);
 	begin_turn(count);
 	if (count <= 0)
 		return count;
-	others = part(events, count, ready, &found);
+	others = split_events(events, count, ready, &found);
 	if (found > 0) {
 		count = add_clients(events, others, max, ready, found);
-		count = others + without_rests(events + others, count - others);
+		count = others + remove_rest_events(events + others, count - others);
 	}
 	return add_accepts(events, others, count, max);
 }
@@ -154,7 +155,7 @@ EXPORTED int epoll_wait(int epoll, struct epoll_event *events, int max, int time
 ssize_t read(int fd, void *buffer, size_t size)
 {
 	start();
-	if (!answers_read(fd, size))
+	if (!must_fail_read(fd, size))
 		return next_read(fd, buffer, size);
 	count_up(ZERO_READS, 1);
 	errno = EAGAIN;
@@ -166,18 +167,18 @@ ssize_t write(int fd, const void *bytes, size_t size)
 	ssize_t taken = 0;
 
 	start();
-	/* A write from a signal handler, such as a fault report, must not wait for the lock. */
-	if (size == 0 || !has_turns(fd) || !(is_clients(fd) || descriptors[fd].interest.wants))
+	/* A write of a signal handler, for example a fault report, must not wait for the lock. */
+	if (size == 0 || !has_turns(fd) || !(is_clients(fd) || descriptors[fd].interest.registered))
 		return next_write(fd, bytes, size);
 	if (is_clients(fd)) {
 		pthread_mutex_lock(&events_lock);
-		taken = join(fd, bytes, size);
+		taken = join_write(fd, bytes, size);
 		pthread_mutex_unlock(&events_lock);
 	}
 	if (taken == 0)
 		taken = next_write(fd, bytes, size);
 	pthread_mutex_lock(&events_lock);
-	took(fd, taken == (ssize_t)size);
+	record_write(fd, taken == (ssize_t)size);
 	pthread_mutex_unlock(&events_lock);
 	return taken;
 }
@@ -191,6 +192,6 @@ EXPORTED int close(int fd)
 	kept = send_held(fd, true);
 	forget(fd);
 	errno = saved;
-	/* If a copy sends the rest, the connection goes on, and the next library must not end it. */
-	return kept ? close_alone(fd) : next_close(fd);
+	/* If a copy sends the rest, the connection continues, and the next library must not end it. */
+	return kept ? close_without_hooks(fd) : next_close(fd);
 }

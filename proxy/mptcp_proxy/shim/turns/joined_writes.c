@@ -2,23 +2,24 @@
  *
  * Joins the pieces that Squid writes to a client into one write.
  *
- * Squid writes an answer in pieces of 4 KB (HTTP_REQBUF_SZ), apart from the header, and asks epoll(7) before each
- * whether it may (Comm::Write, Comm::HandleWrite; 5.7 and 6.13). So a download of 64 KB takes 16 calls of write(2),
- * each of which sends packets of its own, and as many of epoll_wait(2).
+ * Squid writes the header of an answer, and then the body in pieces of 4 KB (HTTP_REQBUF_SZ). Before each write, it
+ * waits for EPOLLOUT (Comm::Write, Comm::HandleWrite; 5.7 and 6.13). So a download of 64 KB takes 16 calls of write(2),
+ * each of which sends separate packets, and 16 calls of epoll_wait(2).
  *
- * Here a header or a full piece is held, and later pieces are added to it, as long as Squid waits to write more and
- * gets the event that it may write (may_write.c). Held data is sent in these cases: Squid does not wait to write; Squid
- * got the event and wrote nothing; twice, the event had no room in a turn; the last write was less than a piece; the
- * buffer is full. So data is held for at most two turns of the event loop.
+ * The library holds a header or a full piece, and adds later pieces to it, as long as Squid waits to write more and
+ * gets the event that it may write (may_write.c). It sends held data in these cases: Squid does not wait to write;
+ * Squid got the event and wrote nothing; the event did not fit into two turns; the last write was less than a piece;
+ * the buffer is full. So data is held for at most two turns of the event loop.
  *
- * No data is held for a connection on which Squid does not wait for EPOLLOUT. The held data is at most half of the
- * kernel's free buffer, so that the kernel takes all of it at once. If it does not, for lack of memory, Squid may not
- * write until the kernel has taken the rest. If Squid closes the connection before that, a copy of its descriptor keeps
- * the connection open. If the kernel takes nothing of the rest for REST_SECONDS, the connection is reset, because its
- * client must not mistake a part for the whole answer.
+ * The library holds no data for a connection on which Squid does not wait for EPOLLOUT. The held data is at most half
+ * of the kernel's free buffer, so that the kernel accepts all of it at once. If the kernel does not, for lack of
+ * memory, Squid may not write until the kernel has accepted the rest. If Squid closes the connection before that, a
+ * copy of its descriptor keeps the connection open. If the kernel accepts nothing of the rest for REST_SECONDS, the
+ * connection is reset, because the client must not take a part of the answer for the whole.
  *
- * The program sees an error in sending at its next write or read, as it does for data that the kernel holds. After an
- * error, no data is held for the connection. A forked child does not send data that its parent holds.
+ * If held data cannot be sent, the program gets the error at its next write or read, as for data in the kernel's
+ * buffer. After an error, the library holds no data for the connection. A forked child does not send its parent's held
+ * data.
  */
 
 #define _GNU_SOURCE
@@ -30,12 +31,14 @@
 
 #include "turns.h"
 
+/* Size of Squid's pieces. */
 #define PIECE 4096
-/* Bytes around a piece that is sent as a chunk: its size, and two line ends. */
+/* Maximum number of bytes around a piece that Squid sends as a chunk: the chunk's size, and two line ends. */
 #define FRAMING 16
 
+/* Maximum number of held bytes for a connection. */
 #define JOINED 65536
-/* Buffer for a header and the data after it, as long as it is unknown whether much data follows. */
+/* Maximum number of held bytes after a header, as long as it is unknown whether much data follows. */
 #define BEGINNING 16384
 /* Maximum number of connections with held data. Writes to other connections go directly to the kernel. */
 #define MAX_HELD 256
@@ -44,25 +47,25 @@
 #endif
 
 struct joined {
-	int fd, place;		 /* place: index in all_joined[] */
-	bool more;		 /* the last write was probably not the final one */
-	bool late;		 /* its event had no room in the last turn */
-	bool waits;		 /* the kernel has not taken all data, and will report when it can take more */
-	time_t until;		 /* time at which to give up; 0 if the program has not closed the connection */
-	size_t first, end, room; /* begin and end of the held bytes, and the limit of the end */
+	int fd, place;		     /* place: index in all_joined[] */
+	bool more_expected;	     /* the last write was probably not the final one */
+	bool postponed;		     /* its event did not fit into the last turn */
+	bool waits_for_kernel;	     /* the kernel has not accepted all data, and will report when it accepts more */
+	time_t deadline;	     /* time at which the connection is reset; 0 if the program has not closed it */
+	size_t first, end, capacity; /* begin and end of the held bytes, and the maximum of the end */
 	char bytes[JOINED];
 };
 
 static struct joined *all_joined[MAX_HELD], *spare;
-static int number_joined;	  /* used entries of all_joined[] */
-static atomic_int number_waiting; /* number of them that wait; read without the lock */
-static int ended[MAX_HELD];	  /* copies without held data */
-static atomic_int number_ended;	  /* read without the lock */
+static int joined_count;	       /* used entries of all_joined[] */
+static atomic_int waiting_count;       /* number of entries that wait for the kernel; read without the lock */
+static int ended_copies[MAX_HELD];     /* copies without held data, which must be closed */
+static atomic_int ended_count;	       /* used entries of ended_copies[]; read without the lock */
 
 static void drop(struct joined *joined)
 {
 	descriptors[joined->fd].joined = NULL;
-	all_joined[joined->place] = all_joined[--number_joined];
+	all_joined[joined->place] = all_joined[--joined_count];
 	all_joined[joined->place]->place = joined->place;
 	if (spare == NULL)
 		spare = joined;
@@ -70,23 +73,24 @@ static void drop(struct joined *joined)
 		free(joined);
 }
 
-/* End the copy of a connection that the program has closed, because its rest was sent or cannot be sent. */
-static void end(struct joined *joined)
+/* End a copy of a descriptor that the program has closed, because the rest of its data was sent or cannot be sent. */
+static void end_copy(struct joined *joined)
 {
-	ended[number_ended++] = joined->fd;
+	ended_copies[ended_count++] = joined->fd;
 	drop(joined);
 }
 
-static void wait_for_room(struct joined *joined, bool waits)
+static void set_waits_for_kernel(struct joined *joined, bool waits)
 {
-	if (joined->waits == waits)
+	if (joined->waits_for_kernel == waits)
 		return;
-	joined->waits = waits;
-	number_waiting += waits ? 1 : -1;
-	wait_for_rest(joined->fd, waits);
+	joined->waits_for_kernel = waits;
+	waiting_count += waits ? 1 : -1;
+	set_library_waits(joined->fd, waits);
 }
 
-/* Send the held data. If the kernel has not taken all of it, return false, with errno; the rest waits or is dropped. */
+/* Send the held data. Return whether the kernel accepted all of it; if not, set errno. With EAGAIN, the rest is held,
+ * otherwise it is dropped. */
 static bool send_joined(struct joined *joined)
 {
 	size_t before = joined->first;
@@ -101,20 +105,20 @@ static bool send_joined(struct joined *joined)
 		else if (errno != EINTR)
 			why = errno;
 	}
-	took(joined->fd, why == 0);
-	wait_for_room(joined, why == EAGAIN);
-	if (why == EAGAIN && joined->until != 0 && joined->first > before)
-		joined->until = now() + REST_SECONDS;
+	record_write(joined->fd, why == 0);
+	set_waits_for_kernel(joined, why == EAGAIN);
+	if (why == EAGAIN && joined->deadline != 0 && joined->first > before)
+		joined->deadline = now() + REST_SECONDS;
 	descriptors[joined->fd].broken = why != 0 && why != EAGAIN;
-	if (why != EAGAIN && joined->until != 0)
-		end(joined);
+	if (why != EAGAIN && joined->deadline != 0)
+		end_copy(joined);
 	else if (why != EAGAIN)
 		drop(joined);
 	errno = why;
 	return why == 0;
 }
 
-/* Make close(2) reset the connection. After a regular end, the client would mistake its part for the whole answer. */
+/* Make close(2) reset the connection. After a regular end, the client would take its part for the whole answer. */
 static void reset_at_close(int fd)
 {
 	const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };
@@ -122,17 +126,17 @@ static void reset_at_close(int fd)
 	setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
 }
 
-/* Reset a closed connection, because its client has taken no data for too long. */
+/* Reset a connection that the program has closed, because its client has accepted no data for too long. */
 static void give_up_rest(struct joined *joined)
 {
-	wait_for_room(joined, false);
+	set_waits_for_kernel(joined, false);
 	reset_at_close(joined->fd);
-	end(joined);
+	end_copy(joined);
 }
 
-/* How much the kernel surely takes at once: what it counts is more than the bytes. And whether epoll would report it as
- * writable: not with less than a third free (sk_stream_is_writeable()). */
-static size_t room_of(int fd, bool *writable)
+/* Return how many bytes the kernel accepts at once for certain; it counts more memory than the bytes. Set *writable* to
+ * whether epoll would report EPOLLOUT, which requires a third of the buffer to be free (sk_stream_is_writeable()). */
+static size_t free_buffer(int fd, bool *writable)
 {
 	uint32_t memory[SK_MEMINFO_VARS];
 	socklen_t length = sizeof memory;
@@ -157,22 +161,22 @@ static bool is_header(const char *bytes, size_t size)
 	return size > 9 && size < PIECE && memcmp(bytes, "HTTP/", 5) == 0 && memcmp(bytes + size - 4, "\r\n\r\n", 4) == 0;
 }
 
-/* Begin to hold writes to *fd* if these bytes are probably not the last ones; otherwise return NULL. *wait* is set if
- * the program got its event without asking the kernel, and the kernel has little room. The program must then wait until
- * the kernel reports much room, which saves many small writes. */
-static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool *wait)
+/* Begin to hold writes to *fd* if these bytes are probably not the last bytes; otherwise return NULL. *wait* is set if
+ * the program got its event without a request to the kernel, and the kernel has little free buffer. Then the program
+ * must wait until the kernel reports EPOLLOUT, which avoids many small writes. */
+static struct joined *begin_joining(int fd, const char *bytes, size_t size, bool *wait)
 {
 	struct joined *joined;
 	bool writable;
 	size_t room;
 
 	*wait = false;
-	if (without_joined_writes || number_joined == MAX_HELD || descriptors[fd].broken || !waits_to_write(fd))
+	if (without_joined_writes || joined_count == MAX_HELD || descriptors[fd].broken || !waits_to_write(fd))
 		return NULL;
 	if (!is_header(bytes, size) && !is_piece(size))
 		return NULL;
-	room = room_of(fd, &writable);
-	*wait = !writable && descriptors[fd].interest.fresh;
+	room = free_buffer(fd, &writable);
+	*wait = !writable && descriptors[fd].interest.promised;
 	if (*wait || room < 2 * (PIECE + FRAMING))
 		return NULL;
 	if (is_header(bytes, size) && room > BEGINNING)
@@ -182,25 +186,25 @@ static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool
 		return NULL;
 	spare = NULL;
 	joined->fd = fd;
-	joined->more = joined->waits = joined->late = false;
-	joined->until = 0;
+	joined->more_expected = joined->waits_for_kernel = joined->postponed = false;
+	joined->deadline = 0;
 	joined->first = joined->end = 0;
-	joined->room = room < JOINED ? room : JOINED;
-	joined->place = number_joined++;
+	joined->capacity = room < JOINED ? room : JOINED;
+	joined->place = joined_count++;
 	descriptors[fd].joined = all_joined[joined->place] = joined;
 	return joined;
 }
 
-ssize_t join(int fd, const char *bytes, size_t size)
+ssize_t join_write(int fd, const char *bytes, size_t size)
 {
 	struct joined *joined = descriptors[fd].joined;
 	bool wait = false;
 
-	if (joined != NULL && (joined->waits || size > joined->room - joined->end))
-		/* Write these bytes to the kernel as well. Otherwise a heavy writer would go on before all others forever. */
+	if (joined != NULL && (joined->waits_for_kernel || size > joined->capacity - joined->end))
+		/* Also write these bytes to the kernel. Otherwise a fast writer would always come before all others. */
 		return send_joined(joined) ? 0 : -1;
 	if (joined == NULL)
-		joined = begin_to_join(fd, bytes, size, &wait);
+		joined = begin_joining(fd, bytes, size, &wait);
 	if (wait)
 		errno = EAGAIN;
 	if (joined == NULL)
@@ -209,7 +213,7 @@ ssize_t join(int fd, const char *bytes, size_t size)
 	count_up(JOINED_WRITES, 1);
 	count_up(JOINED_BYTES, size);
 	joined->end += size;
-	joined->more = is_piece(size) || is_header(bytes, size);
+	joined->more_expected = is_piece(size) || is_header(bytes, size);
 	return (ssize_t)size;
 }
 
@@ -217,42 +221,42 @@ int continue_joined(struct epoll_event *events, int max)
 {
 	int count = 0;
 
-	/* Go backwards, because the last entry replaces a dropped one. */
-	for (int i = number_joined - 1; i >= 0; i--) {
+	/* Go backwards, because the last entry replaces a dropped entry. */
+	for (int i = joined_count - 1; i >= 0; i--) {
 		struct joined *joined = all_joined[i];
 
-		if (joined->waits) {
-			if (joined->until != 0 && now() >= joined->until)
+		if (joined->waits_for_kernel) {
+			if (joined->deadline != 0 && now() >= joined->deadline)
 				give_up_rest(joined);
 			continue;
 		}
-		if (!joined->more || !waits_to_write(joined->fd)) {
+		if (!joined->more_expected || !waits_to_write(joined->fd)) {
 			send_joined(joined);
-		} else if (count < max && may_serve(joined->fd)) {
-			serve(joined->fd, &events[count++]);
-			joined->more = joined->late = false;
-		} else if (joined->late) {
+		} else if (count < max && may_give_event(joined->fd)) {
+			give_write_event(joined->fd, &events[count++]);
+			joined->more_expected = joined->postponed = false;
+		} else if (joined->postponed) {
 			send_joined(joined);
 		} else {
-			joined->late = true;
+			joined->postponed = true;
 		}
 	}
 	return count;
 }
 
-int without_rests(struct epoll_event *events, int count)
+int remove_rest_events(struct epoll_event *events, int count)
 {
 	int left = 0;
 
-	if (number_waiting == 0)
+	if (waiting_count == 0)
 		return count;
 	pthread_mutex_lock(&events_lock);
 	for (int i = 0; i < count; i++) {
 		int fd = events[i].data.fd;
 		struct joined *joined = fd >= 0 && fd < DESCRIPTORS ? descriptors[fd].joined : NULL;
 
-		if (joined != NULL && joined->waits) {
-			if (joined->until != 0)
+		if (joined != NULL && joined->waits_for_kernel) {
+			if (joined->deadline != 0)
 				events[i].events = 0;
 			send_joined(joined);
 			if (descriptors[fd].joined != NULL || !waits_to_write(fd))
@@ -265,7 +269,8 @@ int without_rests(struct epoll_event *events, int count)
 	return left;
 }
 
-/* Keep the data that the kernel has not taken of a connection that the program closes, with a copy of its descriptor. */
+/* Keep a connection that the program closes open by a copy of its descriptor, until the kernel accepts all its data.
+ * Return whether that is possible. */
 static bool keep_rest(struct joined *joined)
 {
 	int copy = mptcp_copy(joined->fd);
@@ -273,12 +278,12 @@ static bool keep_rest(struct joined *joined)
 	if (copy < 0)
 		return false;
 	share_place(joined->fd, copy);
-	wait_for_room(joined, false);
+	set_waits_for_kernel(joined, false);
 	descriptors[joined->fd].joined = NULL;
 	descriptors[copy].joined = joined;
 	joined->fd = copy;
-	joined->until = now() + REST_SECONDS;
-	wait_for_room(joined, true);
+	joined->deadline = now() + REST_SECONDS;
+	set_waits_for_kernel(joined, true);
 	return true;
 }
 
@@ -298,15 +303,15 @@ bool send_held(int fd, bool keep)
 	return kept;
 }
 
-int next_ended(void)
+int next_ended_copy(void)
 {
 	int fd = -1;
 
-	if (number_ended == 0)
+	if (ended_count == 0)
 		return -1;
 	pthread_mutex_lock(&events_lock);
-	if (number_ended > 0)
-		fd = ended[--number_ended];
+	if (ended_count > 0)
+		fd = ended_copies[--ended_count];
 	pthread_mutex_unlock(&events_lock);
 	return fd;
 }
@@ -315,7 +320,7 @@ void forget_joined(int fd)
 {
 	descriptors[fd].broken = false;
 	if (descriptors[fd].joined != NULL) {
-		number_waiting -= descriptors[fd].joined->waits;
+		waiting_count -= descriptors[fd].joined->waits_for_kernel;
 		drop(descriptors[fd].joined);
 	}
 }

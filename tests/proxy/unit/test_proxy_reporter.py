@@ -17,8 +17,8 @@ from mptcp_proxy.cli import main
 from mptcp_proxy.places import Places
 from mptcp_proxy.process import started
 from mptcp_proxy.reloads import Outcome, ReloadError, read_outcome, reload
-from mptcp_proxy.reported import Reported
-from mptcp_proxy.serving import Picture
+from mptcp_proxy.reporter import Reporter
+from mptcp_proxy.serving import ListenState
 
 
 class Here(Places):
@@ -56,10 +56,10 @@ def notified(manager: socket.socket) -> list[str]:
 
 
 def test_status_names_the_parents_that_do_not_answer(places: Places, manager: socket.socket) -> None:
-    reported = Reported(places)
+    reported = Reporter(places)
     reported.parents("all parents answer")
     assert notified(manager) == []
-    reported.listeners(Picture((3128,)))
+    reported.listeners(ListenState((3128,)))
     assert notified(manager)[-1] == "STATUS=serving: port 3128 by Multipath TCP; all parents answer"
     reported.parents("all parents answer")
     assert notified(manager) == []
@@ -68,25 +68,25 @@ def test_status_names_the_parents_that_do_not_answer(places: Places, manager: so
 
 
 def test_service_is_ready_once_squid_listens(places: Places, manager: socket.socket) -> None:
-    reported = Reported(places)
-    reported.listeners(Picture((3128,), missing=(3128,)))
+    reported = Reporter(places)
+    reported.listeners(ListenState((3128,), missing=(3128,)))
     assert notified(manager) == ["STATUS=serving: port 3128 NOT AT ALL"]
-    reported.listeners(Picture((3128, 3129), plain=(3129,)))
+    reported.listeners(ListenState((3128, 3129), plain_tcp=(3129,)))
     assert notified(manager) == [
         "READY=1",
         "STATUS=serving: port 3128 by Multipath TCP; "
         "port 3129 by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
     ]
-    reported.listeners(Picture((3128, 3129)))
+    reported.listeners(ListenState((3128, 3129)))
     assert notified(manager) == ["STATUS=serving: ports 3128, 3129 by Multipath TCP"]
-    reported.listeners(Picture((3128, 3129), fewer=((3128, 1, 2),), missing=(3129,)))
+    reported.listeners(ListenState((3128, 3129), too_few=((3128, 1, 2),), missing=(3129,)))
     served = "port 3128 (1 of 2 workers) by Multipath TCP; port 3129 NOT AT ALL"
     assert notified(manager) == [f"STATUS=serving: {served}"]
 
 
 def test_trouble_is_in_the_status_until_it_is_over(places: Places, manager: socket.socket) -> None:
-    reported = Reported(places)
-    reported.listeners(Picture((3128,)))
+    reported = Reporter(places)
+    reported.listeners(ListenState((3128,)))
     notified(manager)
     serving = "STATUS=serving: port 3128 by Multipath TCP"
     assert reported.trouble("logs", "the disk is full")
@@ -104,15 +104,15 @@ def test_trouble_is_in_the_status_until_it_is_over(places: Places, manager: sock
 
 
 def test_refused_reload_is_in_the_status_until_one_succeeds(places: Places, manager: socket.socket) -> None:
-    reported = Reported(places)
-    reported.listeners(Picture((3128,)))
+    reported = Reporter(places)
+    reported.listeners(ListenState((3128,)))
     notified(manager)
     reported.reload_begins()
     assert notified(manager)[0] == "RELOADING=1"
     reported.reload_ends("squid.conf:3: wrong")
     serving = "STATUS=serving: port 3128 by Multipath TCP"
     assert notified(manager) == ["READY=1", f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
-    reported.listeners(Picture((3128,)))
+    reported.listeners(ListenState((3128,)))
     assert notified(manager) == [f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
     reported.reload_ends()
     assert notified(manager) == ["READY=1", serving]
@@ -125,7 +125,7 @@ def test_watchdog_message_is_sent_when_it_is_due(
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
     clock = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    reported = Reported(places)
+    reported = Reporter(places)
     for moment, expected in ((1000.0, ["WATCHDOG=1"]), (1049.0, []), (1050.0, ["WATCHDOG=1"]), (1051.0, [])):
         clock[0] = moment
         reported.give_sign_of_life()
@@ -135,13 +135,13 @@ def test_watchdog_message_is_sent_when_it_is_due(
 
 def test_no_watchdog_message_is_due_without_a_watchdog(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
-    reported = Reported(places)
+    reported = Reporter(places)
     reported.give_sign_of_life()
     assert reported.due is None
 
 
 def test_outcome_of_an_ended_supervisor_is_ignored(places: Places) -> None:
-    Reported(places)
+    Reporter(places)
     assert read_outcome(places.reloads) is not None
     for outcome in (Outcome(os.getpid(), started(os.getpid()) + 1, 0), Outcome(2**22 + 1, 0, 0)):
         places.reloads.write_text(outcome.text())
@@ -157,11 +157,15 @@ def test_outcome_of_an_ended_supervisor_is_ignored(places: Places) -> None:
         ("", "", ""),
         ("squid.conf:3: wrong", "", "reload refused, the old settings stay in force: squid.conf:3: wrong"),
         # Defect: this was also reported as a refusal.
-        ("", "cannot see who listens", "the new settings are in force, but cannot see who listens"),
+        (
+            "",
+            "cannot see which processes listen",
+            "the new settings are in force, but cannot see which processes listen",
+        ),
     ],
 )
 def test_reload_command_prints_the_outcome(places: Places, refused: str, in_doubt: str, printed: str) -> None:
-    reported = Reported(places)
+    reported = Reporter(places)
     signalled = threading.Event()
     before = signal.signal(signal.SIGHUP, lambda *_: signalled.set())
 
@@ -184,7 +188,7 @@ def test_reload_command_prints_the_outcome(places: Places, refused: str, in_doub
 
 def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> None:
     """Defect: the second reload was reported as refused, like the first one, although its settings were in force."""
-    reported = Reported(places)
+    reported = Reporter(places)
     signalled = threading.Semaphore(0)
     before = signal.signal(signal.SIGHUP, lambda *_: signalled.release())
     outcomes: dict[str, str] = {}
@@ -228,18 +232,18 @@ def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> Non
 
 def test_reload_without_a_running_proxy_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reload", "--service-name", "nosuchproxy"]) == 1
-    assert capsys.readouterr().err == "mptcp-proxy: no proxy of the name nosuchproxy runs\n"
+    assert capsys.readouterr().err == "mptcp-proxy: no proxy with the name nosuchproxy runs\n"
 
 
 def test_reload_without_permission_is_an_error(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    Reported(places)
+    Reporter(places)
     assert stat.S_IMODE(places.reloads.stat().st_mode) == 0o600, "other users must not read the reason of a refusal"
 
     def refused(path: Path) -> str:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_text", refused)
-    with pytest.raises(ReloadError, match=r"reloads\.json: Permission denied; root has a proxy reload"):
+    with pytest.raises(ReloadError, match=r"reloads\.json: Permission denied; only root can make a proxy reload"):
         reload(places)
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds out from whom Squid accepts another client address, in X-Forwarded-For or by the PROXY protocol. Pure.
+"""Finds the senders from which Squid accepts another client address, in X-Forwarded-For or by the PROXY protocol. Pure.
 
-A believed sender may claim any address, including this host's. Squid checks its lists against the claimed address, and
-only before that against the connection's own.
+Such a sender may claim any client address, including this host's. Squid then uses the claimed address in its rules.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from .addresses import EVERYBODY, LOOPBACK, Addresses
 from .source import Statement
 
 
-def believed_others(statements: Sequence[Statement], lists: AccessLists) -> Statement | None:
-    """Return the rule by which a sender on another host is believed, if any. *lists* includes all clients that a name
-    may match, also by a password."""
+def rule_trusting_others(statements: Sequence[Statement], lists: AccessLists) -> Statement | None:
+    """Return the rule by which Squid accepts a client address from another host, if any. *lists* must include clients
+    that a password identifies (``only_strangers=False``)."""
     for directive, matters in (
-        ("follow_x_forwarded_for", counts_forwarded(statements)),
-        ("proxy_protocol_access", takes_proxy_header(statements)),
+        ("follow_x_forwarded_for", uses_forwarded_address(statements)),
+        ("proxy_protocol_access", accepts_proxy_protocol(statements)),
     ):
         if matters and (rule := _first(statements, directive, lists)) is not None:
             return rule
@@ -40,9 +39,9 @@ def _first(statements: Sequence[Statement], directive: str, lists: AccessLists) 
     return last if last is not None and last.words[1] == "deny" and undecided else None
 
 
-def counts_forwarded(statements: Sequence[Statement], directive: str = "acl_uses_indirect_client") -> bool:
-    """Return whether rules may see the address in X-Forwarded-For, which is the default. Helpers see the address for
-    the log: for them *directive* is "log_uses_indirect_client"."""
+def uses_forwarded_address(statements: Sequence[Statement], directive: str = "acl_uses_indirect_client") -> bool:
+    """Return whether rules may use the address in X-Forwarded-For, which is the default. For helpers, which get the
+    address that Squid logs, *directive* is "log_uses_indirect_client"."""
     values = {True}
     for statement in statements:
         if statement.directive == directive:
@@ -51,6 +50,6 @@ def counts_forwarded(statements: Sequence[Statement], directive: str = "acl_uses
     return True in values
 
 
-def takes_proxy_header(statements: Sequence[Statement]) -> bool:
-    """Return whether clients may use the PROXY protocol."""
+def accepts_proxy_protocol(statements: Sequence[Statement]) -> bool:
+    """Return whether a port accepts the PROXY protocol."""
     return any(each.directive.endswith("_port") and "require-proxy-header" in each.words for each in statements)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.towards import Towards, read_subflows, read_towards, subflows_now, towards_now
+from mptcp_proxy.connection_counts import ConnectionCounts, counts_now, read_counts, read_subflows, subflows_now
 
 GOALS = ("10.77.8.2:3128", "[fd77:8::2]:3128")
 SQUID = ' users:(("squid",pid=25078,fd=12))'
@@ -25,22 +25,28 @@ def line(remote: str = GOALS[0], inner: str = "", users: str = SQUID, local: str
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ([], Towards()),
-        ([line(inner=INITIAL), line(inner=JOINED, local="10.77.2.2%wlan0:48535", users="")], Towards(several=1)),
-        ([line(inner=INITIAL)], Towards(one=1)),
-        ([line(inner=INITIAL), line(inner=INITIAL.replace("ffb60628", "1"))], Towards(one=2)),
-        ([line()], Towards(plain=1)),
-        ([line(inner=FALLEN_BACK)], Towards(plain=1)),
-        ([line(users=' users:(("curl",pid=7,fd=3))')], Towards()),
-        ([line(users="")], Towards(plain=1)),
-        ([line(remote="10.77.8.2:80"), line(remote="10.77.8.20:3128")], Towards()),
-        ([line(remote="[::ffff:10.77.8.2]:3128")], Towards(plain=1)),
-        ([line(remote="[fd77:8::2]:3128", inner=INITIAL)], Towards(one=1)),
-        ([line(remote="[fd77:8::2%eth0]:3128"), line(inner=INITIAL), line(inner=JOINED)], Towards(several=1, plain=1)),
+        ([], ConnectionCounts()),
+        (
+            [line(inner=INITIAL), line(inner=JOINED, local="10.77.2.2%wlan0:48535", users="")],
+            ConnectionCounts(multiple_subflows=1),
+        ),
+        ([line(inner=INITIAL)], ConnectionCounts(single_subflow=1)),
+        ([line(inner=INITIAL), line(inner=INITIAL.replace("ffb60628", "1"))], ConnectionCounts(single_subflow=2)),
+        ([line()], ConnectionCounts(plain_tcp=1)),
+        ([line(inner=FALLEN_BACK)], ConnectionCounts(plain_tcp=1)),
+        ([line(users=' users:(("curl",pid=7,fd=3))')], ConnectionCounts()),
+        ([line(users="")], ConnectionCounts(plain_tcp=1)),
+        ([line(remote="10.77.8.2:80"), line(remote="10.77.8.20:3128")], ConnectionCounts()),
+        ([line(remote="[::ffff:10.77.8.2]:3128")], ConnectionCounts(plain_tcp=1)),
+        ([line(remote="[fd77:8::2]:3128", inner=INITIAL)], ConnectionCounts(single_subflow=1)),
+        (
+            [line(remote="[fd77:8::2%eth0]:3128"), line(inner=INITIAL), line(inner=JOINED)],
+            ConnectionCounts(multiple_subflows=1, plain_tcp=1),
+        ),
     ],
 )
-def test_connections_are_counted_by_protocol_and_subflows(lines: list[str], expected: Towards) -> None:
-    assert read_towards("\n".join(lines) + "\n", GOALS, "squid") == expected
+def test_connections_are_counted_by_protocol_and_subflows(lines: list[str], expected: ConnectionCounts) -> None:
+    assert read_counts("\n".join(lines) + "\n", GOALS, "squid") == expected
 
 
 def test_subflows_are_counted_for_one_connection() -> None:
@@ -62,7 +68,7 @@ def test_process_with_an_undecodable_name_does_not_disturb(
     ss.write_bytes(b"#!/bin/sh\ncat <<'END'\n" + printed + b"END\n")
     ss.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert towards_now(GOALS) == Towards(one=1)
+    assert counts_now(GOALS) == ConnectionCounts(single_subflow=1)
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), subprocess.TimeoutExpired("ss", 30)])
@@ -71,5 +77,5 @@ def test_nothing_is_counted_if_ss_fails(monkeypatch: pytest.MonkeyPatch, error: 
         raise error
 
     monkeypatch.setattr(subprocess, "run", answer)
-    assert towards_now(GOALS) == Towards()
+    assert counts_now(GOALS) == ConnectionCounts()
     assert subflows_now(GOALS[0], 1) is None

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for NotedSignals, a queue of received signals to be handled later."""
+"""Tests for RecordedSignals, a queue of received signals to be handled later."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-from mptcp_proxy.noted import NotedSignals
+from mptcp_proxy.recorded_signals import RecordedSignals
 
 
 def test_signals_are_queued_in_the_order_of_receipt() -> None:
     before = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGUSR2)
     try:
-        noted = NotedSignals([signal.SIGHUP])
-        noted.note([signal.SIGUSR2])
+        noted = RecordedSignals([signal.SIGHUP])
+        noted.record([signal.SIGUSR2])
         assert not noted
         os.kill(os.getpid(), signal.SIGUSR2)
         os.kill(os.getpid(), signal.SIGHUP)

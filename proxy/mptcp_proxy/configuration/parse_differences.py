@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Compares how ``squid -k parse`` and these modules read the same lines. Pure.
 
-This catches differences that these modules do not know. Squid announces each statement with "Processing:", with its
-lines joined and macros replaced, regardless of any ``if`` (parse of 5.7 and 6.13, src/cache_cf.cc), and each file that
-it opens. If the two differ, Squid would not act on what was checked.
+Squid prints each statement after "Processing:", with its lines joined and its macros replaced, regardless of any ``if``
+(parse of 5.7 and 6.13, src/cache_cf.cc). It also prints the name of each file that it opens. If its reading differs
+from these modules', Squid would not act on the statements that were checked.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from .source import Statement
 _FILE = re.compile(r"Processing Configuration File: (?P<name>.*) \(depth (?P<depth>\d+)\)")
 _PROCESSING = re.compile(r"Processing: (?P<text>.*)", re.DOTALL)
 _FATAL = re.compile(r"FATAL: ")
-_SHOWN = 100
-_FIRST_PROCESS = {"${process_name}": "squid", "${process_number}": "0"}
-"""The values in the parsing process, which is not a worker."""
+_MAX_QUOTED = 100
+"""Maximum length of a quoted statement, characters."""
+_MACROS = {"${process_name}": "squid", "${process_number}": "0"}
+"""The values of macros in the parsing process, which is not a worker."""
 
 
 def differences(output: Sequence[str], everything: Sequence[Statement], allowed: str = "") -> Iterator[Problem]:
-    """Yield the first difference between what Squid announces in its *output*, without timestamps, and *everything*."""
+    """Yield the first difference between the statements in Squid's *output*, without timestamps, and *everything*, the
+    statements as these modules read them."""
     announced = [found["text"] for line in output if (found := _PROCESSING.match(line))]
     for line in output:
         if (opened := _FILE.match(line)) and opened["depth"] != "0":
@@ -35,11 +37,11 @@ def differences(output: Sequence[str], everything: Sequence[Statement], allowed:
         if ours is not None and theirs == _as_announced(ours.text):
             continue
         if theirs is None and any(_FATAL.match(line) for line in output):
-            return  # Squid stopped, and its output has the reason
+            return  # Squid stopped, and its output shows the reason
         place = ours or everything[index - 1] if everything else None
         yield Problem(
-            f"Squid reads {_shown(theirs)} here, this check {_shown(ours.text if ours else None)}: Squid would not"
-            " act on what was checked",
+            f"Squid reads {_quoted(theirs)} here, this check {_quoted(ours.text if ours else None)}: Squid would not"
+            " act on the statements that were checked",
             place.file if place else "",
             place.number if place else None,
             allowed=allowed,
@@ -48,12 +50,12 @@ def differences(output: Sequence[str], everything: Sequence[Statement], allowed:
 
 
 def _as_announced(text: str) -> str:
-    for macro, value in _FIRST_PROCESS.items():
+    for macro, value in _MACROS.items():
         text = text.replace(macro, value)
     return text
 
 
-def _shown(text: str | None) -> str:
+def _quoted(text: str | None) -> str:
     if text is None:
         return "nothing"
-    return f'"{text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."}"'
+    return f'"{text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 3] + "..."}"'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Records signals when they arrive, so that they can be handled later."""
+"""Records arriving signals, so that the main loop can handle them later."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class NotedSignals:
-    """The signals that have arrived and are not handled yet, oldest first."""
+class RecordedSignals:
+    """Queue of the signals that have arrived and are not handled yet, oldest first."""
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
         self._arrived: list[signal.Signals] = []
-        self.note(numbers)
+        self.record(numbers)
 
-    def note(self, numbers: Iterable[signal.Signals]) -> None:
-        """Record these signals as well, instead of their default actions."""
+    def record(self, numbers: Iterable[signal.Signals]) -> None:
+        """From now on, also record these signals, instead of their default actions."""
         for number in numbers:
             signal.signal(number, self._add)
 
@@ -40,8 +40,8 @@ class NotedSignals:
     def wait(self, seconds: float, wakeup: socket.socket, numbers: Iterable[signal.Signals] = signal.Signals) -> None:
         """Wait for *seconds*, or until a signal of *numbers* is pending. *wakeup* becomes readable at any signal."""
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and not self.has(numbers):
-            if select.select([wakeup], [], [], left)[0]:
+        while (remaining := deadline - time.monotonic()) > 0 and not self.has(numbers):
+            if select.select([wakeup], [], [], remaining)[0]:
                 wakeup.recv(4096)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reports to systemd and ``mptcp-proxy reload`` whether the supervisor is ready and alive, and how reloads ended."""
+"""Reports the supervisor's state and the outcome of reloads to systemd, and to ``mptcp-proxy reload`` and
+``doctor``."""
 
 from __future__ import annotations
 
@@ -15,32 +16,32 @@ from .installation import write
 from .places import Places, Role
 from .process import started
 from .reloads import Outcome
-from .serving import Picture
+from .serving import ListenState
 
 _PLAIN = {
     Role.PROXY: "by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
-    # Plain TCP is intended here: a relay uses Multipath TCP only towards its parents.
+    # A relay intentionally uses plain TCP towards clients, and Multipath TCP only towards its parents.
     Role.RELAY: "by TCP",
 }
-"""How clients connect if the listener is a TCP socket."""
+"""Status text for a port whose listener is a TCP socket."""
 
 
 def say(text: object, priority: int = journal.INFO) -> None:
     journal.say(f"mptcp-proxy: {text}", priority)
 
 
-class Reported:
-    """Reports for the supervisor in this process. Failures to write files are only logged."""
+class Reporter:
+    """Reports for the supervisor in this process. If a file cannot be written, this is only logged."""
 
     def __init__(self, places: Places, role: Role = Role.PROXY) -> None:
         self._places = places
         self._plain = _PLAIN[role]
         self._outcome = Outcome(os.getpid(), started(os.getpid()), 0)
-        watched = watchdog_seconds(os.environ)
+        watchdog_timeout = watchdog_seconds(os.environ)
         # Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises.
-        self._interval = None if watched is None else watched / 2
-        self.due: float | None = None if watched is None else time.monotonic()
-        """When the next sign of life (watchdog ping) is due, in monotonic time; None if systemd expects none."""
+        self._interval = None if watchdog_timeout is None else watchdog_timeout / 2
+        self.due: float | None = None if watchdog_timeout is None else time.monotonic()
+        """Monotonic time of the next watchdog ping; None if the unit has no watchdog."""
         self._is_ready = False
         self._serving = ""
         self._parents = ""
@@ -48,39 +49,39 @@ class Reported:
         self._write()
 
     def give_sign_of_life(self) -> None:
-        """Send a sign of life if it is due."""
+        """Send a watchdog ping if it is due."""
         if self.due is not None and self._interval is not None and time.monotonic() >= self.due:
             self.due = time.monotonic() + self._interval
             _tell(WATCHDOG)
 
-    def listeners(self, seen: Picture) -> None:
-        """Report how Squid listens. The supervisor is ready when Squid listens on at least one port."""
-        few = {port: f"{port} ({there} of {should} workers)" for port, there, should in seen.fewer}
-        mptcp = [port for port in seen.ports if port not in seen.plain and port not in seen.missing]
-        texts = (
+    def listeners(self, state: ListenState) -> None:
+        """Report on which ports Squid listens. The supervisor is ready when Squid listens on at least one port."""
+        too_few = {port: f"{port} ({actual} of {required} workers)" for port, actual, required in state.too_few}
+        mptcp = [port for port in state.ports if port not in state.plain_tcp and port not in state.missing]
+        groups = (
             (mptcp, "by Multipath TCP"),
-            (seen.plain, self._plain),
-            (seen.missing, "NOT AT ALL"),
+            (state.plain_tcp, self._plain),
+            (state.missing, "NOT AT ALL"),
         )
-        served = "; ".join(
-            f"port{'s' * (len(on) > 1)} {', '.join(few.get(port, str(port)) for port in on)} {how}"
-            for on, how in texts
-            if on
+        texts = "; ".join(
+            f"port{'s' * (len(ports) > 1)} {', '.join(too_few.get(port, str(port)) for port in ports)} {text}"
+            for ports, text in groups
+            if ports
         )
-        self._serving = f"serving: {served}"
-        first = not self._is_ready and seen.served
-        self._is_ready = self._is_ready or seen.served
-        _tell(*([READY] if first else []), self._status())
+        self._serving = f"serving: {texts}"
+        becomes_ready = not self._is_ready and state.listens
+        self._is_ready = self._is_ready or state.listens
+        _tell(*([READY] if becomes_ready else []), self._status())
         self._set_outcome(replace(self._outcome, serving=self._serving))
 
-    def listeners_unseen(self) -> None:
-        """Report readiness although the listeners cannot be seen. Otherwise systemd would end the start."""
+    def listeners_unknown(self) -> None:
+        """Report readiness although the listeners are unknown. Otherwise systemd would abort the start."""
         if not self._is_ready:
             self._is_ready = True
             _tell(READY, self._status())
 
     def trouble(self, about: str, text: str) -> bool:
-        """Set the current problem *about* a subject; an empty *text* clears it. Return whether the problem is new."""
+        """Set the current problem of the subject *about*; an empty *text* clears it. Return whether it has changed."""
         if text == self._troubles.get(about, ""):
             return False
         self._troubles[about] = text
@@ -100,7 +101,7 @@ class Reported:
 
     def reload_ends(self, refused: str = "", in_doubt: str = "") -> None:
         """Report the end of a reload. *refused*: why the old settings stay in force. *in_doubt*: why it is unknown
-        whether Squid listens as the new settings ask."""
+        whether Squid listens as the new settings require."""
         count = self._outcome.count + 1
         self._set_outcome(replace(self._outcome, count=count, refused=refused, in_doubt=in_doubt, time=time.time()))
         _tell(*([READY] if self._is_ready else []), self._status())
@@ -119,7 +120,7 @@ class Reported:
             write(self._places.reloads, self._outcome.text().encode(), 0o600)
         except OSError as error:
             say(
-                f"{self._places.reloads}: {reason(error)}; mptcp-proxy reload will not see how it went", journal.WARNING
+                f"{self._places.reloads}: {reason(error)}; mptcp-proxy reload will not see the outcome", journal.WARNING
             )
 
 
