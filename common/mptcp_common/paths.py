@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""File names in settings. Pure: the files need not exist."""
+"""Parsers for file names in settings. Pure: the files need not exist."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from mptcp_common.problems import shown
 
-LONGEST_SOCKET_PATH: Final = 107
+MAX_SOCKET_PATH_BYTES: Final = 107
 """Maximum length of a Unix socket's path, bytes: ``sun_path`` has 108 bytes, including the final zero; unix(7)."""
 
 
@@ -29,6 +29,6 @@ def absolute_path(value: object) -> str:
 def socket_path(value: object) -> str:
     """Return *value*, which must be an absolute path that is short enough for a Unix socket. Raises ValueError."""
     path = absolute_path(value)
-    if len(path.encode()) > LONGEST_SOCKET_PATH:
-        raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {LONGEST_SOCKET_PATH} bytes")
+    if len(path.encode()) > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {MAX_SOCKET_PATH_BYTES} bytes")
     return path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""TCP sockets of this network namespace, from the kernel: /proc/net/tcp and tcp6, proc_pid_net(5)."""
+"""Reads the TCP sockets of this network namespace from /proc/net/tcp and tcp6, proc_pid_net(5)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 TABLES: Final = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
-"""The kernel's tables. The second one is missing if the kernel has no IPv6."""
+"""The kernel's tables. The table tcp6 is missing if the kernel has no IPv6."""
 ESTABLISHED, LISTEN = "01", "0A"
 """TCP states, as the kernel prints them: include/net/tcp_states.h."""
 _WORD: Final = 8

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
-from mptcp_common.service_manager import READY, WATCHDOG, status, tell
+from mptcp_common.service_manager import READY, WATCHDOG, notify_or_warn, status
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.health import Health, HealthWatch
 from mptcp_gateway.kernel import firewall
@@ -148,7 +148,7 @@ class Daemon:
                     else now - READ_SECONDS + STATUS_SECONDS
                 )
             self._attempt("trials", partial(self._process_trials, now))
-            tell("mptcp-gateway", WATCHDOG)
+            notify_or_warn("mptcp-gateway", WATCHDOG)
 
     def _attempt(self, name: str, do: Callable[[], Iterable[str] | None]) -> bool:
         """Call *do*, log the errors that did not occur at its last call, and return whether there was no error."""
@@ -348,5 +348,5 @@ def serve(settings: Settings, directory: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.wake(ending=True))
     with daemon.opened():
-        tell("mptcp-gateway", READY, status(f"{len(settings.uplinks)} uplinks"))
+        notify_or_warn("mptcp-gateway", READY, status(f"{len(settings.uplinks)} uplinks"))
         daemon.run()

@@ -23,7 +23,7 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.service_manager import READY, WATCHDOG, notify, tell, watchdog_seconds
+from mptcp_common.service_manager import READY, WATCHDOG, notify, notify_or_warn, watchdog_seconds
 from mptcp_tunnel.kernel.daemon_lock import single_daemon
 from mptcp_tunnel.kernel.network import MTU, Network, far_end, index_of, near_end
 from mptcp_tunnel.kernel.packets import Receiver
@@ -175,7 +175,7 @@ class Daemon:
                     repaired = now
                     self._repair()
                 if self._is_watched:
-                    tell("mptcp-tunnel", WATCHDOG)
+                    notify_or_warn("mptcp-tunnel", WATCHDOG)
             self._answering.answer_waiting()
             if self._relays and now >= turn:
                 turn = now + _TURN_INTERVAL

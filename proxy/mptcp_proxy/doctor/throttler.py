@@ -12,7 +12,7 @@ from typing import Any
 
 from mptcp_common.endpoints import PROXY_PORT
 from mptcp_common.findings import Finding, fail, ok, unseen, warn
-from mptcp_common.throttler_needs import BPF, WITHOUT_BPF, lack_of_bpf
+from mptcp_common.throttler_needs import BPF, WITHOUT_BPF, missing_bpf
 from mptcp_common.units import counted
 from mptcp_common.yaml_document import parse_document
 
@@ -118,7 +118,7 @@ def bpf(head: Mapping[str, Any] | None, loads: Callable[[str], bool], release: s
     because it has tried BPF."""
     if head is not None and head["paced"]:
         return ok(_BPF, "the throttler's programs run in the kernel")
-    if lack := lack_of_bpf(loads, release, has_types):
+    if lack := missing_bpf(loads, release, has_types):
         return warn(_BPF, *lack)
     if head is not None:
         remedy = (

@@ -90,11 +90,11 @@ def test_closed_standard_output_prints_no_error() -> None:
     assert (done.returncode, done.stderr) == (DONE, b"")
 
 
-@pytest.mark.parametrize(("is_needed", "usual"), [(True, Path("/etc/x.yaml")), (False, None)])
-def test_option_config_names_the_settings_file(is_needed: bool, usual: Path | None) -> None:
+@pytest.mark.parametrize(("is_required", "default"), [(True, Path("/etc/x.yaml")), (False, None)])
+def test_option_config_names_the_settings_file(is_required: bool, default: Path | None) -> None:
     parser = argparse.ArgumentParser()
-    add_config(parser, Path("/etc/x.yaml"), is_needed=is_needed)
-    assert parser.parse_args([]).config == usual
+    add_config(parser, Path("/etc/x.yaml"), is_required=is_required)
+    assert parser.parse_args([]).config == default
     assert parser.parse_args(["--config", "a"]).config == Path("a")
     text = parser.format_help().replace("\n", " ")
-    assert ("without it everything has its default" in " ".join(text.split())) is not is_needed
+    assert ("without it everything has its default" in " ".join(text.split())) is not is_required

@@ -85,7 +85,7 @@ def test_renewed_certificate_is_shown_once_its_key_is_there(
     assert capsys.readouterr().err == ""
     server.renewal.check()
     assert server.shows(version, name) == new
-    message = f"server: new connections are shown the renewed certificate of {used.certificate}\n"
+    message = f"server: new connections use the renewed certificate {used.certificate}\n"
     assert capsys.readouterr().err == message
     server.renewal.check()
     assert capsys.readouterr().err == ""
@@ -188,7 +188,7 @@ def test_unusable_files_are_reported_once_and_tried_again(
     assert capsys.readouterr().err == ""
     server.renewal.check()
     errors = capsys.readouterr().err
-    start = "server: the certificate was changed, and clients are still shown the one before: "
+    start = "server: the certificate's files have changed, but new connections still use the old certificate: "
     assert errors.startswith(f"{start}{used.certificate} with {used.key} cannot be used: ")
     assert len(errors.splitlines()) == 1
     for _ in range(2 * TOLERATED_FAILURES):
@@ -199,7 +199,7 @@ def test_unusable_files_are_reported_once_and_tried_again(
         replaced(file, by)
     server.renewal.check()
     assert server.shows() == der(pairs["new"].certificate)
-    assert "new connections are shown" in capsys.readouterr().err
+    assert "new connections use" in capsys.readouterr().err
 
 
 def test_encrypted_key_asks_for_no_password(used: Pair, pairs: dict[str, Pair]) -> None:

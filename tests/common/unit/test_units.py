@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_common.units import (
-    HIGHEST_RATE,
-    HIGHEST_SIZE,
-    LOWEST_RATE,
+    MAX_RATE,
+    MAX_SIZE,
+    MIN_RATE,
     RATE_PATTERN,
     SIZE_PATTERN,
     approximate_rate,
@@ -41,7 +41,7 @@ from mptcp_common.units import (
         ("64000bit", 64_000),
         (8_000, 8_000),
         (5_000_000, 5_000_000),
-        ("1000 Gbit/s", HIGHEST_RATE),
+        ("1000 Gbit/s", MAX_RATE),
         (" 5 Mbit/s ", 5_000_000),
     ],
 )
@@ -159,14 +159,14 @@ def test_measured_size_is_rounded(size: float, text: str) -> None:
     assert approximate_size(size) == text
 
 
-@given(st.integers(LOWEST_RATE, HIGHEST_RATE))
+@given(st.integers(MIN_RATE, MAX_RATE))
 def test_formatted_rate_is_parsed_back(rate: int) -> None:
     text = format_rate(rate)
     assert parse_rate(text) == rate
     assert re.fullmatch(RATE_PATTERN, text)
 
 
-@given(st.integers(1, HIGHEST_SIZE))
+@given(st.integers(1, MAX_SIZE))
 def test_formatted_size_is_parsed_back(size: int) -> None:
     text = format_size(size)
     assert parse_size(text) == size
@@ -180,7 +180,7 @@ def test_letter_case_and_spaces_of_a_rate_do_not_matter(number: int, unit: str, 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers())))
 def test_any_value_is_refused_or_in_range(value: object) -> None:
-    for parse, low, high in ((parse_rate, LOWEST_RATE, HIGHEST_RATE), (parse_size, 1, HIGHEST_SIZE)):
+    for parse, low, high in ((parse_rate, MIN_RATE, MAX_RATE), (parse_size, 1, MAX_SIZE)):
         try:
             result = parse(value)
         except ValueError:

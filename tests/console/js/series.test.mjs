@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 import assert from "node:assert/strict";
 import test from "node:test";
-import {Series, ceiling, drawn, pathName} from "../../../console/mptcp_console/static/js/series.mjs";
+import {Series, axisMaximum, linesToDraw, pathName} from "../../../console/mptcp_console/static/js/series.mjs";
 
 const START = 1_795_000_000;
 
@@ -155,9 +155,9 @@ test("the current state is that of the stream, not a mean of ten seconds", () =>
 test("caps that are too far above the rates to be drawn are counted", () => {
   const series = new Series(10, 1);
   series.push(overview(START, {ethernet: 5e6, wifi: 5e6, ceil: 1e9}));
-  assert.deepEqual([drawn(series, "down").highCaps, drawn(series, "down").caps.length], [1, 1]);
+  assert.deepEqual([linesToDraw(series, "down").highCaps, linesToDraw(series, "down").caps.length], [1, 1]);
   series.push(overview(START + 1, {ethernet: 3e8, wifi: 5e6, ceil: 1e9}));
-  assert.equal(drawn(series, "down").highCaps, 0);
+  assert.equal(linesToDraw(series, "down").highCaps, 0);
 });
 
 test("paths and caps without room are counted, and current caps come first", () => {
@@ -166,10 +166,10 @@ test("paths and caps without room are counted, and current caps come first", () 
     paths: Array.from({length: 18}, (_, number) => ({path: `p${String(number).padStart(2, "0")}`, direction: "down", rate: 1})),
   });
   const series = new Series(10, 1);
-  assert.deepEqual(drawn(series, "down"), {lines: [], caps: [], top: 1e5 * 1.08, highCaps: 0, morePaths: 0, moreCaps: 0});
+  assert.deepEqual(linesToDraw(series, "down"), {lines: [], caps: [], top: 1e5 * 1.08, highCaps: 0, morePaths: 0, moreCaps: 0});
   series.push(many(0, Array.from({length: 15}, (_, number) => `gone-${String(number).padStart(2, "0")}`)));
   series.push(many(1, ["here"]));
-  const found = drawn(series, "down");
+  const found = linesToDraw(series, "down");
   assert.deepEqual([found.lines.length, found.morePaths, found.caps.length, found.moreCaps], [16, 2, 12, 4]);
   assert.deepEqual(found.caps.slice(0, 2).map(each => each.rule), ["here", "gone-00"]);
 });
@@ -177,10 +177,10 @@ test("paths and caps without room are counted, and current caps come first", () 
 test("the axis includes near caps, but no far ones", () => {
   const line = {key: "a", path: "a", values: [1e6, null, 2e6]};
   const cap = {key: "c", rule: "r", path: "a", latest: null, values: [5e6]};
-  assert.equal(ceiling([line], []), 2e6 * 1.08);
-  assert.equal(ceiling([line], [cap]), 5e6 * 1.08);
-  assert.equal(ceiling([line], [{...cap, values: [1e9]}]), 2e6 * 1.08);
-  assert.equal(ceiling([], []), 1e5 * 1.08);
+  assert.equal(axisMaximum([line], []), 2e6 * 1.08);
+  assert.equal(axisMaximum([line], [cap]), 5e6 * 1.08);
+  assert.equal(axisMaximum([line], [{...cap, values: [1e9]}]), 2e6 * 1.08);
+  assert.equal(axisMaximum([], []), 1e5 * 1.08);
 });
 
 test("traffic without a path has a name", () => {

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
 
-from mptcp_common.units import HIGHEST_RATE, format_rate
+from mptcp_common.units import MAX_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
@@ -139,7 +139,7 @@ def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, tok
     rule, throttle, beside = verdict.rule, verdict.throttle, verdict.beside
     if verdict.direction is not direction or rule is None or throttle is None or not rule.guard:
         return verdict
-    rate = max(throttle.ceil, min(HIGHEST_RATE, round(HEADROOM * relaxation.lacking)))
+    rate = max(throttle.ceil, min(MAX_RATE, round(HEADROOM * relaxation.lacking)))
     reason = f"{BEFORE[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
     if beside is None or beside.rule.guard or rate < beside.throttle.ceil:
         scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED), direction)

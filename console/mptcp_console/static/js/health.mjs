@@ -7,7 +7,7 @@ import {age, counted} from "./format.mjs";
 /** @typedef {{le: number[], count: number[], total: number, sum: number}} Histogram */
 
 /**
- * Returns the figures of one answer about the policy; those that an older throttler lacks are shown as "–".
+ * Returns the figures of one answer about the policy; figures that an older throttler lacks are shown as "–".
  * @param {any} answer @returns {[string, string][]}
  */
 export function healthFacts(answer) {

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, backends_there
+from mptcp_common.throttler_needs import ANY_BACKEND, BACKENDS, backends_without_modules
 from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import Ownership, Target
@@ -42,13 +42,13 @@ def backend(name: str) -> Backend:
 
 
 def preview(wanted: str, entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
-    return backend(backends_there()[0] if wanted == BY_EITHER else wanted).preview(entries, ownership)
+    return backend(backends_without_modules()[0] if wanted == ANY_BACKEND else wanted).preview(entries, ownership)
 
 
 def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
     """Open the backend *wanted*, or for "auto" the first supported one. Raises KernelError if none is supported."""
     missing = []
-    for name in BACKENDS if wanted == BY_EITHER else (wanted,):
+    for name in BACKENDS if wanted == ANY_BACKEND else (wanted,):
         found = backend(name)
         if (why_not := found.available()) is None:
             return name, found.opened(ownership)

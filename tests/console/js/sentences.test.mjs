@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 import assert from "node:assert/strict";
 import test from "node:test";
-import * as words from "../../../console/mptcp_console/static/js/words.mjs";
+import * as words from "../../../console/mptcp_console/static/js/sentences.mjs";
 import {clock} from "../../../console/mptcp_console/static/js/format.mjs";
 
 const NOW = 1_795_000_000;
@@ -90,12 +90,12 @@ test("the result of a tried rule is shown in words", () => {
 });
 
 test("paths and caps that are not drawn are counted", () => {
-  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}, 0), "");
-  assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3, highCaps: 0}, 0), "Not drawn: 1 more path, 3 more caps. The table has them.");
-  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 2}, 0), "Not drawn: 2 caps far above all rates. The table has them.");
+  assert.equal(words.notDrawnText({morePaths: 0, moreCaps: 0, highCaps: 0}, 0), "");
+  assert.equal(words.notDrawnText({morePaths: 1, moreCaps: 3, highCaps: 0}, 0), "Not drawn: 1 more path, 3 more caps. The table has them.");
+  assert.equal(words.notDrawnText({morePaths: 0, moreCaps: 0, highCaps: 2}, 0), "Not drawn: 2 caps far above all rates. The table has them.");
   const listed = "Neither drawn nor in the table: 51 more caps with fewer subflows; the page Policy has all.";
-  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 88, highCaps: 0}, 51), `Not drawn: 88 more caps. The table has them. ${listed}`);
-  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}, 51), listed);
+  assert.equal(words.notDrawnText({morePaths: 0, moreCaps: 88, highCaps: 0}, 51), `Not drawn: 88 more caps. The table has them. ${listed}`);
+  assert.equal(words.notDrawnText({morePaths: 0, moreCaps: 0, highCaps: 0}, 51), listed);
 });
 
 test("labels of a cap are ordered from long to short", () => {

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mptcp_console import happenings
-from mptcp_console.happenings import LONGEST_TEXT, SPAN, Happenings, Wanted
+from mptcp_console import event_log
+from mptcp_console.event_log import MAX_TEXT_CHARACTERS, SPAN, EventFilter, EventLog
 
 NOW = 1_795_000_000.0
 
@@ -19,12 +19,12 @@ def event(time: float = NOW, **fields: Any) -> dict[str, Any]:
     return {"seq": 1, "time": time, "kind": "applied", "text": "a cap", **fields}
 
 
-def texts(kept: Happenings, wanted: Wanted | None = None, limit: int = 100) -> list[str]:
-    return [json.loads(each.text)["text"] for each in kept.newest(wanted or Wanted(), limit)[0]]
+def texts(kept: EventLog, wanted: EventFilter | None = None, limit: int = 100) -> list[str]:
+    return [json.loads(each.text)["text"] for each in kept.newest(wanted or EventFilter(), limit)[0]]
 
 
 def test_newest_events_are_kept_with_the_time_since_when() -> None:
-    kept = Happenings(limit=3)
+    kept = EventLog(limit=3)
     for number in range(3):
         kept.add(event(NOW + number, text=str(number)))
     assert kept.since is None
@@ -34,8 +34,8 @@ def test_newest_events_are_kept_with_the_time_since_when() -> None:
 
 
 def test_counts_outlast_dropped_events() -> None:
-    """Defect: if many events came, nothing was known about a time ten minutes ago."""
-    kept = Happenings(limit=3)
+    """Defect: if there were many events, nothing was known about a time ten minutes ago."""
+    kept = EventLog(limit=3)
     kept.missing_before(NOW - 100)
     for number in range(50):
         kept.add(event(NOW + number, kind="applied" if number % 2 else "lifted"))
@@ -45,8 +45,8 @@ def test_counts_outlast_dropped_events() -> None:
 
 
 def test_complete_since_is_within_the_last_hour() -> None:
-    """Defect: without any event, the list of events was said to be complete from the beginning."""
-    kept = Happenings()
+    """Defect: without any event, the page showed that the list of events was complete from the beginning."""
+    kept = EventLog()
     kept.missing_before(NOW - 2 * SPAN)
     kept.forget(NOW)
     assert (kept.since, kept.counted_since) == (NOW - SPAN, NOW - SPAN)
@@ -57,21 +57,21 @@ def test_complete_since_is_within_the_last_hour() -> None:
     assert (kept.since, kept.counted_since) == (NOW - 500, NOW - 500)
 
 
-def test_nearest_events_come_in_order_with_a_hint_at_more() -> None:
-    """Defect: if more events than requested were around a time, the latest ones came instead of the nearest ones."""
-    kept = Happenings()
+def test_nearest_events_are_in_order_with_a_hint_at_more() -> None:
+    """Defect: of too many events around a time, the latest were returned instead of the nearest."""
+    kept = EventLog()
     for number in range(100):
         kept.add(event(NOW + number, text=str(number)))
-    found, more = kept.nearest(Wanted(first=NOW + 20, last=NOW + 60), NOW + 40.4, 3)
+    found, more = kept.nearest(EventFilter(first=NOW + 20, last=NOW + 60), NOW + 40.4, 3)
     assert [json.loads(each.text)["text"] for each in found] == ["39", "40", "41"]
     assert more
-    found, more = kept.nearest(Wanted(first=NOW + 39, last=NOW + 41), NOW + 40.4, 3)
+    found, more = kept.nearest(EventFilter(first=NOW + 39, last=NOW + 41), NOW + 40.4, 3)
     assert [each.time for each in found] == [NOW + 39, NOW + 40, NOW + 41]
     assert not more
 
 
 class Counting(float):
-    """A time that counts how often it is compared with another one."""
+    """A time that counts how often it is compared with another time."""
 
     compared = 0
 
@@ -86,69 +86,69 @@ class Counting(float):
 
 def test_nearest_compares_only_events_around_the_time() -> None:
     """Defect: a request computed the distances of all 40,000 events, and all other requests waited for that."""
-    kept = Happenings()
+    kept = EventLog()
     for number in range(5000):
         kept.add(event(NOW + number))
     time = Counting(NOW + 2500)
-    found, more = kept.nearest(Wanted(), time, 3)
+    found, more = kept.nearest(EventFilter(), time, 3)
     assert ([each.time for each in found], more) == ([NOW + 2499, NOW + 2500, NOW + 2501], True)
     assert 0 < time.compared < 30
 
 
 def test_nearest_checks_only_events_of_the_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Happenings()
+    kept = EventLog()
     for number in range(5000):
         kept.add(event(NOW + number))
-    looked_at = looks(monkeypatch)
-    span = Wanted(first=NOW + 2490, last=NOW + 2510, client="10.0.0.1")
+    searched = record_searches(monkeypatch)
+    span = EventFilter(first=NOW + 2490, last=NOW + 2510, client="10.0.0.1")
     assert kept.nearest(span, NOW + 2500, 3) == ([], False)
-    assert looked_at == [21]
+    assert searched == [21]
 
 
 def test_newest_checks_events_in_portions_until_enough_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: each event was checked by a call of its own. If none matched, 40,000 of them took 10 ms."""
-    kept = Happenings()
+    """Defect: each event was checked by its own function call. If no event matched, 40,000 calls took 10 ms."""
+    kept = EventLog()
     for number in range(3500):
         kept.add(event(NOW + number))
-    looked_at = looks(monkeypatch)
-    assert kept.newest(Wanted(client="10.0.0.1"), 10) == ([], False)
-    assert looked_at == [1000, 1000, 1000, 500]
-    looked_at.clear()
-    assert len(kept.newest(Wanted(), 10)[0]) == 10
-    assert looked_at == [1000]
-    looked_at.clear()
-    assert len(kept.newest(Wanted(after=3490), 100)[0]) == 10
-    assert looked_at == [10]
+    searched = record_searches(monkeypatch)
+    assert kept.newest(EventFilter(client="10.0.0.1"), 10) == ([], False)
+    assert searched == [1000, 1000, 1000, 500]
+    searched.clear()
+    assert len(kept.newest(EventFilter(), 10)[0]) == 10
+    assert searched == [1000]
+    searched.clear()
+    assert len(kept.newest(EventFilter(after=3490), 100)[0]) == 10
+    assert searched == [10]
 
 
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that records how many events each search step looks at."""
+def record_searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that records how many events each search step compares."""
     counts: list[int] = []
-    real = Wanted.of
+    real = EventFilter.matching
 
-    def of(wanted: Wanted, events: list[happenings.Happening]) -> list[happenings.Happening]:
+    def matching(wanted: EventFilter, events: list[event_log.LoggedEvent]) -> list[event_log.LoggedEvent]:
         counts.append(len(events))
         return real(wanted, events)
 
-    monkeypatch.setattr(Wanted, "of", of)
+    monkeypatch.setattr(EventFilter, "matching", matching)
     return counts
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_nearest_agrees_with_a_full_search_under_clock_changes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock is set forward and back, old events are dropped, and some are forgotten."""
-    monkeypatch.setattr(happenings, "_MOST_GONE", 5)
+    """The clock is set forward and back, and old events are dropped."""
+    monkeypatch.setattr(event_log, "_MAX_DROPPED", 5)
     chance = random.Random(seed)
-    kept = Happenings(limit=chance.randint(1, 40))
+    kept = EventLog(limit=chance.randint(1, 40))
     now = NOW
     for _ in range(chance.randint(0, 120)):
         now += chance.choice([0, 0.5, 1, 1, 1, 1, 1, 1, chance.randint(-5000, 5000)])
         kept.add(event(now - chance.choice([0, 0, 0, 0.3]), client=chance.choice(["10.0.0.1", "10.0.0.2"])))
         if chance.random() < 0.1:
             kept.forget(now)
-    there = kept.newest(Wanted(), 1000)[0]
+    existing = kept.newest(EventFilter(), 1000)[0]
     for _ in range(20):
-        wanted = Wanted(
+        wanted = EventFilter(
             after=chance.choice([0, chance.randint(0, kept.serial)]),
             first=chance.choice([None, now - chance.randint(0, 50)]),
             last=chance.choice([None, now - chance.randint(0, 10)]),
@@ -156,77 +156,82 @@ def test_nearest_agrees_with_a_full_search_under_clock_changes(seed: int, monkey
         )
         time, limit = now - chance.randint(-5, 50), chance.randint(1, 10)
         found, more = kept.nearest(wanted, time, limit)
-        right = wanted.of(there)
-        assert set(found) <= set(right)
+        matching_events = wanted.matching(existing)
+        assert set(found) <= set(matching_events)
         assert [each.serial for each in found] == sorted({each.serial for each in found})
-        distances = sorted(abs(each.time - time) for each in right)
+        distances = sorted(abs(each.time - time) for each in matching_events)
         assert sorted(abs(each.time - time) for each in found) == distances[:limit]
-        assert more == (len(right) > limit)
+        assert more == (len(matching_events) > limit)
 
 
-def test_dropped_events_leave_the_time_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(happenings, "_MOST_GONE", 5)
-    kept = Happenings(limit=10)
+def test_dropped_events_are_removed_from_the_time_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "_MAX_DROPPED", 5)
+    kept = EventLog(limit=10)
     for number in range(100):
         kept.add(event(NOW + number))
         assert len(kept._by_time) <= 15
     kept.forget(NOW + 2 * SPAN)
     assert kept._by_time == []
-    assert kept.nearest(Wanted(), NOW, 5) == ([], False)
+    assert kept.nearest(EventFilter(), NOW, 5) == ([], False)
 
 
 def test_bytes_of_kept_events_are_bounded() -> None:
-    kept = Happenings(max_bytes=10_000)
+    kept = EventLog(max_bytes=10_000)
     for _ in range(1000):
         kept.add(event(text="ä" * 5000, rule="r" * 5000))
     assert kept.bytes <= 10_000
     assert 0 < len(kept) < 30
-    assert kept.bytes == sum(len(each.text) for each in kept.newest(Wanted(), 1000)[0])
-    assert len(texts(kept)[0]) == LONGEST_TEXT
+    assert kept.bytes == sum(len(each.text) for each in kept.newest(EventFilter(), 1000)[0])
+    assert len(texts(kept)[0]) == MAX_TEXT_CHARACTERS
 
 
 def test_events_are_forgotten_after_an_hour() -> None:
-    kept = Happenings()
+    kept = EventLog()
     kept.add(event(NOW, text="old"))
     kept.add(event(NOW + 10, text="new"))
     kept.forget(NOW + SPAN + 5)
     assert texts(kept) == ["new"]
-    assert kept.bytes == len(kept.newest(Wanted(), 1)[0][0].text)
+    assert kept.bytes == len(kept.newest(EventFilter(), 1)[0][0].text)
 
 
 WANTED = {
-    "kind": Wanted(kind="applied"),
-    "token": Wanted(token="00000001"),
-    "client": Wanted(client="10.0.0.1"),
-    "rule": Wanted(rule="a"),
-    "first": Wanted(first=NOW + 1),
-    "last": Wanted(last=NOW - 1),
+    "kind": EventFilter(kind="applied"),
+    "token": EventFilter(token="00000001"),
+    "client": EventFilter(client="10.0.0.1"),
+    "rule": EventFilter(rule="a"),
+    "first": EventFilter(first=NOW + 1),
+    "last": EventFilter(last=NOW - 1),
 }
 
 
 @pytest.mark.parametrize("name", WANTED)
 def test_events_are_filtered_by_each_field(name: str) -> None:
-    kept = Happenings()
-    right = {"time": NOW + 1 if name == "first" else NOW - 1, "token": "00000001", "client": "10.0.0.1", "rule": "a"}
+    kept = EventLog()
+    matching_events = {
+        "time": NOW + 1 if name == "first" else NOW - 1,
+        "token": "00000001",
+        "client": "10.0.0.1",
+        "rule": "a",
+    }
     wrong = {"time": NOW - 1 if name == "first" else NOW + 1, "token": "00000002", "client": "10.0.0.2", "rule": "b"}
-    kept.add(event(kind="applied", text="right", **right))  # type: ignore[arg-type]
+    kept.add(event(kind="applied", text="right", **matching_events))  # type: ignore[arg-type]
     kept.add(event(kind="lifted", text="wrong", **wrong))  # type: ignore[arg-type]
     assert texts(kept, WANTED[name]) == ["right"]
 
 
-def test_newest_events_come_with_a_hint_at_more() -> None:
-    kept = Happenings()
+def test_newest_events_have_a_hint_at_more() -> None:
+    kept = EventLog()
     for number in range(5):
         kept.add(event(text=str(number)))
-    found, more = kept.newest(Wanted(), 2)
+    found, more = kept.newest(EventFilter(), 2)
     assert [each.serial for each in found] == [4, 5]
     assert more
-    assert not kept.newest(Wanted(), 5)[1]
-    assert [each.serial for each in kept.newest(Wanted(after=3), 5)[0]] == [4, 5]
+    assert not kept.newest(EventFilter(), 5)[1]
+    assert [each.serial for each in kept.newest(EventFilter(after=3), 5)[0]] == [4, 5]
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "malformed",
     [
         {},
         {"time": "now", "text": ""},
@@ -237,7 +242,7 @@ def test_newest_events_come_with_a_hint_at_more() -> None:
         {"time": float("inf"), "text": ""},
     ],
 )
-def test_malformed_event_is_not_kept(odd: dict[str, Any]) -> None:
-    kept = Happenings()
-    kept.add(odd)
+def test_malformed_event_is_not_kept(malformed: dict[str, Any]) -> None:
+    kept = EventLog()
+    kept.add(malformed)
     assert len(kept) == 0

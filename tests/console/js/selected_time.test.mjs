@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 import assert from "node:assert/strict";
 import test from "node:test";
-import * as held from "../../../console/mptcp_console/static/js/held.mjs";
+import * as held from "../../../console/mptcp_console/static/js/selected_time.mjs";
 import {clock} from "../../../console/mptcp_console/static/js/format.mjs";
 
 const NOW = 1_795_000_000;
@@ -16,7 +16,7 @@ test("the page states that nothing happened only if that is known", () => {
   assert.equal(held.noEvents(known(), NOW), "No events within 15 s of this time.");
   assert.equal(held.noEvents(known({since: NOW - 14}), NOW), "No events of that time are stored.");
   assert.equal(held.noEvents(known({since: null}), NOW), "No events of that time are stored.");
-  assert.equal(held.noEvents({state: "asked"}, NOW), "Loading …");
+  assert.equal(held.noEvents({state: "requested"}, NOW), "Loading …");
   assert.equal(held.noEvents({state: "failed", why: "the console does not answer"}, NOW),
     "The events of that time are not available: the console does not answer.");
 });
@@ -24,7 +24,7 @@ test("the page states that nothing happened only if that is known", () => {
 test("no note appears if all events are shown", () => {
   assert.equal(held.eventsNote(known({events: [EVENT]}), NOW), "");
   assert.equal(held.eventsNote(known(), NOW), "");
-  assert.equal(held.eventsNote({state: "asked"}, NOW), "");
+  assert.equal(held.eventsNote({state: "requested"}, NOW), "");
 });
 
 test("a note names the shown part and the number of events", () => {
