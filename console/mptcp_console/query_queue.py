@@ -27,7 +27,7 @@ PAUSE_FACTOR: Final = 3.0
 """After the burst, the pause is this many times the duration of the last answer."""
 MAX_FIRST_INTERVAL: Final = 8.0
 """Maximum interval in seconds after the first slow answer."""
-FORGIVE_FACTOR: Final = 2.0
+TOLERANCE_FACTOR: Final = 2.0
 """After a slow answer, ``MAX_FIRST_INTERVAL`` does not apply for this many times the answer's interval."""
 REUSE_SECONDS: Final = 1.0
 """Seconds for which an answer is reused for the same query."""
@@ -62,7 +62,7 @@ class QueryQueue:
         self._tokens: float = BURST
         self._interval = INTERVAL
         self._filled = clock()
-        self._forgives_from = self._filled
+        self._tolerates_from = self._filled
         self._changed = -math.inf
         self._answers: dict[str, _Answered] = {}
 
@@ -121,10 +121,10 @@ class QueryQueue:
         return answer
 
     def _interval_after(self, duration: float, now: float) -> float:
-        """Return the seconds between two queries after an answer that *duration* this long."""
+        """Return the seconds between two queries after an answer that took *duration* seconds."""
         interval = max(INTERVAL, (1 + PAUSE_FACTOR) * duration)
         if interval <= MAX_FIRST_INTERVAL:
             return interval
-        forgiven = now >= self._forgives_from
-        self._forgives_from = max(self._forgives_from, now + FORGIVE_FACTOR * interval)
-        return MAX_FIRST_INTERVAL if forgiven else interval
+        is_tolerated = now >= self._tolerates_from
+        self._tolerates_from = max(self._tolerates_from, now + TOLERANCE_FACTOR * interval)
+        return MAX_FIRST_INTERVAL if is_tolerated else interval

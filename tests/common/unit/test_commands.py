@@ -31,7 +31,7 @@ BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "expected"),
     [
         (FileNotFoundError(2, "No such file or directory", "/a"), "prog: /a: No such file or directory\n"),
         (RefusedError("the kernel has no HTB"), "prog: the kernel has no HTB\n"),
@@ -39,9 +39,11 @@ BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem
         (BROKEN, "a.yaml:3: key: is wrong\na.yaml:4: more: too\n"),
     ],
 )
-def test_error_is_printed_in_words(error: BaseException, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_printed_as_one_line_per_problem(
+    error: BaseException, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert outcome("prog", raising(error), is_daemon=False, refusals=lambda: (RefusedError,)) == FAILED
-    assert capsys.readouterr().err == words
+    assert capsys.readouterr().err == expected
 
 
 def test_daemon_with_wrong_files_ends_with_a_status_against_restarts() -> None:

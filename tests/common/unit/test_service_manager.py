@@ -35,10 +35,10 @@ def test_descriptors_are_sent_with_the_message(manager: socket.socket) -> None:
     try:
         notify("FDSTORE=1", descriptors=[reader])
         text, ancillary, _, _ = manager.recvmsg(100, socket.CMSG_SPACE(4))
-        (given,) = array.array("i", ancillary[0][2])
+        (received,) = array.array("i", ancillary[0][2])
         os.write(writer, b"x")
-        assert (text, os.read(given, 1)) == (b"FDSTORE=1", b"x")
-        os.close(given)
+        assert (text, os.read(received, 1)) == (b"FDSTORE=1", b"x")
+        os.close(received)
     finally:
         os.close(reader)
         os.close(writer)
@@ -92,7 +92,7 @@ def test_watchdog_applies_only_to_this_process(environment: dict[str, str], seco
     assert watchdog_seconds(environment) == seconds
 
 
-def test_tell_warns_of_a_missing_service_manager(
+def test_notify_or_warn_prints_a_warning_without_a_service_manager(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
@@ -102,6 +102,6 @@ def test_tell_warns_of_a_missing_service_manager(
     )
 
 
-def test_tell_sends_its_lines(manager: socket.socket) -> None:
+def test_notify_or_warn_sends_its_lines(manager: socket.socket) -> None:
     notify_or_warn("mptcp-x", "READY=1", "STATUS=well")
     assert manager.recv(100) == b"READY=1\nSTATUS=well"

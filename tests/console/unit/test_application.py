@@ -326,8 +326,8 @@ def test_hung_throttler_delays_no_page(tmp_path: Path) -> None:
 
 
 def test_history_events_and_policy_come_from_memory(site: Site) -> None:
-    site.world.tell("applied", "a cap", token="4f037d87", rule="spare-ethernet")
-    site.world.tell("closed", "closed", token="00000001")
+    site.world.add_event("applied", "a cap", token="4f037d87", rule="spare-ethernet")
+    site.world.add_event("closed", "closed", token="00000001")
     with site.client() as client:
         # At its start, the watch queries first the summary, then the events.
         closed_events = EventFilter(kind="closed")

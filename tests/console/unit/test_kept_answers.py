@@ -28,7 +28,7 @@ def client(site: Site) -> Iterator[TestClient]:
 def test_events_near_a_time_come_with_counts(site: Site) -> None:
     at = site.world.clock() - 100
     for number in range(40):
-        site.world.tell("applied" if number % 2 else "lifted", str(number), time=at + number)
+        site.world.add_event("applied" if number % 2 else "lifted", str(number), time=at + number)
     site.now = at + 100
     with site.client() as client:
         client.portal.call(until, lambda: site.watch.event_log.serial >= 40)  # type: ignore[union-attr]

@@ -31,7 +31,7 @@ def test_each_snapshot_is_sent_once_with_new_events(site: Site) -> None:
         stream = Live(site.watch, login=False).stream()
         assert await anext(stream) == "retry: 1000\n\n"
         sent = [parsed(await anext(stream))]
-        site.world.tell("applied", "a cap")
+        site.world.add_event("applied", "a cap")
         site.world.carry(0, 1_000_000)
         next_message = asyncio.ensure_future(anext(stream))
         await site.poll()
@@ -52,7 +52,7 @@ def test_slow_browser_skips_snapshots(site: Site) -> None:
         stream = Live(site.watch, login=False).stream()
         await anext(stream)
         for number in range(MAX_EVENTS + 20):
-            site.world.tell("applied", str(number))
+            site.world.add_event("applied", str(number))
             await site.poll(2)
         return parsed(await anext(stream))
 
@@ -72,7 +72,7 @@ def test_slow_browser_gets_events_from_during_a_delivery(site: Site) -> None:
         await site.poll()
         sent = [parsed(await next_message)]
         for number in range(3):
-            site.world.tell("applied", str(number))
+            site.world.add_event("applied", str(number))
             await site.poll()
         sent.append(parsed(await anext(stream)))
         return sent

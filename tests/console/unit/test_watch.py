@@ -32,7 +32,7 @@ def test_watch_queries_events_only_if_there_are_new_events(site: Site) -> None:
     async def poll_repeatedly() -> None:
         await site.poll()
         await site.poll()
-        site.world.tell("applied", "a cap")
+        site.world.add_event("applied", "a cap")
         await site.poll()
         await site.poll()
 
@@ -46,7 +46,7 @@ def test_continuous_events_are_requested_less_often_without_loss(site: Site) -> 
     async def poll_repeatedly() -> None:
         for number in range(20):
             for _ in range(MANY_EVENTS + 1):
-                site.world.tell("applied", str(number))
+                site.world.add_event("applied", str(number))
             await site.poll(WATCHED_SECONDS)
         await site.poll(10)
 
@@ -60,7 +60,7 @@ def test_few_events_are_fetched_with_their_summary(site: Site) -> None:
 
     async def poll_repeatedly() -> None:
         for number in range(20):
-            site.world.tell("applied", str(number))
+            site.world.add_event("applied", str(number))
             await site.poll(WATCHED_SECONDS)
             assert site.texts()[-1] == str(number)
 
@@ -74,7 +74,7 @@ def test_watch_reports_changes_to_the_cache_of_answers(site: Site) -> None:
     async def poll_repeatedly() -> None:
         await site.poll()
         await site.poll()
-        site.world.tell("applied", "a cap")
+        site.world.add_event("applied", "a cap")
         await site.poll()
         await site.poll()
         site.world.pid += 1
@@ -206,7 +206,7 @@ def test_malformed_events_are_not_kept(site: Site, events: object) -> None:
         return {"events": events} if request["query"] == "events" else answer
 
     site.watch = Watch(ask, SOCKET, clock=lambda: site.now)
-    site.world.tell("applied", "a cap")
+    site.world.add_event("applied", "a cap")
     run(site.poll())
     assert site.texts() == []
     assert site.watch.throttler.state == "up"
@@ -228,10 +228,10 @@ def test_malformed_number_of_the_last_event_is_reported(site: Site, last: object
 def test_events_are_fetched_from_the_first_after_a_restart(site: Site) -> None:
     async def restart() -> None:
         for number in range(3):
-            site.world.tell("applied", f"before {number}")
+            site.world.add_event("applied", f"before {number}")
         await site.poll()
         site.world = World(pid=site.world.pid + 1, clock=lambda: site.now)
-        site.world.tell("applied", "after")
+        site.world.add_event("applied", "after")
         await site.poll()
 
     run(restart())
@@ -269,10 +269,10 @@ def test_clock_set_back_does_not_delay_events() -> None:
     async def poll_repeatedly() -> None:
         await site.poll()
         for _ in range(MANY_EVENTS + 1):
-            site.world.tell("applied", "before")
+            site.world.add_event("applied", "before")
         await site.poll()
         site.now -= 3600
-        site.world.tell("applied", "after")
+        site.world.add_event("applied", "after")
         passed[0] += EVENTS_SECONDS
         await site.poll()
 
@@ -289,14 +289,14 @@ def test_watch_knows_since_when_its_events_are_complete(site: Site) -> None:
         await site.poll()
         kept = site.watch.event_log
         assert (kept.since, kept.counted_since) == (START - 500, START - 500)
-        site.world.tell("applied", "one")
+        site.world.add_event("applied", "one")
         await site.poll()
         assert kept.since == START - 500
         # Two events come, but one is already dropped when the console asks for them.
-        site.world.tell("applied", "two")
+        site.world.add_event("applied", "two")
         site.now += 5
-        site.world.tell("applied", "three")
-        site.world.gone = 2
+        site.world.add_event("applied", "three")
+        site.world.dropped_events = 2
         await site.poll()
         assert site.texts() == ["one", "three"]
         assert kept.since == kept.counted_since == START + 7
@@ -313,7 +313,7 @@ def test_events_are_complete_since_the_first_fetched_one(site: Site, monkeypatch
 
     async def poll_repeatedly() -> None:
         for number in range(5):
-            site.world.tell("applied", str(number))
+            site.world.add_event("applied", str(number))
             site.now += 1
         await site.poll()
 
