@@ -134,13 +134,13 @@ class Daemon:
         last_read = -READ_SECONDS
         while not self.ending:
             self._selector.select(CHECK_SECONDS)
-            heard = _read_notices(self._notices, self._network.port)
-            if heard:
+            has_notices = _read_notices(self._notices, self._network.port)
+            if has_notices:
                 time.sleep(_SETTLE_SECONDS)
                 _read_notices(self._notices, self._network.port)
             _drain(self._woken)
             now = time.monotonic()
-            if heard or now - last_read >= READ_SECONDS:
+            if has_notices or now - last_read >= READ_SECONDS:
                 # After a failure, try again soon.
                 last_read = (
                     now
@@ -150,10 +150,10 @@ class Daemon:
             self._attempt("trials", partial(self._process_trials, now))
             notify_or_warn("mptcp-gateway", WATCHDOG)
 
-    def _attempt(self, name: str, do: Callable[[], Iterable[str] | None]) -> bool:
-        """Call *do*, log the errors that did not occur at its last call, and return whether there was no error."""
+    def _attempt(self, name: str, action: Callable[[], Iterable[str] | None]) -> bool:
+        """Call *action*, log the errors that its last call did not have, and return whether there was no error."""
         try:
-            failed = set(do() or ())
+            failed = set(action() or ())
         except (KernelError, OSError) as error:
             failed = {reason(error)}
         for text in failed - self._failed.get(name, set()):
@@ -233,12 +233,12 @@ class Daemon:
         for mark in abandoned(before, wanted):
             self._attempt(f"forget {mark}", partial(firewall.forget, mark))
         self._attempt("endpoints", lambda: self._saved.ensure_endpoints(wanted.endpoints, addresses))
-        bests = {version: best(self._order, verdicts, version) for version in (4, 6)}
-        for version, chosen in bests.items():
+        best_ways = {version: best(self._order, verdicts, version) for version in (4, 6)}
+        for version, chosen in best_ways.items():
             if chosen != self._best_ways.get(version):
                 log.info("IPv%d: connections begin on %s", version, "no uplink" if chosen is None else chosen.uplink)
-        self._best_ways = bests
-        self._health.beginning_ways = {each for each in bests.values() if each is not None}
+        self._best_ways = best_ways
+        self._health.beginning_ways = {each for each in best_ways.values() if each is not None}
 
     def _start_trial(self, way: Way, health: Health) -> None:
         answered = self._answered.get(way.version)
@@ -321,18 +321,18 @@ class Daemon:
 
 def _read_notices(notices: socket.socket, own_port: int) -> bool:
     """Read the pending notices; return whether another port than *own_port* requested a change."""
-    heard = False
+    has_notices = False
     while True:
         try:
             data = notices.recv(65536)
         except BlockingIOError:
-            return heard
+            return has_notices
         except OSError:  # ENOBUFS: some notices were lost
             return True
         at = 0
         while at + _HEADER.size <= len(data):
             length, *_, port = _HEADER.unpack_from(data, at)
-            heard = heard or port != own_port
+            has_notices = has_notices or port != own_port
             at += max(_HEADER.size, length + 3 & ~3)
 
 

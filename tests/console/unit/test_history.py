@@ -64,8 +64,8 @@ def test_gap_shows_no_old_values() -> None:
     later = START + FINE_SLOTS + 99
     tracks.advance(later)
     tracks.put("a", later, 2)
-    kept = values(tracks)["a"]
-    assert set(kept) == {*range(later - FINE_SLOTS + 1, START + FINE_SLOTS), later}
+    remaining = values(tracks)["a"]
+    assert set(remaining) == {*range(later - FINE_SLOTS + 1, START + FINE_SLOTS), later}
     tracks.advance(START + 3 * SPAN)
     assert values(tracks) == {}
     assert len(tracks) == 0
@@ -92,13 +92,15 @@ def test_clock_set_back_removes_only_later_values(back: int, step: int) -> None:
     earlier = now - back
     tracks.advance(earlier)
     tracks.put("a", earlier, 7, latest)
-    kept = values(tracks, step).get("a", {})
-    assert kept.pop(earlier // step * step) == 7
+    remaining = values(tracks, step).get("a", {})
+    assert remaining.pop(earlier // step * step) == 7
     slots = FINE_SLOTS if step == 1 else COARSE_SLOTS
     first = max(START, (now // step - slots + 1) * step)
-    assert sorted(kept) == list(range(first, earlier // step * step, step)) * (back <= 2_000)
+    assert sorted(remaining) == list(range(first, earlier // step * step, step)) * (back <= 2_000)
     tracks.advance(now)
-    assert set(values(tracks, step).get("a", {})) == {each for each in (*kept, earlier // step * step) if each >= first}
+    assert set(values(tracks, step).get("a", {})) == {
+        each for each in (*remaining, earlier // step * step) if each >= first
+    }
 
 
 @given(

@@ -287,11 +287,11 @@ def test_watch_knows_since_when_its_events_are_complete(site: Site) -> None:
         assert site.watch.event_log.since is None
         site.started = START - 500
         await site.poll()
-        kept = site.watch.event_log
-        assert (kept.since, kept.counted_since) == (START - 500, START - 500)
+        event_log = site.watch.event_log
+        assert (event_log.since, event_log.counted_since) == (START - 500, START - 500)
         site.world.add_event("applied", "one")
         await site.poll()
-        assert kept.since == START - 500
+        assert event_log.since == START - 500
         # Two events come, but one is already dropped when the console asks for them.
         site.world.add_event("applied", "two")
         site.now += 5
@@ -299,11 +299,11 @@ def test_watch_knows_since_when_its_events_are_complete(site: Site) -> None:
         site.world.dropped_events = 2
         await site.poll()
         assert site.texts() == ["one", "three"]
-        assert kept.since == kept.counted_since == START + 7
+        assert event_log.since == event_log.counted_since == START + 7
         site.world = World(pid=site.world.pid + 1, clock=lambda: site.now)
         site.started = site.now + 3
         await site.poll(5)
-        assert kept.since == kept.counted_since == site.started
+        assert event_log.since == event_log.counted_since == site.started
 
     run(poll_repeatedly())
 

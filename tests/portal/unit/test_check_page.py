@@ -353,12 +353,12 @@ def test_names_from_the_policy_are_escaped(tmp_path: Path) -> None:
 def test_throttler_finds_a_connection_by_its_token(tmp_path: Path) -> None:
     known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
 
-    async def ask(token: int | None) -> tuple[ThrottlerOutcome, dict[str, Any]]:
+    async def query(token: int | None) -> tuple[ThrottlerOutcome, dict[str, Any]]:
         return await ThrottlerClient(tmp_path / "s", pause=0).client("10.77.1.2:40000", PROXY, token)
 
     with answering(tmp_path / "s", answers_for(known)):
-        assert asyncio.run(ask(0xABCD))[1]["subflows"] == [LTE]
-        assert asyncio.run(ask(None))[1]["subflows"] == []
+        assert asyncio.run(query(0xABCD))[1]["subflows"] == [LTE]
+        assert asyncio.run(query(None))[1]["subflows"] == []
 
 
 def test_number_of_concurrent_page_requests_is_bounded(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_number_of_concurrent_page_requests_is_bounded(tmp_path: Path) -> None:
 
 
 def test_client_with_many_connections_has_one_place(tmp_path: Path) -> None:
-    """Defect: a client with six connections took all places, and all others got BUSY."""
+    """Defect: a client with six connections used all places, and all others got BUSY."""
 
     async def both() -> tuple[list[ThrottlerOutcome], list[ThrottlerOutcome]]:
         throttler_client = ThrottlerClient(tmp_path / "s", pause=0.01)
@@ -391,7 +391,7 @@ def test_client_with_many_connections_has_one_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["[2001:db8:0:1::{:x}]", "[::ffff:10.0.0.9]"])
 def test_client_with_many_ipv6_addresses_has_one_place(tmp_path: Path, address: str) -> None:
-    """Defect: six privacy addresses of one /64 took all places."""
+    """Defect: six privacy addresses of one /64 used all places."""
 
     async def both() -> list[ThrottlerOutcome]:
         throttler_client = ThrottlerClient(tmp_path / "s", pause=0.01)

@@ -160,20 +160,20 @@ def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, n
         elif split.mode is Mode.WEIGHTS:
             costs[index] = max(queues.next_free[index], queues.clock)
         elif split.mode is Mode.ORDER:
-            costs[index] = index if wait <= split.spill else NO_ROOM + wait + took(split, index, path, size)
+            costs[index] = index if wait <= split.spill else NO_ROOM + wait + growth(split, index, path, size)
         else:
-            stands = max(wait, measured + path.queue - now)
-            late = stands + path.delay
-            done = stands + took(split, index, path, size) + min(path.delay, split.spill)
-            costs[index] = (late if frame.is_light else done) + (NO_ROOM if wait > ROOM else 0)
+            waiting_time = max(wait, measured + path.queue - now)
+            arrival = waiting_time + path.delay
+            end = waiting_time + growth(split, index, path, size) + min(path.delay, split.spill)
+            costs[index] = (arrival if frame.is_light else end) + (NO_ROOM if wait > ROOM else 0)
     best = min(costs, key=lambda index: (costs[index], index), default=None)
     if best is not None and split.queue and not frame.is_light:
         wait = max(0, queues.next_free[best] - now)
-        return best if wait + took(split, best, paths[best], size) <= split.queue else None
+        return best if wait + growth(split, best, paths[best], size) <= split.queue else None
     return best
 
 
-def took(split: Split, index: int, path: PathState, size: int) -> int:
+def growth(split: Split, index: int, path: PathState, size: int) -> int:
     """Return how much longer a frame makes the path's queue: ns, or bytes / share for weights."""
     share = split.share(index)
     return size * round((8e9 / path.rate if share is None else 1 / share) * 1024) >> 10
@@ -236,7 +236,7 @@ def one_packet(
     taken = Ends(packet.ends.remote, packet.ends.local)  # The packet was parsed as its receiver sees it
     path = [each.outside for each in paths].index(taken)
     assert path in possible
-    queued, has_weights = took(split, path, paths[path], frame.size), split.mode is Mode.WEIGHTS
+    queued, has_weights = growth(split, path, paths[path], frame.size), split.mode is Mode.WEIGHTS
     start_of_frame = max(before.clock if has_weights else start, next_free[path])
     assert (
         start_of_frame + queued

@@ -40,8 +40,8 @@ export class ConnectionsPage {
       this.#offset = 0;
       this.#polling.now();
     });
-    byId("previous").addEventListener("click", () => this.#turn(-1));
-    byId("following").addEventListener("click", () => this.#turn(1));
+    byId("previous").addEventListener("click", () => this.#movePages(-1));
+    byId("following").addEventListener("click", () => this.#movePages(1));
   }
 
   /** @param {boolean} value whether this is a dry run */
@@ -72,7 +72,7 @@ export class ConnectionsPage {
   }
 
   /** @param {number} pages */
-  #turn(pages) {
+  #movePages(pages) {
     this.#offset = Math.max(0, this.#offset + pages * this.#limit());
     this.#polling.now();
   }

@@ -25,13 +25,13 @@ export function byId(id) {
   return found;
 }
 
-/** @param {Element} element @param {string} text set only if it differs, so that a selection is kept */
+/** @param {Element} element @param {string} text set only if it differs, so that a selection is focused */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 /**
- * Makes the children of *parent* match *items*. Existing children are updated, so that focus and selection are kept. If
+ * Makes the children of *parent* match *items*. Existing children are updated, so that focus and selection are focused. If
  * the order changes, the other children are moved around the child with the focus, because a moved element loses it.
  * @template T
  * @template {HTMLElement} E
@@ -55,9 +55,9 @@ export function keyed(parent, items, key, create, update) {
     return element;
   });
   for (const element of existing.values()) element.remove();
-  const kept = wanted.findIndex(each => each.contains(document.activeElement));
+  const focused = wanted.findIndex(each => each.contains(document.activeElement));
   const selected = parent.contains(getSelection()?.anchorNode ?? null) ? selection() : null;
-  if (kept < 0) {
+  if (focused < 0) {
     /** @type {Element|null} */
     let next = [...parent.children].find(child => child instanceof HTMLElement && child.dataset.key !== undefined) ?? null;
     for (const element of wanted) {
@@ -65,10 +65,10 @@ export function keyed(parent, items, key, create, update) {
       else parent.insertBefore(element, next);
     }
   } else {
-    for (let index = kept - 1; index >= 0; index -= 1) {
+    for (let index = focused - 1; index >= 0; index -= 1) {
       if (wanted[index].nextElementSibling !== wanted[index + 1]) parent.insertBefore(wanted[index], wanted[index + 1]);
     }
-    for (let index = kept + 1; index < wanted.length; index += 1) {
+    for (let index = focused + 1; index < wanted.length; index += 1) {
       if (wanted[index].previousElementSibling !== wanted[index - 1]) wanted[index - 1].after(wanted[index]);
     }
   }

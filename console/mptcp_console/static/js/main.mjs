@@ -149,8 +149,8 @@ function fillFilters(newest) {
     ["filter-path", paths], ["filter-rule", rules], ["events-rule", rules],
   ])) {
     const select = byId(id);
-    const kept = select.value !== "" && !names.includes(select.value) ? [select.value] : [];
-    keyed(select, [...names, ...kept].sort(), name => name, name => make("option", {value: name}, name), () => {});
+    const selected = select.value !== "" && !names.includes(select.value) ? [select.value] : [];
+    keyed(select, [...names, ...selected].sort(), name => name, name => make("option", {value: name}, name), () => {});
   }
 }
 

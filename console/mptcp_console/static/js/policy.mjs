@@ -117,7 +117,7 @@ export class WhatIfPage {
   constructor() {
     byId("what-if").addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
-      this.#ask();
+      this.#evaluate();
     });
     byId("what-if-start").addEventListener("click", () => this.#start());
   }
@@ -137,7 +137,7 @@ export class WhatIfPage {
     }
   }
 
-  async #ask() {
+  async #evaluate() {
     const result = byId("what-if-result");
     const button = byId("what-if").querySelector("button.primary");
     const policy = byId("what-if-text").value;
