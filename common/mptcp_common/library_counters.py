@@ -13,13 +13,13 @@ from pathlib import Path
 
 COUNTERS = {
     "turns": "Turns of Squid's event loops (epoll_wait).",
-    "cut_turns": "Turns in which a client had more ready than its share.",
-    "joined_writes": "Writes held to be joined with others.",
+    "cut_turns": "Turns in which a client had more ready events than its share.",
+    "joined_writes": "Writes that the library delayed and joined with others.",
     "joined_bytes": "Bytes of joined writes.",
-    "promised_writes": "Promises of room to write, without asking the kernel.",
-    "late_writers": "Connections kept open for a client that may still write.",
-    "zero_reads": "Reads of zero bytes answered in Squid's place.",
-    "postponed_accepts": "Times that a new client waited for a descriptor.",
+    "promised_writes": "Connections that the library reported as writable without a query to the kernel.",
+    "late_writers": "Connections that the library kept open for a client that may still write.",
+    "zero_reads": "Reads of zero bytes that the library answered itself.",
+    "postponed_accepts": "Number of times that a new client waited for a free descriptor.",
 }
 """Descriptions of the counters, by name."""
 FILE = "counters"

@@ -4,8 +4,8 @@ document (docs/status.md).
 
 If the daemon refuses a request, its answer has the reason as ``error``, and is returned like any other answer.
 
-A throttler that is older than requests sends its whole status, and closes the socket without reading the request. This
-resets the connection (unix(7)), but only after the answer, which contains the version.
+An old throttler, which does not support requests, sends its whole status, and closes the socket without reading the
+request. This resets the connection (unix(7)), but only after the answer, which contains the version.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ export function byId(id) {
   return found;
 }
 
-/** @param {Element} element @param {string} text set only if it differs, so that a selection is focused */
+/** @param {Element} element @param {string} text set only if it differs, so that a selection is kept */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 /**
- * Makes the children of *parent* match *items*. Existing children are updated, so that focus and selection are focused. If
+ * Makes the children of *parent* match *items*. Existing children are updated, so that focus and selection are kept. If
  * the order changes, the other children are moved around the child with the focus, because a moved element loses it.
  * @template T
  * @template {HTMLElement} E
@@ -86,7 +86,7 @@ function selection() {
 
 /**
  * Restores the selection after elements were moved.
- * @param {Selected} was
+ * @param {Selected} selected
  */
 function select({anchor, anchorOffset, focus, focusOffset}) {
   const now = getSelection();

@@ -11,9 +11,9 @@ const EACH = {path: "", client: " per client", connection: " per connection"};
 
 /** @param {import("./series.mjs").Cap} each */
 export function capText(each) {
-  const most = `${between(each.lowest, each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
+  const range = `${between(each.lowest, each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
   const all = each.total > each.cap ? `, ${cap(each.total)} in all` : "";
-  return `${most}${guaranteed(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
+  return `${range}${guaranteed(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
 }
 
 /**
@@ -129,7 +129,7 @@ export function stateText(throttler, lost, faults = 0) {
 /**
  * Returns whether caps changed, so that the shown connections and rules are outdated. The numbers are compared, too,
  * because events arrive later than the numbers if there are many.
- * @param {import("./types.mjs").Overview|null} before @param {import("./types.mjs").Snapshot} moment
+ * @param {import("./types.mjs").Overview|null} before @param {import("./types.mjs").Snapshot} snapshot
  */
 export function changesCaps(before, {now, events, more_events}) {
   if (more_events || events.some(each => each.kind === "applied" || each.kind === "lifted")) return true;
