@@ -108,7 +108,7 @@ class Watch:
         self._sleep = sleep or self._pause
         self.watchers = 0
         """Number of browsers that watch. If it is not 0, the throttler is queried once a second."""
-        self._woken = asyncio.Event()
+        self._pause_end = asyncio.Event()
         self._updated = asyncio.Condition()
         self._last_fetched = 0
         self._busy_until = 0.0
@@ -139,10 +139,10 @@ class Watch:
             await self._sleep(max(pause, 0.05))
 
     async def _pause(self, seconds: float) -> None:
-        self._woken.clear()
+        self._pause_end.clear()
         try:
             async with asyncio.timeout(seconds):
-                await self._woken.wait()
+                await self._pause_end.wait()
         except TimeoutError:
             pass
 
@@ -239,7 +239,7 @@ class Watch:
             raise TooMany
         self.watchers += 1
         if self.watchers == 1:
-            self._woken.set()
+            self._pause_end.set()
         try:
             yield
         finally:
@@ -267,7 +267,7 @@ class Watch:
     async def close(self) -> None:
         """Release all waiting tasks."""
         self.is_closed = True
-        self._woken.set()
+        self._pause_end.set()
         async with self._updated:
             self._updated.notify_all()
 

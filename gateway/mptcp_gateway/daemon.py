@@ -84,9 +84,9 @@ class Daemon:
         with suppress(OSError):  # the kernel has no IPv6
             self._notices.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _RULES_OF_IPV6)
         self._notices.setblocking(False)
-        self._woken, self._wakes = socket.socketpair()
-        self._woken.setblocking(False)
-        self._wakes.setblocking(False)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
         self._resolver = Resolver(settings.parents, self.wake)
         self._targets: tuple[ParentAddress, ...] = ()
         self._answered: dict[int, ParentAddress] = {}
@@ -107,9 +107,9 @@ class Daemon:
     def opened(self) -> Iterator[None]:
         """Set sysctls and limits; restore everything at the end."""
         with ExitStack() as scope:
-            for each in (self._network, self._notices, self._woken, self._wakes, self._selector):
+            for each in (self._network, self._notices, self._wake_reader, self._wake_writer, self._selector):
                 scope.callback(each.close)
-            for each in (self._notices, self._woken):
+            for each in (self._notices, self._wake_reader):
                 self._selector.register(each, selectors.EVENT_READ)
             # At the end, the firewall is removed only after forwarding has stopped. Without a home network, a table
             # from an earlier start with other settings is removed at once.
@@ -127,7 +127,7 @@ class Daemon:
         """Wake the loop at once. Signal handlers and threads may call this."""
         self.ending = self.ending or ending
         with suppress(OSError):  # the loop is already awake, or has stopped
-            self._wakes.send(b".")
+            self._wake_writer.send(b".")
 
     def run(self) -> None:
         """Watch the uplinks until :meth:`wake` is called with *ending*."""
@@ -138,7 +138,7 @@ class Daemon:
             if has_notices:
                 time.sleep(_SETTLE_SECONDS)
                 _read_notices(self._notices, self._network.port)
-            _drain(self._woken)
+            _drain(self._wake_reader)
             now = time.monotonic()
             if has_notices or now - last_read >= READ_SECONDS:
                 # After a failure, try again soon.

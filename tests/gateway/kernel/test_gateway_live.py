@@ -99,9 +99,10 @@ class Home:
     @contextmanager
     def silent(self, *devices: str) -> Iterator[None]:
         """Drop all packets on these devices, without any error to the sender."""
-        there = f"devices = {{ {', '.join(devices)} }} priority 0; policy drop;"
+        settings = f"devices = {{ {', '.join(devices)} }} priority 0; policy drop;"
         chains = "".join(
-            f"add chain netdev silent {hook} {{ type filter hook {hook} {there} }};" for hook in ("ingress", "egress")
+            f"add chain netdev silent {hook} {{ type filter hook {hook} {settings} }};"
+            for hook in ("ingress", "egress")
         )
         self.parent.run(["nft", f"add table netdev silent; {chains}"])
         try:
