@@ -173,7 +173,7 @@ def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
         assert paths.relay.used(paths.now + later, [False, True])[1], "no other path is left"
     paths.relay.count([PathCounters(1, 100, 0, 0)], paths.now + 60 * SECOND)
     assert paths.relay.used(paths.now + 61 * SECOND, present) == [True, False], (
-        "it is also unused when the tunnel resumes"
+        "the dead path is also unused when the tunnel resumes"
     )
     paths = TwoPaths()
     for _ in range(6):
@@ -312,7 +312,7 @@ def test_next_silence_predicts_when_a_path_is_silent() -> None:
         while ends.relay.alive(now) == [True]:
             after = ends.relay.next_silence(now)
             assert after is not None
-            assert ends.relay.alive(after - 1) == [True], "it is alive until then"
+            assert ends.relay.alive(after - 1) == [True], "the path is alive until then"
             now, checks = after, checks + 1
         assert checks <= 2
 
