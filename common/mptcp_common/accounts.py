@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Chooses which accounts of budgets to show if there are too many. The throttler and the console use this one rule.
-Pure."""
+"""Chooses which accounts of budgets to show if there are too many, for the throttler and the console. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +10,15 @@ Account = TypeVar("Account", bound=Mapping[str, Any])
 
 
 def fullest(accounts: Sequence[Account], limit: int) -> list[Account]:
-    """Return *limit* accounts, in the order of *accounts*, which are sorted by usage, highest first.
+    """Return *limit* of *accounts*, which are sorted by usage, highest first, in the same order.
 
-    The fullest account of each budget (``name``) is always included, even if these are more than *limit*; then follow
-    the fullest of the other accounts.
+    The fullest account of each budget (``name``) is always included, even if these are more than *limit*. The remaining
+    places are for the fullest of the other accounts.
     """
-    firsts = {account["name"]: place for place, account in reversed(list(enumerate(accounts)))}
-    shown = set(firsts.values())
+    first_places = {account["name"]: place for place, account in reversed(list(enumerate(accounts)))}
+    chosen = set(first_places.values())
     for place in range(len(accounts)):
-        if len(shown) >= limit:
+        if len(chosen) >= limit:
             break
-        shown.add(place)
-    return [accounts[place] for place in sorted(shown)]
+        chosen.add(place)
+    return [accounts[place] for place in sorted(chosen)]

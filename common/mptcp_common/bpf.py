@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""BPF maps, and programs from object files (bpf(2)), through libbpf: each host has it, because iproute2 needs it."""
+"""BPF maps, and programs from object files (bpf(2)), through libbpf, which each host has because iproute2 needs it."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Bpf:
         return Map(descriptor, name, key_bytes, value_bytes, entries)
 
     def update_batch(self, table: Map, keys: bytes, values: bytes) -> None:
-        """Set entries from concatenated keys and values. Raises KernelError: the entries before the refused one are
-        set, the others are not."""
+        """Set entries from concatenated keys and values. Raises KernelError; the entries before the refused entry are
+        then set, the others are not."""
         count = ctypes.c_uint32(len(keys) // table.key_bytes)
         if count:
             result = self.library.bpf_map_update_batch(table.descriptor, keys, values, ctypes.byref(count), None)
@@ -100,7 +100,7 @@ class Bpf:
             keys = keys[(count.value + 1) * table.key_bytes :]  # the kernel stops at the first unknown key
 
     def lookup(self, table: Map, key: bytes) -> bytes:
-        """Return the value of *key*, which must exist. Raises KernelError."""
+        """Return the value of *key*. Raises KernelError, also if *key* does not exist."""
         value = ctypes.create_string_buffer(table.value_bytes)
         _check(self.library.bpf_map_lookup_elem(table.descriptor, key, value), table)
         return value.raw
@@ -110,7 +110,7 @@ class Bpf:
         return self._in_batches(table, self.library.bpf_map_lookup_and_delete_batch)
 
     def entries(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each key with its value; entries that change during this may be missing."""
+        """Yield each key with its value. Entries that change at the same time may be missing."""
         return self._in_batches(table, self.library.bpf_map_lookup_batch)
 
     def _in_batches(self, table: Map, function: Callable[..., int]) -> Iterator[tuple[bytes, bytes]]:
@@ -163,20 +163,20 @@ class Bpf:
             messages = [
                 line for _, log in logs.values() for line in log.value.decode(errors="replace").splitlines()[-1:]
             ]
-            what = f"load the BPF program {path.stem}{f' ({messages[-1].strip()})' if messages else ''}"
+            action = f"load the BPF program {path.stem}{f' ({messages[-1].strip()})' if messages else ''}"
             if result < 0:
-                raise KernelError(f"{what}: {os.strerror(-result)}")
+                raise KernelError(f"{action}: {os.strerror(-result)}")
             return {
-                name: self.register(os.dup(library.bpf_program__fd(program)), what)
+                name: self.register(os.dup(library.bpf_program__fd(program)), action)
                 for name, (program, _) in logs.items()
             }
         finally:
             library.bpf_object__close(opened)
 
-    def register(self, result: int, what: str) -> int:
+    def register(self, result: int, action: str) -> int:
         """Keep the new descriptor *result* for :meth:`close`, and return it. Raises KernelError if it is negative."""
         if result < 0:
-            raise KernelError(f"{what}: {os.strerror(-result)}")
+            raise KernelError(f"{action}: {os.strerror(-result)}")
         self.descriptors.append(result)
         return result
 

@@ -2,7 +2,7 @@
 """Defines which addresses count as one client, for limits per client. Pure.
 
 A client is an IPv4 address, or the first 64 bits of an IPv6 address, because a host with one IPv6 address can use 2**64
-addresses. An IPv4 address in IPv6 form, from the kernel (``::ffff:0:0/96``) or from a translator (``64:ff9b::/96``, RFC
+addresses. An IPv4 address in an IPv6 prefix, the kernel's (``::ffff:0:0/96``) or a translator's (``64:ff9b::/96``, RFC
 6052), counts as IPv4, because the hosts behind one NAT64 are different clients.
 """
 
@@ -13,14 +13,14 @@ from typing import Final
 
 _NETWORK_BYTES: Final = 8
 """Length of the network part of an IPv6 address (RFC 4291, 2.5.4)."""
-_WRITTEN_AS_IPV6: Final = tuple(
+_IPV4_PREFIXES: Final = tuple(
     ip_network(each).network_address.packed[:12] for each in ("::ffff:0:0/96", "64:ff9b::/96")
 )
 
 
 def client_of(address: bytes) -> bytes:
     """Return the client's key for a packed *address*."""
-    if address.startswith(_WRITTEN_AS_IPV6):
+    if address.startswith(_IPV4_PREFIXES):
         return address[12:]
     return address if len(address) == 4 else address[:_NETWORK_BYTES]
 

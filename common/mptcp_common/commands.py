@@ -17,15 +17,16 @@ from mptcp_common.reasons import reason
 Errors = tuple[type[Exception], ...]
 
 
-def add_config(command: argparse.ArgumentParser, usual: Path, *, is_needed: bool = True) -> None:
-    """Add the option ``--config FILE`` to *command*. Its default is *usual*; it is None if no file *is_needed*."""
-    without = "" if is_needed else "; without it everything has its default"
+def add_config(command: argparse.ArgumentParser, default: Path, *, is_required: bool = True) -> None:
+    """Add the option ``--config FILE`` to *command*. Its value without the option is *default* if the file is required,
+    otherwise None. *default* is also in the help text."""
+    without = "" if is_required else "; without it everything has its default"
     command.add_argument(
         "--config",
         type=Path,
-        default=usual if is_needed else None,
+        default=default if is_required else None,
         metavar="FILE",
-        help=f"the settings file (default: {usual}{without})",
+        help=f"the settings file (default: {default}{without})",
     )
 
 
@@ -56,12 +57,12 @@ def outcome(
     try:
         _write_out()
     except OSError:
-        # Discard the buffer, so that the interpreter does not fail on it at its end.
+        # Discard the buffer, so that the interpreter does not fail when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED
 
 
 def _write_out() -> None:
-    """Flush stdout. Otherwise the interpreter would report a failed write at exit, with a message of its own."""
+    """Flush stdout. Otherwise the interpreter would report a failed write at exit, with its own message."""
     if sys.stdout is not None:  # None if it was closed from the start
         sys.stdout.flush()

@@ -22,5 +22,5 @@ def address_and_port(value: object, *examples: str) -> tuple[str, int]:
             return str(ip_address(found["v6"] or found["v4"])), int(found["port"])
     except ValueError:
         pass
-    wanted = " or ".join(f'"{each}"' for each in examples)
-    raise ValueError(f"{shown(value)} is not an address and port; write {wanted}")
+    examples_text = " or ".join(f'"{each}"' for each in examples)
+    raise ValueError(f"{shown(value)} is not an address and port; write {examples_text}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Exit statuses of all commands. By CONFIGURATION, systemd knows not to restart a daemon: a restart would not help."""
+"""Exit statuses of all commands. systemd does not restart a daemon that ends with CONFIGURATION, because a restart
+would not help."""
 
 from __future__ import annotations
 
@@ -9,4 +10,4 @@ FAILED = 1
 USAGE = 2
 """Wrong arguments (argparse)."""
 CONFIGURATION = 78
-"""A daemon's files cannot be used as they are: EX_CONFIG of sysexits(3)."""
+"""A daemon's files must be corrected before it can start: EX_CONFIG of sysexits(3)."""

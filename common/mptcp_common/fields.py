@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Types of single values in an operator's file, for pydantic and, as JSON Schema, for editors.
+"""Types of single values in an operator's file: for pydantic, and as JSON Schema for editors.
 
 A parser takes a YAML value and returns the model's value, or raises a ValueError with a message for the operator, which
 contains the value, the mistake, and the allowed values.
@@ -23,7 +23,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from mptcp_common.problems import did_you_mean, shown
 
-LONGEST_INTERFACE: Final = 15
+MAX_INTERFACE_BYTES: Final = 15
 """IFNAMSIZ of linux/if.h without the final zero."""
 INTERFACE_PATTERN: Final = r"^[^\s/:]{1,15}$"
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$"
@@ -83,8 +83,8 @@ def seconds(low: float, high: float) -> Parsed:
 
 
 def choice(meanings: Mapping[str, object]) -> Parsed:
-    """Return the annotation for a word of *meanings*; the model's value is the word's meaning. A meaning itself is also
-    accepted."""
+    """Return the annotation for a word that is a key of *meanings*; the model gets its value. This value is also
+    accepted instead of the word."""
     words = tuple(meanings)
 
     def parse(value: object) -> object:
@@ -128,10 +128,10 @@ def parse_interface(value: object) -> str:
     ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not text; put it in quotes")
-    if len(value.encode(errors="replace")) > LONGEST_INTERFACE:
-        raise ValueError(f"{shown(value)} is too long for an interface; Linux allows {LONGEST_INTERFACE} characters")
-    odd = any(character.isspace() or character in "/:" for character in value)
-    if value in {"", ".", ".."} or odd or not value.isprintable():
+    if len(value.encode(errors="replace")) > MAX_INTERFACE_BYTES:
+        raise ValueError(f"{shown(value)} is too long for an interface; Linux allows {MAX_INTERFACE_BYTES} characters")
+    has_forbidden = any(character.isspace() or character in "/:" for character in value)
+    if value in {"", ".", ".."} or has_forbidden or not value.isprintable():
         raise ValueError(f"{shown(value)} is not the name of an interface; no spaces, slashes or colons (see: ip link)")
     return value
 
@@ -168,13 +168,13 @@ def _docstrings(section: type) -> dict[str, str]:
 @cache
 def _tree(module: str) -> ast.Module:
     source = inspect.getsource(sys.modules[module])
-    # Before Python 3.11.5 a garbage collection during ast.parse can make it fail (gh-106905).
-    collects = gc.isenabled()
+    # Before Python 3.11.5, ast.parse can fail if a garbage collection happens at the same time (gh-106905).
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         return ast.parse(source)
     finally:
-        if collects:
+        if was_enabled:
             gc.enable()
 
 

@@ -17,7 +17,7 @@ class Status(enum.Enum):
     FAIL = "fail"
     """The checked function does not work."""
     UNSEEN = "unseen"
-    """The user is not allowed to check this."""
+    """The user has no permission to check this."""
 
 
 _COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red", Status.UNSEEN: "dim"}
@@ -25,7 +25,8 @@ _COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red", 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. A finding with WARN or FAIL also says why it matters, and which command corrects it."""
+    """One finding. With WARN or FAIL, it also has the reason why it matters (``why``), and a command that corrects it
+    (``remedy``)."""
 
     check: str
     status: Status
@@ -47,7 +48,7 @@ def fail(check: str, text: str, why: str, remedy: str) -> Finding:
 
 
 def unseen(check: str, what: str) -> Finding:
-    """Return the finding that *what* was not checked, because that needs root and the user is not root."""
+    """Return the finding that *what* was not checked, because only root can check it."""
     return Finding(check, Status.UNSEEN, f"not seen without root: {what}")
 
 

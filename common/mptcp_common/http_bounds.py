@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""HTTP connections with a limit on how long a request may take to arrive, and on the number of connections without a
+"""HTTP connections with two limits: the time in which a request must arrive, and the number of connections without a
 complete request.
 
 uvicorn ends a connection that is idle after an answer, but waits without limit for the first request, and for the rest
@@ -15,10 +15,10 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS: Final = 10.0
-"""Limit for a whole request with its body, from the connection's start or from the previous answer."""
+"""Maximum time for a whole request with its body, from the connection's start or from the previous answer."""
 MAX_WAITING: Final = 64
-"""Maximum number of connections without a complete request; if there are more, the one that waited longest is ended. No
-browser opens as many."""
+"""Maximum number of connections without a complete request; if there are more, the connection that has waited longest
+is closed. A browser opens fewer."""
 
 
 class BoundedHttp(H11Protocol):
@@ -37,7 +37,7 @@ class BoundedHttp(H11Protocol):
         a stream of events. *idle_seconds*: additional idle time after an answer."""
         super().__init__(*arguments, **named)
         self._request_seconds = request_seconds
-        self._most_waiting = max_waiting
+        self._max_waiting = max_waiting
         self._with_answers = with_answers
         self._idle_seconds = idle_seconds
         self._deadline: asyncio.TimerHandle | None = None
@@ -52,8 +52,8 @@ class BoundedHttp(H11Protocol):
         self._update_deadline()
 
     def send_400_response(self, msg: str) -> None:
-        # A request with a malformed body may already have an answer, or get one soon. uvicorn's attempt to send a
-        # second answer would raise an error with a traceback, so anyone could fill the journal.
+        # A request with a malformed body may already have an answer, or get one soon. If uvicorn tried to send a second
+        # answer, it would log a traceback, so any client could fill the journal.
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -64,7 +64,7 @@ class BoundedHttp(H11Protocol):
 
     def on_response_complete(self) -> None:
         # The new timer runs until the next request is complete. uvicorn's own timer runs only until the request
-        # begins, so an endless request would stay forever.
+        # begins, so a request without an end would keep its connection forever.
         self._cancel_deadline()
         super().on_response_complete()
         self._update_deadline(self._idle_seconds)
@@ -87,14 +87,14 @@ class BoundedHttp(H11Protocol):
             self._deadline = None
 
     def _make_room(self) -> None:
-        if self._most_waiting is None:
+        if self._max_waiting is None:
             return
         waiting = {
             each: each._deadline.when()
             for each in self.connections
             if isinstance(each, BoundedHttp) and each._deadline is not None
         }
-        if len(waiting) > self._most_waiting:
+        if len(waiting) > self._max_waiting:
             min(waiting, key=waiting.__getitem__)._end()
 
     def _end(self) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Lines on stderr, with their priority (sd-daemon(3)) if stderr goes to the journal; and journal entries with fields.
+"""Writes lines to stderr, with their priority (sd-daemon(3)) if stderr goes to the journal. Formats journal entries
+with fields.
 
 Entries use the journal's own protocol: https://systemd.io/JOURNAL_NATIVE_PROTOCOL.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 
 class KernelError(Exception):
-    """The kernel refused an operation. The text says which object, which operation, and the errno."""
+    """The kernel refused an operation. The text names the operation, the object, and the kernel's reason."""
 
     errno: int | None = None
     """The error number, if the kernel returned one."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Counters of the proxy's preload libraries: their names, and the file shared by an instance's Squid processes.
+"""Counters of the proxy's preload libraries: their names, and the file that all Squid processes of an instance share.
 
-The file has a 64-bit number per name, in this host's byte order and in the order of the names. The libraries have the
-same names (``enum counter`` in proxy/mptcp_proxy/shim/both/both.h).
+The file has a 64-bit number per name, in this host's byte order and in the order of the names. The libraries use the
+same order (``enum counter`` in proxy/mptcp_proxy/shim/both/both.h).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pathlib import Path
 
 COUNTERS = {
     "turns": "Turns of Squid's event loops (epoll_wait).",
-    "cut_turns": "Turns in which a client had more ready than its share.",
-    "joined_writes": "Writes held to be joined with others.",
+    "cut_turns": "Turns in which a client had more ready events than its share.",
+    "joined_writes": "Writes that the library delayed and joined with others.",
     "joined_bytes": "Bytes of joined writes.",
-    "promised_writes": "Promises of room to write, without asking the kernel.",
-    "late_writers": "Connections kept open for a client that may still write.",
-    "zero_reads": "Reads of zero bytes answered in Squid's place.",
-    "postponed_accepts": "Times that a new client waited for a descriptor.",
+    "promised_writes": "Connections that the library reported as writable without a query to the kernel.",
+    "late_writers": "Connections that the library kept open for a client that may still write.",
+    "zero_reads": "Reads of zero bytes that the library answered itself.",
+    "postponed_accepts": "Number of times that a new client waited for a free descriptor.",
 }
-"""Descriptions, by the counter's name."""
+"""Descriptions of the counters, by name."""
 FILE = "counters"
 FILES = {service: Path("/run", service, FILE) for service in ("mptcpproxy", "mptcprelay")}
-"""The file of each instance with its role's default name."""
+"""The file of each role's default instance."""
 _LAYOUT = struct.Struct(f"={len(COUNTERS)}Q")
 NONE = bytes(_LAYOUT.size)
 """The file's initial content."""
@@ -38,8 +38,8 @@ def read(file: Path) -> dict[str, int]:
         return {}
 
 
-def of_all(files: Mapping[str, Path]) -> dict[str, tuple[str, dict[str, int]]]:
-    """Return, by the counter's name, its description, and its count in each instance that has a file."""
+def counts_of_all(files: Mapping[str, Path]) -> dict[str, tuple[str, dict[str, int]]]:
+    """Return, by name, each counter's description, and its count in each instance that has a file."""
     counted = {service: found for service, file in files.items() if (found := read(file))}
     return {
         name: (text, {service: found[name] for service, found in counted.items()}) for name, text in COUNTERS.items()

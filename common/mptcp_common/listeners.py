@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Opens listening sockets, also on an address that this host gets later, for example by DHCP or from a VPN.
 
-Without IP_FREEBIND (ip(7)), the kernel binds only existing addresses. A server that starts before its address exists
-would fail repeatedly, until the service manager gives up. With IP_FREEBIND, a mistyped address is not refused; so a
-check of the settings warns about addresses that the host does not have.
+Without IP_FREEBIND (ip(7)), the kernel binds only existing addresses: a server that starts before its address exists
+would fail, until the service manager no longer restarts it. With IP_FREEBIND, the kernel does not refuse a mistyped
+address, so a check of the settings warns about addresses that the host does not have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def listening(address: str, port: int, backlog: int) -> socket.socket:
         if listener.family == socket.AF_INET:
             listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
         else:
-            # A socket on [::] also accepts IPv4; one on another IPv6 address does not.
+            # A socket on [::] also accepts IPv4; a socket on another IPv6 address does not.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not ip_address(address).is_unspecified)
             listener.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         listener.bind((address, port))
@@ -49,8 +49,8 @@ def missing_addresses(source: str, addresses: Mapping[str, str]) -> Iterator[Pro
 
 
 def _can_bind(address: str) -> bool:
-    """Return whether the kernel binds *address* without IP_FREEBIND. With the sysctl ip_nonlocal_bind, it binds every
-    address (ip(7))."""
+    """Return whether the kernel binds *address* without IP_FREEBIND. With the sysctl ip_nonlocal_bind (ip(7)), it binds
+    every address."""
     try:
         with _socket(address) as probe:
             probe.bind((address, 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""File names in settings. Pure: the files need not exist."""
+"""Parsers for file names in settings. Pure: the files need not exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from mptcp_common.fields import Parsed
 from mptcp_common.problems import shown
 
-LONGEST_SOCKET_PATH: Final = 107
+MAX_SOCKET_PATH_BYTES: Final = 107
 """Maximum length of a Unix socket's path, bytes: ``sun_path`` has 108 bytes, including the final zero; unix(7)."""
 
 
@@ -28,8 +28,8 @@ def _absolute(value: object) -> Path:
 
 def _socket(value: object) -> Path:
     path = _absolute(value)
-    if len(bytes(path)) > LONGEST_SOCKET_PATH:
-        raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {LONGEST_SOCKET_PATH} bytes")
+    if len(bytes(path)) > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {MAX_SOCKET_PATH_BYTES} bytes")
     return path
 
 

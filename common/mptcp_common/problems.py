@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Problems of a file that an operator wrote: place, key, value, and the allowed values.
+"""Problems of a file that an operator wrote, with their line, key and value.
 
 Rules: each problem is one line, which can be understood without the source code; all problems of a file are reported at
 once, in the order of its lines; a warning never makes a file unusable.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 KeyPath = tuple[str | int, ...]
 """A value's place in a document: ``("rules", 0, "throttle", "rate")``."""
 
-_LONGEST_SHOWN = 60
+_MAX_SHOWN = 60
 _PLAIN_KEY = re.compile(r"[\w.<-]{1,60}")
 
 
@@ -24,7 +24,7 @@ class Severity(enum.Enum):
     ERROR = "error"
     WARNING = "warning"
     NOTE = "note"
-    """An effect of the file that may surprise; shown only by ``check``."""
+    """An effect of the file that the operator may not expect; shown only by ``check``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ class DocumentError(Exception):
 
 
 class Nothing:
-    """The value of a key without one (YAML null); not None, so that an empty key differs from a missing one."""
+    """The value of a key that has no value in the file (YAML null). It is not None, so that such a key differs from a
+    missing key."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -77,7 +78,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        short = value if len(value) <= _LONGEST_SHOWN else value[: _LONGEST_SHOWN - 1] + "…"
+        short = value if len(value) <= _MAX_SHOWN else value[: _MAX_SHOWN - 1] + "…"
         return json.dumps(short, ensure_ascii=not short.isprintable())
     if isinstance(value, list):
         return "a list"
@@ -102,11 +103,11 @@ def nearest(word: str, allowed: Iterable[str]) -> str | None:
     import difflib  # here, so that a command without problems starts faster
 
     by_lower_case = {name.lower(): name for name in allowed}
-    near = difflib.get_close_matches(word.lower()[:_LONGEST_SHOWN], by_lower_case, n=1)
-    return by_lower_case[near[0]] if near else None
+    similar = difflib.get_close_matches(word.lower()[:_MAX_SHOWN], by_lower_case, n=1)
+    return by_lower_case[similar[0]] if similar else None
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """Return `` (did you mean "…"?)`` for the most similar word of *allowed*; "" if no word is similar."""
-    near = nearest(word, allowed)
-    return "" if near is None else f" (did you mean {shown(near)}?)"
+    similar = nearest(word, allowed)
+    return "" if similar is None else f" (did you mean {shown(similar)}?)"

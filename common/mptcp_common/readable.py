@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds the files that a daemon's user cannot read. Root's check would not notice, because root reads everything."""
+"""Finds the files that a daemon's user cannot read, for checks by root, who can read every file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEST_SECONDS = 10
 def groups_of_unit(unit: str) -> list[int]:
     """Return the groups that systemd gives *unit* in addition to its user's own, including drop-ins (systemd.exec(5)).
 
-    Return no groups if systemd does not answer or does not know the unit. Groups that the host lacks are left out.
+    Return no groups if systemd does not answer or does not know the unit. Groups that the host lacks are omitted.
     """
     shown = properties_of_unit(unit, ["SupplementaryGroups"]).get("SupplementaryGroups", "")
     return [number for name in shown.split() if (number := _group_id(name)) is not None]
@@ -32,8 +32,8 @@ def _group_id(group: str) -> int | None:
 def unreadable(paths: Iterable[Path], uid: int, gid: int, groups: Sequence[int]) -> Iterator[Path]:
     """Yield each of *paths* that a process with this user, group and supplementary *groups* cannot read. Requires root.
 
-    A process of that user tries it, so that the kernel considers the modes of all directories, groups and access lists.
-    Raises OSError if this process may not become that user, and TimeoutError if the file system does not answer.
+    A process of that user tests this, so that the kernel considers the modes of all directories, groups and access
+    lists. Raises OSError if this process may not become that user, and TimeoutError if the file system does not answer.
     """
     for path in paths:
         try:

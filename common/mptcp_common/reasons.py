@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Errors in words, without errno numbers."""
+"""Texts for errors, without errno numbers."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A certificate that is renewed while a server runs: later connections get the new one.
+"""Loads a certificate that is renewed while a server runs, so that new connections use it.
 
-A renewal replaces two files, one after the other, and in between a certificate does not match the key. So the files are
-first loaded into a new context, which new connections use once it is complete. Loading them into the server's context
-could leave that context without a key. A certificate with another kind of key (RSA after ECDSA, for example) would only
-be added to the context, and clients that prefer the old kind would still get the expiring certificate.
+A renewal replaces two files, one after the other, and between both steps the certificate does not match the key. So the
+files are first loaded into a new context, and new connections use it once it is complete. If the files were loaded into
+the server's context, that context could be left without a key. And a certificate with another kind of key (RSA after
+ECDSA, for example) would only be added to it, so that clients that prefer the old kind would still get the expiring
+certificate.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _Stamp = tuple[int, int, int]
 """Modification time, inode and size of a file. A replaced file has another inode; a rewritten file has another time."""
 
 
-class _Newest(ssl.SSLContext):
+class _ContextWithNewest(ssl.SSLContext):
     """A server's context for asyncio that starts each connection with the context ``newest``.
 
-    OpenSSL's callback for this (``sni_callback``) is not used: Python passes it the requested server name, and prints a
-    traceback if that is not ASCII, so any client could fill the journal.
+    OpenSSL's callback for this (``sni_callback``) is not used, because Python prints a traceback if the requested
+    server name is not ASCII, so any client could fill the journal.
     """
 
     newest: ssl.SSLContext
@@ -41,22 +42,23 @@ class _Newest(ssl.SSLContext):
 
 
 class Renewal:
-    """Makes new connections of a server use the current files; the server gets ``context``."""
+    """Keeps a certificate up to date. A server whose TLS context is ``context`` uses the current files for new
+    connections."""
 
     def __init__(self, program: str, context: ssl.SSLContext, certificate: str, key: str) -> None:
         """*program*: name of the server, for the journal. *context*: a context with the files' current content."""
         self._program = program
         self._certificate, self._key = certificate, key
-        self._context = _Newest(ssl.PROTOCOL_TLS_SERVER)
+        self._context = _ContextWithNewest(ssl.PROTOCOL_TLS_SERVER)
         self._context.newest = context
-        self._seen: list[_Stamp | None] | None = None
+        self._loaded_stamps: list[_Stamp | None] | None = None
         """Stamps of the files in use."""
-        self._refused = 0
+        self._failures = 0
         """Failed checks since the files were last usable."""
-        # The files may have changed since *context* was made.
-        seen = self._stamps()
+        # The files may have changed after *context* was created.
+        stamps = self._stamps()
         with suppress(Unusable):
-            self._context.newest, self._seen = load_certificate(certificate, key), seen
+            self._context.newest, self._loaded_stamps = load_certificate(certificate, key), stamps
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -64,24 +66,24 @@ class Renewal:
         return self._context
 
     def check(self) -> None:
-        """Load the files if they changed, and log it. If they are unusable, keep the old certificate until the next
-        check, and warn once if several checks fail."""
-        seen = self._stamps()
-        if seen == self._seen:
-            self._refused = 0
+        """Load the files if they have changed, and log this. If they are unusable, keep the old certificate, and warn
+        once after several failed checks."""
+        stamps = self._stamps()
+        if stamps == self._loaded_stamps:
+            self._failures = 0
             return
         try:
             newest = load_certificate(self._certificate, self._key)
         except Unusable as error:
-            self._refused += 1
-            if self._refused == TOLERATED_FAILURES:
-                text = "the certificate was changed, and clients are still shown the one before"
+            self._failures += 1
+            if self._failures == TOLERATED_FAILURES:
+                text = "the certificate's files have changed, but new connections still use the old certificate"
                 journal.say(f"{self._program}: {text}: {error}", journal.WARNING)
             return
-        if self._stamps() != seen:
+        if self._stamps() != stamps:
             return  # the files are still being replaced: the next check loads them
-        self._context.newest, self._seen, self._refused = newest, seen, 0
-        journal.say(f"{self._program}: new connections are shown the renewed certificate of {self._certificate}")
+        self._context.newest, self._loaded_stamps, self._failures = newest, stamps, 0
+        journal.say(f"{self._program}: new connections use the renewed certificate {self._certificate}")
 
     def _stamps(self) -> list[_Stamp | None]:
         return [_stamp(Path(each)) for each in (self._certificate, self._key)]

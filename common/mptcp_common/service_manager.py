@@ -12,7 +12,7 @@ from mptcp_common import journal
 from mptcp_common.reasons import reason
 
 READY, WATCHDOG = "READY=1", "WATCHDOG=1"
-LONGEST_STATUS = 500
+MAX_STATUS_CHARACTERS = 500
 """Maximum length of a status text, characters."""
 
 
@@ -33,8 +33,9 @@ def notify(*lines: str) -> None:
         manager.send("\n".join(lines).encode())
 
 
-def tell(program: str, *lines: str) -> None:
-    """Like :func:`notify`, but if it fails, only log a warning of *program*, so that the server keeps running."""
+def notify_or_warn(program: str, *lines: str) -> None:
+    """Like :func:`notify`, but log a failure as a warning of *program* instead of raising it, so that the server keeps
+    running."""
     try:
         notify(*lines)
     except OSError as error:
@@ -43,7 +44,7 @@ def tell(program: str, *lines: str) -> None:
 
 def status(text: str) -> str:
     """Return the line that makes ``systemctl status`` show *text*."""
-    return f"STATUS={' '.join(text.split())[:LONGEST_STATUS]}"
+    return f"STATUS={' '.join(text.split())[:MAX_STATUS_CHARACTERS]}"
 
 
 def reloading() -> tuple[str, str]:
@@ -52,8 +53,8 @@ def reloading() -> tuple[str, str]:
 
 
 def watchdog_seconds(environment: Mapping[str, str]) -> float | None:
-    """Return the seconds within which the service manager expects the next ``WATCHDOG`` (sd_watchdog_enabled(3)); None
-    if it expects none."""
+    """Return the maximum seconds between two ``WATCHDOG`` notifications (sd_watchdog_enabled(3)); None if the service
+    manager expects no notifications."""
     microseconds, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if not microseconds.isdigit() or int(microseconds) == 0 or (pid and pid != str(os.getpid())):
         return None

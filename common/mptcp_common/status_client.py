@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sends requests to a running throttler over its Unix socket: a line of JSON, answered by a JSON document
-(docs/status.md).
+"""Sends requests to a running daemon over its Unix socket: a request is a line of JSON, and the answer is a JSON
+document (docs/status.md).
 
-The daemon decides which requests it answers. If it refuses a request, the answer has the reason as ``error``; it is
-returned like any other answer.
+If the daemon refuses a request, its answer has the reason as ``error``, and is returned like any other answer.
 
-A daemon of a version without requests sends its whole status, and closes the socket without reading the request. That
-resets the connection (unix(7)), but only after the answer, which contains the version.
+An old throttler, which does not support requests, sends its whole status, and closes the socket without reading the
+request. This resets the connection (unix(7)), but only after the answer, which contains the version.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _RETRY_SECONDS = 0.05
 MAX_BYTES = 64 << 20
 """Maximum size of an answer to :func:`ask_async`. The whole status with 10,000 connections has some 15 MB."""
 _PIECE_BYTES = 1 << 16
-"""With a larger size, memory is mapped for each piece: reading ten megabytes would take 20 ms instead of 9 ms."""
+"""For larger pieces, malloc maps memory each time: reading ten megabytes would take 20 ms instead of 9 ms."""
 
 
 def ask(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECONDS) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""TCP sockets of this network namespace, from the kernel: /proc/net/tcp and tcp6, proc_pid_net(5)."""
+"""Reads the TCP sockets of this network namespace from /proc/net/tcp and tcp6, proc_pid_net(5)."""
 
 from __future__ import annotations
 

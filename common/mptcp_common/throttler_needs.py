@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The shared libraries and kernel features that the throttler needs; ``check`` and ``doctor`` test for them.
 
-Facts about the host are passed as arguments, so that every result can be tested on any host.
+The functions get facts about the host as arguments, so that every result can be tested on any host.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _OLDEST_FOR_BPF = (5, 16)
 _DEBIANS_KERNEL = "apt install linux-image-$(dpkg --print-architecture) && reboot"
 HTB, PFIFO, TBF, IFB = "htb", "pfifo", "tbf", "ifb"
 PACKETS, SOCKETS = "packet sockets", "socket diagnostics"
-OF_KERNEL = (HTB, PFIFO, PACKETS, SOCKETS)
+KERNEL_FEATURES = (HTB, PFIFO, PACKETS, SOCKETS)
 """Needed by every policy."""
-BY_NFTABLES: Final = "nftables"
-BY_EITHER: Final = "auto"
+NFTABLES_BACKEND: Final = "nftables"
+ANY_BACKEND: Final = "auto"
 INGRESS = "nftables at ingress"
-FOR_UPLOADS = (TBF, IFB, INGRESS)
+UPLOAD_FEATURES = (TBF, IFB, INGRESS)
 """Also needed by rules for uploads."""
 
 
-class Lack(NamedTuple):
+class MissingFeature(NamedTuple):
     """A missing library or kernel feature, described for the operator."""
 
     what: str
     why: str
     """The function of the throttler that does not work without it."""
     remedy: str
-    """A command that provides it."""
+    """A command that installs or loads it."""
 
 
 class _Feature(NamedTuple):
@@ -45,18 +45,19 @@ class _Feature(NamedTuple):
     serves: str
     modules: str
     options: str
-    """Options of the kernel's configuration for it."""
+    """Options of the kernel's configuration for the feature."""
     packages: str = ""
-    """Debian's packages for it."""
+    """Debian's packages for the feature."""
     library: Sequence[str] = ()
-    """Names of the shared library that the throttler uses for it."""
+    """Names of the shared library through which the throttler uses the feature."""
     works: str = ""
     """The doctor's text about a working backend."""
     loaded_file: str = ""
-    """A file that exists if the feature's modules are loaded or built in; empty if its trial loads no modules."""
+    """A file that exists if the feature's modules are loaded or built in; empty if a test of the feature loads no
+    modules."""
 
 
-_CLASSIFIES = "packets find their classes by it"
+_CLASSIFIES = "it assigns packets to classes"
 _BACKENDS = {
     "iptables": _Feature(
         "iptables",
@@ -68,7 +69,7 @@ _BACKENDS = {
         works="legacy mangle table, SET target and hash:ip,port,ip with skbinfo work",
         loaded_file="/proc/net/ip_tables_names",
     ),
-    BY_NFTABLES: _Feature(
+    NFTABLES_BACKEND: _Feature(
         "nftables",
         _CLASSIFIES,
         "nf_tables",
@@ -83,18 +84,18 @@ BACKENDS = tuple(_BACKENDS)
 ``auto`` tries them. The adapter of each is the module with its name in ``mptcp_throttler.kernel.netfilter``."""
 _FEATURES = {
     **_BACKENDS,
-    HTB: _Feature("HTB", "it is what caps a subflow", "sch_htb", "CONFIG_NET_SCH_HTB"),
+    HTB: _Feature("HTB", "it limits the rate of capped subflows", "sch_htb", "CONFIG_NET_SCH_HTB"),
     PFIFO: _Feature("pfifo", "it keeps the queue of a cap short", "sch_fifo", "CONFIG_NET_SCH_FIFO"),
     TBF: _Feature("TBF", "it cuts the large segments of capped uploads", "sch_tbf", "CONFIG_NET_SCH_TBF"),
     IFB: _Feature("IFB", "capped uploads wait on such a device", "ifb", "CONFIG_IFB"),
-    PACKETS: _Feature("AF_PACKET", "subflows are seen by packet sockets", "af_packet", "CONFIG_PACKET"),
+    PACKETS: _Feature("AF_PACKET", "the throttler detects subflows with packet sockets", "af_packet", "CONFIG_PACKET"),
     SOCKETS: _Feature(
         "NETLINK_SOCK_DIAG",
-        "subflows are counted by socket diagnostics",
+        "the throttler counts bytes of subflows with socket diagnostics",
         "-a inet_diag tcp_diag mptcp_diag",
         "CONFIG_INET_DIAG",
     ),
-    BY_EITHER: _Feature(
+    ANY_BACKEND: _Feature(
         "netfilter", _CLASSIFIES, "nf_tables", "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET", "libnftables1"
     ),
     INGRESS: _Feature(
@@ -109,37 +110,42 @@ _FEATURES = {
 
 
 def name_of(feature: str) -> str:
-    """Return the readable name of one of ``OF_KERNEL``, ``FOR_UPLOADS`` or ``BACKENDS``."""
+    """Return the readable name of one of ``KERNEL_FEATURES``, ``UPLOAD_FEATURES`` or ``BACKENDS``."""
     return _FEATURES[feature].name
 
 
-def what_works(backend: str) -> str:
-    """Return a text about the parts of the working *backend*."""
+def working_parts(backend: str) -> str:
+    """Return the doctor's text about the working *backend*."""
     return _FEATURES[backend].works
 
 
-def backends_there() -> tuple[str, ...]:
-    """Return the backends whose trial loads no kernel module. The daemon, which cannot load modules itself, would use
-    a loaded one after its next start."""
+def backends_without_modules() -> tuple[str, ...]:
+    """Return the backends whose test loads no kernel module. The daemon itself cannot load modules, but would use a
+    loaded module after its next start."""
     return tuple(name for name, each in _BACKENDS.items() if not each.loaded_file or Path(each.loaded_file).exists())
 
 
-def by_nftables(feature: str) -> bool:
+def uses_nftables(feature: str) -> bool:
     """Return whether the throttler uses *feature* through libnftables."""
     return _FEATURES[feature].library == NFTABLES
 
 
-def lacks_of_kernel(results: Mapping[str, str | None], features: Iterable[str]) -> Iterator[tuple[str, Lack]]:
+def missing_kernel_features(
+    results: Mapping[str, str | None], features: Iterable[str]
+) -> Iterator[tuple[str, MissingFeature]]:
     """Yield each of *features* that does not work, with its description. *results* has None for a working feature,
-    otherwise the reason; it lacks features that were not tried."""
+    otherwise the reason why it does not; features that were not tested are missing in it."""
     for feature in features:
         if (reason := results.get(feature)) is None:
             continue
         name, serves, modules, options, packages, *_ = _FEATURES[feature]
-        without = "rules for uploads need it" if feature in FOR_UPLOADS else "the throttler cannot start without"
+        needed = "rules for uploads need it" if feature in UPLOAD_FEATURES else "the throttler cannot start without it"
         what = f"{name} does not work ({reason}), kernel option {options}"
         install = f"apt install {packages}; " if packages else ""
-        yield feature, Lack(what, f"{serves}, and {without}", f"{install}modprobe {modules} || ({_DEBIANS_KERNEL})")
+        yield (
+            feature,
+            MissingFeature(what, f"{serves}, and {needed}", f"{install}modprobe {modules} || ({_DEBIANS_KERNEL})"),
+        )
 
 
 def loads(name: str) -> bool:
@@ -152,43 +158,43 @@ def loads(name: str) -> bool:
 
 
 def first(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
-    """Return the first of *names* that can be loaded; None if none can."""
+    """Return the first of *names* that can be loaded; None if no library can be loaded."""
     return next((name for name in names if loads(name)), None)
 
 
-def lack_of_pcap(loads: Callable[[str], bool]) -> Lack | None:
+def missing_pcap(loads: Callable[[str], bool]) -> MissingFeature | None:
     """Return the description of libpcap if it is missing: the capture needs it, and the throttler does not start
     without it. Otherwise return None."""
     if first(PCAP, loads):
         return None
-    return Lack(
+    return MissingFeature(
         "libpcap cannot be loaded",
-        "the throttler's capture filter is compiled by it, so it would see no subflow",
+        "it compiles the throttler's capture filter; without it, the throttler would detect no subflows",
         "apt install libpcap0.8",
     )
 
 
-def lack_of_nftables(loads: Callable[[str], bool]) -> Lack | None:
+def missing_nftables(loads: Callable[[str], bool]) -> MissingFeature | None:
     """Return the description of libnftables if it is missing, otherwise None. Uploads need it; downloads need it only
     without legacy iptables."""
     if first(NFTABLES, loads):
         return None
-    return Lack(
+    return MissingFeature(
         "libnftables cannot be loaded",
         "the throttler then needs the kernel's legacy iptables tables, which newer kernels lack",
         "apt install libnftables1",
     )
 
 
-def lack_of_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> Lack | None:
+def missing_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> MissingFeature | None:
     """Return the missing requirement of the throttler's BPF programs; None if nothing is missing. *release*: the
     kernel's release; *has_types*: whether ``KERNEL_TYPES`` exists."""
     if first(BPF, loads) is None:
-        return Lack(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
+        return MissingFeature(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
     if _version(release) >= _OLDEST_FOR_BPF and has_types:
         return None
     lacks = f"has no {KERNEL_TYPES}" if not has_types else "is older than 5.16"
-    return Lack(
+    return MissingFeature(
         f"Linux {release} {lacks}",
         WITHOUT_BPF,
         f"{_DEBIANS_KERNEL}   # CONFIG_DEBUG_INFO_BTF=y",

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tries the kernel features that the throttler needs, in a network namespace that ends with the process.
+"""Tests the kernel features that the throttler needs, in a network namespace that ends with the process.
 
-``in_fresh_namespace`` starts that process, which prints one JSON object: each feature with null if it works, otherwise
-with the reason. ``TRIALS`` has all but netfilter, which the throttler tries with its own adapters.
+``in_fresh_namespace`` starts that process, which prints one JSON object with a member for each feature: null if it
+works, otherwise the reason why it does not. ``TRIALS`` has all features except netfilter, which the throttler tests
+with its own adapters.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def _tbf() -> None:
 
 
 def _ifb() -> None:
-    # Loading the module would create ifb0 and ifb1 in the host's namespace. If the module is not loaded, its file must
-    # suffice.
+    # Loading the module would create ifb0 and ifb1 in the host's namespace. So if the module is not loaded, the test
+    # only checks that its file exists.
     modules = Path(f"/lib/modules/{os.uname().release}/modules.dep")
     if not Path("/sys/module/ifb").exists() and modules.exists() and "/ifb.ko" in modules.read_text():
         return
@@ -75,10 +76,10 @@ TRIALS: Mapping[str, Callable[[], None]] = {
 }
 
 
-def attempt(tries: Mapping[str, Callable[[], None]]) -> Results:
-    """Try each feature; return None for it if it works, otherwise the reason why it does not."""
+def attempt(trials: Mapping[str, Callable[[], None]]) -> Results:
+    """Test each feature; its result is None if it works, otherwise the reason why it does not."""
     results: Results = {}
-    for feature, trial in tries.items():
+    for feature, trial in trials.items():
         try:
             trial()
             results[feature] = None
@@ -95,7 +96,7 @@ def in_fresh_namespace(module: str, arguments: Sequence[str]) -> tuple[Results, 
     """Run *module* in a new network namespace. Return the results that it prints, or why it could not run."""
     unshare = shutil.which("unshare")
     if os.geteuid() != 0:
-        return {}, "only root may make a network namespace"
+        return {}, "only root may create a network namespace"
     if unshare is None:
         return {}, "unshare is not installed (apt install util-linux)"
     command = [unshare, "--net", "--", sys.executable, "-I", "-m", module, *arguments]
@@ -105,7 +106,7 @@ def in_fresh_namespace(module: str, arguments: Sequence[str]) -> tuple[Results, 
     except subprocess.CalledProcessError as error:
         # The last line has the error of unshare(1) or Python.
         lines = error.stderr.strip().splitlines()
-        return {}, f"the trial failed: {lines[-1] if lines else f'exit status {error.returncode}'}"
+        return {}, f"the test failed: {lines[-1] if lines else f'exit status {error.returncode}'}"
     except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
-        return {}, f"the trial failed: {error}"
+        return {}, f"the test failed: {error}"
     return results, ""

@@ -8,7 +8,7 @@ import pwd
 import stat
 
 THROTTLER_USER = "mptcp-throttler"
-"""The throttler's user. Root, which cleans up after the throttler, trusts this user's state files."""
+"""The throttler's user. Root, who cleans up after the throttler, trusts this user's state files."""
 
 
 def distrust(found: os.stat_result) -> str | None:

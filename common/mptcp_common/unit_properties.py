@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 
 SYSTEMCTL = "/usr/bin/systemctl"
-_SECONDS = 10
+_TIMEOUT = 10
 
 
 def properties_of_unit(unit: str, names: Sequence[str]) -> dict[str, str]:
@@ -16,7 +16,7 @@ def properties_of_unit(unit: str, names: Sequence[str]) -> dict[str, str]:
     command = [SYSTEMCTL, "show", f"--property={','.join(names)}", unit]
     try:
         answer = subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=_SECONDS, check=False
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return {}
@@ -24,6 +24,6 @@ def properties_of_unit(unit: str, names: Sequence[str]) -> dict[str, str]:
     for line in answer.stdout.splitlines():
         name, equals, value = line.partition("=")
         if equals and name in names:
-            # Some lists have one line per value.
+            # systemd prints some lists with one line per value.
             properties[name] = f"{properties[name]} {value}" if name in properties else value
     return properties

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Finds files that the systemd units of the console and the portal cannot read. Each unit runs as its own user
-(``DynamicUser``), who owns no files, and with the throttler's group. Root, who checks the settings, would not notice,
-because root can read everything."""
+(``DynamicUser``), who owns no files, and with the throttler's group. Root, who checks the settings, can read every
+file, so trying to read them is not enough."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP: Final = THROTTLER_USER
 """``SupplementaryGroups`` of both units, before drop-ins: the group of the throttler's user."""
 _CREDENTIALS: Final = Path("/run/credentials")
 _ANY_DYNAMIC_USER: Final = 65519
-"""The last user ID of systemd's range for ``DynamicUser`` (systemd.exec(5)); any of them may be the unit's."""
+"""The last user ID of systemd's range for ``DynamicUser`` (systemd.exec(5)); the unit may get any ID of this range."""
 
 
 def unreadable_by_unit(paths: Iterable[Path], unit: str, group: str = GROUP) -> Iterator[Problem]:
@@ -35,7 +35,7 @@ def unreadable_by_unit(paths: Iterable[Path], unit: str, group: str = GROUP) -> 
         gid = grp.getgrnam(group).gr_gid
     except KeyError:
         return
-    own = [path for path in paths if not path.is_relative_to(_CREDENTIALS)]
-    for path in unreadable(own, _ANY_DYNAMIC_USER, _ANY_DYNAMIC_USER, groups_of_unit(unit) or [gid]):
+    files = [path for path in paths if not path.is_relative_to(_CREDENTIALS)]
+    for path in unreadable(files, _ANY_DYNAMIC_USER, _ANY_DYNAMIC_USER, groups_of_unit(unit) or [gid]):
         message = f"the unit (group {group}) cannot read it; run chgrp {group} and chmod 0640 on it"
         yield Problem(str(path), 0, 0, "", None, message)

@@ -3,10 +3,10 @@
 
 Rates: a number and ``bit/s``, ``kbit/s``, ``Mbit/s`` or ``Gbit/s``; powers of 1000. Letter case and ``/s`` do not
 matter, so tc(8)'s ``5mbit`` and ``512kbit`` keep their meaning. A plain whole number is bits per second. ``Mbps`` is
-refused: tc(8) reads it as bytes, most people as bits.
+refused, because tc(8) reads it as bytes, but most people as bits.
 
 Sizes: a number and ``B``, ``kB`` or ``KB`` (1000), ``MB`` (1000²), ``KiB`` (1024) or ``MiB`` (1024²). Letter case
-matters, so that ``kb`` cannot be taken for bits. A plain whole number is bytes.
+matters, so that ``kb`` cannot mean bits. A plain whole number is bytes.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Final
 
 from mptcp_common.problems import shown
 
-LOWEST_RATE: Final = 8_000
+MIN_RATE: Final = 8_000
 """Minimum rate, bits/s. At a lower rate, one full-sized packet occupies the class for longer than TCP's first
 retransmission timeouts."""
-HIGHEST_RATE: Final = 1_000_000_000_000
-HIGHEST_SIZE: Final = 64 * 1024 * 1024
+MAX_RATE: Final = 1_000_000_000_000
+MAX_SIZE: Final = 64 * 1024 * 1024
 
 _RATE_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SIZE_UNITS: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "KiB": 1024, "MiB": 1024**2}
 
 _NUMBER: Final = r"[0-9]{1,15}(?:\.[0-9]{1,9})?"
 RATE_PATTERN: Final = rf"^{_NUMBER} *[kKmMgG]?[bB][iI][tT](?:/[sS])?$"
-"""For editors; :func:`parse_rate` decides."""
+"""A pattern for editors; :func:`parse_rate` decides what is valid."""
 SIZE_PATTERN: Final = rf"^{_NUMBER} *(?:{'|'.join(_SIZE_UNITS)})$"
-"""For editors; :func:`parse_size` decides."""
+"""A pattern for editors; :func:`parse_size` decides what is valid."""
 
 _RATE = re.compile(rf"([-+]?{_NUMBER}) *([kmg]?)bit(?:/s)?", re.ASCII | re.IGNORECASE)
 _SIZE = re.compile(rf"([-+]?{_NUMBER}) *({'|'.join(_SIZE_UNITS)})", re.ASCII)
@@ -50,26 +50,25 @@ def parse_rate(value: object) -> int:
     else:
         found = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
         if found is None:
-            raise ValueError(f"{shown(value)} is not a rate{_rate_meant(value)}; {_RATE_ADVICE}")
+            raise ValueError(f"{shown(value)} is not a rate{_rate_guess(value)}; {_RATE_ADVICE}")
         exact = Decimal(found[1]) * _RATE_UNITS[found[2].lower()]
-    if not LOWEST_RATE <= exact <= HIGHEST_RATE:
-        without_unit = type(value) is int and 0 < value < LOWEST_RATE
-        meant = f"; without a unit a number is bits per second{_rate_meant(str(value))}" if without_unit else ""
+    if not MIN_RATE <= exact <= MAX_RATE:
+        is_without_unit = type(value) is int and 0 < value < MIN_RATE
+        guess = f"; without a unit a number is bits per second{_rate_guess(str(value))}" if is_without_unit else ""
         raise ValueError(
-            f"{shown(value)} is out of range; "
-            f"a rate is from {format_rate(LOWEST_RATE)} to {format_rate(HIGHEST_RATE)}{meant}"
+            f"{shown(value)} is out of range; a rate is from {format_rate(MIN_RATE)} to {format_rate(MAX_RATE)}{guess}"
         )
     return _whole(exact, value, "bits per second")
 
 
-def parse_size(value: object, lowest: int = 1, highest: int = HIGHEST_SIZE) -> int:
+def parse_size(value: object, lowest: int = 1, highest: int = MAX_SIZE) -> int:
     """Return *value*, a whole number or text with a unit, in bytes. Raises ValueError with the allowed values."""
     if type(value) is int:
         exact = Decimal(value)
     else:
         found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
         if found is None:
-            raise ValueError(f"{shown(value)} is not a size{size_meant(value, _SIZE_UNITS)}; {_SIZE_ADVICE}")
+            raise ValueError(f"{shown(value)} is not a size{size_guess(value, _SIZE_UNITS)}; {_SIZE_ADVICE}")
         exact = Decimal(found[1]) * _SIZE_UNITS[found[2]]
     if not lowest <= exact <= highest:
         raise ValueError(
@@ -79,7 +78,8 @@ def parse_size(value: object, lowest: int = 1, highest: int = HIGHEST_SIZE) -> i
 
 
 def format_rate(bits_per_second: int) -> str:
-    """Return the rate exactly, with at most three decimals: ``1.5 Mbit/s``. :func:`parse_rate` reads it back."""
+    """Return the exact rate, with at most three decimals, for example ``1.5 Mbit/s``, so that :func:`parse_rate`
+    returns the same rate."""
     for factor, unit in ((10**9, "Gbit/s"), (10**6, "Mbit/s"), (10**3, "kbit/s")):
         if bits_per_second >= factor and bits_per_second * 1000 % factor == 0:
             return f"{_plain(Decimal(bits_per_second) / factor)} {unit}"
@@ -87,7 +87,7 @@ def format_rate(bits_per_second: int) -> str:
 
 
 def format_size(size: int) -> str:
-    """Return the size exactly: ``64 KiB``, or ``15 KB`` if powers of 1024 would need decimals."""
+    """Return the exact size: ``64 KiB``, or ``15 KB`` if powers of 1024 would need decimals."""
     for factor, unit, per in (
         (1024**2, "MiB", 1),
         (10**6, "MB", 1000),
@@ -115,28 +115,28 @@ def approximate_size(size: float) -> str:
     return f"{size:.0f} B"
 
 
-def _rate_meant(value: object) -> str:
+def _rate_guess(value: object) -> str:
     """Return ``(did you mean "5 Mbit/s"?)`` for text that resembles a rate, with the reason if that is known."""
     found = _LIKE_A_RATE.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None:
         return ""
-    number, prefix, bits, a_second = Decimal(found[1]), found[2].lower(), found[3], found[4]
-    ambiguous = bits is not None and len(bits) == 1 and a_second == "ps"
+    number, prefix, bits, per_second = Decimal(found[1]), found[2].lower(), found[3], found[4]
+    ambiguous = bits is not None and len(bits) == 1 and per_second == "ps"
     if bits == "B" and not ambiguous:
         number *= 8
     if not prefix and bits is None:
         prefix = "m" if number < 1000 else "k"
-    if not LOWEST_RATE <= number * _RATE_UNITS[prefix] <= HIGHEST_RATE:
+    if not MIN_RATE <= number * _RATE_UNITS[prefix] <= MAX_RATE:
         return ""
     why = f': "{bits}ps" is bytes to tc(8) and bits to most people' if ambiguous else ""
     return f'{why} (did you mean "{_plain(number)} {prefix if prefix == "k" else prefix.upper()}bit/s"?)'
 
 
-def size_meant(value: object, units: Collection[str]) -> str:
+def size_guess(value: object, units: Collection[str]) -> str:
     """Return ``(did you mean "20 GB"?)`` for text that resembles a size in one of *units*."""
     found = _LIKE_A_SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    wanted = "" if found is None else f"{found[2]}b".lower()
-    unit = next((each for each in units if each.lower() == wanted and each != "kB"), None)
+    unit_text = "" if found is None else f"{found[2]}b".lower()
+    unit = next((each for each in units if each.lower() == unit_text and each != "kB"), None)
     return "" if found is None or unit is None else f' (did you mean "{found[1]} {unit}"?)'
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""YAML 1.2 text to plain dicts, lists and scalars, with the position of each.
+"""Converts YAML 1.2 text to plain dicts, lists and scalars, and records the position of each.
 
-ruamel.yaml parses and composes. The nodes are converted here, because only they have line numbers, and because every
-repeated key must be reported, not only the first. Rules:
+ruamel.yaml parses the text into nodes. This module converts the nodes, because only they have line numbers, and because
+every repeated key must be reported, not only the first. Rules:
 
 - YAML 1.2, core schema: ``on`` and ``12:30`` are text, ``010`` is ten. A ``%YAML 1.1`` line is refused.
 - Anchors, aliases and merge keys (``<<``) work. Their expansion is bounded, like size and depth.
 - A key without a value is :data:`~.problems.NOTHING`, so that it differs from a missing key.
-- Keys are always text: a path may be called ``on`` or ``5``.
+- Keys are always text: a path may have the name ``on`` or ``5``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mptcp_common.problems import NOTHING, DocumentError, KeyPath, Nothing, Prob
 
 MAX_TEXT: Final = 128 * 1024
 """Maximum number of characters. A hundred rules with comments take about 30,000."""
-_MOST_VALUES: Final = 50_000
-_DEEPEST: Final = 32
-_LONGEST_INTEGER: Final = 40
+_MAX_VALUES: Final = 50_000
+_MAX_DEPTH: Final = 32
+_MAX_INTEGER_DIGITS: Final = 40
 
 _TAG: Final = "tag:yaml.org,2002:"
 _TEXT_TAGS: Final = {_TAG + "str", _TAG + "timestamp", _TAG + "value"}
@@ -92,7 +92,7 @@ class Document:
     """Paths of values that could not be read; ``problems`` has the reasons, and ``data`` has NOTHING there."""
 
     def value_position(self, path: KeyPath) -> Position:
-        """Return the start of the value at *path*, or of the nearest enclosing one."""
+        """Return the start of the value at *path*, or of the nearest enclosing value."""
         while path and path not in self.values:
             path = path[:-1]
         return self.values.get(path, START)
@@ -148,7 +148,7 @@ def _compose(text: str) -> MappingNode:
     except (YAMLError, ValueError) as error:
         raise _Unreadable(f"not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise _Unreadable(f"not valid YAML: nested too deeply; at most {_DEEPEST} levels are read") from None
+        raise _Unreadable(f"not valid YAML: nested too deeply; at most {_MAX_DEPTH} levels are read") from None
     if node is None:
         raise _Unreadable("the file is empty")
     if not isinstance(node, MappingNode):
@@ -189,7 +189,7 @@ class _Walk:
         try:
             return self._mapping(node, ())
         except _TooMuch:
-            limit = f"at most {_MOST_VALUES} are read"
+            limit = f"at most {_MAX_VALUES} are read"
             self.problems.clear()
             self._report(node, (), None, f"too many values with all aliases expanded; {limit}")
             return None
@@ -200,7 +200,7 @@ class _Walk:
 
     def _count(self) -> None:
         self._value_count += 1
-        if self._value_count > _MOST_VALUES:
+        if self._value_count > _MAX_VALUES:
             raise _TooMuch
 
     def _value(self, node: Node, path: KeyPath, key_at: Position) -> object:
@@ -213,8 +213,8 @@ class _Walk:
             return self._scalar(node, path)
         if id(node) in self._enclosing:
             return self._refuse(node, path, None, "an alias refers to a value that it is itself part of")
-        if len(self._enclosing) >= _DEEPEST:
-            return self._refuse(node, path, None, f"nested too deeply; at most {_DEEPEST} levels are read")
+        if len(self._enclosing) >= _MAX_DEPTH:
+            return self._refuse(node, path, None, f"nested too deeply; at most {_MAX_DEPTH} levels are read")
         if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
             self._enclosing.append(id(node))
             items = [
@@ -236,7 +236,7 @@ class _Walk:
         return result
 
     def _pairs(self, node: MappingNode, path: KeyPath) -> Iterator[tuple[ScalarNode, Node]]:
-        """Yield the keys of *node*, then the keys merged into it; if a key comes twice, the first one counts."""
+        """Yield the keys of *node*, then the keys merged into it; of a repeated key, the first counts."""
         own: dict[str, int] = {}
         merged: list[Node] = []
         for key, value in node.value:
@@ -260,8 +260,8 @@ class _Walk:
                 self._report(source, path, None, '"<<" takes an alias of a mapping, or a list of such aliases')
             elif id(source) in self._enclosing:
                 self._report(source, path, None, "an alias refers to a value that it is itself part of")
-            elif len(self._enclosing) >= _DEEPEST:
-                self._report(source, path, None, f"nested too deeply; at most {_DEEPEST} levels are read")
+            elif len(self._enclosing) >= _MAX_DEPTH:
+                self._report(source, path, None, f"nested too deeply; at most {_MAX_DEPTH} levels are read")
             else:
                 self._enclosing.append(id(source))
                 yield from self._pairs(source, path)
@@ -278,7 +278,7 @@ class _Walk:
         try:
             return read(node.value)
         except ValueError:
-            return node.value  # a too long number, "!!int x" or "!!bool yes": no key accepts the text
+            return node.value  # a number that is too long, "!!int x" or "!!bool yes": no key accepts this text
 
     def _refuse(self, node: Node, path: KeyPath, value: str | None, message: str) -> Nothing:
         self._report(node, path, value, message)
@@ -292,7 +292,7 @@ class _Walk:
 
 def _integer(text: str) -> int:
     digits = text.replace("_", "").lower()
-    if len(digits) > _LONGEST_INTEGER:
+    if len(digits) > _MAX_INTEGER_DIGITS:
         raise ValueError("no key accepts such a number")
     for prefix, base in (("0x", 16), ("0o", 8), ("0b", 2)):
         if digits.lstrip("+-").startswith(prefix):

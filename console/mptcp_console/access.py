@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Access to the console: its token, and its host names. Pure: no clock, no files.
 
-A browser sends the token once, in a form, and gets a cookie: a signed expiry time. So there is no session state, and a
-new token invalidates all cookies. Programs send the token itself (RFC 6750).
+A browser sends the token once, in a form, and gets a cookie with a signed expiry time. So the console has no session
+state, and a new token invalidates all cookies. Programs send the token itself (RFC 6750).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Final
 
 COOKIE: Final = "mptcp_console"
 COOKIE_SECONDS: Final = 12 * 3600
-SHORTEST_TOKEN: Final = 20
-LONGEST_TOKEN: Final = 512
+MIN_TOKEN_CHARACTERS: Final = 20
+MAX_TOKEN_CHARACTERS: Final = 512
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 
 
 def token_problem(text: str) -> str | None:
-    """Return why *text*, the content of a file without its last newline, cannot be a token; None if it can."""
+    """Return why *text*, the content of a file without its last newline, cannot be a token; None if it can be one."""
     if not text:
         return "is empty; write a token into it: openssl rand -hex 32"
     if not _TOKEN.fullmatch(text):
         return "has spaces, several lines or characters that are not ASCII; write one line of letters and digits"
-    if not SHORTEST_TOKEN <= len(text) <= LONGEST_TOKEN:
-        return f"has a token of {len(text)} characters; {SHORTEST_TOKEN} to {LONGEST_TOKEN} are allowed"
+    if not MIN_TOKEN_CHARACTERS <= len(text) <= MAX_TOKEN_CHARACTERS:
+        return f"has a token of {len(text)} characters; {MIN_TOKEN_CHARACTERS} to {MAX_TOKEN_CHARACTERS} are allowed"
     return None
 
 
@@ -63,12 +63,12 @@ class Token:
         return hmac.new(self._key, until.encode(errors="replace"), hashlib.sha256).hexdigest()
 
 
-class Names:
-    """The names under which a browser may address the console.
+class HostNames:
+    """The host names with which a browser may address the console.
 
-    An attacker can let a host name resolve to our address (DNS rebinding), so that the attacker's page has the same
-    origin as ours. But the browser still sends that name as Host. A Host that is an IP address is safe, because no DNS
-    name was involved.
+    An attacker can let a host name resolve to the console's address (DNS rebinding), so that the attacker's page has
+    the same origin as the console. But the browser sends that name as Host, and a name that is not allowed is refused.
+    An IP address as Host is safe, because then no DNS name was resolved.
     """
 
     def __init__(self, listening: str, names: Iterable[str] = ()) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 MAX_BYTES: Final = 1 << 20
 """Maximum size of the file, bytes."""
-LONGEST_NAME: Final = 64
+MAX_NAME_CHARACTERS: Final = 64
 
 
 def parse_names(text: str) -> dict[str, str]:
@@ -29,8 +29,8 @@ def parse_names(text: str) -> dict[str, str]:
             ) from None
         if len(words) < 2:
             raise ValueError(f"line {number}: {address} has no name; write e.g. {address} phone")
-        if len(words[1]) > LONGEST_NAME:
-            raise ValueError(f"line {number}: the name has more than {LONGEST_NAME} characters")
+        if len(words[1]) > MAX_NAME_CHARACTERS:
+            raise ValueError(f"line {number}: the name has more than {MAX_NAME_CHARACTERS} characters")
         names.setdefault(address, words[1])
     return names
 
@@ -48,12 +48,13 @@ def read_names(file: Path) -> dict[str, str]:
 
 
 class AddressNames:
-    """The names in *file*, which is read again after a change; while the file has errors, the previous names stay."""
+    """The names in *file*, which is read again when it changes. While the file has errors, the previous names are
+    used."""
 
     def __init__(self, file: Path | None, complain: Callable[[str], object] = lambda text: None) -> None:
         self._file = file
         self._complain = complain
-        self._read: tuple[int, int, int] | None = None
+        self._read_stamp: tuple[int, int, int] | None = None
         self._names: Mapping[str, str] = {}
         self.version = int(time.time())
         """A number that changes when the names change, and at a restart."""
@@ -64,17 +65,17 @@ class AddressNames:
             return
         try:
             found = self._file.stat()
-            identity = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if identity == self._read:
+            stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if stamp == self._read_stamp:
                 return
-            self._read = identity
+            self._read_stamp = stamp
             names = read_names(self._file)
         except (OSError, ValueError) as error:
-            if not isinstance(error, OSError) or self._read is not None:
+            if not isinstance(error, OSError) or self._read_stamp is not None:
                 why = (error.strerror or "cannot be read") if isinstance(error, OSError) else error
                 self._complain(f"{self._file}: {why}; the previous names stay in use")
             if isinstance(error, OSError):
-                self._read = None
+                self._read_stamp = None
             return
         if names != self._names:
             self._names = names

@@ -21,20 +21,20 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from mptcp_common import __version__, journal
-from mptcp_console import questions
-from mptcp_console.access import COOKIE, COOKIE_SECONDS, Names, Token
+from mptcp_console import parameters
+from mptcp_console.access import COOKIE, COOKIE_SECONDS, HostNames, Token
 from mptcp_console.address_names import AddressNames
-from mptcp_console.lane import Busy, Lane
 from mptcp_console.live import Live
-from mptcp_console.overviews import whole
+from mptcp_console.overviews import policy_page
 from mptcp_console.protection import Protection
+from mptcp_console.query_queue import Busy, QueryQueue
 from mptcp_console.rates import columns
 from mptcp_console.settings import Settings
 from mptcp_console.watch import MAX_WATCHERS, TooMany, Watch, state_of_error
 
 STATIC: Final = Path(__file__).parent / "static"
 DOCS: Final = (Path("/usr/share/doc/mptcp-steering-proxy/docs"), Path(__file__).parents[2] / "docs")
-"""Possible places of the documentation: in the package, and in a checkout."""
+"""Possible directories of the documentation: in the package, and in a checkout."""
 MAX_BODY: Final = 256 * 1024
 """Maximum size of a request's body, bytes: enough for a policy in which JSON escapes every character as ``\\uXXXX``."""
 MAX_FORM: Final = 4096
@@ -47,9 +47,11 @@ Answer = Callable[[Request], Awaitable[Response]]
 class Console:
     """Answers each route."""
 
-    def __init__(self, watch: Watch, lane: Lane, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, watch: Watch, query_queue: QueryQueue, settings: Settings, clock: Callable[[], float] = time.time
+    ) -> None:
         self._watch = watch
-        self._lane = lane
+        self._query_queue = query_queue
         self._settings = settings
         self._token = None if settings.token is None else Token(settings.token)
         self._names = AddressNames(settings.names, lambda text: journal.say(f"mptcp-console: {text}", journal.WARNING))
@@ -58,7 +60,7 @@ class Console:
         self._clock = clock
 
     def application(self, *mounted: BaseRoute) -> ASGIApp:
-        """Return the application, with the *mounted* routes behind the same protection."""
+        """Return the application, with the *mounted* routes under the same protection."""
         routes: list[BaseRoute] = [
             Route("/", self._page("index.html")),
             Route("/api/live", self._answer(self._stream)),
@@ -83,7 +85,7 @@ class Console:
                 Route("/logout", self._log_out, methods=["POST"]),
             ]
         app = Starlette(routes=routes, lifespan=self._lifespan)
-        names = Names(self._settings.address, self._settings.hosts)
+        names = HostNames(self._settings.address, self._settings.hosts)
         return Protection(app, names, self._token, self._clock)
 
     @asynccontextmanager
@@ -104,12 +106,12 @@ class Console:
         return page
 
     def _answer(self, answer: Answer) -> Answer:
-        """Return *answer* with its exceptions turned into error responses."""
+        """Return *answer*, changed so that its exceptions become error responses."""
 
         async def guarded(request: Request) -> Response:
             try:
                 return await answer(request)
-            except questions.Wrong as wrong:
+            except parameters.InvalidParameter as wrong:
                 return _error(400, str(wrong))
             except (Busy, TooMany):
                 return _error(503, "too many requests at once; the page tries again", {"Retry-After": "2"})
@@ -133,30 +135,32 @@ class Console:
         return _Stream(stream(), lambda: watching.__exit__(None, None, None))
 
     async def _viewers(self, _: Request) -> Response:
-        """Return the number of streams and its limit: a browser's EventSource does not tell the page why it was
-        refused."""
+        """Return the number of streams and its limit, because a browser's EventSource does not tell the page why a
+        stream was refused."""
         return _json({"watching": self._watch.watchers, "most": MAX_WATCHERS})
 
     async def _history(self, request: Request) -> Response:
-        first, last, step = questions.window(request.query_params, self._clock())
+        first, last, step = parameters.window(request.query_params, self._clock())
         return _json({"time": self._clock()} | columns(self._watch.tracks, first, last, step))
 
     async def _events(self, request: Request) -> Response:
-        wanted, near, limit = questions.events(request.query_params)
-        kept = self._watch.happenings
-        events, more = kept.newest(wanted, limit) if near is None else kept.nearest(wanted, near, limit)
-        head: dict[str, Any] = {"time": self._clock(), "more": more, "since": kept.since}
-        if wanted.first is not None and wanted.last is not None:
+        event_filter, near, limit = parameters.events(request.query_params)
+        event_log = self._watch.event_log
+        events, more = (
+            event_log.newest(event_filter, limit) if near is None else event_log.nearest(event_filter, near, limit)
+        )
+        head: dict[str, Any] = {"time": self._clock(), "more": more, "since": event_log.since}
+        if event_filter.first is not None and event_filter.last is not None:
             # The counts ignore the filter: they cover all kinds and clients.
-            counted = kept.counts.between(wanted.first, wanted.last)
-            within = {"since": kept.counted_since, "from": counted.first, "to": counted.last}
+            counted = event_log.counts.between(event_filter.first, event_filter.last)
+            within = {"since": event_log.counted_since, "from": counted.first, "to": counted.last}
             head["counted"] = within | {"kinds": counted.kinds}
         return _text(f'{json.dumps(head)[:-1]}, "events": [{",".join(event.text for event in events)}]}}')
 
     async def _policy(self, _: Request) -> Response:
         if self._watch.summary is None:
             return _error(503, self._watch.throttler.text)
-        return _json(whole(self._watch.summary) | {"is_current": self._watch.is_current})
+        return _json(policy_page(self._watch.summary) | {"is_current": self._watch.is_current})
 
     async def _about(self, _: Request) -> Response:
         """Return facts that rarely change. The stream announces a change of names."""
@@ -179,27 +183,27 @@ class Console:
         return FileResponse(file, media_type="text/plain; charset=utf-8")
 
     async def _clients(self, request: Request) -> Response:
-        return await self._answer_to(questions.clients(request.query_params))
+        return await self._query_throttler(parameters.clients(request.query_params))
 
     async def _connections(self, request: Request) -> Response:
-        return await self._answer_to(questions.connections(request.query_params))
+        return await self._query_throttler(parameters.connections(request.query_params))
 
     async def _explain(self, request: Request) -> Response:
-        return await self._answer_to(questions.explain(request.query_params))
+        return await self._query_throttler(parameters.explain(request.query_params))
 
     async def _policy_text(self, _: Request) -> Response:
-        return await self._answer_to(questions.POLICY_TEXT)
+        return await self._query_throttler(parameters.POLICY_TEXT)
 
     async def _what_if(self, request: Request) -> Response:
         try:
             document = json.loads(await _body(request, MAX_BODY))
         except (ValueError, RecursionError):  # RecursionError: lists nested thousands deep
-            raise questions.Wrong('the body is not JSON; send {"policy": "TEXT"}') from None
-        return await self._answer_to(questions.what_if(document))
+            raise parameters.InvalidParameter('the body is not JSON; send {"policy": "TEXT"}') from None
+        return await self._query_throttler(parameters.what_if(document))
 
-    async def _answer_to(self, question: Mapping[str, object]) -> Response:
-        answer = await self._lane.ask(question)
-        refusal = questions.refusal(answer)
+    async def _query_throttler(self, request: Mapping[str, object]) -> Response:
+        answer = await self._query_queue.query(request)
+        refusal = parameters.refusal(answer)
         return _json(answer) if refusal is None else _error(422, refusal)
 
     async def _log_in(self, request: Request) -> Response:
@@ -258,7 +262,7 @@ async def _body(request: Request, limit: int) -> bytes:
     async for piece in request.stream():
         body += piece
         if len(body) > limit:
-            raise questions.Wrong(f"the body has more than {limit} bytes")
+            raise parameters.InvalidParameter(f"the body has more than {limit} bytes")
     return body
 
 

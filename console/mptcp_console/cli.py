@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         ("make-token", _make_token, "Write the settings' default token file, if it is missing."),
     ):
         added = commands.add_parser(name, help=text, description=text)
-        add_config(added, DEFAULT_SETTINGS, is_needed=False)
+        add_config(added, DEFAULT_SETTINGS, is_required=False)
         added.set_defaults(command=command)
     return parser
 
@@ -64,9 +64,9 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _make_token(options: argparse.Namespace) -> int:
-    made = make_first_token(options.config)
-    if made is not None:
-        print(f"{made}: written; the console requires this token, also on this host")
+    path = make_first_token(options.config)
+    if path is not None:
+        print(f"{path}: written; the console requires this token, also on this host")
     return DONE
 
 

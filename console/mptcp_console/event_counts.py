@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Numbers of events by kind, for each ten seconds of the last hour, in constant memory.
+"""Counts events by kind, for each ten seconds of the last hour, in constant memory.
 
-If many events come, they are kept only for minutes, but their counts for an hour.
+If there are many events, the events themselves are kept only for minutes, but their counts for an hour.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _NEVER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """Events by kind from second *first* to second *last*: the requested time, in whole slots."""
+class CountsInSpan:
+    """Number of events by kind, from second *first* to second *last*: the requested span, extended to whole slots."""
 
     first: int
     last: int
@@ -32,7 +32,7 @@ class EventCounts:
     """Counts by kind, in a ring of slots."""
 
     def __init__(self) -> None:
-        self._held = array("q", [_NEVER]) * COARSE_SLOTS
+        self._slots = array("q", [_NEVER]) * COARSE_SLOTS
         """The slot at each index of the ring."""
         self._kinds: dict[str, array[int]] = {}
         self._newest = _NEVER
@@ -41,9 +41,9 @@ class EventCounts:
         """Count an event; ignore it if it is too old."""
         slot = int(time) // COARSE_STEP
         place = slot % COARSE_SLOTS
-        if slot < self._held[place]:
+        if slot < self._slots[place]:
             return
-        if slot > self._held[place]:
+        if slot > self._slots[place]:
             self._empty(place, slot)
         self._newest = max(self._newest, slot)
         if kind not in self._kinds and len(self._kinds) >= MAX_KINDS - 1:
@@ -57,22 +57,22 @@ class EventCounts:
         slot = int(time) // COARSE_STEP
         if self._newest <= slot:
             return
-        for place, held in enumerate(self._held):
-            if held > slot:
+        for place, number in enumerate(self._slots):
+            if number > slot:
                 self._empty(place, _NEVER)
         self._newest = slot
 
-    def between(self, first: float, last: float) -> Counted:
+    def between(self, first: float, last: float) -> CountsInSpan:
         """Return the counts from *first* to *last*, at most an hour."""
         end = int(last) // COARSE_STEP
         begin = max(int(first) // COARSE_STEP, end - COARSE_SLOTS + 1)
-        places = [slot % COARSE_SLOTS for slot in range(begin, end + 1) if self._held[slot % COARSE_SLOTS] == slot]
+        places = [slot % COARSE_SLOTS for slot in range(begin, end + 1) if self._slots[slot % COARSE_SLOTS] == slot]
         sums = {kind: sum(counts[place] for place in places) for kind, counts in self._kinds.items()}
-        return Counted(
+        return CountsInSpan(
             begin * COARSE_STEP, (end + 1) * COARSE_STEP, {kind: count for kind, count in sums.items() if count}
         )
 
     def _empty(self, place: int, slot: int) -> None:
-        self._held[place] = slot
+        self._slots[place] = slot
         for counts in self._kinds.values():
             counts[place] = 0

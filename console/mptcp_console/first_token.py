@@ -34,23 +34,23 @@ def make_first_token(file: Path | None) -> Path | None:
     if path.exists() or not uses_default_token(settings):
         return None
     # Write the token to a temporary file first, because the console may start before the file is complete.
-    fresh = path.with_name(f".{TOKEN_NAME}.{os.getpid()}")
+    temporary = path.with_name(f".{TOKEN_NAME}.{os.getpid()}")
     try:
         # A killed process that had our process ID may have left a file with this name.
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         try:
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "w", encoding="ascii") as opened:
                 opened.write(secrets.token_hex(32) + "\n")
                 if os.geteuid() == 0:
-                    # On a host without the group, our unit is not installed.
+                    # On a host without the group, the console's unit is not installed.
                     with suppress(KeyError):
                         os.fchown(descriptor, 0, grp.getgrnam(GROUP).gr_gid)
                 os.fchmod(descriptor, _MODE)
             # link(2) fails if another process has created a token in the meantime; that token is kept.
-            os.link(fresh, path)
+            os.link(temporary, path)
         finally:
-            fresh.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except FileExistsError:
         return None
     except OSError as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The problems of a throttler that answers, as sentences for the page. Pure.
+"""Finds the problems of a throttler that answers, as sentences for the page. Pure.
 
-Some problems last, and the summary has them. Others are counts that grow; each growth is reported for a minute.
+Lasting problems are in the summary. Other problems are counts that grow; each growth is reported for a minute.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Health:
     def __init__(self) -> None:
         self._pid: object = None
         self._counts: deque[tuple[float, dict[str, int]]] = deque()
-        """Times and counts of the last minute, and the last ones before it."""
+        """Times and counts of the last minute, and of the last summary before it."""
 
-    def take(self, summary: Mapping[str, Any]) -> list[str]:
+    def update(self, summary: Mapping[str, Any]) -> list[str]:
         """Return the problems as of *summary*, as sentences without a full stop; empty if all is well."""
         now, counts = float(summary["time"]), _losses(summary)
         if summary.get("pid") != self._pid or (self._counts and now < self._counts[-1][0]):

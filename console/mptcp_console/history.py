@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Numbers over the last hour, in bounded memory, at steps of one and of ten seconds.
+"""Keeps numbers of the last hour, in bounded memory, at steps of one and of ten seconds.
 
 A track is one number over time, for example the rate of a path. All tracks advance together, so an unknown second is
 empty in all of them. Times are seconds since the epoch.
@@ -25,19 +25,19 @@ MAX_TRACKS: Final = 400
 _UNKNOWN: Final = math.nan
 
 Merge = Callable[[float, float, int], float]
-"""Takes a coarse slot's value, a new one, and the number of values so far; returns the slot's new value."""
+"""Returns a coarse slot's new value. Arguments: its present value, the value to add, the number of values so far."""
 
 
-def mean(had: float, value: float, count: int) -> float:
-    return had + (value - had) / (count + 1)
+def mean(present: float, value: float, count: int) -> float:
+    return present + (value - present) / (count + 1)
 
 
-def latest(had: float, value: float, count: int) -> float:
+def latest(present: float, value: float, count: int) -> float:
     return value
 
 
-def highest(had: float, value: float, count: int) -> float:
-    return max(had, value)
+def highest(present: float, value: float, count: int) -> float:
+    return max(present, value)
 
 
 class _Ring:
@@ -98,7 +98,8 @@ class Tracks:
         return len(self._tracks)
 
     def advance(self, second: int) -> None:
-        """Advance to *second*; unset seconds are unknown. If the clock was set back, later ones become unknown."""
+        """Advance to *second*; seconds without a value are unknown. If the clock was set back, later seconds become
+        unknown."""
         before, self._now = self._now, second
         if before is None or second < self._first or before - second >= SPAN:
             self._tracks.clear()

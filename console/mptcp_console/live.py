@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from mptcp_console.address_names import AddressNames
-from mptcp_console.happenings import Wanted
+from mptcp_console.event_log import EventFilter
 from mptcp_console.watch import Watch
 
 HEARTBEAT: Final = 10.0
@@ -26,14 +26,14 @@ class Live:
         self._names = names or AddressNames(None)
         self._login = login
         self._cached: dict[int, tuple[str, int]] = {}
-        """Messages of the latest tick, each with the number of its last event, by the number of the last event that
-        the browser has. They are cached because most browsers get the same message."""
+        """A cache, because most browsers get the same message. Key: number of the last event that the browser has;
+        value: the message of the latest tick, and the number of its last event."""
         self._tick = -1
 
     async def stream(self) -> AsyncIterator[str]:
         """Yield messages until the console ends. A slow browser skips messages that it did not read in time."""
         watch = self._watch
-        tick, serial = watch.tick, watch.happenings.serial
+        tick, serial = watch.tick, watch.event_log.serial
         yield "retry: 1000\n\n"
         if tick:
             text, serial = self._message(serial)
@@ -44,7 +44,7 @@ class Live:
                 yield ": still here\n\n"
                 continue
             tick = latest
-            # Read the number before the yield, because further events come while a slow browser reads this message.
+            # Read the number before the yield, because events may arrive while a slow browser reads this message.
             text, serial = self._message(serial)
             yield text
 
@@ -56,16 +56,16 @@ class Live:
             self._cached.clear()
         if serial not in self._cached:
             self._names.refresh()
-            document = {"login": self._login, "names": self._names.version} | moment(self._watch, serial)
+            document = {"login": self._login, "names": self._names.version} | snapshot(self._watch, serial)
             text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-            message = f"id: {self._tick}\nevent: moment\ndata: {text}\n\n"
-            self._cached[serial] = message, self._watch.happenings.serial
+            message = f"id: {self._tick}\nevent: snapshot\ndata: {text}\n\n"
+            self._cached[serial] = message, self._watch.event_log.serial
         return self._cached[serial]
 
 
-def moment(watch: Watch, serial: int) -> dict[str, Any]:
+def snapshot(watch: Watch, serial: int) -> dict[str, Any]:
     """Return the current state, and the events after number *serial*."""
-    events, more = watch.happenings.newest(Wanted(after=serial), MAX_EVENTS)
+    events, more = watch.event_log.newest(EventFilter(after=serial), MAX_EVENTS)
     throttler = watch.throttler
     return {
         "tick": watch.tick,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pages' excerpts of a summary, whose size does not grow with the connections. Rates in b/s."""
+"""Makes the pages' excerpts of a summary. Their size does not grow with the connections. Rates are bits/s."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict
 
 
 def _totals(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the budgets with one account per client; those shared by all are among the accounts."""
+    """Return the budgets that have an account per client. Budgets that all clients share are among the accounts."""
     return [each for each in summary.get("budget_totals", []) if each["per"] == "client"]
 
 
-def whole(summary: Mapping[str, Any]) -> dict[str, Any]:
+def policy_page(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the excerpt for the policy's page."""
     names = (
         *("time", "version", "pid", "started", "policy", "guard", "loop", "reaction", "effect", "reloads", "counters"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks before every page: the console's name, the token, and the requesting page's origin. Adds headers that restrict
+"""Checks every request: the host name, the token, and the origin of the page that sends it. Adds headers that restrict
 what browsers do with the answer.
 
 ASGI middleware around the whole application, so that it also covers routes mounted later.
@@ -17,7 +17,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mptcp_console.access import COOKIE, Names, Token
+from mptcp_console.access import COOKIE, HostNames, Token
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; manifest-src 'none'; "
@@ -35,13 +35,16 @@ HEADERS: Final = {
 _PUBLIC: Final = re.compile(r"/login|/static/.*", re.DOTALL)
 """The login form, and files of the public source."""
 _FORMS: Final = ("/login", "/logout")
-"""With our Referrer-Policy, browsers send ``Origin: null`` for forms. These need the token, or only end a cookie."""
+"""Paths of forms, for which the origin is not checked: with the console's Referrer-Policy, browsers send ``Origin:
+null``. These forms need the token, or only delete a cookie."""
 
 
 class Protection:
     """Passes permitted requests to *app*."""
 
-    def __init__(self, app: ASGIApp, names: Names, token: Token | None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, app: ASGIApp, names: HostNames, token: Token | None, clock: Callable[[], float] = time.time
+    ) -> None:
         self._app = app
         self._names = names
         self._token = token
@@ -77,7 +80,7 @@ class Protection:
             and not _is_from_own_page(headers, hosts[0])
         ):
             return PlainTextResponse("Another site's page may not do this.\n", 403)
-        if self._token is None or _PUBLIC.fullmatch(scope["path"]) or self._is_shown(self._token, headers):
+        if self._token is None or _PUBLIC.fullmatch(scope["path"]) or self._has_token(self._token, headers):
             return None
         if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
             return RedirectResponse("/login", 303)
@@ -85,7 +88,7 @@ class Protection:
             {"error": "a token is needed: Authorization: Bearer TOKEN"}, 401, {"WWW-Authenticate": "Bearer"}
         )
 
-    def _is_shown(self, token: Token, headers: Headers) -> bool:
+    def _has_token(self, token: Token, headers: Headers) -> bool:
         if token.is_in_header(headers.get("authorization", "")):
             return True
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
@@ -93,7 +96,7 @@ class Protection:
 
 
 def _is_from_own_page(headers: Headers, host: str) -> bool:
-    """Return whether the request comes from our own page. Programs other than browsers send neither header."""
+    """Return whether the console's own page sends the request. Programs other than browsers send neither header."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None and site not in ("same-origin", "none"):
         return False

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Computes rates and caps from the throttler's summaries, and stores them in the history.
 
-The throttler's byte counts only grow while it runs, so a rate is computed from their difference. There is no rate if a
-count has fallen, if the throttler was restarted, or if the pause between two summaries was too long. Some capped
-subflows may be ``landing``, which means that their cap is coming into force.
+The throttler's byte counts only grow while it runs, so a rate is computed from the difference of two counts. There is
+no rate if a count has fallen, if the throttler was restarted, or if the time between two summaries was too long. Capped
+subflows whose cap does not have its full effect yet are ``landing``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 
 from mptcp_console.history import Tracks, highest, latest, mean
 
-LONGEST_PAUSE: Final = 15.0
+MAX_PAUSE: Final = 15.0
 """Maximum seconds between two summaries for a rate."""
-SHORTEST: Final = 0.5
-"""Minimum seconds over which a rate is computed; over a shorter time, it would be meaningless."""
+MIN_SECONDS: Final = 0.5
+"""Minimum seconds over which a rate is computed. A rate over a shorter time would be meaningless."""
 
 Direction = Literal["down", "up"]
 What = Literal["cap", "lowest", "guaranteed", "total", "shared", "capped"]
@@ -35,8 +35,9 @@ class PathKey:
 class RuleKey:
     """The effect of a rule on a path in one direction.
 
-    *what*: ``cap`` b/s, the highest ceil of a class; ``capped`` subflows. Only if they differ from the cap: ``lowest``
-    b/s, the lowest ceil of a class; ``guaranteed`` b/s; ``total`` b/s of all classes. Only if it is not 0: ``shared``,
+    *what*: the number that the track has. ``cap``: the highest ceil of a class, bits/s. ``capped``: number of subflows.
+    The following exist only if they differ from the cap: ``lowest``, the lowest ceil of a class; ``guaranteed``, the
+    guaranteed rate; ``total``, the sum of all classes' ceils, all in bits/s. ``shared``, only if it is not 0: number of
     classes that also have subflows on other paths.
     """
 
@@ -61,17 +62,17 @@ def path_bytes(summary: Mapping[str, Any]) -> dict[PathKey, int]:
 def present(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[PathKey, float]:
     """Return the *rates* of the policy's paths, and of paths with subflows or traffic: the throttler still counts paths
     that a reload renamed or removed."""
-    named = summary["policy"].get("paths_in_words")
-    if named is None:  # an older throttler
+    policy_paths = summary["policy"].get("paths_in_words")
+    if policy_paths is None:  # an older throttler
         return dict(rates)
-    shown: set[str | None] = {each["path"] for each in named} or {None}
+    shown: set[str | None] = {each["path"] for each in policy_paths} or {None}
     shown |= {each["path"] for each in summary["paths"] if each["subflows"]}
     shown |= {key.path for key, rate in rates.items() if rate}
     return {key: rate for key, rate in rates.items() if key.path in shown}
 
 
 def capping(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the rules of *summary* that cap subflows; empty in a dry run, whatever it decided."""
+    """Return the rules of *summary* that cap subflows; an empty list in a dry run."""
     return [] if summary["policy"]["dry_run"] else [each for each in summary["rules"] if each["capped"]]
 
 
@@ -79,31 +80,31 @@ def _rule_key(each: Mapping[str, Any], what: What) -> RuleKey:
     return RuleKey(each["policy"], each["rule"], each["path"], each["direction"], each.get("share") or "path", what)
 
 
-class Meter:
+class RateMeter:
     """Rates of paths, from one summary to the next. The throttler counts bytes only when it samples its sockets, and
-    reports that time; until the next sample, the last rates stay."""
+    reports when it did so. Until the next sample, the last rates are kept."""
 
     def __init__(self) -> None:
         self._base: Mapping[str, Any] | None = None
         """The summary at which the next rate starts."""
         self._time: float | None = None
         self.paths: dict[PathKey, float] = {}
-        """Bits/s."""
+        """Rates of the paths, bits/s."""
 
-    def take(self, summary: Mapping[str, Any]) -> float:
+    def update(self, summary: Mapping[str, Any]) -> float:
         """Process *summary*; return since when the rates apply, seconds since the epoch."""
         base, before, now = self._base, self._time, float(summary["time"])
         self._time = now
         paths = path_bytes(summary)
-        if base is None or before is None or base["pid"] != summary["pid"] or not 0 <= now - before <= LONGEST_PAUSE:
+        if base is None or before is None or base["pid"] != summary["pid"] or not 0 <= now - before <= MAX_PAUSE:
             self._base, self.paths = summary, {}
             return now
         seconds = _counted(summary) - _counted(base)
-        if seconds >= SHORTEST:
-            self.paths = dict(_grown(path_bytes(base), paths, seconds))
+        if seconds >= MIN_SECONDS:
+            self.paths = dict(_rates_between(path_bytes(base), paths, seconds))
             self._base = summary
         elif not any(summary["subflows"].values()):
-            # The last subflows have closed. Their final bytes may come in a second, when closed sockets are counted.
+            # The last subflows have closed. Their final bytes may be counted a second later, with the closed sockets.
             self.paths = dict.fromkeys(paths, 0.0)
         return before
 
@@ -113,7 +114,7 @@ def _counted(summary: Mapping[str, Any]) -> float:
     return float(summary.get("counted") or summary["time"])
 
 
-def _grown(
+def _rates_between(
     before: Mapping[PathKey, int], after: Mapping[PathKey, int], seconds: float
 ) -> Iterator[tuple[PathKey, float]]:
     """Yield the rate in bits/s of each count that both summaries have."""
@@ -122,9 +123,9 @@ def _grown(
             yield key, (count - before[key]) * 8 / seconds
 
 
-def record(tracks: Tracks, meter: Meter, summary: Mapping[str, Any]) -> None:
+def record(tracks: Tracks, meter: RateMeter, summary: Mapping[str, Any]) -> None:
     """Store the rates and caps of *summary* in *tracks*; *meter* calculates the rates."""
-    since = meter.take(summary)
+    since = meter.update(summary)
     now = int(summary["time"])
     tracks.advance(now)
     first = min(now, int(since) + 1)
@@ -134,15 +135,19 @@ def record(tracks: Tracks, meter: Meter, summary: Mapping[str, Any]) -> None:
         if each["ceil"] is not None:
             tracks.put(_rule_key(each, "cap"), first, each["ceil"], latest)
             tracks.put(_rule_key(each, "capped"), first, each["capped"], highest)
-            for what, value in _besides(each):
+            for what, value in _extra_values(each):
                 tracks.put(_rule_key(each, what), first, value, latest)
 
 
-def _besides(rule: Mapping[str, Any]) -> Iterator[tuple[What, float]]:
-    """Yield the values of a cap that its ceil and number of subflows do not show. Most caps have no such values."""
+def _extra_values(rule: Mapping[str, Any]) -> Iterator[tuple[What, float]]:
+    """Yield the values of a cap in addition to its ceil and its number of subflows. Most caps have no such values."""
     ceil = rule["ceil"]
-    named: tuple[tuple[What, str], ...] = (("lowest", "lowest_ceil"), ("guaranteed", "rate"), ("total", "total_ceil"))
-    for what, name in named:
+    policy_paths: tuple[tuple[What, str], ...] = (
+        ("lowest", "lowest_ceil"),
+        ("guaranteed", "rate"),
+        ("total", "total_ceil"),
+    )
+    for what, name in policy_paths:
         value = rule.get(name)  # .get: an older throttler
         if value is not None and value != ceil:
             yield what, value
@@ -151,7 +156,7 @@ def _besides(rule: Mapping[str, Any]) -> Iterator[tuple[What, float]]:
 
 
 def columns(tracks: Tracks, first: int, last: int, step: int) -> dict[str, Any]:
-    """Return the tracks from *first* to *last* as lists of values, for a graph. Rates in b/s."""
+    """Return the tracks from *first* to *last* as lists of values, for a graph. Rates are bits/s."""
     window = tracks.window(first, last, step)
     paths: list[dict[str, Any]] = []
     rules: dict[tuple[Any, ...], dict[str, Any]] = {}

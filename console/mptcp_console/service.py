@@ -19,23 +19,23 @@ from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.http_bounds import REQUEST_SECONDS, BoundedHttp
 from mptcp_common.listeners import listening
 from mptcp_common.renewal import Renewal, keep_checking
-from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell
+from mptcp_common.service_manager import READY, WATCHDOG, notify, notify_or_warn, status
 from mptcp_console.application import Console
-from mptcp_console.kept_volumes import KeptVolumes
-from mptcp_console.lane import Lane
 from mptcp_console.metrics import ProxyHealth, Scraper, Sources
+from mptcp_console.query_queue import QueryQueue
+from mptcp_console.saved_volumes import SavedVolumes
 from mptcp_console.settings import Settings
-from mptcp_console.watch import Watch, asker
+from mptcp_console.watch import Watch, make_query
 
 MAX_CONNECTIONS: Final = 256
-"""Maximum number of concurrent HTTP connections; requests on further connections are answered with an error."""
+"""Maximum number of concurrent HTTP connections. Requests on further connections get an error as the answer."""
 BACKLOG: Final = 64
-GRACE: Final = 2
+STOP_SECONDS: Final = 2
 """Seconds for which the console, when it stops, waits for answers that are being sent."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Limits a TLS handshake to the time allowed for a request; asyncio's default is a minute, and uvicorn sets no
+    """Limits a TLS handshake to the time of a request, because asyncio's default is a minute, and uvicorn sets no other
     limit."""
 
     async def create_server(self, *arguments: Any, **named: Any) -> asyncio.Server:
@@ -54,7 +54,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        tell("mptcp-console", READY, status(self._ready))
+        notify_or_warn("mptcp-console", READY, status(self._ready))
         journal.say(f"mptcp-console: {self._ready}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -88,13 +88,13 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
             last_text[:] = [text]
             journal.say(f"mptcp-console: {text}")
 
-    ask = asker(settings.status_socket)
-    lane = Lane(ask)
-    kept = KeptVolumes(os.environ.get("STATE_DIRECTORY"))
-    watch = Watch(ask, settings.status_socket, alive, lane.changed, volumes=kept.read())
+    ask = make_query(settings.status_socket)
+    query_queue = QueryQueue(ask)
+    saved_volumes = SavedVolumes(os.environ.get("STATE_DIRECTORY"))
+    watch = Watch(ask, settings.status_socket, alive, query_queue.changed, volumes=saved_volumes.read())
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
-        Console(watch, lane, settings).application(metrics(settings), proxy_health(settings)),
+        Console(watch, query_queue, settings).application(metrics(settings), proxy_health(settings)),
         loop="asyncio",
         http=BoundedHttp,
         ws="none",
@@ -105,12 +105,12 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
         proxy_headers=False,
         limit_concurrency=MAX_CONNECTIONS,
         backlog=BACKLOG,
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=STOP_SECONDS,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
     )
     config.load()
-    checking = [asyncio.create_task(kept.keep(watch.volumes.saved))]
+    checking = [asyncio.create_task(saved_volumes.keep(watch.volumes.saved))]
     if config.ssl is not None:
         renewal = Renewal("mptcp-console", config.ssl, str(settings.certificate), str(settings.key))
         config.ssl = renewal.context

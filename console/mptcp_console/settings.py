@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The console's settings file: its listening address, its sources, and its access rules. All errors are reported at
-once, each with its line."""
+"""The console's settings file: its listening address, its sources, and its access rules. All mistakes are reported
+together, each with its line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mptcp_common.problems import DocumentError, Problem, shown
 from mptcp_common.reasons import reason
 from mptcp_common.validate import load, problem_at
 from mptcp_common.yaml_document import Document, text_of
-from mptcp_console.access import LONGEST_TOKEN, is_loopback, token_problem
+from mptcp_console.access import MAX_TOKEN_CHARACTERS, is_loopback, token_problem
 from mptcp_console.address_names import read_names
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-console/console.yaml")
@@ -143,7 +143,7 @@ def settings_schema() -> dict[str, Any]:
 
 def read_settings(path: Path) -> Settings:
     """Return the settings in *path*, with the token. Raises DocumentError with all problems."""
-    return _settled(*_section(path), path.parent)
+    return _checked(*_section(path), path.parent)
 
 
 def settings_without_a_file() -> Settings:
@@ -170,7 +170,7 @@ def _section(path: Path) -> tuple[ConsoleSection, Document]:
     return load(ConsoleSection, text_of(path), str(path))
 
 
-def _settled(section: ConsoleSection, document: Document, directory: Path) -> Settings:
+def _checked(section: ConsoleSection, document: Document, directory: Path) -> Settings:
     problems: list[Problem] = []
     address, port = section.listen
     token = token_file = None
@@ -186,8 +186,8 @@ def _settled(section: ConsoleSection, document: Document, directory: Path) -> Se
     elif not is_loopback(address):
         problems.append(problem_at(document, ("open_to_this_host",), None, _OFF_LOOPBACK.format(address)))
     if (section.certificate is None) != (section.key is None):
-        lacks, has = ("key", "certificate") if section.key is None else ("certificate", "key")
-        problems.append(problem_at(document, (has,), None, f"needs {lacks}, too; HTTPS needs both"))
+        missing, present = ("key", "certificate") if section.key is None else ("certificate", "key")
+        problems.append(problem_at(document, (present,), None, f"needs {missing}, too; HTTPS needs both"))
     for name, file in (("certificate", section.certificate), ("key", section.key)):
         if file is not None and (why := _not_readable(directory / file)) is not None:
             problems.append(problem_at(document, (name,), str(file), f"{directory / file} cannot be read: {why}"))
@@ -228,7 +228,7 @@ def _token(path: Path) -> tuple[str | None, str | None]:
     try:
         with path.open("rb") as file:
             mode = path.stat().st_mode
-            content = file.read(LONGEST_TOKEN + 2)
+            content = file.read(MAX_TOKEN_CHARACTERS + 2)
     except OSError as error:
         return None, f"cannot be read: {_why(error)}"
     if mode & (stat.S_IRWXO | stat.S_IWGRP):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The bytes of each path today and this month, in the policy's time zone, and since when they are counted.
+"""Counts the bytes of each path today and this month, in the policy's time zone.
 
 The throttler counts from its start. Bytes from before the console's start are included if the throttler started within
-the day or month. Other earlier bytes are unknown, so the page shows since when bytes are counted.
+the day or month. Other earlier bytes are unknown, so the page also shows since when bytes are counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mptcp_console.rates import PathKey, path_bytes
 
 MAX_PATHS: Final = 50
 """Maximum number of reported paths; these are the paths with the most bytes."""
-CONTINUOUS: Final = 90.0
+MAX_GAP: Final = 90.0
 """If two summaries, or the runs of two throttlers, are at most this many seconds apart, the count is considered
 complete. The saved file may be up to a minute old."""
 _MIDNIGHT: Final = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0, "fold": 0}
@@ -40,7 +40,7 @@ class Volumes:
     """Counts from one summary to the next."""
 
     def __init__(self, saved: bytes = b"") -> None:
-        """*saved* comes from :meth:`saved`. Raises ValueError for other content."""
+        """*saved*: the result of :meth:`saved`. Raises ValueError for other content."""
         self._periods: dict[str, _Period] = {}
         self._pid: object = None
         self._before: dict[PathKey, int] = {}
@@ -51,13 +51,13 @@ class Volumes:
             found = json.loads(saved)
             self._pid, self._before, self._last = found["pid"], _counts(found["before"]), float(found["last"])
             for name in _PERIODS:
-                one = found["periods"][name]
-                self._periods[name] = _Period(float(one["begin"]), float(one["since"]), _counts(one["octets"]))
+                period = found["periods"][name]
+                self._periods[name] = _Period(float(period["begin"]), float(period["since"]), _counts(period["octets"]))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not written by the console: {error!r}") from error
 
     def saved(self) -> bytes:
-        """Return the state, from which a new object continues; empty before the first summary."""
+        """Return the state, with which a new object can continue; empty before the first summary."""
         if not self._periods:
             return b""
         periods = {
@@ -68,27 +68,27 @@ class Volumes:
             {"pid": self._pid, "last": self._last, "before": _rows(self._before), "periods": periods}
         ).encode()
 
-    def take(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+    def update(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Return the bytes of each period, as of *summary*."""
         now, counts, last = float(summary["time"]), path_bytes(summary), self._last
         started = float(summary.get("started") or now)
-        is_new = summary.get("pid") != self._pid or (last is not None and started > last + CONTINUOUS)
+        is_new = summary.get("pid") != self._pid or (last is not None and started > last + MAX_GAP)
         before = {} if is_new else self._before
         for name, begin_of in _PERIODS.items():
             begin = begin_of(datetime.fromtimestamp(now, _zone(summary))).timestamp()
             period = self._periods.get(name)
             if period is None or last is None or last < begin:
-                # Bytes since the last summary belong to this period if that was a moment ago, or if the throttler
-                # started within it. Otherwise, their share is unknown.
-                seen = last is not None and min(now, started if is_new else now) - last <= CONTINUOUS
-                whole = is_new and started >= begin
-                since = begin if seen else started if whole else now
+                # Bytes since the last summary belong to this period if that summary is recent, or if the throttler
+                # started within the period. Otherwise, it is unknown how many of them belong to it.
+                is_recent = last is not None and min(now, started if is_new else now) - last <= MAX_GAP
+                is_complete = is_new and started >= begin
+                since = begin if is_recent else started if is_complete else now
                 period = self._periods[name] = _Period(begin, since)
-                if not seen and not whole:
+                if not is_recent and not is_complete:
                     continue
             else:
                 period.begin = begin  # the clock, or the policy's time zone, may have changed
-                if is_new and started - last > CONTINUOUS:
+                if is_new and started - last > MAX_GAP:
                     period.since = max(period.since, started)
             for key, count in counts.items():
                 period.octets[key] = period.octets.get(key, 0) + max(0, count - before.get(key, 0))

@@ -2,8 +2,8 @@
 """Queries the throttler once for all browsers: about once a second while a browser watches, otherwise every five
 seconds.
 
-Answers are kept as history, and passed to all tasks that wait for the next one. If the throttler does not answer, gives
-an invalid answer, or has restarted, the page shows this as well.
+Answers are kept as history, and passed to all tasks that wait for the next answer. The page also shows if the throttler
+does not answer, gives an invalid answer, or was restarted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, Final
 
 from mptcp_common.reasons import reason
 from mptcp_common.status_client import ask_async
-from mptcp_console.happenings import Happenings
+from mptcp_console.event_log import EventLog
 from mptcp_console.health import Health
 from mptcp_console.history import Tracks
-from mptcp_console.lane import Ask
 from mptcp_console.overviews import overview
-from mptcp_console.rates import Meter, record
+from mptcp_console.query_queue import Query
+from mptcp_console.rates import RateMeter, record
 from mptcp_console.volumes import Volumes
 
 WATCHED_SECONDS: Final = 0.7
@@ -43,8 +43,8 @@ FIRST_EVENTS: Final = 10_000
 """Maximum number of events from before the console's start that are fetched."""
 
 DOWN, CRASHED, SILENT, REFUSED, ODD, UP = "down", "crashed", "silent", "refused", "odd", "up"
-"""The throttler's states, as the console sees it. ``down``: stopped, or not started yet. A stop removes the status
-socket and all caps; a crash leaves both behind."""
+"""The throttler's states, as observed by the console. ``down``: stopped, or not started yet. A throttler that stops
+removes the status socket and all caps; a throttler that crashes does not. ``odd``: its answer cannot be read."""
 
 
 class TooMany(Exception):
@@ -53,21 +53,21 @@ class TooMany(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Throttler:
-    """The throttler's state, since when (seconds since the epoch), and a line about it."""
+    """The throttler's state, since when it has this state (seconds since the epoch), and a line of text about it."""
 
     state: str
     since: float
     text: str = ""
 
 
-def asker(path: Path, patience: float = PATIENCE) -> Ask:
-    """Return a function that asks the throttler at *path*; it raises OSError."""
+def make_query(path: Path, patience: float = PATIENCE) -> Query:
+    """Return a function that sends queries to the throttler at *path*. The function raises OSError."""
 
-    async def ask(request: Mapping[str, object]) -> dict[str, Any]:
+    async def query(request: Mapping[str, object]) -> dict[str, Any]:
         async with asyncio.timeout(patience):
             return await ask_async(path, request)
 
-    return ask
+    return query
 
 
 def state_of_error(error: OSError, path: Path) -> tuple[str, str]:
@@ -77,7 +77,7 @@ def state_of_error(error: OSError, path: Path) -> tuple[str, str]:
     if error.errno == errno.ENOENT:
         return DOWN, f"the throttler does not run: it was stopped, or not started yet ({path} does not exist)"
     if error.errno == errno.ECONNREFUSED:
-        return CRASHED, f"the throttler does not run: it crashed or was killed (nobody listens at {path})"
+        return CRASHED, f"the throttler does not run: it crashed or was killed (no program listens at {path})"
     if isinstance(error, PermissionError):
         return REFUSED, f"the console has no access: only root and members of its group may use {path}"
     return ODD, f"the throttler's answer cannot be read: {reason(error)}"
@@ -88,7 +88,7 @@ class Watch:
 
     def __init__(
         self,
-        ask: Ask,
+        query: Query,
         path: Path,
         alive: Callable[[str], None] = lambda text: None,
         changed: Callable[[], None] = lambda: None,
@@ -98,7 +98,7 @@ class Watch:
         volumes: Volumes | None = None,
     ) -> None:
         """*alive* is called after each answer, with a line about it; *changed* after an answer with changes."""
-        self._ask = ask
+        self._query = query
         self._path = path
         self._alive = alive
         self._changed = changed
@@ -108,22 +108,22 @@ class Watch:
         self._sleep = sleep or self._pause
         self.watchers = 0
         """Number of browsers that watch. If it is not 0, the throttler is queried once a second."""
-        self._woken = asyncio.Event()
-        self._news = asyncio.Condition()
-        self._seen_event = 0
+        self._pause_end = asyncio.Event()
+        self._updated = asyncio.Condition()
+        self._last_fetched = 0
         self._busy_until = 0.0
-        """No query for events before this, monotonic seconds."""
+        """No events are queried before this time, monotonic seconds."""
         self._pid: int | None = None
-        self._began: float | None = None
-        """When a new throttler started, whose events were not fetched yet."""
-        self._meter = Meter()
+        self._started: float | None = None
+        """When a new throttler started, if its events were not fetched yet; otherwise None."""
+        self._meter = RateMeter()
         self._health = Health()
         self.volumes = volumes or Volumes()
         self.tracks = Tracks()
-        self.happenings = Happenings()
+        self.event_log = EventLog()
         self.throttler = Throttler(DOWN, clock(), "the throttler was not queried yet")
         self.summary: Mapping[str, Any] | None = None
-        """The last answer, even if it is old; None before the first."""
+        """The last answer, even if it is old; None before the first answer."""
         self.overview: dict[str, Any] | None = None
         """The excerpt of the last answer for all pages, with the paths' rates."""
         self.tick = 0
@@ -134,34 +134,34 @@ class Watch:
         """Query the throttler until closed."""
         while not self.is_closed:
             begun = self._monotonic()
-            await self.look()
-            rest = (WATCHED_SECONDS if self.watchers else UNWATCHED_SECONDS) - (self._monotonic() - begun)
-            await self._sleep(max(rest, 0.05))
+            await self.poll()
+            pause = (WATCHED_SECONDS if self.watchers else UNWATCHED_SECONDS) - (self._monotonic() - begun)
+            await self._sleep(max(pause, 0.05))
 
     async def _pause(self, seconds: float) -> None:
-        self._woken.clear()
+        self._pause_end.clear()
         try:
             async with asyncio.timeout(seconds):
-                await self._woken.wait()
+                await self._pause_end.wait()
         except TimeoutError:
             pass
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Query the throttler once, keep the answer, and notify all waiting tasks."""
         try:
-            summary = await self._ask({"query": "summary"})
-            self._take(summary)
+            summary = await self._query({"query": "summary"})
+            self._process_summary(summary)
             if self.throttler.state == UP:
-                await self._take_events()
+                await self._fetch_events()
         except OSError as error:
             self._set_state(*state_of_error(error, self._path))
-        self.happenings.forget(self._clock())
+        self.event_log.forget(self._clock())
         self._alive(self.throttler.text or "the throttler answers")
-        async with self._news:
+        async with self._updated:
             self.tick += 1
-            self._news.notify_all()
+            self._updated.notify_all()
 
-    def _take(self, summary: Mapping[str, Any]) -> None:
+    def _process_summary(self, summary: Mapping[str, Any]) -> None:
         problem = _problem(summary)
         if problem is not None:
             self._set_state(ODD, problem)
@@ -169,52 +169,52 @@ class Watch:
         try:
             record(self.tracks, self._meter, summary)
             shown = overview(summary, self._meter.paths) | {
-                "faults": self._health.take(summary),
-                "volumes": self.volumes.take(summary),
+                "faults": self._health.update(summary),
+                "volumes": self.volumes.update(summary),
             }
-            began = float(summary.get("started") or summary["time"])  # .get: an older throttler
+            started = float(summary.get("started") or summary["time"])  # .get: an older throttler
             last = int(summary.get("last_event") or 0)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             self._set_state(ODD, f"the throttler's answer cannot be read: {type(error).__name__} {error}")
             return
         if self._pid not in (None, summary.get("pid")):
-            self._seen_event, self._busy_until = 0, 0.0
-            self._say(f"the throttler was restarted (process {summary.get('pid')})")
+            self._last_fetched, self._busy_until = 0, 0.0
+            self._add_event(f"the throttler was restarted (process {summary.get('pid')})")
         if (summary.get("pid"), last) != (self._pid, self._last_event):
             self._changed()
         if summary.get("pid") != self._pid:
-            self._began = began
+            self._started = started
         self._pid, self._last_event = summary.get("pid"), last
         self.summary = summary
         self.overview = shown
         self._set_state(UP, "")
 
-    async def _take_events(self) -> None:
+    async def _fetch_events(self) -> None:
         last = self._last_event
-        if last <= self._seen_event:
+        if last <= self._last_fetched:
             self._busy_until = 0.0
             self._note_missing_events()
             return
         if self._monotonic() < self._busy_until:
             return
-        after = self._seen_event or max(0, last - FIRST_EVENTS)
+        after = self._last_fetched or max(0, last - FIRST_EVENTS)
         if last - after > MANY_EVENTS:
             self._busy_until = self._monotonic() + EVENTS_SECONDS
-        answer = await self._ask({"query": "events", "after": after, "limit": MAX_EVENTS_PER_REQUEST})
+        answer = await self._query({"query": "events", "after": after, "limit": MAX_EVENTS_PER_REQUEST})
         self._note_missing_events()
         for number, event in _numbered(answer):
-            if number > self._seen_event + 1:
+            if number > self._last_fetched + 1:
                 # Older events are lost: the throttler keeps a limited number, and the first query is limited as well.
-                self.happenings.missing_before(event["time"])
-            if number > self._seen_event:
-                self._seen_event = number
-                self.happenings.add(event)
+                self.event_log.missing_before(event["time"])
+            if number > self._last_fetched:
+                self._last_fetched = number
+                self.event_log.add(event)
 
     def _note_missing_events(self) -> None:
         """Record, after a throttler's first answer, that events from before its start are unknown."""
-        if self._began is not None:
-            self.happenings.missing_before(self._began)
-            self._began = None
+        if self._started is not None:
+            self.event_log.missing_before(self._started)
+            self._started = None
 
     def _set_state(self, state: str, text: str) -> None:
         before = self.throttler
@@ -225,12 +225,12 @@ class Watch:
             return
         if state == UP:
             if self.tick:
-                self._say("the throttler answers")
+                self._add_event("the throttler answers")
         elif before.state == UP:
-            self._say(text)
+            self._add_event(text)
 
-    def _say(self, text: str) -> None:
-        self.happenings.add({"time": self._clock(), "kind": "console", "text": text})
+    def _add_event(self, text: str) -> None:
+        self.event_log.add({"time": self._clock(), "kind": "console", "text": text})
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -239,7 +239,7 @@ class Watch:
             raise TooMany
         self.watchers += 1
         if self.watchers == 1:
-            self._woken.set()
+            self._pause_end.set()
         try:
             yield
         finally:
@@ -255,10 +255,11 @@ class Watch:
         return self._clock()
 
     async def next(self, tick: int, patience: float) -> int:
-        """Wait for an answer after *tick*; return the latest tick, or the same one after *patience* seconds."""
+        """Wait for an answer after *tick*; return its tick, or the same *tick* if there is none for *patience*
+        seconds."""
         try:
-            async with asyncio.timeout(patience), self._news:
-                await self._news.wait_for(lambda: self.tick > tick or self.is_closed)
+            async with asyncio.timeout(patience), self._updated:
+                await self._updated.wait_for(lambda: self.tick > tick or self.is_closed)
         except TimeoutError:
             pass
         return self.tick
@@ -266,13 +267,13 @@ class Watch:
     async def close(self) -> None:
         """Release all waiting tasks."""
         self.is_closed = True
-        self._woken.set()
-        async with self._news:
-            self._news.notify_all()
+        self._pause_end.set()
+        async with self._updated:
+            self._updated.notify_all()
 
 
 def _problem(summary: Mapping[str, Any]) -> str | None:
-    """Return why *summary* is not a summary; None if it is."""
+    """Return why *summary* is not a valid summary; None if it is valid."""
     if "error" in summary:
         return f"the throttler refuses to answer: {summary['error']}"
     if summary.get("schema") != 2:
@@ -282,7 +283,7 @@ def _problem(summary: Mapping[str, Any]) -> str | None:
 
 
 def _numbered(answer: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the events of *answer* with their numbers; skip malformed ones."""
+    """Yield the events of *answer* with their numbers; skip malformed events."""
     events = answer.get("events")
     for event in events if isinstance(events, list) else ():
         if isinstance(event, dict) and isinstance(event.get("time"), int | float):

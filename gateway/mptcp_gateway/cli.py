@@ -19,7 +19,7 @@ from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.findings import printed
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.service_manager import READY, tell
+from mptcp_common.service_manager import READY, notify_or_warn
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.metrics import as_text
 from mptcp_gateway.model import Verdict
@@ -91,7 +91,7 @@ def _forward(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     if settings.lan is None:
         print(f'{options.config}: there is no "lan", so there is nothing to forward')
-        tell("mptcp-forwarder", READY)  # systemd fails a unit that ends before it is ready
+        notify_or_warn("mptcp-forwarder", READY)  # systemd fails a unit that ends before it is ready
         return DONE
     options.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     asyncio.run(serve(settings, options.directory))

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
-from mptcp_common.service_manager import READY, WATCHDOG, status, tell
+from mptcp_common.service_manager import READY, WATCHDOG, notify_or_warn, status
 from mptcp_common.state_file import write_state
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.health import Health, HealthWatch
@@ -85,9 +85,9 @@ class Daemon:
         with suppress(OSError):  # the kernel has no IPv6
             self._notices.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _RULES_OF_IPV6)
         self._notices.setblocking(False)
-        self._woken, self._wakes = socket.socketpair()
-        self._woken.setblocking(False)
-        self._wakes.setblocking(False)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
         self._resolver = Resolver(settings.parents, self.wake)
         self._targets: tuple[ParentAddress, ...] = ()
         self._answered: dict[int, ParentAddress] = {}
@@ -108,9 +108,9 @@ class Daemon:
     def opened(self) -> Iterator[None]:
         """Set sysctls and limits; restore everything at the end."""
         with ExitStack() as scope:
-            for each in (self._network, self._notices, self._woken, self._wakes, self._selector):
+            for each in (self._network, self._notices, self._wake_reader, self._wake_writer, self._selector):
                 scope.callback(each.close)
-            for each in (self._notices, self._woken):
+            for each in (self._notices, self._wake_reader):
                 self._selector.register(each, selectors.EVENT_READ)
             # At the end, the firewall is removed only after forwarding has stopped. Without a home network, a table
             # from an earlier start with other settings is removed at once.
@@ -128,20 +128,20 @@ class Daemon:
         """Wake the loop at once. Signal handlers and threads may call this."""
         self.ending = self.ending or ending
         with suppress(OSError):  # the loop is already awake, or has stopped
-            self._wakes.send(b".")
+            self._wake_writer.send(b".")
 
     def run(self) -> None:
         """Watch the uplinks until :meth:`wake` is called with *ending*."""
         last_read = -READ_SECONDS
         while not self.ending:
             self._selector.select(CHECK_SECONDS)
-            heard = _read_notices(self._notices, self._network.port)
-            if heard:
+            has_notices = _read_notices(self._notices, self._network.port)
+            if has_notices:
                 time.sleep(_SETTLE_SECONDS)
                 _read_notices(self._notices, self._network.port)
-            _drain(self._woken)
+            _drain(self._wake_reader)
             now = time.monotonic()
-            if heard or now - last_read >= READ_SECONDS:
+            if has_notices or now - last_read >= READ_SECONDS:
                 # After a failure, try again soon.
                 last_read = (
                     now
@@ -149,12 +149,12 @@ class Daemon:
                     else now - READ_SECONDS + STATUS_SECONDS
                 )
             self._attempt("trials", partial(self._process_trials, now))
-            tell("mptcp-gateway", WATCHDOG)
+            notify_or_warn("mptcp-gateway", WATCHDOG)
 
-    def _attempt(self, name: str, do: Callable[[], Iterable[str] | None]) -> bool:
-        """Call *do*, log the errors that did not occur at its last call, and return whether there was no error."""
+    def _attempt(self, name: str, action: Callable[[], Iterable[str] | None]) -> bool:
+        """Call *action*, log the errors that its last call did not have, and return whether there was no error."""
         try:
-            failed = set(do() or ())
+            failed = set(action() or ())
         except (KernelError, OSError) as error:
             failed = {reason(error)}
         for text in failed - self._failed.get(name, set()):
@@ -234,12 +234,12 @@ class Daemon:
         for mark in abandoned(before, wanted):
             self._attempt(f"forget {mark}", partial(firewall.forget, mark))
         self._attempt("endpoints", lambda: self._saved.ensure_endpoints(wanted.endpoints, addresses))
-        bests = {version: best(self._order, verdicts, version) for version in (4, 6)}
-        for version, chosen in bests.items():
+        best_ways = {version: best(self._order, verdicts, version) for version in (4, 6)}
+        for version, chosen in best_ways.items():
             if chosen != self._best_ways.get(version):
                 log.info("IPv%d: connections begin on %s", version, "no uplink" if chosen is None else chosen.uplink)
-        self._best_ways = bests
-        self._health.beginning_ways = {each for each in bests.values() if each is not None}
+        self._best_ways = best_ways
+        self._health.beginning_ways = {each for each in best_ways.values() if each is not None}
 
     def _start_trial(self, way: Way, health: Health) -> None:
         answered = self._answered.get(way.version)
@@ -319,18 +319,18 @@ class Daemon:
 
 def _read_notices(notices: socket.socket, own_port: int) -> bool:
     """Read the pending notices; return whether another port than *own_port* requested a change."""
-    heard = False
+    has_notices = False
     while True:
         try:
             data = notices.recv(65536)
         except BlockingIOError:
-            return heard
+            return has_notices
         except OSError:  # ENOBUFS: some notices were lost
             return True
         at = 0
         while at + _HEADER.size <= len(data):
             length, *_, port = _HEADER.unpack_from(data, at)
-            heard = heard or port != own_port
+            has_notices = has_notices or port != own_port
             at += max(_HEADER.size, length + 3 & ~3)
 
 
@@ -346,5 +346,5 @@ def serve(settings: Settings, directory: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.wake(ending=True))
     with daemon.opened():
-        tell("mptcp-gateway", READY, status(f"{len(settings.uplinks)} uplinks"))
+        notify_or_warn("mptcp-gateway", READY, status(f"{len(settings.uplinks)} uplinks"))
         daemon.run()

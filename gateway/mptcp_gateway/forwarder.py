@@ -27,7 +27,7 @@ from typing import Final, TypeVar
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
-from mptcp_common.service_manager import READY, WATCHDOG, status, tell
+from mptcp_common.service_manager import READY, WATCHDOG, notify_or_warn, status
 from mptcp_common.state_file import write_state
 from mptcp_gateway import connect
 from mptcp_gateway.firewall import FORWARDER_PORT
@@ -106,11 +106,11 @@ class Forwarder:
             self._resolver.start()
             for each in listeners:
                 loop.add_reader(each, self._accept, each)
-            tell("mptcp-forwarder", READY, status(f"{len(self._settings.parents)} parents"))
+            notify_or_warn("mptcp-forwarder", READY, status(f"{len(self._settings.parents)} parents"))
             retrying = loop.create_task(self._retry_parents())
             while not ending.is_set():
                 self._write_status()
-                tell("mptcp-forwarder", WATCHDOG)
+                notify_or_warn("mptcp-forwarder", WATCHDOG)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ending.wait(), _STATUS_SECONDS)
             for each in listeners:

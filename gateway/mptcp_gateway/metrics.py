@@ -30,7 +30,9 @@ class _Status(Collector):
             "mptcp_gateway_uplink", "1 for the current verdict of the uplink's trials.", None, (*labels, "verdict")
         )
         since = GaugeMetricFamily("mptcp_gateway_uplink_verdict_seconds", "Age of the current verdict.", None, labels)
-        rtt = GaugeMetricFamily("mptcp_gateway_uplink_rtt_seconds", "Of the last answered trial.", None, labels)
+        rtt = GaugeMetricFamily(
+            "mptcp_gateway_uplink_rtt_seconds", "Round-trip time of the last trial with an answer.", None, labels
+        )
         for way in self._status["ways"]:
             values = (way["uplink"], str(way["version"]))
             for verdict in Verdict:

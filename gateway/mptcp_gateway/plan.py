@@ -95,7 +95,7 @@ def with_distinct_addresses(
 ) -> tuple[dict[Way, Access], dict[Way, str]]:
     """Return the usable ways in order, and the unusable ways with the uplink of the earlier way that has the same
     address. No rule could distinguish the packets of both."""
-    kept: dict[Way, Access] = {}
+    distinct: dict[Way, Access] = {}
     duplicates: dict[Way, str] = {}
     uplink_of: dict[Address, str] = {}
     for way in in_order(order, found):
@@ -103,8 +103,8 @@ def with_distinct_addresses(
         if address in uplink_of:
             duplicates[way] = uplink_of[address]
         else:
-            uplink_of[address], kept[way] = way.uplink, found[way]
-    return kept, duplicates
+            uplink_of[address], distinct[way] = way.uplink, found[way]
+    return distinct, duplicates
 
 
 def in_order(order: Sequence[str], ways: Iterable[Way]) -> list[Way]:
@@ -225,6 +225,6 @@ def _endpoints(
     for way in in_order(order, found):
         # Keep the endpoint of a dead way if no other way carries Multipath TCP, so that open connections keep their
         # subflows.
-        kept = verdicts.get(way) is Verdict.DEAD and not any(each.version == way.version for each in carrying)
-        if way in carrying or kept:
+        stays = verdicts.get(way) is Verdict.DEAD and not any(each.version == way.version for each in carrying)
+        if way in carrying or stays:
             yield Endpoint(found[way].address, found[way].device)

@@ -47,18 +47,18 @@ class Pump:
         if all(each.done for each in self._halves):
             self._close(socket.socket.close)
 
-    def _close(self, how: Callable[[socket.socket], None]) -> None:
+    def _close(self, close_socket: Callable[[socket.socket], None]) -> None:
         if self._sockets[0].fileno() < 0:
             return
         for each in self._halves:
             each.stop()
         for end in self._sockets:
-            how(end)
-        self._ended(sum(each.octets for each in self._halves))
+            close_socket(end)
+        self._ended(sum(each.byte_count for each in self._halves))
 
 
 class _Half:
-    """One direction. It reads the next bytes only after the sink has taken all previous ones."""
+    """One direction. It reads more bytes only after the sink has accepted all previous ones."""
 
     def __init__(
         self, source: socket.socket, sink: socket.socket, ended: Callable[[], None], failed: Callable[[], None]
@@ -67,7 +67,7 @@ class _Half:
         self._ended, self._failed = ended, failed
         self._loop = asyncio.get_running_loop()
         self._pending: bytes | memoryview = b""
-        self.octets = 0
+        self.byte_count = 0
         self.done = False
 
     def start(self, first: bytes = b"") -> None:
@@ -114,7 +114,7 @@ class _Half:
             self._loop.add_reader(self._source, self._readable)
 
     def _sent(self, data: bytes | memoryview) -> int:
-        """Return how many bytes the sink took. If it failed, close both sockets and return -1."""
+        """Return how many bytes the sink accepted. If it failed, close both sockets and return -1."""
         try:
             sent = self._sink.send(data)
         except (BlockingIOError, InterruptedError):
@@ -122,5 +122,5 @@ class _Half:
         except OSError:
             self._failed()
             return -1
-        self.octets += sent
+        self.byte_count += sent
         return sent

@@ -20,7 +20,7 @@ from mptcp_common.certificates import certificate_problem
 from mptcp_common.listeners import listening
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.renewal import Renewal, keep_checking
-from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell, watchdog_seconds
+from mptcp_common.service_manager import READY, WATCHDOG, notify, notify_or_warn, status, watchdog_seconds
 from mptcp_portal.bounded import MAX_CONNECTIONS, BoundedServer, Bounds
 from mptcp_portal.captive_page import captive_app
 from mptcp_portal.check_page import check_app
@@ -142,7 +142,7 @@ async def serve(settings: Settings) -> None:
     await make_squid_probe(settings.squid_port, settings.check)
     listening = ", ".join(f"{name} on {service.end}" for name, service in found.items())
     print(f"mptcp-portal: {listening}", flush=True)
-    tell("mptcp-portal", READY, status(listening))
+    notify_or_warn("mptcp-portal", READY, status(listening))
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(server.serve([listeners[name]])) for name, server in servers.items()]
         background = [group.create_task(each) for each in (_report_alive(), *map(keep_checking, renewals))]

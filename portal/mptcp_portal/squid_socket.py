@@ -33,8 +33,7 @@ def is_squid(uid: int, ours: tuple[str, int], theirs: tuple[str, int]) -> bool:
 
 
 def client_ends(headers: list[tuple[bytes, bytes]]) -> Ends | None:
-    """Return both ends of the client's connection; None unless HEADER occurs exactly once. Raises
-    EarlierHeaderError."""
+    """Return both ends of the client's connection; None unless HEADER occurs exactly once. Raises OldHeaderError."""
     values = [value for name, value in headers if name == HEADER]
     if len(values) != 1:
         return None

@@ -162,7 +162,9 @@ class ThrottlerClient:
         except PermissionError as error:
             # Clients only see that the throttler does not run; the log has the real reason for the operator.
             if not self._is_refused:
-                journal.say(f"mptcp-portal: ask the throttler at {self._path}: {reason(error)}", journal.WARNING)
+                journal.say(
+                    f"mptcp-portal: cannot query the throttler at {self._path}: {reason(error)}", journal.WARNING
+                )
             self._is_refused = True
             return ThrottlerOutcome.ABSENT, {}
         except TimeoutError:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mptcp_common import journal
 from mptcp_common.reasons import reason
-from mptcp_common.service_manager import READY, WATCHDOG, reloading, status, tell, watchdog_seconds
+from mptcp_common.service_manager import READY, WATCHDOG, notify_or_warn, reloading, status, watchdog_seconds
 
 from .installation import write
 from .places import Places, Role
@@ -125,4 +125,4 @@ class Reporter:
 
 
 def _tell(*lines: str) -> None:
-    tell("mptcp-proxy", *lines)
+    notify_or_warn("mptcp-proxy", *lines)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A console in real Chromium, beside a fake throttler whose world the test controls."""
+"""A console in real Chromium, with a fake throttler whose simulated world the test controls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Browsed(NamedTuple):
 
 @contextmanager
 def browsed(directory: Path, world: World | None = None) -> Iterator[Browsed]:
-    """Start all parts, with the empty *directory* for their files. *world*: a world other than the usual one."""
+    """Start all parts, with the empty *directory* for their files; *world* replaces the default world."""
     world = world or World()
     with (
         FakeThrottler(directory / "status.sock", world) as throttler,

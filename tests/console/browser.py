@@ -54,21 +54,21 @@ class Browser:
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 
-    def until(self, done: Callable[[], Any], what: str, within: float = 60.0) -> Any:
-        """Poll *done* until it is true. On a timeout raise an error with the content of the page."""
+    def until(self, done: Callable[[], Any], description: str, within: float = 60.0) -> Any:
+        """Poll *done* until it is true, and return its value. On a timeout raise an error with the page's content."""
 
-        def tried() -> Any:
+        def value_now() -> Any:
             # The page may have replaced an element after it was found.
             with suppress(StaleElementReferenceException):
                 return done()
             return None
 
         deadline = time.monotonic() + within
-        while not (found := tried()):
+        while not (found := value_now()):
             if time.monotonic() > deadline:
-                seen = self.run("return document.visibilityState")
-                shown = f"{seen}, {self.text('#state-text')!r}: {self.text('main')[:2000]}"
-                raise AssertionError(f"{what}: not within {within:g} s; the page, {shown}")
+                visibility = self.run("return document.visibilityState")
+                page = f"{visibility}, {self.text('#state-text')!r}: {self.text('main')[:2000]}"
+                raise AssertionError(f"{description}: not within {within:g} s; the page is {page}")
             time.sleep(0.05)
         return found
 
@@ -92,7 +92,7 @@ class Browser:
         file.write_bytes(base64.b64decode(shot["data"]))
 
     def faults(self, *, of_colour: bool = False) -> list[str]:
-        """Return the serious and critical faults that axe-core finds; *of_colour*: only those of its colour rules."""
+        """Return the serious and critical faults that axe-core finds; *of_colour*: only with its colour rules."""
         return axe.faults(self.driver, of_colour=of_colour)
 
     def complaints(self) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Starts the console as a program with its settings, and asks it over HTTP."""
+"""Starts the console as a program with its settings, and sends it HTTP requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Console:
     log: Path
 
     def get(self, path: str) -> Any:
-        """Return the JSON answer to *path*. Raise OSError without an answer."""
+        """Return the JSON answer for *path*. Raise OSError if there is no answer."""
         with build_opener(ProxyHandler({})).open(self.url + path, timeout=60) as answer:
             return json.load(answer)
 
@@ -44,11 +44,11 @@ def console(
 ) -> Iterator[Console]:
     """Start the console; *prefix* runs it in a namespace or as another user. It must end with status 0.
 
-    *address*: the address to listen on, as the settings write it.
+    *address* is the address to listen on, in the notation of the settings.
     """
     config = directory / f"console-{port}.yaml"
-    whose = "" if "token_file" in settings else "open_to_this_host: true\n"
-    config.write_text(f"listen: '{address}:{port}'\nstatus_socket: {status_socket}\n{whose}{settings}")
+    access = "" if "token_file" in settings else "open_to_this_host: true\n"
+    config.write_text(f"listen: '{address}:{port}'\nstatus_socket: {status_socket}\n{access}{settings}")
     log = directory / f"console-{port}.log"
     with log.open("ab") as output:
         process = subprocess.Popen(

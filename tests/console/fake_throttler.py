@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A fake throttler: it answers the requests of docs/status.md on a status socket, about a simulated world.
 
-The world is data. A test changes it, or lets time pass in it. The fake may hang, end, and be restarted.
+The world consists of data that a test changes. A test can also advance its clock, and can make the fake throttler hang,
+end and restart.
 """
 
 from __future__ import annotations
@@ -36,57 +37,57 @@ async def until(done: Callable[[], object]) -> None:
 
 @dataclass
 class World:
-    """State of the simulated throttler: *count* connections over ethernet and wifi."""
+    """State of the simulated throttler: it has *count* connections over ethernet and wifi."""
 
     count: int = 3
     pid: int = 4711
     capped: bool = True
     dry_run: bool = False
-    """Whether the policy is a dry run: it names the caps, but the kernel has none of them."""
+    """Whether the policy is a dry run: it has caps, but the kernel has none of them."""
     ceil: int = 5_000_000
-    """Bits/s that the cap lets through. The guaranteed rate is half of it, so that a test can tell the two apart."""
+    """Upper limit of the cap, in bit/s. The guaranteed rate is half of it, so that tests can distinguish the two."""
     shared_classes: int = 0
     words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
-    """The policy's rules as text. If they differ from the usual ones, they have no cap."""
-    more_caps: list[str] = field(default_factory=list)
-    """Names of additional rules with the same cap as the usual one."""
+    """The policy's rules as text. If they differ from the default rules, they have no cap."""
+    extra_caps: list[str] = field(default_factory=list)
+    """Names of additional rules with the same cap as the default rule."""
     tried: list[dict[str, Any]] | None = None
-    """Rules that were tried for each subflow; None for the usual ones."""
+    """Rules that were tried for each subflow; None for the default rules."""
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     events: list[dict[str, Any]] = field(default_factory=list)
-    upside_down: bool = False
-    """Whether the last connection comes first."""
+    reversed_order: bool = False
+    """Whether the list of connections begins with the last one."""
     over_budget: bool = False
     """Whether the first client has a budget of its own that is used up."""
     until: float | None = None
-    """Time when budgets restart; None: in eight days."""
+    """Time when budgets restart; None for eight days from now."""
     plain: dict[str, int] = field(default_factory=dict)
     """Number of plain TCP connections by client."""
     captures: bool = True
     ledger_error: str | None = None
     dropped: int = 0
     """Number of dropped segments."""
-    gone: int = 0
+    dropped_events: int = 0
     """Number of oldest events that were dropped."""
     clock: Callable[[], float] = time.time
     counted: float | None = None
-    """Time when the bytes were counted; None for the time of the question."""
+    """Time when the bytes were counted; None for the time of the query."""
     queries: list[dict[str, Any]] = field(default_factory=list)
 
     def carry(self, ethernet: int, wifi: int) -> None:
         """Send bytes over both paths, and receive a tenth of them."""
         if self.counted is not None:
             self.counted = self.clock()
-        for path, octets in (("ethernet", ethernet), ("wifi", wifi)):
-            self.sent[path] += octets
-            self.received[path] += octets // 10
+        for path, count in (("ethernet", ethernet), ("wifi", wifi)):
+            self.sent[path] += count
+            self.received[path] += count // 10
 
-    def tell(self, kind: str, text: str, **fields: Any) -> None:
+    def add_event(self, kind: str, text: str, **fields: Any) -> None:
         """Add an event."""
-        nothing = dict.fromkeys(("token", "client", "remote", "local", "path", "rule", "direction"))
+        absent = dict.fromkeys(("token", "client", "remote", "local", "path", "rule", "direction"))
         head = {"seq": len(self.events) + 1, "time": self.clock(), "kind": kind}
-        self.events.append(nothing | {"client": ""} | head | {"text": text} | fields)
+        self.events.append(absent | {"client": ""} | head | {"text": text} | fields)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         self.queries.append(request)
@@ -130,7 +131,9 @@ class World:
                 }
                 for path in ("ethernet", "wifi")
             ],
-            "rules": [rule | {"rule": name} for name in (rule["rule"], *self.more_caps)] if self.words == WORDS else [],
+            "rules": [rule | {"rule": name} for name in (rule["rule"], *self.extra_caps)]
+            if self.words == WORDS
+            else [],
             "classes": [],
             "class_counts": {"down": int(self.capped), "up": 0},
             "started": self.clock() - 3600,
@@ -161,8 +164,8 @@ class World:
             "loop": {"longest": 0.012, "recent": 0.003, "late": 0},
             "reaction": {"le": [0.001, 0.01, 0.1], "count": [3, 9, 10], "total": 10, "sum": 0.05},
             "effect": {
-                way: {"le": [0.01, 1.0], "count": [4, count], "total": count, "sum": 0.2 * count}
-                for way, count in (("down", 9), ("up", 5))
+                direction: {"le": [0.01, 1.0], "count": [4, count], "total": count, "sum": 0.2 * count}
+                for direction, count in (("down", 9), ("up", 5))
             },
             "reloads": {"accepted": 1, "refused": 0, "last_refused": None, "settings": []},
             "ledger_error": self.ledger_error,
@@ -243,7 +246,7 @@ class World:
             and request.get("path") in (None, "ethernet", "wifi")
             and (request.get("rule") is None or (request["rule"] == "spare-ethernet" and self.capped))
         ]
-        if self.upside_down:
+        if self.reversed_order:
             numbers.reverse()
         offset = request.get("offset", 0)
         shown = numbers[offset : offset + request.get("limit", 50)]
@@ -313,11 +316,11 @@ class World:
 
     def _explained(self, subflow: dict[str, Any]) -> dict[str, Any]:
         capped = subflow["rule"] is not None
-        dry = " (dry run)" if self.dry_run else ""
+        suffix = " (dry run)" if self.dry_run else ""
         return {
             **{key: subflow[key] for key in ("remote", "local", "path", "interface", "rate", "ceil", "rule", "since")},
             "direction": "down",
-            "verdict": f"capped at 5 Mbit/s{dry}" if capped else "not capped",
+            "verdict": f"capped at 5 Mbit/s{suffix}" if capped else "not capped",
             "reason": subflow["reason"],
             "tried": self._tried(capped) if self.tried is None else self.tried,
             "stages": [
@@ -352,10 +355,14 @@ class World:
         found = [
             event
             for event in self.events
-            if event["seq"] > max(request.get("after", 0), self.gone)
+            if event["seq"] > max(request.get("after", 0), self.dropped_events)
             and all(request.get(key) in (None, event.get(key)) for key in ("client", "token", "rule"))
         ]
-        return {"first": self.gone + 1, "last": len(self.events), "events": found[: request.get("limit", 1000)]}
+        return {
+            "first": self.dropped_events + 1,
+            "last": len(self.events),
+            "events": found[: request.get("limit", 1000)],
+        }
 
     def _what_if(self, request: dict[str, Any]) -> dict[str, Any]:
         if "rules" not in request["policy"]:
@@ -373,8 +380,9 @@ class World:
             }
             for direction in ("down", "up")
         ]
-        words = "capped at 5 Mbit/s by rule spare-ethernet"
-        stays = changes[0] | {"remote": first["subflows"][0]["remote"], "path": "ethernet", "now": words, "then": words}
+        verdict = "capped at 5 Mbit/s by rule spare-ethernet"
+        unchanged = {"path": "ethernet", "now": verdict, "then": verdict}
+        stays = changes[0] | {"remote": first["subflows"][0]["remote"]} | unchanged
         return {
             "errors": [],
             "changes": changes,
@@ -397,7 +405,7 @@ class World:
 
 
 class FakeThrottler:
-    """A server that listens at *path* and answers for *world*, in a thread."""
+    """A server that listens at *path* and answers for *world* in a thread."""
 
     def __init__(self, path: Path, world: World) -> None:
         self.path = path
@@ -405,7 +413,7 @@ class FakeThrottler:
         self.hangs = False
         self.raw: bytes | None = None
         """Bytes that are sent instead of an answer."""
-        self._leaves_socket = False
+        self._keeps_socket = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -418,7 +426,7 @@ class FakeThrottler:
 
     def start(self) -> None:
         self._stop.clear()
-        self._leaves_socket = False
+        self._keeps_socket = False
         self.path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self.path))
@@ -428,15 +436,15 @@ class FakeThrottler:
         self._thread.start()
 
     def stop(self, *, is_crash: bool = False) -> None:
-        """End the server. If it crashes, it leaves its socket behind."""
-        self._leaves_socket = is_crash
+        """End the server. A crash does not remove its socket."""
+        self._keeps_socket = is_crash
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def _serve(self, listener: socket.socket) -> None:
-        held: list[socket.socket] = []
+        unanswered: list[socket.socket] = []
         with listener:
             while not self._stop.is_set():
                 try:
@@ -445,13 +453,13 @@ class FakeThrottler:
                     continue
                 client.settimeout(60)
                 if self.hangs:
-                    held.append(client)
+                    unanswered.append(client)
                     continue
                 with client, suppress(OSError):
                     self._answer(client)
-        for client in held:
+        for client in unanswered:
             client.close()
-        if not self._leaves_socket:
+        if not self._keeps_socket:
             self.path.unlink(missing_ok=True)
 
     def _answer(self, client: socket.socket) -> None:

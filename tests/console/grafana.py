@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks a dashboard against Grafana's own types: its Foundation SDK is generated from Grafana's schemas.
+"""Checks a dashboard against Grafana's own types: the Foundation SDK is generated from Grafana's schemas.
 
-The SDK ignores unknown keys and accepts any values. So compare the document with what the SDK writes again, and each
-value with its declared type.
+The SDK ignores unknown keys and accepts any values. Therefore compare the document with the document that the SDK
+writes after reading it, and each value with its declared type.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 UNITS = {value for name, value in vars(units).items() if name[0].isupper() and isinstance(value, str)}
-_OURS = "grafana_foundation_sdk.models."
+_SDK_MODULES = "grafana_foundation_sdk.models."
 _ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
 _UNTYPED = {
-    "__inputs",  # in an exported dashboard: what the import asks for
+    "__inputs",  # in an exported dashboard: the values that the user enters at an import
     "__requires",
     "definition",  # of a variable: the query as text, which the editor shows
     "titleFormat",  # of an annotation: only for the Prometheus data source
     "step",
 }
-"""Keys that Grafana writes itself, but that its schemas do not have."""
+"""Keys that Grafana itself writes, but that its schemas lack."""
 
 
 def faults(document: dict[str, Any]) -> list[str]:
-    """Return the keys and values in *document* that Grafana's types lack or declare otherwise, with their places."""
+    """Return the keys in *document* that Grafana's types lack, and the values of another type, with their places."""
     plugins.register_default_plugins()
     read = Dashboard.from_json(document)
     written = json.loads(JSONEncoder().encode(read))
-    return [*_unknown(document, written, ""), *_mistyped(read, ""), *_strange_units(document, "")]
+    return [*_unknown(document, written, ""), *_mistyped(read, ""), *_unknown_units(document, "")]
 
 
-def _unknown(had: Any, has: Any, place: str) -> Iterator[str]:
-    if isinstance(had, dict) and isinstance(has, dict):
-        for key, value in had.items():
-            if key in has:
-                yield from _unknown(value, has[key], f"{place}.{key}")
+def _unknown(before: Any, after: Any, place: str) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            if key in after:
+                yield from _unknown(value, after[key], f"{place}.{key}")
             elif key not in _UNTYPED:
                 yield f"{place}.{key} is unknown"
-    elif isinstance(had, list) and isinstance(has, list) and len(had) == len(has):
-        for number, (one, other) in enumerate(zip(had, has, strict=True)):
-            yield from _unknown(one, other, f"{place}[{number}]")
-    elif had != has:
-        yield f"{place} was {had!r} and became {has!r}"
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for number, (first, second) in enumerate(zip(before, after, strict=True)):
+            yield from _unknown(first, second, f"{place}[{number}]")
+    elif before != after:
+        yield f"{place} was {before!r} and became {after!r}"
 
 
 def _mistyped(value: Any, place: str) -> Iterator[str]:
     if isinstance(value, list | dict):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _mistyped(each, f"{place}[{key}]")
-    elif type(value).__module__.startswith(_OURS) and hasattr(value, "to_json"):
+    elif type(value).__module__.startswith(_SDK_MODULES) and hasattr(value, "to_json"):
         for name, kind in get_type_hints(type(value)).items():
             each = getattr(value, name)
             try:
@@ -66,9 +66,9 @@ def _mistyped(value: Any, place: str) -> Iterator[str]:
             yield from _mistyped(each, f"{place}.{name}")
 
 
-def _strange_units(value: Any, place: str) -> Iterator[str]:
+def _unknown_units(value: Any, place: str) -> Iterator[str]:
     if isinstance(value, list | dict):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             if key == "unit" and each not in UNITS:
                 yield f"{place}.unit is {each!r}"
-            yield from _strange_units(each, f"{place}[{key}]")
+            yield from _unknown_units(each, f"{place}[{key}]")

@@ -36,8 +36,8 @@ def table(prefix: str) -> str:
 
 
 def _series(metric: Metric) -> str:
-    named = [label for label in labels(metric) if label != "le"]
-    return name(metric) + (f"{{{','.join(named)}}}" if named else "")
+    shown_labels = [label for label in labels(metric) if label != "le"]
+    return name(metric) + (f"{{{','.join(shown_labels)}}}" if shown_labels else "")
 
 
 def _alert(rule: dict[str, Any]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The PromQL expressions in conf/ for the tests: those of the dashboard and those of the alerts."""
+"""The PromQL expressions in conf/ for the tests: the expressions of the dashboard and of the alerts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DASHBOARD = CONF / "grafana" / "mptcp-proxy.json"
 ALERTS = CONF / "prometheus" / "alerts.yml"
 ALERT_TESTS = CONF / "prometheus" / "alerts.test.yml"
 METRIC = re.compile(r"\b(?:mptcp_throttler|mptcp_ext|squid)_[a-z0-9_]*[a-z0-9]")
-"""Matches each of our metrics in an expression."""
+"""Matches each metric of this project in an expression."""
 _COMPARISON = re.compile(r" (==|!=|>=|<=|>|<) ")
 _VARIABLE = re.compile(r"label_values\((?P<selector>[^,]+), (?P<label>\w+)\)")
 
@@ -45,7 +45,7 @@ def filled_in(text: str, interval: str = "20s", chosen: Mapping[str, Sequence[st
 
 
 def _alternatives(values: Sequence[str] | None) -> str:
-    """Return the regular expression that Grafana makes of values: several become alternatives."""
+    """Return the regular expression that Grafana makes of *values*, with several values as alternatives."""
     if values is None:
         return ".*"  # the value for "All" in the variables
     escaped = [re.sub(r"([][\\^$.*+?(){}|])", r"\\\\\1", each) for each in values]
@@ -53,11 +53,11 @@ def _alternatives(values: Sequence[str] | None) -> str:
 
 
 def compared(expression: str) -> str:
-    """Return *expression* with comparisons that yield 0 or 1 instead of filtering, so that it always has a value."""
+    """Return *expression* with comparisons that yield 0 or 1 instead of filtering. It then always has a value."""
     return _COMPARISON.sub(r" \1 bool ", " ".join(expression.split()))
 
 
-def of_variable(name: str) -> set[str]:
+def expressions_using(name: str) -> set[str]:
     """Return the places of the dashboard's expressions that use variable *name*."""
     return {
         f"{panel['title']}, {target['refId']}"

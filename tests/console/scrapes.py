@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Helpers of the metrics tests: sample answers of throttler, Squid and kernel, and a parser for metrics."""
+"""Helpers of the metrics tests: sample answers of the throttler, Squid and the kernel, and a parser for metrics."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ def library_answer(*services: str) -> Counted:
 def exposition(metrics: Iterable[Metric]) -> str:
     """Return *metrics* in the text format that Prometheus reads."""
 
-    class Given(Collector):
+    class GivenMetrics(Collector):
         def collect(self) -> Iterable[Metric]:
-            return given
+            return given_metrics
 
-    given = tuple(metrics)
+    given_metrics = tuple(metrics)
     registry = CollectorRegistry()
-    registry.register(Given())
+    registry.register(GivenMetrics())
     return generate_latest(registry).decode()
 
 
 def samples(text: str) -> Samples:
-    """Return all samples of a text of metrics. No sample may come twice."""
+    """Return all samples of a text of metrics. No sample may be in it twice."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             key = (sample.name, tuple(sorted(sample.labels.items())))
-            assert key not in found, f"twice: {key}"
+            assert key not in found, f"duplicate sample: {key}"
             found[key] = sample.value
     return found
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A watch over a fake throttler, on a clock of its own."""
+"""A :class:`Watch` with a fake throttler and its own clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from fake_throttler import World
 
-from mptcp_console.happenings import Wanted
+from mptcp_console.event_log import EventFilter
 from mptcp_console.watch import Watch
 
 SOCKET = Path("/run/mptcp-throttler/status.sock")
@@ -20,42 +20,42 @@ START = 1_795_000_000.0
 
 
 class Site:
-    """A watch over a simulated world, on a clock of its own."""
+    """A :class:`Watch` of a simulated throttler, with its own clock."""
 
     def __init__(self) -> None:
         self.now = START
         self.world = World(clock=lambda: self.now)
         self.fails: OSError | None = None
-        self.says: dict[str, Any] | None = None
-        self.began: float | None = None
-        """Start time of the throttler; None for the world's own."""
+        self.answer: dict[str, Any] | None = None
+        self.started: float | None = None
+        """Start time of the throttler; None for the time of :class:`World`."""
         self.alive: list[str] = []
-        self.rests: list[float] = []
+        self.pauses: list[float] = []
         self.takes = 0.0
         """Seconds that each answer takes."""
         self.watch = Watch(
-            self.ask, SOCKET, self.alive.append, sleep=self.sleep, clock=lambda: self.now, monotonic=lambda: self.now
+            self.query, SOCKET, self.alive.append, sleep=self.sleep, clock=lambda: self.now, monotonic=lambda: self.now
         )
 
-    async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+    async def query(self, request: Mapping[str, object]) -> dict[str, Any]:
         self.now += self.takes
         if self.fails is not None:
             raise self.fails
-        if self.says is not None:
-            return self.says
+        if self.answer is not None:
+            return self.answer
         answer = self.world.answer(dict(request))
-        return answer if self.began is None else answer | {"started": self.began}
+        return answer if self.started is None else answer | {"started": self.started}
 
     async def sleep(self, seconds: float) -> None:
-        self.rests.append(seconds)
+        self.pauses.append(seconds)
         await asyncio.sleep(0)
 
-    async def look(self, seconds: float = 1.0) -> None:
+    async def poll(self, seconds: float = 1.0) -> None:
         self.now += seconds
-        await self.watch.look()
+        await self.watch.poll()
 
     def texts(self) -> list[str]:
-        return [json.loads(each.text)["text"] for each in self.watch.happenings.newest(Wanted(), 10_000)[0]]
+        return [json.loads(each.text)["text"] for each in self.watch.event_log.newest(EventFilter(), 10_000)[0]]
 
     def count_of_texts(self) -> Counter[str]:
         return Counter(self.texts())

@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.service_manager import READY, WATCHDOG, notify, tell, watchdog_seconds
+from mptcp_common.service_manager import READY, WATCHDOG, notify, notify_or_warn, watchdog_seconds
 from mptcp_common.single_daemon import single_daemon
 from mptcp_tunnel.kernel.network import MTU, Network, far_end, index_of, near_end
 from mptcp_tunnel.kernel.packets import Receiver
@@ -39,7 +39,7 @@ from mptcp_tunnel.uplinks import Uplinks
 log = logging.getLogger(__name__)
 
 _NEVER: Final = 1 << 63
-_TURN_INTERVAL: Final = 25_000_000
+_TUNNELS_INTERVAL: Final = 25_000_000
 """Nanoseconds between two checks of a relay's tunnels for due work."""
 _UPDATE_INTERVAL: Final = 2_000_000_000
 """Nanoseconds between two updates of the programs. If they get no update for five seconds, they use every path."""
@@ -161,12 +161,12 @@ class Daemon:
     def run(self, stop: socket.socket) -> None:
         """Probe, and keep the programs up to date, until *stop* can be read. Raises KernelError."""
         self._selector.register(stop, selectors.EVENT_READ)
-        turn = uplinks_checked = repaired = time.monotonic_ns()
+        next_check = uplinks_checked = repaired = time.monotonic_ns()
         self._check_uplinks()
         while True:
             due = min(
                 uplinks_checked + _UPLINKS_INTERVAL,
-                turn if self._relays else _NEVER,
+                next_check if self._relays else _NEVER,
                 *(each for each, _ in self._schedule[:1]),
             )
             if (answering := self._answering.due) is not None:
@@ -184,10 +184,10 @@ class Daemon:
                     repaired = now
                     self._repair()
                 if self._is_watched:
-                    tell("mptcp-tunnel", WATCHDOG)
+                    notify_or_warn("mptcp-tunnel", WATCHDOG)
             self._answering.answer_waiting()
-            if self._relays and now >= turn:
-                turn = now + _TURN_INTERVAL
+            if self._relays and now >= next_check:
+                next_check = now + _TUNNELS_INTERVAL
                 for each in self._relays:
                     self._count(each, now)
                     self._probe(each, now)

@@ -97,24 +97,24 @@ class DelayEstimator:
 
     def __init__(self) -> None:
         self._rising: deque[tuple[int, int]] = deque()
-        """Candidates for the minimum: when the message came, and how long it took."""
+        """Candidates for the minimum: arrival time and duration of a message."""
 
-    def add(self, time: int, took: int) -> int:
-        """Add a message that *took* this long; return its excess over the minimum."""
-        rising = self._rising
-        while rising and rising[-1][1] >= took:
-            rising.pop()
-        rising.append((time, took))
-        while rising[0][0] < time - _DELAY_WINDOW:
-            rising.popleft()
-        return took - rising[0][1]
+    def add(self, time: int, duration: int) -> int:
+        """Add a message with its *duration*; return how much longer it took than the minimum."""
+        candidates = self._rising
+        while candidates and candidates[-1][1] >= duration:
+            candidates.pop()
+        candidates.append((time, duration))
+        while candidates[0][0] < time - _DELAY_WINDOW:
+            candidates.popleft()
+        return duration - candidates[0][1]
 
     def minimum(self, now: int) -> int | None:
-        """Return the minimum; None if no message came in that time."""
-        rising = self._rising
-        while rising and rising[0][0] < now - _DELAY_WINDOW:
-            rising.popleft()
-        return rising[0][1] if rising else None
+        """Return the minimum; None if no message arrived in that time."""
+        candidates = self._rising
+        while candidates and candidates[0][0] < now - _DELAY_WINDOW:
+            candidates.popleft()
+        return candidates[0][1] if candidates else None
 
 
 class PathEstimator:

@@ -128,16 +128,16 @@ class Session:
         if path.sizes.answered(message.heard):
             return None, False  # a large message takes longer because of its size, which must not count as a queue
         path.heard, path.heard_token, path.heard_at = message.sent, message.token, received_at
-        took = received_at - message.sent
+        duration = received_at - message.sent
         minimum = path.incoming.minimum(now)
-        if minimum is not None and abs(took - minimum) > MAX_DELAY:  # the other host's clock restarted
+        if minimum is not None and abs(duration - minimum) > MAX_DELAY:  # the other host's clock restarted
             for each in self.paths:  # all paths share the clock offset
                 each.incoming = DelayEstimator()
                 each.estimator.restart_clock()
         moved = path.remote != source
         if moved:
             self.restart(message.path)
-        path.incoming.add(now, took)
+        path.incoming.add(now, duration)
         self._last_interval = self._expected(now)
         dispatched = path.dispatched.get(message.heard)
         if moved:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Metrics for Prometheus. ``families`` creates them, and the ASGI application ``Scraper`` serves them:
-``Route("/metrics", Scraper(Sources(status_socket)))``. A ``Mount`` would redirect Prometheus to /metrics/.
+"""Metrics for Prometheus. ``families`` creates them, and the ASGI application ``Scraper`` serves them.
 
 ``ProxyHealth`` answers the console's page from the same sources. docs/metrics.md lists all metrics; conf/grafana and
 conf/prometheus have a dashboard and alerts.

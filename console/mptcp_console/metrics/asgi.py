@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Answers Prometheus: an ASGI application that gathers figures, formats them with the official client, and caches them
-for half a second.
+"""Answers Prometheus: an ASGI application that reads figures from the throttler, Squid and the kernel, formats them
+with the official client, and caches them for half a second.
 
-Concurrent scrapes share one gathering, which asks throttler, Squid and kernel once each, in parallel. A source that
-does not answer in time counts as down: no old figures are shown. A thread reads Squid's pages, because the library is
-synchronous, so the console's event loop stays free.
+Concurrent scrapes share one query of all sources. A source that does not answer in time counts as down: its old figures
+are not exported. A thread reads Squid's pages, because the HTTP library would block the console's event loop.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from .families import families
 from .kernel import parse_mptcp_ext
 from .squid import SquidPages
 
-KEPT_SECONDS = 0.5
+CACHE_SECONDS = 0.5
 """Lifetime of a cached answer."""
 THROTTLER_SECONDS = 1.5
-"""Maximum time for the throttler to answer. So within 2 s, Prometheus learns that it does not answer."""
+"""Maximum time for the throttler to answer, so that Prometheus gets the metrics within 2 s even without its answer."""
 SQUID_SECONDS = 1.0
 SCHEMA = 2
 """The supported version of the throttler's answers."""
@@ -58,7 +57,7 @@ class Sources:
     """Files with the preload libraries' counters, by service name."""
 
 
-class _Gathered(Collector):
+class _Figures(Collector):
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = tuple(metrics)
 
@@ -67,14 +66,14 @@ class _Gathered(Collector):
 
 
 class Scraper:
-    """Answers scrapes, with one gathering at a time."""
+    """Answers scrapes, with one query of the sources at a time."""
 
     def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
         self._sources = sources
         self._clock = clock
-        self._gathering: asyncio.Task[App] | None = None
+        self._running_query: asyncio.Task[App] | None = None
         self._until = 0.0
-        """When the last gathering expires."""
+        """When the cached answer expires, monotonic seconds."""
         self._last_problem: dict[str, str | None] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -83,49 +82,49 @@ class Scraper:
         if scope["method"] not in ("GET", "HEAD"):
             await _refuse(send)
             return
-        gathering = self._gathering
-        if gathering is None or (gathering.done() and self._clock() >= self._until):
-            gathering = self._gathering = asyncio.create_task(self._gather())
-        # A scrape that is aborted does not cancel the gathering for others.
-        answer = await asyncio.shield(gathering)
+        query = self._running_query
+        if query is None or (query.done() and self._clock() >= self._until):
+            query = self._running_query = asyncio.create_task(self._query_sources())
+        # A scrape that is aborted does not cancel the query for others.
+        answer = await asyncio.shield(query)
         await answer(scope, receive, send)
 
-    async def _gather(self) -> App:
+    async def _query_sources(self) -> App:
         try:
             throttler, squid = await asyncio.gather(self._throttler(), self._squid())
-            gathered = self._gathered(throttler, squid, self._mptcp_ext())
+            figures = self._figures(throttler, squid, self._mptcp_ext())
         finally:
-            self._until = self._clock() + KEPT_SECONDS
+            self._until = self._clock() + CACHE_SECONDS
         registry = CollectorRegistry()
-        registry.register(gathered)
+        registry.register(figures)
         app: App = make_asgi_app(registry)
         return app
 
-    def _gathered(
+    def _figures(
         self, throttler: Mapping[str, Any] | None, squid: SquidPages | None, mptcp_ext: Mapping[str, int] | None
-    ) -> _Gathered:
-        library = library_counters.of_all(self._sources.counters)
+    ) -> _Figures:
+        library = library_counters.counts_of_all(self._sources.counters)
         try:
-            gathered = _Gathered(families(throttler, squid, mptcp_ext, library))
+            figures = _Figures(families(throttler, squid, mptcp_ext, library))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            # The answer may be from another version. Squid and the kernel are still shown.
+            # The throttler may have another version. The figures of Squid and the kernel are still exported.
             problem = f"its answer cannot be read: {type(error).__name__} {error}"
-            self._say("throttler", f"{self._sources.throttler}: {problem}")
-            return _Gathered(families(None, squid, mptcp_ext, library))
+            self._log_change("throttler", f"{self._sources.throttler}: {problem}")
+            return _Figures(families(None, squid, mptcp_ext, library))
         if throttler is not None:
-            self._say("throttler", None)
-        return gathered
+            self._log_change("throttler", None)
+        return figures
 
     async def _throttler(self) -> Mapping[str, Any] | None:
         try:
             async with asyncio.timeout(THROTTLER_SECONDS):
                 answer = await ask_async(self._sources.throttler, {"query": "summary"})
         except OSError as error:
-            self._say("throttler", f"{self._sources.throttler}: {str(error) or 'no answer in time'}")
+            self._log_change("throttler", f"{self._sources.throttler}: {str(error) or 'no answer in time'}")
             return None
         if answer.get("schema") != SCHEMA or "error" in answer:
             problem = answer.get("error", f"answers in schema {answer.get('schema')}, not {SCHEMA}")
-            self._say("throttler", f"{self._sources.throttler}: {problem}")
+            self._log_change("throttler", f"{self._sources.throttler}: {problem}")
             return None
         return answer
 
@@ -133,29 +132,29 @@ class Scraper:
         address = self._sources.squid
         try:
             async with asyncio.timeout(SQUID_SECONDS):
-                # Stop a little before the limit, so that pages read until then are still shown.
+                # Stop a little before the limit, so that the pages read until then are still exported.
                 pages = await asyncio.to_thread(read_pages, address, 0.9 * SQUID_SECONDS)
         except (OSError, HTTPException, ValueError) as error:
-            self._say("Squid", f"{address}: {str(error) or 'no answer in time'}")
+            self._log_change("Squid", f"{address}: {str(error) or 'no answer in time'}")
             return None
-        self._say("Squid", None)
+        self._log_change("Squid", None)
         return pages
 
     def _mptcp_ext(self) -> Mapping[str, int] | None:
         try:
             return parse_mptcp_ext(self._sources.netstat.read_text())
         except OSError as error:
-            self._say("kernel", f"{self._sources.netstat}: {error.strerror}")
+            self._log_change("kernel", f"{self._sources.netstat}: {error.strerror}")
             return None
 
-    def _say(self, who: str, problem: str | None) -> None:
-        """Log when a problem of *who* begins and ends, not at each scrape, because scrapes come every few seconds."""
-        if problem != self._last_problem.get(who):
+    def _log_change(self, source: str, problem: str | None) -> None:
+        """Log when a problem of *source* begins and ends, but not at each scrape, which would be every few seconds."""
+        if problem != self._last_problem.get(source):
             if problem is None:
-                journal.say(f"mptcp-console: metrics: {who} answers again")
+                journal.say(f"mptcp-console: metrics: {source} answers again")
             else:
-                journal.say(f"mptcp-console: metrics: {who} does not answer: {problem}", journal.WARNING)
-        self._last_problem[who] = problem
+                journal.say(f"mptcp-console: metrics: {source} does not answer: {problem}", journal.WARNING)
+        self._last_problem[source] = problem
 
 
 async def _refuse(send: Send) -> None:

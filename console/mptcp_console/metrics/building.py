@@ -11,7 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 Labels = tuple[str, ...]
 """Values of a sample's labels, in the order of the family's names."""
 ABSENT = "-"
-"""The label of something without a name, as in ``mptcp-throttler status``. No path, rule or budget has this name."""
+"""The label's value for a path without a name, as in ``mptcp-throttler status``. No path, rule or budget has this
+name."""
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
@@ -39,7 +40,7 @@ def counters(name: str, text: str, labels: Sequence[str], samples: Mapping[Label
 
 
 def sums(samples: Iterable[tuple[Labels, float]]) -> dict[Labels, float]:
-    """Add up samples with equal labels: Prometheus refuses a scrape with duplicates."""
+    """Add up samples with equal labels, because Prometheus refuses a scrape with duplicates."""
     added: defaultdict[Labels, float] = defaultdict(float)
     for labels, value in samples:
         added[labels] += value

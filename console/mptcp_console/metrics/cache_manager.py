@@ -28,7 +28,7 @@ def read_pages(address: str, timeout: float) -> SquidPages:
     """Return the figures of the Squid at *address* (``http://HOST:PORT``), read page by page.
 
     *timeout*: seconds for all pages together, so that Squid is not queried longer than the scraper waits. A process is
-    left out if its page is late, or if the process has just ended. Raises OSError or HTTPException if a page is missing
+    omitted if its page is late, or if the process has just ended. Raises OSError or HTTPException if a page is missing
     or refused for every process, ValueError if a page is not Squid's.
     """
     until = time.monotonic() + timeout
@@ -36,14 +36,14 @@ def read_pages(address: str, timeout: float) -> SquidPages:
     # If Squid has only one process, it ignores the number.
     processes = parse_processes(_page(address, BY_PROCESS, until)) or [SINGLE_PROCESS]
     counters = {}
-    trouble: Exception | None = None
+    last_error: Exception | None = None
     for number in processes:
         try:
             counters[number] = parse_counters(_page(address, f"{COUNTERS}?processes={number}", until))
         except (OSError, http.client.HTTPException, ValueError) as error:
-            trouble = error
-    if trouble is not None and not counters:
-        raise trouble
+            last_error = error
+    if last_error is not None and not counters:
+        raise last_error
     return SquidPages(counters, parse_info(info))
 
 
@@ -53,8 +53,8 @@ def _page(address: str, page: str, until: float) -> str:
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError
-    where = urlsplit(address)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port or 80, timeout=left)
+    url = urlsplit(address)
+    connection = http.client.HTTPConnection(url.hostname or "", url.port or 80, timeout=left)
     try:
         connection.request("GET", _MANAGER + page)
         answer = connection.getresponse()

@@ -2,8 +2,8 @@
 """The kernel's counters of Multipath TCP: the line ``MPTcpExt`` of /proc/net/netstat, one metric for each field.
 
 They are not one metric with a label ``counter``, because the sum of a metric's samples should have a meaning
-(prometheus.io, *Metric and label naming*), and one of them is a gauge. Names are the kernel's, in snake case by the
-same rules; the help text has the original, as in nstat(8) and net/mptcp/mib.c.
+(prometheus.io, *Metric and label naming*), and because one field is a gauge. The metrics' names are the kernel's names
+in snake case; the help text has the kernel's name, as in nstat(8) and net/mptcp/mib.c.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .building import counter, gauge
 
 PREFIX = "mptcp_ext_"
 _GAUGES = frozenset({"MPCurrEstab"})
-_SPELLED = (("HMac", "Hmac"), ("SYN", "Syn"), ("ACK", "Ack"), ("RX", "Rx"), ("TX", "Tx"))
+_SPELLINGS = (("HMac", "Hmac"), ("SYN", "Syn"), ("ACK", "Ack"), ("RX", "Rx"), ("TX", "Tx"))
 """Words of the kernel's names that the pattern would split wrongly."""
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 """Starts of words: after a lower-case letter or a digit, and before the last capital of several."""
@@ -42,7 +42,7 @@ def mptcp_ext_families(fields: Mapping[str, int]) -> Iterator[Metric]:
 def metric_name(field: str) -> str:
     """Return the metric of a kernel field: ``MPJoinSynRx`` is ``mptcp_ext_mp_join_syn_rx_total``."""
     words = field
-    for spelling, word in _SPELLED:
+    for spelling, word in _SPELLINGS:
         words = words.replace(spelling, word)
     snake = PREFIX + _WORDS.sub("_", words).lower()
     return snake if field in _GAUGES else snake + "_total"

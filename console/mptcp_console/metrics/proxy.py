@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The proxy's state, for the page: figures of Squid, and the kernel's figures about Multipath TCP.
+"""The proxy's state for the page: figures of Squid, and the kernel's figures about Multipath TCP.
 
-All browsers share an answer, so Squid is asked only every few seconds. A thread asks, because the library is
-synchronous.
+All browsers share an answer, so Squid gets a query only every few seconds. A thread sends it, because the HTTP library
+would block the event loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .cache_manager import read_pages
 from .kernel import parse_mptcp_ext
 from .squid import SquidPages
 
-KEPT_SECONDS = 4.0
+CACHE_SECONDS = 4.0
 _NUMBERS = {
     "clients": "Number of clients accessing cache",
     "descriptors": "Number of file desc currently in use",
@@ -51,7 +51,7 @@ class ProxyHealth:
         async with self._lock:
             if self._clock() >= self._until:
                 self._answer = {"squid": await self._squid(), "mptcp": self._mptcp()}
-                self._until = self._clock() + KEPT_SECONDS
+                self._until = self._clock() + CACHE_SECONDS
         return JSONResponse({"time": time.time(), **self._answer})
 
     async def _squid(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class ProxyHealth:
 
 
 def figures(pages: SquidPages) -> dict[str, Any]:
-    """Return the page's figures from Squid's *pages*; missing ones are left out. Raises ValueError."""
+    """Return the page's figures from Squid's *pages*, without missing figures. Raises ValueError."""
     found: dict[str, Any] = {"version": pages.info.get("Squid Object Cache", "").removeprefix("Version ")}
     if started := pages.info.get("Start Time"):
         found["started"] = parsedate_to_datetime(started).timestamp()

@@ -26,8 +26,8 @@ from .building import Labels, counters, gauge, gauges
 
 INFO, COUNTERS, BY_PROCESS = "info", "counters", "refresh"
 SINGLE_PROCESS = 1
-"""Our number for the process of a single-process Squid, which Squid itself does not number. If Squid has several
-processes, it numbers them from 1."""
+"""Number for the process of a single-process Squid, which Squid itself does not number. If Squid has several processes,
+it numbers them from 1."""
 _PART = re.compile(r"^by kid(\d+) \{$", re.MULTILINE)
 _KIB = 1024
 
@@ -80,7 +80,7 @@ class SquidPages:
 
 
 def parse_processes(text: str) -> list[int]:
-    """Return the numbers of the processes with a part in the page ``BY_PROCESS``; none if Squid has only one
+    """Return the numbers of the processes with a part in the page ``BY_PROCESS``; an empty list if Squid has only one
     process."""
     return sorted({int(number) for number in _PART.findall(text)})
 
@@ -105,8 +105,8 @@ def parse_counters(text: str) -> dict[str, float]:
 
 
 def squid_families(pages: SquidPages | None) -> Iterator[Metric]:
-    """Yield Squid's metrics; *pages* is None if Squid does not answer. Values that a version of Squid lacks are left
-    out."""
+    """Yield Squid's metrics; *pages* is None if Squid does not answer. Values that a version of Squid lacks are
+    omitted."""
     yield gauge("squid_up", "1 while Squid's cache manager answers, else 0.", float(pages is not None))
     if pages is None:
         return

@@ -18,8 +18,8 @@ from .building import ABSENT, Labels, counter, counters, gauge, gauges, sums
 
 Answer = Mapping[str, Any]
 MAX_CAPS = 1000
-"""Maximum number of shown caps; each is a rule on a path in one direction. In the answer, the caps of the current
-policy come first, then those of earlier policies, whose bytes still count."""
+"""Maximum number of exported caps; each is a rule on a path in one direction. In the answer, the caps of the current
+policy come first, then the caps of earlier policies, whose bytes still count."""
 _BITS = 8
 _CAP = ("policy", "rule", "path", "direction")
 _CAP_CLASSES = (
@@ -29,7 +29,7 @@ _CAP_CLASSES = (
     ),
     ("shared_classes", "Classes of each cap with subflows on several paths."),
 )
-"""Metrics of caps that are missing in the answer of an older throttler. This also applies to some metrics below."""
+"""Metrics of caps whose values an older throttler's answer lacks."""
 _CAP_RATES = (
     ("rate", "Lowest guaranteed rate of a cap's classes"),
     ("lowest_ceil", "Lowest ceil of a cap's classes"),
@@ -109,10 +109,10 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
     yield gauge("mptcp_throttler_reload_refused", "1 after a refused reload, until one succeeds.", refused)
     failing = float(summary.get("ledger_error") is not None)  # .get, because an older throttler lacks it
     yield gauge("mptcp_throttler_ledger_failing", "1 while the ledger cannot be written.", failing)
-    captures: dict[Labels, float] = {(name,): float(there) for name, there in summary.get("captures", {}).items()}
+    captures: dict[Labels, float] = {(name,): float(is_there) for name, is_there in summary.get("captures", {}).items()}
     text = "1 while the throttler captures on the interface."
     yield gauges("mptcp_throttler_capturing", text, ("interface",), captures)
-    programs: dict[Labels, float] = {(name,): float(there) for name, there in summary.get("bpf", {}).items()}
+    programs: dict[Labels, float] = {(name,): float(is_there) for name, is_there in summary.get("bpf", {}).items()}
     text = "1 if the BPF program works."
     yield gauges("mptcp_throttler_bpf", text, ("program",), programs)
     text = "Longest delay of the event loop"
@@ -136,8 +136,8 @@ def _traffic(summary: Answer) -> Iterator[Metric]:
     yield gauge("mptcp_throttler_clients", "Client addresses.", summary["clients"])
     yield gauge("mptcp_throttler_subflows", "Active subflows.", summary["subflows"]["active"])
     paths = summary["paths"]
-    there = sums(((each["path"] or ABSENT,), each["subflows"]) for each in paths)
-    yield gauges("mptcp_throttler_path_subflows", "Subflows by path.", ("path",), there)
+    is_there = sums(((each["path"] or ABSENT,), each["subflows"]) for each in paths)
+    yield gauges("mptcp_throttler_path_subflows", "Subflows by path.", ("path",), is_there)
     text = "Payload by path."
     carried = sums(
         ((each["path"] or ABSENT, direction), each[key])
@@ -155,14 +155,14 @@ def _caps(summary: Answer) -> Iterator[Metric]:
     dry_run = summary["policy"]["dry_run"]
     in_force = sums((labels, 0 if dry_run else each["capped"] - each["landing"]) for labels, each in present)
     yield gauges("mptcp_throttler_caps_in_force", "Subflows under each cap.", _CAP, in_force)
-    coming = sums((labels, 0 if dry_run else each["landing"]) for labels, each in present)
-    yield gauges("mptcp_throttler_caps_coming", "Subflows whose cap is coming into force.", _CAP, coming)
+    landing = sums((labels, 0 if dry_run else each["landing"]) for labels, each in present)
+    yield gauges("mptcp_throttler_caps_coming", "Subflows whose cap is coming into force.", _CAP, landing)
     for key, text in _CAP_CLASSES:
         numbers = sums((labels, 0 if dry_run else each[key]) for labels, each in present if key in each)
         yield gauges(f"mptcp_throttler_cap_{key}", text, _CAP, numbers)
     for key, text in _CAP_RATES:
-        nothing = dry_run and key == "total_ceil"
-        rates = {labels: 0.0 if nothing else each[key] / _BITS for labels, each in present if each.get(key) is not None}
+        is_zero = dry_run and key == "total_ceil"
+        rates = {labels: 0.0 if is_zero else each[key] / _BITS for labels, each in present if each.get(key) is not None}
         name = f"mptcp_throttler_cap_{key}_bytes_per_second"
         yield gauges(name, f"{text}, headers included.", _CAP, rates)
     text = "Payload under each cap."
@@ -170,7 +170,9 @@ def _caps(summary: Answer) -> Iterator[Metric]:
     yield counters("mptcp_throttler_cap_bytes_total", text, _CAP, carried)
     counts = summary.get("class_counts")  # .get, because an older throttler lacks it
     listed = sums(((each["direction"],), 1.0) for each in summary["classes"])
-    classes: dict[Labels, float] = listed if counts is None else {(way,): float(counts[way]) for way in counts}
+    classes: dict[Labels, float] = (
+        listed if counts is None else {(direction,): float(counts[direction]) for direction in counts}
+    )
     yield gauges("mptcp_throttler_classes", "HTB classes of caps.", ("direction",), classes)
 
 
@@ -208,7 +210,7 @@ def _counters(summary: Answer) -> Iterator[Metric]:
         ("reconcile_errors", "failures", "Changes that the kernel refused."),
         ("repairs", "repairs", "Kernel objects found missing, changed or foreign."),
     ):
-        values = {(way,): float(each[key]) for way, each in reconcilers.items() if each is not None}
+        values = {(direction,): float(each[key]) for direction, each in reconcilers.items() if each is not None}
         yield counters(f"mptcp_throttler_{name}_total", text, ("direction",), values)
     text = "Times that the guard relaxed caps."
     yield counter("mptcp_throttler_guard_interventions_total", text, guard["interventions"])
@@ -235,8 +237,8 @@ def _reaction(histogram: Answer) -> Metric:
 def _effect(by_direction: Answer) -> Metric:
     text = "From the decision about a cap to its full effect."
     family = HistogramMetricFamily("mptcp_throttler_effect_seconds", text, labels=("direction",))
-    for way, histogram in by_direction.items():
-        family.add_metric((way,), _buckets(histogram), histogram["sum"])
+    for direction, histogram in by_direction.items():
+        family.add_metric((direction,), _buckets(histogram), histogram["sum"])
     return family
 
 

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping
 from mptcp_common.findings import Finding, fail, ok, unseen, warn
 from mptcp_common.throttler_needs import (
     BACKENDS,
-    FOR_UPLOADS,
     HTB,
     IFB,
     INGRESS,
@@ -17,9 +16,10 @@ from mptcp_common.throttler_needs import (
     PFIFO,
     SOCKETS,
     TBF,
-    lacks_of_kernel,
+    UPLOAD_FEATURES,
+    missing_kernel_features,
     name_of,
-    what_works,
+    working_parts,
 )
 
 from ..places import Role
@@ -51,12 +51,12 @@ def not_probed(reason: str, root: bool) -> Finding:
 
 
 def of_throttler(results: Results) -> Iterator[Finding]:
-    """Check the kernel features that the throttler needs. Without those of FOR_UPLOADS, only uploads are not
+    """Check the kernel features that the throttler needs. Without those of UPLOAD_FEATURES, only uploads are not
     throttled."""
-    lacks = dict(lacks_of_kernel(results, _LINES))
+    lacks = dict(missing_kernel_features(results, _LINES))
     for feature, line in _LINES.items():
         if (lack := lacks.get(feature)) is not None:
-            report = warn if feature in FOR_UPLOADS else fail
+            report = warn if feature in UPLOAD_FEATURES else fail
             yield report(line, *lack)
         elif feature in results:
             yield ok(line, f"{name_of(feature)} works")
@@ -64,12 +64,12 @@ def of_throttler(results: Results) -> Iterator[Finding]:
 
 def netfilter(results: Results) -> Iterator[Finding]:
     """Check the netfilter backends, which find the subflow of a packet; one backend is enough."""
-    lacks = dict(lacks_of_kernel(results, BACKENDS))
+    lacks = dict(missing_kernel_features(results, BACKENDS))
     for backend in BACKENDS:
         others = [each for each in BACKENDS if each != backend]
         if (lack := lacks.get(backend)) is None:
             if backend in results:
-                yield ok(backend, what_works(backend))
+                yield ok(backend, working_parts(backend))
         elif lacks.keys() >= set(others):
             why = f"{', '.join(others)} does not work either, so no packet finds its class, and nothing is throttled"
             yield fail(backend, lack.what, why, lack.remedy)

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from mptcp_common.throttler_needs import BACKENDS, FOR_UPLOADS, OF_KERNEL, backends_there
+from mptcp_common.throttler_needs import BACKENDS, KERNEL_FEATURES, UPLOAD_FEATURES, backends_without_modules
 from mptcp_common.throttler_trial import Results, in_fresh_namespace
 
 from .. import shim
@@ -118,10 +118,10 @@ def probe(role: Role, library: str) -> tuple[Results, str]:
 
 def _probe_throttler() -> tuple[Results, str]:
     # Test a backend whose kernel modules are not loaded yet only if no other backend works.
-    there = backends_there()
+    there = backends_without_modules()
     others = [each for each in BACKENDS if each not in there]
     module = "mptcp_throttler.kernel.feature_probe"
-    results, refusal = in_fresh_namespace(module, (*OF_KERNEL, *FOR_UPLOADS, *there))
+    results, refusal = in_fresh_namespace(module, (*KERNEL_FEATURES, *UPLOAD_FEATURES, *there))
     if others and all(map(results.get, there)):
         more, _ = in_fresh_namespace(module, others)
         results |= more

@@ -12,7 +12,7 @@ from typing import Any
 
 from mptcp_common.endpoints import PROXY_PORT
 from mptcp_common.findings import Finding, fail, ok, unseen, warn
-from mptcp_common.throttler_needs import BPF, WITHOUT_BPF, lack_of_bpf
+from mptcp_common.throttler_needs import BPF, WITHOUT_BPF, missing_bpf
 from mptcp_common.units import counted
 from mptcp_common.yaml_document import parse_document
 
@@ -120,7 +120,7 @@ def bpf(status: Mapping[str, Any] | None, loads: Callable[[str], bool], release:
     throttler has tried to load its BPF programs."""
     if status is not None and status["paced"]:
         return ok(_BPF, "the throttler's programs run in the kernel")
-    if lack := lack_of_bpf(loads, release, has_types):
+    if lack := missing_bpf(loads, release, has_types):
         return warn(_BPF, *lack)
     if status is not None:
         remedy = (

@@ -31,7 +31,7 @@ BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "expected"),
     [
         (FileNotFoundError(2, "No such file or directory", "/a"), "prog: /a: No such file or directory\n"),
         (RefusedError("the kernel has no HTB"), "prog: the kernel has no HTB\n"),
@@ -39,9 +39,11 @@ BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem
         (BROKEN, "a.yaml:3: key: is wrong\na.yaml:4: more: too\n"),
     ],
 )
-def test_error_is_printed_in_words(error: BaseException, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_printed_as_one_line_per_problem(
+    error: BaseException, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert outcome("prog", raising(error), is_daemon=False, refusals=lambda: (RefusedError,)) == FAILED
-    assert capsys.readouterr().err == words
+    assert capsys.readouterr().err == expected
 
 
 def test_daemon_with_wrong_files_ends_with_a_status_against_restarts() -> None:
@@ -90,11 +92,11 @@ def test_closed_standard_output_prints_no_error() -> None:
     assert (done.returncode, done.stderr) == (DONE, b"")
 
 
-@pytest.mark.parametrize(("is_needed", "usual"), [(True, Path("/etc/x.yaml")), (False, None)])
-def test_option_config_names_the_settings_file(is_needed: bool, usual: Path | None) -> None:
+@pytest.mark.parametrize(("is_required", "default"), [(True, Path("/etc/x.yaml")), (False, None)])
+def test_option_config_names_the_settings_file(is_required: bool, default: Path | None) -> None:
     parser = argparse.ArgumentParser()
-    add_config(parser, Path("/etc/x.yaml"), is_needed=is_needed)
-    assert parser.parse_args([]).config == usual
+    add_config(parser, Path("/etc/x.yaml"), is_required=is_required)
+    assert parser.parse_args([]).config == default
     assert parser.parse_args(["--config", "a"]).config == Path("a")
     text = parser.format_help().replace("\n", " ")
-    assert ("without it everything has its default" in " ".join(text.split())) is not is_needed
+    assert ("without it everything has its default" in " ".join(text.split())) is not is_required

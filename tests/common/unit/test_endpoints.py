@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for parsing an address with its port: the usual notations are accepted, all others refused."""
+"""Tests for parsing an address with its port: the usual notations are accepted, and all others are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ PORTS = st.integers(1, 65535)
 
 
 @given(st.ip_addresses(), PORTS)
-def test_formatted_address_and_port_are_parsed_back(address: IPv4Address | IPv6Address, port: int) -> None:
+def test_formatted_address_and_port_are_parsed_to_the_same_values(
+    address: IPv4Address | IPv6Address, port: int
+) -> None:
     text = f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
     assert address_and_port(text, "x") == (str(address), port)
 

@@ -9,51 +9,55 @@ import pytest
 
 from mptcp_common.findings import Finding, as_text_json, exit_status, fail, lines, ok, summary, unseen, warn
 
-FINDINGS = (ok("one", "fine"), warn("second", "odd", "it may hurt", "change it"), fail("3", "bad", "it hurts", "do it"))
+FINDINGS = (
+    ok("one", "works"),
+    warn("second", "doubtful", "it may fail", "change it"),
+    fail("3", "broken", "it fails", "repair it"),
+)
 
 
 def test_plain_lines_are_aligned() -> None:
     assert list(lines(FINDINGS)) == [
-        "ok    one     fine",
-        "warn  second  odd",
-        "              why: it may hurt",
+        "ok    one     works",
+        "warn  second  doubtful",
+        "              why: it may fail",
         "              do:  change it",
-        "fail  3       bad",
-        "              why: it hurts",
-        "              do:  do it",
+        "fail  3       broken",
+        "              why: it fails",
+        "              do:  repair it",
         "this host is not ready: 1 ok, 1 warn, 1 fail",
     ]
 
 
 @pytest.mark.parametrize(
-    ("findings", "code", "words"),
+    ("findings", "code", "start"),
     [
         (FINDINGS, 1, "this host is not ready"),
         (FINDINGS[:2], 0, "this host is ready, with reservations"),
         (FINDINGS[:1], 0, "this host is ready: 1 ok, 0 warn, 0 fail"),
     ],
 )
-def test_exit_status_and_summary_follow_the_findings(findings: tuple[Finding, ...], code: int, words: str) -> None:
+def test_exit_status_and_summary_follow_the_findings(findings: tuple[Finding, ...], code: int, start: str) -> None:
     assert exit_status(findings) == code
-    assert summary(findings).startswith(words)
+    assert summary(findings).startswith(start)
 
 
 def test_findings_are_printed_as_json() -> None:
     assert json.loads(as_text_json(FINDINGS))[1] == {
         "check": "second",
         "status": "warn",
-        "text": "odd",
-        "why": "it may hurt",
+        "text": "doubtful",
+        "why": "it may fail",
         "remedy": "change it",
     }
 
 
 def test_unseen_finding_is_neither_ok_nor_fail() -> None:
-    seen_in_part = (FINDINGS[0], unseen("door", "who is behind it"))
-    assert exit_status(seen_in_part) == 0
-    assert list(lines(seen_in_part)) == [
-        "ok      one   fine",
-        "unseen  door  not seen without root: who is behind it",
+    findings = (FINDINGS[0], unseen("file", "whether it exists"))
+    assert exit_status(findings) == 0
+    assert list(lines(findings)) == [
+        "ok      one   works",
+        "unseen  file  not seen without root: whether it exists",
         "this host is ready, as far as it is seen without root: 1 ok, 0 warn, 0 fail, 1 unseen",
     ]
-    assert exit_status((*FINDINGS, *seen_in_part)) == 1
+    assert exit_status((*FINDINGS, *findings)) == 1

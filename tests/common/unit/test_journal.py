@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the priorities of lines printed to the journal, and for errors as text."""
+"""Tests for the priorities of lines that are printed to the journal, and for the texts of errors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ import pytest
 from mptcp_common.journal import ERROR, WARNING, lines
 from mptcp_common.reasons import reason
 
-SAY = "from mptcp_common.journal import say; say('first\\nsecond', 4)"
+PROGRAM = "from mptcp_common.journal import say; say('first\\nsecond', 4)"
 
 
 def printed(tmp_path: Path, stream: str | None) -> str:
-    """Return the text printed when JOURNAL_STREAM is *stream*. None: it names stderr, so that stderr is the journal."""
+    """Return the text printed with the value *stream* of JOURNAL_STREAM.
+
+    None: the variable names stderr, as if stderr were the journal.
+    """
     with (tmp_path / "stderr").open("w") as stderr:
-        found = os.fstat(stderr.fileno())
-        environment = {**os.environ, "JOURNAL_STREAM": stream or f"{found.st_dev}:{found.st_ino}"}
-        subprocess.run([sys.executable, "-c", SAY], env=environment, stderr=stderr, check=True)
+        status = os.fstat(stderr.fileno())
+        environment = {**os.environ, "JOURNAL_STREAM": stream or f"{status.st_dev}:{status.st_ino}"}
+        subprocess.run([sys.executable, "-c", PROGRAM], env=environment, stderr=stderr, check=True)
     return (tmp_path / "stderr").read_text()
 
 
@@ -35,7 +38,7 @@ def test_output_other_than_the_journal_gets_plain_lines(tmp_path: Path, stream: 
 
 
 def test_unwritable_line_does_not_end_the_program() -> None:
-    """Defect: if stderr was a file on a full disk, the supervisor ended when it printed a line, and Squid with it."""
+    """Defect: if stderr was a file on a full disk, the supervisor and Squid ended when a line was printed."""
     code = "from mptcp_common.journal import say\nfor _ in range(2000): say('not to be written')\nprint('alive')"
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True, check=False)
@@ -48,7 +51,7 @@ def test_priorities_are_those_of_syslog() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "text"),
     [
         (PermissionError(13, "Permission denied", "/etc/x"), "/etc/x: Permission denied"),
         (OSError(105, "No buffer space available"), "No buffer space available"),
@@ -56,5 +59,5 @@ def test_priorities_are_those_of_syslog() -> None:
         (ValueError(""), "ValueError"),
     ],
 )
-def test_reason_of_an_error_has_no_number(error: Exception, words: str) -> None:
-    assert reason(error) == words
+def test_reason_of_an_error_has_no_number(error: Exception, text: str) -> None:
+    assert reason(error) == text

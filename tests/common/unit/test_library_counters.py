@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the counters of the preload libraries: their file, and the names of the counters."""
+"""Tests for the counters of the preload libraries: the file, and the counters' names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import struct
 from pathlib import Path
 
-from mptcp_common.library_counters import COUNTERS, NONE, of_all, read
+from mptcp_common.library_counters import COUNTERS, NONE, counts_of_all, read
 
 HEADER = Path(__file__).parents[3] / "proxy/mptcp_proxy/shim/both/both.h"
 
@@ -19,11 +19,11 @@ def test_counters_are_read_by_name(tmp_path: Path) -> None:
     assert read(file) == dict.fromkeys(COUNTERS, 0)
     file.write_bytes(b"".join(struct.pack("=Q", number) for number in range(len(COUNTERS))))
     assert list(read(file).values()) == list(range(len(COUNTERS)))
-    of_two = of_all({"a": file, "b": tmp_path / "none"})
-    assert [(name, values) for name, (_, values) in of_two.items()] == [
+    two_files = counts_of_all({"a": file, "b": tmp_path / "none"})
+    assert [(name, values) for name, (_, values) in two_files.items()] == [
         (name, {"a": number}) for number, name in enumerate(COUNTERS)
     ]
-    # A file of another version has a different length.
+    # The file of another version of the library has another length.
     file.write_bytes(NONE[8:])
     assert read(file) == {}
 

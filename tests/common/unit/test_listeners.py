@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for listening on an address that the host does not have yet, and for the warning about it."""
+"""Tests for listening on an address that the host does not have yet, and for the warning about such an address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ABSENT = ["192.0.2.1", "2001:db8::1"]
 
 @pytest.mark.parametrize("address", ABSENT)
 def test_listening_on_an_absent_address_succeeds(address: str) -> None:
-    """Defect: the console failed if its address came late, and systemd gave up after five starts."""
+    """Defect: the console failed if the host got the address later, and systemd ended its attempts after five."""
     with listening(address, 0, 5) as listener:
         assert listener.getsockname()[0] == address
         assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
@@ -26,8 +26,8 @@ def test_listening_on_an_absent_address_succeeds(address: str) -> None:
 @pytest.mark.parametrize("address", ["::", "0::0"])
 def test_ipv6_wildcard_also_listens_on_ipv4(address: str) -> None:
     with listening(address, 0, 5) as listener:
-        for own in ("127.0.0.1", "::1"):
-            socket.create_connection((own, listener.getsockname()[1]), 60).close()
+        for local in ("127.0.0.1", "::1"):
+            socket.create_connection((local, listener.getsockname()[1]), 60).close()
 
 
 @pytest.mark.parametrize(("address", "other"), [("0.0.0.0", "::1"), ("::1", "127.0.0.1")])
@@ -44,9 +44,9 @@ def test_port_in_use_is_an_error() -> None:
 
 
 def test_warnings_name_the_keys_of_absent_addresses() -> None:
-    there = {"a": "127.0.0.1", "b": "127.8.8.8", "c": "::1", "d": "0.0.0.0", "e": "::"}
+    present = {"a": "127.0.0.1", "b": "127.8.8.8", "c": "::1", "d": "0.0.0.0", "e": "::"}
     absent = {f"key{number}": each for number, each in enumerate(ABSENT)}
-    warnings = list(missing_addresses("portal.yaml", there | absent))
+    warnings = list(missing_addresses("portal.yaml", present | absent))
     assert [str(each) for each in warnings] == [
         f"portal.yaml: warning: {key}: no interface of this host has {each}; it cannot be reached until one has it"
         for key, each in absent.items()

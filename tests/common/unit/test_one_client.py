@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
+"""Tests for the client that an address belongs to: an IPv4 address or an IPv6 network."""
+
 from __future__ import annotations
 
 from ipaddress import ip_address

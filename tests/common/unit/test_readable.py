@@ -19,14 +19,14 @@ def test_hung_file_system_raises_an_os_error(monkeypatch: pytest.MonkeyPatch, tm
         raise subprocess.TimeoutExpired(command, 10)
 
     monkeypatch.setattr(subprocess, "run", hangs)
-    # It is an OSError, which every command reports in one line.
+    # Every command reports an OSError in one line.
     with pytest.raises(OSError, match="its file system does not answer within 10 s"):
         list(unreadable([tmp_path], os.getuid(), os.getgid(), []))
 
 
 @pytest.fixture
 def systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A fake systemctl. Each test writes its answer."""
+    """A fake systemctl, whose answer each test writes."""
     program = tmp_path / "systemctl"
     monkeypatch.setattr(unit_properties, "SYSTEMCTL", str(program))
     return program

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that new connections get a renewed certificate as soon as it is complete, with TLS 1.2 and 1.3 in memory."""
+"""Tests that new connections get a renewed certificate as soon as it is complete. TLS 1.2 and 1.3 run in memory."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
 
 
 @pytest.fixture
-def used(tmp_path: Path, pairs: dict[str, Pair]) -> Pair:
-    """The files that the server uses, with the content of ``old``."""
+def served(tmp_path: Path, pairs: dict[str, Pair]) -> Pair:
+    """The files that the server uses. Their content is that of ``old``."""
     pair = Pair(tmp_path / "certificate.pem", tmp_path / "key.pem")
-    for file, by in zip(pair, pairs["old"], strict=True):
-        replaced(file, by)
+    for file, source in zip(pair, pairs["old"], strict=True):
+        replaced(file, source)
     return pair
 
 
@@ -50,15 +50,15 @@ class Server:
     def context(self) -> ssl.SSLContext:
         return self.renewal.context
 
-    def shows(self, version: ssl.TLSVersion = VERSIONS[-1], name: str | None = None) -> bytes:
-        """Return the certificate shown to a new client. The client asks for the server of this *name*, or for none."""
+    def shown_certificate(self, version: ssl.TLSVersion = VERSIONS[-1], name: str | None = None) -> bytes:
+        """Return the certificate that a new client gets, which requests the server of this *name*, or of none."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         context.minimum_version = context.maximum_version = version
-        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-        client = context.wrap_bio(back, there, server_hostname=name)
-        server = self.context.wrap_bio(there, back, server_side=True)
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = context.wrap_bio(to_client, to_server, server_hostname=name)
+        server = self.context.wrap_bio(to_server, to_client, server_side=True)
         for each in (client, server) * 3:
             with suppress(ssl.SSLWantReadError):
                 each.do_handshake()
@@ -69,23 +69,23 @@ class Server:
 
 @pytest.mark.parametrize("name", [None, "proxy.lan"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_renewed_certificate_is_shown_once_its_key_is_there(
-    used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], version: ssl.TLSVersion, name: str | None
+def test_renewed_certificate_is_shown_as_soon_as_its_key_exists(
+    served: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], version: ssl.TLSVersion, name: str | None
 ) -> None:
     """Defect: the files were read only once, at the start, and clients were shown a certificate that expired."""
     old, new = (der(pairs[each].certificate) for each in ("old", "new"))
-    server = Server(used)
+    server = Server(served)
     server.renewal.check()
-    assert server.shows(version, name) == old
-    replaced(used.certificate, pairs["new"].certificate)
+    assert server.shown_certificate(version, name) == old
+    replaced(served.certificate, pairs["new"].certificate)
     server.renewal.check()
-    assert server.shows(version, name) == old
-    replaced(used.key, pairs["new"].key)
-    assert server.shows(version, name) == old
+    assert server.shown_certificate(version, name) == old
+    replaced(served.key, pairs["new"].key)
+    assert server.shown_certificate(version, name) == old
     assert capsys.readouterr().err == ""
     server.renewal.check()
-    assert server.shows(version, name) == new
-    message = f"server: new connections are shown the renewed certificate of {used.certificate}\n"
+    assert server.shown_certificate(version, name) == new
+    message = f"server: new connections use the renewed certificate {served.certificate}\n"
     assert capsys.readouterr().err == message
     server.renewal.check()
     assert capsys.readouterr().err == ""
@@ -93,135 +93,131 @@ def test_renewed_certificate_is_shown_once_its_key_is_there(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_certificate_with_another_kind_of_key_replaces_the_old_one(
-    used: Pair, pairs: dict[str, Pair], version: ssl.TLSVersion
+    served: Pair, pairs: dict[str, Pair], version: ssl.TLSVersion
 ) -> None:
-    """In one context, OpenSSL would keep both certificates, and show the old one to some clients.
-
-    It prefers the certificate whose kind of key the client prefers.
-    """
-    server = Server(used)
-    for file, by in zip(used, pairs["rsa"], strict=True):
-        replaced(file, by)
+    """In one context, OpenSSL would keep both certificates, and show the old one to clients that prefer its key."""
+    server = Server(served)
+    for file, source in zip(served, pairs["rsa"], strict=True):
+        replaced(file, source)
     server.renewal.check()
-    assert server.shows(version) == der(pairs["rsa"].certificate)
+    assert server.shown_certificate(version) == der(pairs["rsa"].certificate)
 
 
-def test_invalid_server_name_of_a_client_prints_nothing(used: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_server_name_of_a_client_prints_nothing(served: Pair, capfd: pytest.CaptureFixture[str]) -> None:
     """Defect: for each such client, Python printed a traceback and closed the connection."""
-    server = Server(used)
+    server = Server(served)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
         client.wrap_bio(received, sent, server_hostname="proxy.lan").do_handshake()
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    there.write(sent.read().replace(b"proxy.lan", b"pr\xff\xe9y.lan"))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    to_server.write(sent.read().replace(b"proxy.lan", b"pr\xff\xe9y.lan"))
     with pytest.raises(ssl.SSLWantReadError):
-        server.context.wrap_bio(there, back, server_side=True).do_handshake()
-    assert back.pending > 100, "the server's hello"
+        server.context.wrap_bio(to_server, to_client, server_side=True).do_handshake()
+    assert to_client.pending > 100, "the server's hello"
     assert capfd.readouterr().err == ""
 
 
-def test_existing_connection_continues_after_a_renewal(used: Pair, pairs: dict[str, Pair]) -> None:
-    server = Server(used)
-    context = ssl.create_default_context(cafile=str(used.certificate))
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+def test_existing_connection_continues_after_a_renewal(served: Pair, pairs: dict[str, Pair]) -> None:
+    server = Server(served)
+    context = ssl.create_default_context(cafile=str(served.certificate))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
-        context.wrap_bio(back, there, server_hostname="127.0.0.1"),
-        server.context.wrap_bio(there, back, server_side=True),
+        context.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),
+        server.context.wrap_bio(to_server, to_client, server_side=True),
     )
     for each in ends * 3:
         with suppress(ssl.SSLWantReadError):
             each.do_handshake()
-    for file, by in zip(used, pairs["new"], strict=True):
-        replaced(file, by)
+    for file, source in zip(served, pairs["new"], strict=True):
+        replaced(file, source)
     server.renewal.check()
     ends[1].write(b"answer")
     assert ends[0].read() == b"answer"
 
 
-def test_files_changed_during_the_start_are_used(used: Pair, pairs: dict[str, Pair]) -> None:
-    """Files could change between their first reading and the first check of their times. The server must notice."""
-    certificate, key = map(str, used)
+def test_files_changed_during_the_start_are_used(served: Pair, pairs: dict[str, Pair]) -> None:
+    """The server must notice a change between the first reading of the files and the first check of their times."""
+    certificate, key = map(str, served)
     context = load_certificate(certificate, key)
-    for file, by in zip(used, pairs["new"], strict=True):
-        replaced(file, by)
-    server = Server(used)
+    for file, source in zip(served, pairs["new"], strict=True):
+        replaced(file, source)
+    server = Server(served)
     server.renewal = Renewal("server", context, certificate, key)
-    assert server.shows() == der(pairs["new"].certificate)
+    assert server.shown_certificate() == der(pairs["new"].certificate)
 
 
 def test_files_replaced_during_a_check_are_reported_once(
-    used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    served: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the message appeared twice.
+    """Defect: the message was printed twice: when a check found complete files, and again at the next check.
 
-    The check that found the files complete printed it, and so did the next check, because the files had changed again.
+    The next check found that the files had changed since then.
     """
-    server = Server(used)
-    replaced(used.certificate, pairs["new"].certificate)
+    server = Server(served)
+    replaced(served.certificate, pairs["new"].certificate)
 
-    def loaded_late(certificate: str, key: str) -> ssl.SSLContext:
-        replaced(used.key, pairs["new"].key)
+    def load_late(certificate: str, key: str) -> ssl.SSLContext:
+        replaced(served.key, pairs["new"].key)
         monkeypatch.undo()
         return load_certificate(certificate, key)
 
-    monkeypatch.setattr(renewal, "load_certificate", loaded_late)
+    monkeypatch.setattr(renewal, "load_certificate", load_late)
     for _ in range(3):
         server.renewal.check()
-    assert server.shows() == der(pairs["new"].certificate)
+    assert server.shown_certificate() == der(pairs["new"].certificate)
     assert capsys.readouterr().err.count("the renewed certificate") == 1
 
 
-@pytest.mark.parametrize("lacks", ["a key", "a file", "valid content"])
+@pytest.mark.parametrize("missing", ["a key", "a file", "valid content"])
 def test_unusable_files_are_reported_once_and_tried_again(
-    used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], lacks: str
+    served: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:
-    server = Server(used)
-    if lacks == "a file":
-        used.key.unlink()
-        replaced(used.certificate, pairs["new"].certificate)
+    server = Server(served)
+    if missing == "a file":
+        served.key.unlink()
+        replaced(served.certificate, pairs["new"].certificate)
     else:
-        replaced(used.certificate, pairs["new"].certificate if lacks == "a key" else Path(__file__))
+        replaced(served.certificate, pairs["new"].certificate if missing == "a key" else Path(__file__))
     for _ in range(TOLERATED_FAILURES - 1):
         server.renewal.check()
     assert capsys.readouterr().err == ""
     server.renewal.check()
     errors = capsys.readouterr().err
-    start = "server: the certificate was changed, and clients are still shown the one before: "
-    assert errors.startswith(f"{start}{used.certificate} with {used.key} cannot be used: ")
+    start = "server: the certificate's files have changed, but new connections still use the old certificate: "
+    assert errors.startswith(f"{start}{served.certificate} with {served.key} cannot be used: ")
     assert len(errors.splitlines()) == 1
     for _ in range(2 * TOLERATED_FAILURES):
         server.renewal.check()
     assert capsys.readouterr().err == ""
-    assert server.shows() == der(pairs["old"].certificate)
-    for file, by in zip(used, pairs["new"], strict=True):
-        replaced(file, by)
+    assert server.shown_certificate() == der(pairs["old"].certificate)
+    for file, source in zip(served, pairs["new"], strict=True):
+        replaced(file, source)
     server.renewal.check()
-    assert server.shows() == der(pairs["new"].certificate)
-    assert "new connections are shown" in capsys.readouterr().err
+    assert server.shown_certificate() == der(pairs["new"].certificate)
+    assert "new connections use" in capsys.readouterr().err
 
 
-def test_encrypted_key_asks_for_no_password(used: Pair, pairs: dict[str, Pair]) -> None:
-
-    server = Server(used)
-    used.key.write_bytes(encrypted(pairs["old"].key))
+def test_encrypted_key_asks_for_no_password(served: Pair, pairs: dict[str, Pair]) -> None:
+    server = Server(served)
+    served.key.write_bytes(encrypted(pairs["old"].key))
     server.renewal.check()
-    assert server.shows() == der(pairs["old"].certificate)
+    assert server.shown_certificate() == der(pairs["old"].certificate)
 
 
-def test_files_are_checked_repeatedly(used: Pair, pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_checked_repeatedly(served: Pair, pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renewal, "CHECK_INTERVAL", 0)
-    server = Server(used)
+    server = Server(served)
 
-    async def look() -> None:
-        looking = asyncio.create_task(keep_checking(server.renewal))
+    async def replace_repeatedly() -> None:
+        checking = asyncio.create_task(keep_checking(server.renewal))
         async with asyncio.timeout(60):
             for name in ("new", "old", "rsa"):
-                for file, by in zip(used, pairs[name], strict=True):
-                    replaced(file, by)
-                while server.shows() != der(pairs[name].certificate):  # noqa: ASYNC110 -- the renewal has no event
+                for file, source in zip(served, pairs[name], strict=True):
+                    replaced(file, source)
+                while server.shown_certificate() != der(pairs[name].certificate):  # noqa: ASYNC110 -- the renewal has no event
                     await asyncio.sleep(0)
-        looking.cancel()
+        checking.cancel()
 
-    asyncio.run(look())
+    asyncio.run(replace_repeatedly())

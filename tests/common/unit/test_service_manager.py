@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_common import service_manager
-from mptcp_common.service_manager import notify, reloading, status, tell, watchdog_seconds
+from mptcp_common.service_manager import notify, notify_or_warn, reloading, status, watchdog_seconds
 
 
 @pytest.fixture
@@ -77,16 +77,16 @@ def test_watchdog_applies_only_to_this_process(environment: dict[str, str], seco
     assert watchdog_seconds(environment) == seconds
 
 
-def test_tell_warns_of_a_missing_service_manager(
+def test_notify_or_warn_prints_a_warning_without_a_service_manager(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
-    tell("mptcp-x", "READY=1", "STATUS=well")
+    notify_or_warn("mptcp-x", "READY=1", "STATUS=well")
     assert (
         capsys.readouterr().err == "mptcp-x: cannot notify the service manager (READY=1): No such file or directory\n"
     )
 
 
-def test_tell_sends_its_lines(manager: socket.socket) -> None:
-    tell("mptcp-x", "READY=1", "STATUS=well")
+def test_notify_or_warn_sends_its_lines(manager: socket.socket) -> None:
+    notify_or_warn("mptcp-x", "READY=1", "STATUS=well")
     assert manager.recv(100) == b"READY=1\nSTATUS=well"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the client of the status socket, both synchronous and asyncio, with a fake server."""
+"""Tests for the synchronous and the asyncio client of the status socket, with a fake server."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 from mptcp_common import status_client
 
 Ask = Callable[[Path, Mapping[str, object], float], dict[str, Any]]
-LONG = 30.0
-SHORT = 0.05
+LONG_TIMEOUT = 30.0
+SHORT_TIMEOUT = 0.05
 REQUEST = {"query": "summary"}
 
 
@@ -34,7 +34,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 
 class Server:
-    """Accepts one client, and serves it with the function given to :meth:`behave`."""
+    """Accepts one client, and serves it with the function given to :meth:`serve_with`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class Server:
         self.listener.listen()
         self.thread: threading.Thread | None = None
 
-    def behave(self, behaviour: Callable[[socket.socket], None]) -> None:
+    def serve_with(self, behaviour: Callable[[socket.socket], None]) -> None:
         def serve() -> None:
             client, _ = self.listener.accept()
             with closing(client):
@@ -58,16 +58,16 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server = Server(tmp_path / "status.sock")
     yield server
     if server.thread is not None:
-        server.thread.join(LONG)
+        server.thread.join(LONG_TIMEOUT)
     server.listener.close()
 
 
 def answering(text: bytes) -> Callable[[socket.socket], None]:
-    def behave(client: socket.socket) -> None:
+    def behaviour(client: socket.socket) -> None:
         line_of(client)
         client.sendall(text)
 
-    return behave
+    return behaviour
 
 
 def resetting(client: socket.socket) -> None:
@@ -83,107 +83,108 @@ def line_of(client: socket.socket) -> bytes:
 
 
 def test_request_is_one_line_and_answer_is_read_whole(server: Server, ask: Ask) -> None:
-    got = []
-    answer = {"schema": 2, "connections": ["x" * 1000] * 3000}  # The answer is longer than one piece
+    received = []
+    answer = {"schema": 2, "connections": ["x" * 1000] * 3000}  # too long for one recv
 
-    def behave(client: socket.socket) -> None:
-        got.append(line_of(client))
+    def behaviour(client: socket.socket) -> None:
+        received.append(line_of(client))
         client.sendall(json.dumps(answer).encode())
 
-    server.behave(behave)
-    assert ask(server.path, {"query": "connections", "client": "2001:db8::1"}, LONG) == answer
-    assert got == [b'{"query":"connections","client":"2001:db8::1"}\n']
+    server.serve_with(behaviour)
+    assert ask(server.path, {"query": "connections", "client": "2001:db8::1"}, LONG_TIMEOUT) == answer
+    assert received == [b'{"query":"connections","client":"2001:db8::1"}\n']
 
 
 def test_non_ascii_letters_are_sent_as_utf_8(server: Server, ask: Ask) -> None:
-    """The daemon limits the length of the line. A policy that fits into a file must also fit into a request."""
-    got = []
+    """The daemon limits the length of a request. A policy that a file may contain must also fit into a request."""
+    received = []
 
-    def behave(client: socket.socket) -> None:
-        got.append(line_of(client))
+    def behaviour(client: socket.socket) -> None:
+        received.append(line_of(client))
         client.sendall(b"{}")
 
-    server.behave(behave)
+    server.serve_with(behaviour)
     policy = "# ä\ud800"
-    assert ask(server.path, {"policy": policy}, LONG) == {}
-    assert json.loads(got[0]) == {"policy": policy}
-    assert len(got[0]) == len('{"policy":"# "}\n') + len("ä".encode()) + 3  # An unpaired surrogate takes three bytes
+    assert ask(server.path, {"policy": policy}, LONG_TIMEOUT) == {}
+    assert json.loads(received[0]) == {"policy": policy}
+    # An unpaired surrogate takes three bytes.
+    assert len(received[0]) == len('{"policy":"# "}\n') + len("ä".encode()) + 3
 
 
 def test_answer_to_a_too_long_request_is_read(server: Server, ask: Ask) -> None:
     """The daemon closes before the client has sent everything. The client must still read the daemon's answer."""
 
-    def behave(client: socket.socket) -> None:
+    def behaviour(client: socket.socket) -> None:
         client.recv(1000)
         client.sendall(b'{"error": "too long"}')
 
-    server.behave(behave)
-    assert ask(server.path, {"policy": "x" * 4_000_000}, LONG) == {"error": "too long"}
+    server.serve_with(behaviour)
+    assert ask(server.path, {"policy": "x" * 4_000_000}, LONG_TIMEOUT) == {"error": "too long"}
 
 
 def test_error_answer_is_returned(server: Server, ask: Ask) -> None:
-    server.behave(answering(b'{"schema": 2, "error": "no such query"}'))
-    assert ask(server.path, {"query": "sumary"}, LONG)["error"] == "no such query"
+    server.serve_with(answering(b'{"schema": 2, "error": "no such query"}'))
+    assert ask(server.path, {"query": "sumary"}, LONG_TIMEOUT)["error"] == "no such query"
 
 
 def test_answer_of_a_daemon_that_reads_no_request_is_returned(server: Server, ask: Ask) -> None:
-    """A request that the old daemon does not read resets the connection.
+    """An old daemon that does not read the request resets the connection.
 
-    The client must still read the answer, with the version.
+    The client must still read its answer, which contains the version.
     """
 
-    def behave(client: socket.socket) -> None:
+    def behaviour(client: socket.socket) -> None:
         resetting(client)
         client.sendall(b'{"version": "0.1.0"}')
 
-    server.behave(behave)
-    assert ask(server.path, REQUEST, LONG) == {"version": "0.1.0"}
+    server.serve_with(behaviour)
+    assert ask(server.path, REQUEST, LONG_TIMEOUT) == {"version": "0.1.0"}
 
 
 @pytest.mark.parametrize("text", [b"", b'{"connections": [', b"[]", b"[" * 100_000, b'{"a":' * 100_000])
 def test_truncated_answer_is_an_error(server: Server, ask: Ask, text: bytes) -> None:
-    server.behave(answering(text))
+    server.serve_with(answering(text))
     with pytest.raises(ConnectionResetError, match="ended too early"):
-        ask(server.path, REQUEST, LONG)
+        ask(server.path, REQUEST, LONG_TIMEOUT)
 
 
 def test_length_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_client, "MAX_BYTES", 1 << 20)
 
-    def behave(client: socket.socket) -> None:
+    def behaviour(client: socket.socket) -> None:
         line_of(client)
         with contextlib.suppress(OSError):
             while True:
                 client.sendall(b" " * 100_000)
 
-    server.behave(behave)
+    server.serve_with(behaviour)
     with pytest.raises(OSError, match="longer than 1048576 bytes"):
-        ask_async(server.path, REQUEST, LONG)
+        ask_async(server.path, REQUEST, LONG_TIMEOUT)
 
 
 def test_reset_before_an_answer_is_an_error(server: Server, ask: Ask) -> None:
-    server.behave(resetting)
+    server.serve_with(resetting)
     with pytest.raises(ConnectionResetError):
-        ask(server.path, REQUEST, LONG)
+        ask(server.path, REQUEST, LONG_TIMEOUT)
 
 
 def test_missing_answer_is_a_timeout(server: Server, ask: Ask) -> None:
     late = threading.Event()
 
-    def behave(client: socket.socket) -> None:
-        late.wait(LONG)
+    def behaviour(client: socket.socket) -> None:
+        late.wait(LONG_TIMEOUT)
 
-    server.behave(behave)
+    server.serve_with(behaviour)
     try:
         with pytest.raises(TimeoutError):
-            ask(server.path, REQUEST, SHORT)
+            ask(server.path, REQUEST, SHORT_TIMEOUT)
     finally:
         late.set()
 
 
 @pytest.fixture
 def waiting(server: Server) -> Iterator[list[socket.socket]]:
-    """Fill the daemon's listen queue with clients that wait."""
+    """Fill the daemon's listen queue with waiting clients."""
     server.listener.listen(0)
     clients: list[socket.socket] = []
     with contextlib.suppress(BlockingIOError):
@@ -198,9 +199,9 @@ def waiting(server: Server) -> Iterator[list[socket.socket]]:
 
 @pytest.mark.usefixtures("waiting")
 def test_full_listen_queue_is_a_timeout(server: Server, ask: Ask) -> None:
-    """Defect: this was reported as a socket error, and the console said that it could not read the answer."""
+    """Defect: this was reported as a socket error, and the console reported that it could not read the answer."""
     with pytest.raises(TimeoutError):
-        ask(server.path, REQUEST, SHORT)
+        ask(server.path, REQUEST, SHORT_TIMEOUT)
 
 
 def test_full_listen_queue_is_tried_again(
@@ -226,21 +227,21 @@ def test_full_listen_queue_is_tried_again(
         return connected
 
     monkeypatch.setattr(status_client, "_connects", refused_once)
-    assert ask(server.path, REQUEST, LONG) == {"schema": 2}
+    assert ask(server.path, REQUEST, LONG_TIMEOUT) == {"schema": 2}
     assert server.thread is not None
 
 
 def test_pause_within_an_answer_is_a_timeout(server: Server, ask: Ask) -> None:
     late = threading.Event()
 
-    def behave(client: socket.socket) -> None:
+    def behaviour(client: socket.socket) -> None:
         client.sendall(b"{")
-        late.wait(LONG)
+        late.wait(LONG_TIMEOUT)
 
-    server.behave(behave)
+    server.serve_with(behaviour)
     try:
         with pytest.raises(TimeoutError):
-            ask(server.path, REQUEST, SHORT)
+            ask(server.path, REQUEST, SHORT_TIMEOUT)
     finally:
         late.set()
 
@@ -248,15 +249,15 @@ def test_pause_within_an_answer_is_a_timeout(server: Server, ask: Ask) -> None:
 def test_timeout_limits_pauses_not_the_whole_answer(server: Server, ask: Ask) -> None:
     pause = threading.Event()
 
-    def behave(client: socket.socket) -> None:
+    def behaviour(client: socket.socket) -> None:
         for byte in b'{"a":123456}':
             pause.wait(0.3)
             client.sendall(bytes([byte]))
 
-    server.behave(behave)
+    server.serve_with(behaviour)
     assert ask(server.path, REQUEST, 3.4) == {"a": 123456}
 
 
 def test_missing_socket_is_an_error(tmp_path: Path, ask: Ask) -> None:
     with pytest.raises(FileNotFoundError):
-        ask(tmp_path / "status.sock", REQUEST, LONG)
+        ask(tmp_path / "status.sock", REQUEST, LONG_TIMEOUT)

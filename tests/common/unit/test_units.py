@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for rates and sizes: accepted notations, refused ones, and that printing and parsing preserve the value."""
+"""Tests for rates and sizes: accepted and refused notations, and that formatting and parsing preserve the value."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_common.units import (
-    HIGHEST_RATE,
-    HIGHEST_SIZE,
-    LOWEST_RATE,
+    MAX_RATE,
+    MAX_SIZE,
+    MIN_RATE,
     RATE_PATTERN,
     SIZE_PATTERN,
     approximate_rate,
@@ -41,7 +41,7 @@ from mptcp_common.units import (
         ("64000bit", 64_000),
         (8_000, 8_000),
         (5_000_000, 5_000_000),
-        ("1000 Gbit/s", HIGHEST_RATE),
+        ("1000 Gbit/s", MAX_RATE),
         (" 5 Mbit/s ", 5_000_000),
     ],
 )
@@ -52,7 +52,7 @@ def test_rate_is_parsed(written: object, bits_per_second: int) -> None:
 @pytest.mark.parametrize(
     "written",
     [
-        "5 Mbps",  # Bytes to tc(8), bits to most people
+        "5 Mbps",  # tc(8) means bytes by it, most people mean bits
         "5 MB/s",
         "5 Mb/s",
         "5 Mbits",
@@ -159,15 +159,15 @@ def test_measured_size_is_rounded(size: float, text: str) -> None:
     assert approximate_size(size) == text
 
 
-@given(st.integers(LOWEST_RATE, HIGHEST_RATE))
-def test_formatted_rate_is_parsed_back(rate: int) -> None:
+@given(st.integers(MIN_RATE, MAX_RATE))
+def test_formatted_rate_is_parsed_to_the_same_value(rate: int) -> None:
     text = format_rate(rate)
     assert parse_rate(text) == rate
     assert re.fullmatch(RATE_PATTERN, text)
 
 
-@given(st.integers(1, HIGHEST_SIZE))
-def test_formatted_size_is_parsed_back(size: int) -> None:
+@given(st.integers(1, MAX_SIZE))
+def test_formatted_size_is_parsed_to_the_same_value(size: int) -> None:
     text = format_size(size)
     assert parse_size(text) == size
     assert re.fullmatch(SIZE_PATTERN, text)
@@ -180,7 +180,7 @@ def test_letter_case_and_spaces_of_a_rate_do_not_matter(number: int, unit: str, 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers())))
 def test_any_value_is_refused_or_in_range(value: object) -> None:
-    for parse, low, high in ((parse_rate, LOWEST_RATE, HIGHEST_RATE), (parse_size, 1, HIGHEST_SIZE)):
+    for parse, low, high in ((parse_rate, MIN_RATE, MAX_RATE), (parse_size, 1, MAX_SIZE)):
         try:
             result = parse(value)
         except ValueError:
@@ -196,6 +196,6 @@ def test_rounded_rate_is_within_half_a_percent(rate: float) -> None:
     assert abs(float(number) * factor - rate) <= max(0.5, 0.0051 * rate)
 
 
-@pytest.mark.parametrize(("number", "words"), [(0, "0 rules"), (1, "1 rule"), (2, "2 rules")])
-def test_counted_noun_agrees_with_its_number(number: int, words: str) -> None:
-    assert counted(number, "rule") == words
+@pytest.mark.parametrize(("number", "expected"), [(0, "0 rules"), (1, "1 rule"), (2, "2 rules")])
+def test_counted_noun_agrees_with_its_number(number: int, expected: str) -> None:
+    assert counted(number, "rule") == expected

@@ -115,7 +115,7 @@ def test_expansion_of_aliases_is_bounded() -> None:
     lines = ["a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]"]
     for before, after in zip("abcdefgh", "bcdefghi", strict=True):
         lines.append(f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]")
-    # Measure CPU time, because other programs may delay the test.
+    # Measure the CPU time, because other programs may delay the test.
     start = time.process_time()
     assert problems("\n".join(lines)) == [
         "file.yaml:1: too many values with all aliases expanded; at most 50000 are read"
@@ -135,7 +135,7 @@ def test_expansion_of_merges_is_bounded() -> None:
 def test_depth_of_nested_merges_is_bounded() -> None:
     """Defect: a thousand nested merges raised an exception.
 
-    A duplicate key keeps the parser from reading them one by one before.
+    Because the key is a duplicate, the parser does not read the merges one by one before.
     """
     merges = (f"a: &m{number} {{<<: *m{number - 1}}}" for number in range(1, 2000))
     lines = ["a: &m0 {x: 1}", *merges, "<<: *m1999"]

@@ -25,7 +25,7 @@ test("text that cannot become an address counts as wrong", () => {
   assert.equal(addressOf("  ").kind, "none");
 });
 
-test("the hint says how the field is used", () => {
+test("the hint describes how the field is used", () => {
   assert.equal(addressHint("whole"), "");
   assert.equal(addressHint("none"), "");
   assert.match(addressHint("incomplete"), /incomplete: all clients/);

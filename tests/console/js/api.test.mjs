@@ -16,7 +16,7 @@ async function pass(context, seconds) {
   }
 }
 
-/** The part of a document that shows whether it is visible. */
+/** The part of a document that tells whether the page is visible. */
 class Page extends EventTarget {
   hidden = false;
 

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import {readFileSync} from "node:fs";
 import test from "node:test";
-import {colourNumber, meet} from "../../../console/mptcp_console/static/js/colours.mjs";
+import {colourNumber, assignColours} from "../../../console/mptcp_console/static/js/colours.mjs";
 
 const CSS = readFileSync(new URL("../../../console/mptcp_console/static/console.css", import.meta.url), "utf8");
 /** The blocks of light, of dark by the button, and of dark by the system. */
@@ -22,7 +22,7 @@ function luminance(colour) {
 
 test("sixteen paths and traffic without a path have a colour each", () => {
   const paths = Array.from({length: 16}, (_, number) => `path-${String(number).padStart(2, "0")}`);
-  meet([...paths, null]);
+  assignColours([...paths, null]);
   assert.equal(new Set([...paths, null].map(colourNumber)).size, 17);
   assert.deepEqual(paths.slice(0, 3).map(colourNumber), [1, 2, 3]);
   assert.equal(colourNumber(null), 8);

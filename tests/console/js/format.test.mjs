@@ -48,13 +48,13 @@ test("a time of day means the last time at which clocks showed it", () => {
 
 test("a time of day is right also around a change of the clocks", () => {
   process.env.TZ = "Europe/Athens";
-  // From 04:00 back to 03:00: a time that was shown twice, one that was shown only in the first hour so far, one before.
+  // From 04:00 back to 03:00: a time shown twice, a time shown only once so far, and an earlier time.
   const back = Date.UTC(2026, 9, 25, 1, 45) / 1000;
   assert.equal(format.clock(back), "03:45:00");
   assert.equal(format.lastTime("03:30", back), back - 15 * 60);
   assert.equal(format.lastTime("03:50", back), back - 55 * 60);
   assert.equal(format.lastTime("02:30", back), back - 135 * 60);
-  // From 03:00 to 04:00: a time that was skipped is one of the day before.
+  // From 03:00 to 04:00: a skipped time means that time on the day before.
   const forward = Date.UTC(2026, 2, 29, 1, 10) / 1000;
   assert.equal(format.clock(forward), "04:10:00");
   assert.equal(format.lastTime("03:30", forward), Date.UTC(2026, 2, 28, 1, 30) / 1000);

@@ -6,7 +6,7 @@ import * as health from "../../../console/mptcp_console/static/js/health.mjs";
 
 const REAL = JSON.parse(readFileSync(new URL("../answers/summary.json", import.meta.url), "utf8"));
 
-test("the throttler's figures are shown in words", () => {
+test("the throttler's figures are shown with descriptions", () => {
   const facts = Object.fromEntries(health.healthFacts(REAL));
   assert.equal(facts["Version"], "0.1.0, process 4711");
   assert.equal(facts["Captures on"], "wan0; not on wan1");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 import assert from "node:assert/strict";
 import test from "node:test";
-import {Series, ceiling, drawn, pathName} from "../../../console/mptcp_console/static/js/series.mjs";
+import {Series, axisMaximum, linesToDraw, pathName} from "../../../console/mptcp_console/static/js/series.mjs";
 
 const START = 1_795_000_000;
 
@@ -15,7 +15,7 @@ function overview(time, {ethernet = 5e6, wifi = 30e6, capped = 2, ceil = 5e6, sh
   };
 }
 
-test("moments are appended, and the oldest are dropped", () => {
+test("snapshots are appended, and the oldest are dropped", () => {
   const series = new Series(5, 1);
   for (let second = 0; second < 9; second += 1) series.push(overview(START + second + 0.4, {wifi: second}));
   assert.deepEqual(series.times, [4, 5, 6, 7, 8].map(each => START + each));
@@ -24,7 +24,7 @@ test("moments are appended, and the oldest are dropped", () => {
   assert.deepEqual(series.lines("up"), []);
 });
 
-test("a moment's values hold since the previous one, except after a long pause", () => {
+test("the values of a snapshot are valid since the previous one, except after a long pause", () => {
   const series = new Series(60, 1);
   series.push(overview(START));
   series.push(overview(START + 3, {ethernet: 3e6}));
@@ -37,7 +37,7 @@ test("a moment's values hold since the previous one, except after a long pause",
   assert.deepEqual(series.lines("down")[0].values.filter(each => each !== null), [5e6]);
 });
 
-test("a second moment of the same second replaces the first", () => {
+test("a second snapshot within one second replaces the first", () => {
   const series = new Series(60, 1);
   series.push(overview(START + 0.1, {wifi: 1}));
   series.push(overview(START + 0.9, {wifi: 2}));
@@ -52,7 +52,7 @@ test("a clock that was set back empties the series", () => {
   assert.deepEqual(series.lines("down")[0].values, [5e6]);
 });
 
-test("a new path was unknown before, and a lost path is forgotten", () => {
+test("a new path has no earlier values, and a path without values is removed", () => {
   const series = new Series(3, 1);
   series.push({...overview(START), paths: [{path: "wifi", direction: "down", rate: 1}]});
   series.push(overview(START + 1));
@@ -63,7 +63,7 @@ test("a new path was unknown before, and a lost path is forgotten", () => {
   assert.deepEqual(series.lines("down").map(each => each.path), ["wifi"]);
 });
 
-test("a cap is in the graph from the moment it is starting until it caps none", () => {
+test("a cap is in the graph from its gradual start until it caps no subflow", () => {
   const series = new Series(10, 1);
   series.push(overview(START, {capped: 0}));
   series.push(overview(START + 1, {capped: 1, landing: 1}));
@@ -90,7 +90,7 @@ test("a cap is drawn at its ceil if the throttler does not count classes", () =>
   assert.deepEqual(series.caps("down")[0].values, [5e6]);
 });
 
-test("moments continue the history without a gap", () => {
+test("snapshots continue the history without a gap", () => {
   const series = new Series(10, 1);
   series.load({
     first: START, step: 1, length: 3, refused: 0,
@@ -133,14 +133,14 @@ test("a time belongs to the ten seconds that contain it", () => {
   }
 });
 
-test("dropped times are not covered, and the latest value covers a while", () => {
+test("dropped times are not covered, and the latest value covers a limited time", () => {
   const series = new Series(10, 1);
   assert.equal(series.covers(START), false);
   for (let second = 0; second < 20; second += 1) series.push(overview(START + second));
   assert.deepEqual([9, 10, 19, 22, 60].map(each => series.covers(START + each)), [false, true, true, true, false]);
 });
 
-test("the current state is that of the stream, not a mean of ten seconds", () => {
+test("the current state comes from the stream, and is not a mean of ten seconds", () => {
   const series = new Series(3600, 10);
   series.load({first: START, step: 10, length: 1, since: START, refused: 0,
     paths: [{path: "wifi", direction: "down", rate: [1]}, {path: "lte", direction: "down", rate: [9]}], rules: []});
@@ -155,21 +155,21 @@ test("the current state is that of the stream, not a mean of ten seconds", () =>
 test("caps that are too far above the rates to be drawn are counted", () => {
   const series = new Series(10, 1);
   series.push(overview(START, {ethernet: 5e6, wifi: 5e6, ceil: 1e9}));
-  assert.deepEqual([drawn(series, "down").highCaps, drawn(series, "down").caps.length], [1, 1]);
+  assert.deepEqual([linesToDraw(series, "down").highCaps, linesToDraw(series, "down").caps.length], [1, 1]);
   series.push(overview(START + 1, {ethernet: 3e8, wifi: 5e6, ceil: 1e9}));
-  assert.equal(drawn(series, "down").highCaps, 0);
+  assert.equal(linesToDraw(series, "down").highCaps, 0);
 });
 
-test("paths and caps without room are counted, and current caps come first", () => {
+test("paths and caps that are not drawn are counted, and current caps come first", () => {
   const many = (count, rules) => ({
     ...overview(START + count), rules: rules.map(rule => ({...overview(START).rules[0], rule})),
     paths: Array.from({length: 18}, (_, number) => ({path: `p${String(number).padStart(2, "0")}`, direction: "down", rate: 1})),
   });
   const series = new Series(10, 1);
-  assert.deepEqual(drawn(series, "down"), {lines: [], caps: [], top: 1e5 * 1.08, highCaps: 0, morePaths: 0, moreCaps: 0});
+  assert.deepEqual(linesToDraw(series, "down"), {lines: [], caps: [], top: 1e5 * 1.08, highCaps: 0, morePaths: 0, moreCaps: 0});
   series.push(many(0, Array.from({length: 15}, (_, number) => `gone-${String(number).padStart(2, "0")}`)));
   series.push(many(1, ["here"]));
-  const found = drawn(series, "down");
+  const found = linesToDraw(series, "down");
   assert.deepEqual([found.lines.length, found.morePaths, found.caps.length, found.moreCaps], [16, 2, 12, 4]);
   assert.deepEqual(found.caps.slice(0, 2).map(each => each.rule), ["here", "gone-00"]);
 });
@@ -177,10 +177,10 @@ test("paths and caps without room are counted, and current caps come first", () 
 test("the axis includes near caps, but no far ones", () => {
   const line = {key: "a", path: "a", values: [1e6, null, 2e6]};
   const cap = {key: "c", rule: "r", path: "a", latest: null, values: [5e6]};
-  assert.equal(ceiling([line], []), 2e6 * 1.08);
-  assert.equal(ceiling([line], [cap]), 5e6 * 1.08);
-  assert.equal(ceiling([line], [{...cap, values: [1e9]}]), 2e6 * 1.08);
-  assert.equal(ceiling([], []), 1e5 * 1.08);
+  assert.equal(axisMaximum([line], []), 2e6 * 1.08);
+  assert.equal(axisMaximum([line], [cap]), 5e6 * 1.08);
+  assert.equal(axisMaximum([line], [{...cap, values: [1e9]}]), 2e6 * 1.08);
+  assert.equal(axisMaximum([], []), 1e5 * 1.08);
 });
 
 test("traffic without a path has a name", () => {

@@ -58,9 +58,9 @@ class Prometheus:
             ],
             name="prometheus",
         )
-        made = cls(node)
-        wait_until(made.ready, "Prometheus answers", timeout=SECONDS, process=program)
-        return made
+        prometheus = cls(node)
+        wait_until(prometheus.ready, "Prometheus answers", timeout=SECONDS, process=program)
+        return prometheus
 
     def ready(self) -> bool:
         try:
@@ -68,22 +68,22 @@ class Prometheus:
         except OSError:
             return False
 
-    def ask(self, what: str, **arguments: str) -> Any:
-        """Return the data of the API's answer. Raise AssertionError with Prometheus' message if it refuses."""
-        url = f"http://127.0.0.1:{PORT}/api/v1/{what}?{urlencode(arguments)}"
+    def query_api(self, resource: str, **arguments: str) -> Any:
+        """Return the data of the API's answer. If the API refuses, raise AssertionError with Prometheus' message."""
+        url = f"http://127.0.0.1:{PORT}/api/v1/{resource}?{urlencode(arguments)}"
         try:
             answer = json.loads(http_get(self.node, url))
         except HTTPError as error:
-            raise AssertionError(f"{what} {arguments}: {error}: {error.read().decode()}") from error
+            raise AssertionError(f"{resource} {arguments}: {error}: {error.read().decode()}") from error
         return answer["data"]
 
     def labels(self, expression: str) -> list[dict[str, str]]:
         """Return the labels of each series of *expression*."""
-        return [each["metric"] for each in self.ask("query", query=expression)["result"]]
+        return [each["metric"] for each in self.query_api("query", query=expression)["result"]]
 
     def values(self, expression: str) -> list[float]:
         """Return the current values of *expression*, without NaN. Raise AssertionError if it is invalid."""
-        data = self.ask("query", query=expression)
+        data = self.query_api("query", query=expression)
         pairs = [data["value"]] if data["resultType"] == "scalar" else [each["value"] for each in data["result"]]
         return [value for value in (float(text) for _, text in pairs) if not math.isnan(value)]
 
@@ -92,5 +92,5 @@ class Prometheus:
         return [name for name, expression in expressions.items() if not self.values(expression)]
 
     def wait_for(self, expression: str, holds: Callable[[list[float]], bool] = bool) -> None:
-        """Wait until *holds* accepts the values of *expression*; by default until there are any."""
+        """Wait until *holds* accepts the values of *expression*; by default until there are values."""
         wait_until(lambda: holds(self.values(expression)), expression, timeout=SECONDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in Chromium: updates keep focus and selection, trouble is announced once, hidden pages do not poll."""
+"""Tests in Chromium: updates keep focus and selection, errors are announced once, hidden pages do not poll."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mptcp_console.watch import MAX_WATCHERS
 
 pytestmark = pytest.mark.kernel
 TOKEN = "4f037d87"
-SHOW = """\
+SET_HIDDEN = """\
 Object.defineProperty(document, 'hidden', {configurable: true, get: () => arguments[0]});
 document.dispatchEvent(new Event('visibilitychange'));
 """
@@ -46,7 +46,7 @@ class Site:
         return sum(each["query"] == query for each in list(self.world.queries))
 
     def write(self, field: str, text: str) -> None:
-        """Write into a field and pause, as a person who types does."""
+        """Write into a field at once, like a person who pauses after typing."""
         self.browser.run(
             "const field = document.querySelector(arguments[0]); field.value = arguments[1];"
             "field.dispatchEvent(new Event('input', {bubbles: true}))",
@@ -57,8 +57,8 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
     require("chromium", "chromedriver")  # type: ignore[operator]
-    with browsed(tmp_path_factory.mktemp("console")) as there:
-        yield Site(*there)
+    with browsed(tmp_path_factory.mktemp("console")) as parts:
+        yield Site(*parts)
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +66,10 @@ def _show_as_desktop(site: Site) -> None:
     site.browser.show_as("desktop", "light")
 
 
-@pytest.mark.parametrize("upside_down", [True, False])
-def test_table_row_keeps_focus_and_selection_when_it_moves(site: Site, upside_down: bool) -> None:
+@pytest.mark.parametrize("reversed_order", [True, False])
+def test_table_row_keeps_focus_and_selection_when_it_moves(site: Site, reversed_order: bool) -> None:
     """Defect: the row was removed and inserted again, which lost the focus."""
-    site.world.upside_down = not upside_down
+    site.world.reversed_order = not reversed_order
     first = "document.querySelector('#connections tbody a').textContent"
     links = "[...document.querySelectorAll('#connections tbody a')].map(each => each.textContent)"
     try:
@@ -83,13 +83,13 @@ def test_table_row_keeps_focus_and_selection_when_it_moves(site: Site, upside_do
         )
         selected = site.browser.run("return getSelection().toString()")
         assert selected.startswith("10.77.1.")
-        site.world.upside_down = upside_down
+        site.world.reversed_order = reversed_order
         site.browser.until(lambda: site.browser.run(f"return {first}") != before[0], "another row is first")
         assert site.browser.run(f"return {links}") == before[::-1]
         assert site.browser.run("return [document.activeElement.textContent, window.lost]") == [before[0], 0]
         assert site.browser.run("return getSelection().toString()") == selected
     finally:
-        site.world.upside_down = False
+        site.world.reversed_order = False
 
 
 def test_reasons_open_without_a_mouse(site: Site) -> None:
@@ -153,8 +153,8 @@ def test_event_filter_accepts_any_spelling_of_an_address(site: Site) -> None:
     site.open("events")
     site.write("#events-client", "FD77:0::1")
     site.browser.until_text("#events", "No event matches the filter.")
-    site.world.tell("applied", "of another", client="fd77::2")
-    site.world.tell("applied", "of the same", client="fd77::1")
+    site.world.add_event("applied", "of another", client="fd77::2")
+    site.world.add_event("applied", "of the same", client="fd77::1")
     site.browser.until_text("#events", "of the same")
     assert "of another" not in site.browser.text("#events")
 
@@ -162,17 +162,17 @@ def test_event_filter_accepts_any_spelling_of_an_address(site: Site) -> None:
 def test_hidden_page_stops_polling_and_resumes_when_shown(site: Site) -> None:
     site.open("connections")
     site.browser.until_text("#connections", TOKEN)
-    site.browser.run(SHOW, True)
+    site.browser.run(SET_HIDDEN, True)
     try:
         before = site.requests("connections")
         summaries = site.requests("summary")
-        # While the page is hidden, the console itself queries every five seconds. A visible table would do so every
-        # two.
+        # While the page is hidden, the console itself queries every five seconds. For a visible table it would query
+        # every two seconds.
         site.browser.until(lambda: site.requests("summary") >= summaries + 4, "time passes")
         assert site.requests("connections") <= before + 1
         before = site.requests("connections")
     finally:
-        site.browser.run(SHOW, False)
+        site.browser.run(SET_HIDDEN, False)
     site.browser.until(lambda: site.requests("connections") > before, "the table is requested")
     site.browser.until_text("#state-text", "live")
 
@@ -194,13 +194,13 @@ def test_page_shows_faults_of_a_throttler_that_answers(site: Site) -> None:
         site.browser.until_text("#health", "no: ledger l: disk full")
     finally:
         site.world.captures, site.world.ledger_error = True, None
-    site.browser.until(lambda: not site.browser.find("#faults").is_displayed(), "the faults are gone")
+    site.browser.until(lambda: not site.browser.find("#faults").is_displayed(), "no fault is shown")
     site.browser.until_text("#health", "Captures onwan0")
     site.world.dropped += 5
     site.browser.until_text("#faults", "5 segments lost by the capture")
 
 
-def test_screen_reader_announces_trouble_once(site: Site) -> None:
+def test_screen_reader_announces_an_error_once(site: Site) -> None:
     """Defect: the message contained its age, so that screen readers read it each second."""
     site.open("live")
     site.browser.run(RECORD_TEXTS, "[role=alert]")
@@ -210,16 +210,16 @@ def test_screen_reader_announces_trouble_once(site: Site) -> None:
         # A query during the stop may get a partial answer, which causes one more message.
         ages: set[str] = set()
 
-        def grows() -> bool:
+        def has_grown() -> bool:
             ages.add(site.browser.text("#trouble-age"))
             return len(ages) > 3
 
-        site.browser.until(grows, "its age grows")
+        site.browser.until(has_grown, "the shown age grows")
         announced = site.browser.run("return window.texts")
         assert len(announced) == len(set(announced)) <= 2
     finally:
         site.throttler.start()
-    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "the trouble is over")
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no error is shown")
 
 
 @contextmanager
@@ -232,8 +232,8 @@ def viewers(site: Site, count: int) -> Iterator[None]:
         yield
 
 
-def test_page_beyond_the_viewer_limit_says_so_and_retries(site: Site) -> None:
-    """Defect: one page too many alternated between "the console does not answer" and no message."""
+def test_page_beyond_the_viewer_limit_reports_it_and_retries(site: Site) -> None:
+    """Defect: a page beyond the limit alternated between "the console does not answer" and no message."""
     site.browser.open("about:blank")
     free = {"watching": 0, "most": MAX_WATCHERS}
     site.browser.until(lambda: site.console.get("/api/viewers") == free, "no browser watches")

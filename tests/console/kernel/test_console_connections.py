@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that hundreds of idle connections do not block the page, and are ended after a while."""
+"""Tests that hundreds of idle connections do not block the page, and that the console ends them after a while."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from reserved_port import reserved_port
 from mptcp_common.http_bounds import MAX_WAITING, REQUEST_SECONDS
 
 pytestmark = pytest.mark.kernel
-CROWD = 400
-HALF = b"GET /api/history HTTP/1.1\r\nHost: "
+CONNECTIONS = 400
+INCOMPLETE_REQUEST = b"GET /api/history HTTP/1.1\r\nHost: "
 
 
 def has_ended(client: socket.socket) -> bool:
@@ -38,18 +38,18 @@ def test_idle_connections_are_ended_and_do_not_block_the_page(tmp_path: Path) ->
         descriptors = Path(f"/proc/{site.process.pid}/fd")
         before = len(list(descriptors.iterdir()))
         with ExitStack() as stack:
-            crowd = []
-            for number in range(CROWD):
+            clients = []
+            for number in range(CONNECTIONS):
                 client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
                 if number % 2:
-                    client.sendall(HALF)
-                crowd.append(client)
+                    client.sendall(INCOMPLETE_REQUEST)
+                clients.append(client)
             begun = time.monotonic()
             assert site.get("/api/history")["step"]
-            print(f"beside {CROWD} that ask nothing a page took {time.monotonic() - begun:.2f} s")
-            # The first connections were closed for the last ones, which have their full time.
-            assert all(has_ended(client) for client in crowd[: CROWD - MAX_WAITING - 1])
-            assert all(has_ended(client) for client in crowd)
+            print(f"with {CONNECTIONS} idle connections, a page took {time.monotonic() - begun:.2f} s")
+            # The console closed the first connections to accept the last ones, which have their full time.
+            assert all(has_ended(client) for client in clients[: CONNECTIONS - MAX_WAITING - 1])
+            assert all(has_ended(client) for client in clients)
             assert time.monotonic() - begun > REQUEST_SECONDS / 2
         deadline = time.monotonic() + 60
         while len(list(descriptors.iterdir())) > before + 4:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Test for a console that listens on an address that appears only when the console has been running for long."""
+"""Test for a console that listens on an address that the host gets only while the console runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 @pytest.mark.parametrize(("address", "length"), [("192.0.2.1", 32), ("2001:db8::1", 128)])
 def test_console_serves_an_address_added_after_its_start(module_testbed: Testbed, address: str, length: int) -> None:
-    """Defect: the console could not start, and systemd gave it up for good after five attempts within seconds."""
+    """Defect: the console could not start, and after five attempts within seconds systemd did not try again."""
     node = module_testbed["proxy"]
     host = f"[{address}]" if ":" in address else address
     node.write("token", TOKEN).chmod(0o600)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the console with a real throttler, Squid and a two-path download: it shows caps and disturbs nothing."""
+"""Tests for the console with a real throttler, Squid and a download over two paths.
+
+The console must show caps, and must not affect the throttler and the traffic.
+"""
 
 from __future__ import annotations
 
@@ -58,21 +61,21 @@ PROMISED_SECONDS = 1.0
 A busy machine may take longer, in proportion to the time that programs wait for a processor. The result must stay below
 the interval that the console uses when no browser watches.
 """
-CARRIED = 100_000
-"""Bytes over a path that show that a download continues."""
-HANGS_FOR = 2_500_000
-"""Bytes over the capped path while the console hangs. They take four seconds or more."""
+PROGRESS = 100_000
+"""Bytes received over a path that show that a download continues."""
+BYTES_DURING_HANG = 2_500_000
+"""Bytes received over the capped path while the console hangs. They take four seconds or more."""
 LAG_SECONDS = 2.0
-"""Seconds by which a hanging console may delay the throttler at most: less than the time for which it hangs.
+"""Longest delay of the throttler by a hanging console, in seconds: less than the time for which the console hangs.
 
-Pauses of the machine itself are not counted.
+Pauses of the machine itself do not count.
 """
 WATCH_FOR_CAP = """\
 window.capSeen = 0;
 new MutationObserver(() => {
-  const there = document.querySelector('#legend').textContent.includes('cap 5 Mbit/s');
-  if (there && !window.capSeen) window.capSeen = Date.now() / 1000;
-  if (!there) window.capSeen = 0;
+  const isShown = document.querySelector('#legend').textContent.includes('cap 5 Mbit/s');
+  if (isShown && !window.capSeen) window.capSeen = Date.now() / 1000;
+  if (!isShown) window.capSeen = 0;
 }).observe(document.querySelector('#legend'), {subtree: true, childList: true, characterData: true});
 """
 
@@ -86,7 +89,7 @@ class Site:
     browser: Browser
     config: Path
     plain: list[str]
-    """Command of a download by plain TCP."""
+    """Command that downloads over plain TCP."""
 
     def get(self, path: str) -> Any:
         with self.testbed["proxy"].entered():
@@ -112,7 +115,7 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
     os.chown(throttler.socket, 0, STATUS_GROUP)
     for directory in (testbed.directory, throttler.socket.parent):
         directory.chmod(0o755)
-    # Run the console as its unit does, as far as a namespace allows: as nobody, with the status group, without
+    # Run the console as its unit does, as far as a namespace allows it: as nobody, with the status group and without
     # privileges.
     namespace = ["ip", "netns", "exec", proxy.namespace]
     as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
@@ -141,18 +144,18 @@ class Round(NamedTuple):
 def test_page_shows_a_cap_within_a_second(site: Site) -> None:
     """The first answer after the cap is set must show it, and the console must ask often enough."""
     site.browser.run(WATCH_FOR_CAP)
-    tried = []
-    with streamed_answers(site) as moments:
+    attempts = []
+    with streamed_answers(site) as answers:
         for _ in range(ATTEMPTS):
-            rounds = [one_cap(site, moments) for _ in range(ROUNDS)]
-            tried.append(Round(median(each.shown for each in rounds), median(each.pause for each in rounds)))
-            if max(tried[-1]) <= PROMISED_SECONDS:
+            rounds = [run_round(site, answers) for _ in range(ROUNDS)]
+            attempts.append(Round(median(each.shown for each in rounds), median(each.pause for each in rounds)))
+            if max(attempts[-1]) <= PROMISED_SECONDS:
                 break
-    print(f"a cap shown after it was in force, and from one question to the next: {tried}")
-    assert max(tried[-1]) <= PROMISED_SECONDS, tried
+    print(f"seconds from cap in force to cap shown, and between two queries: {attempts}")
+    assert max(attempts[-1]) <= PROMISED_SECONDS, attempts
 
 
-def one_cap(site: Site, moments: list[StreamedAnswer]) -> Round:
+def run_round(site: Site, answers: list[StreamedAnswer]) -> Round:
     """Set a cap and remove it again."""
     before = processors.read()
     begun = time.time()
@@ -160,10 +163,10 @@ def one_cap(site: Site, moments: list[StreamedAnswer]) -> Round:
     site.reload(CAPPED)
     seen = float(site.browser.until(lambda: site.browser.run("return window.capSeen"), "the cap is shown"))
     applied = site.browser.until(partial(applied_after, site, begun), "the throttler reports the cap")
-    after = site.browser.until(partial(first_after, moments, applied), "the console asks again")
+    after = site.browser.until(partial(first_after, answers, applied), "the console queries again")
     slower = slowness(processors.usage(before, processors.read()).waiting)
     assert after.is_capped, "the rules in force at the throttler's answer are missing"
-    last = max(each.time for each in moments if each.time <= applied)
+    last = max(each.time for each in answers if each.time <= applied)
     site.reload(UNCAPPED)
     site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown")
     return Round((seen - applied) / slower, (after.time - last - answer) / slower)
@@ -179,19 +182,19 @@ class StreamedAnswer(NamedTuple):
 
 @contextmanager
 def streamed_answers(site: Site) -> Iterator[list[StreamedAnswer]]:
-    """Listen to the console's stream beside the browser.
+    """Read the console's stream at the same time as the browser.
 
-    The returned list begins with one entry, and grows until the end.
+    The list has one entry at the start, and grows until the end.
     """
     with site.testbed["proxy"].entered():
         stream = build_opener(ProxyHandler({})).open(f"{site.console.url}/api/live", timeout=60)
     found: list[StreamedAnswer] = []
-    over = threading.Event()
+    stop = threading.Event()
 
     def listen() -> None:
         with stream:
             for line in stream:
-                if over.is_set():
+                if stop.is_set():
                     return
                 if line.startswith(b"data: ") and (now := json.loads(line[len(b"data: ") :])["now"]) is not None:
                     found.append(StreamedAnswer(now["time"], bool(now["rules"])))
@@ -202,12 +205,12 @@ def streamed_answers(site: Site) -> Iterator[list[StreamedAnswer]]:
         wait_until(lambda: bool(found), "the console sends the current state", timeout=60)
         yield found
     finally:
-        over.set()
+        stop.set()
         listening.join(60)
 
 
-def first_after(moments: list[StreamedAnswer], time: float) -> StreamedAnswer | None:
-    return next((each for each in list(moments) if each.time > time), None)
+def first_after(answers: list[StreamedAnswer], time: float) -> StreamedAnswer | None:
+    return next((each for each in list(answers) if each.time > time), None)
 
 
 def seconds_of_an_answer(site: Site) -> float:
@@ -223,10 +226,10 @@ def applied_after(site: Site, begun: float) -> float | None:
 
 
 def test_graph_shows_caps_that_were_set_and_lifted(site: Site) -> None:
-    """Cap for half a minute, lift the cap, and cap again; docs/console.md shows the screenshots of this."""
-    wanted = os.environ.get("MPTCP_CONSOLE_SCREENSHOTS")
-    if wanted:
-        Path(wanted).mkdir(parents=True, exist_ok=True)
+    """Set a cap for half a minute, lift it, and set it again; docs/console.md shows the screenshots of this test."""
+    screenshots = os.environ.get("MPTCP_CONSOLE_SCREENSHOTS")
+    if screenshots:
+        Path(screenshots).mkdir(parents=True, exist_ok=True)
 
     def caps() -> list[int | None]:
         rules = site.get("/api/history?step=1")["rules"]
@@ -236,19 +239,19 @@ def test_graph_shows_caps_that_were_set_and_lifted(site: Site) -> None:
         site.reload(policy)
         # Wait for the cap in the current and the previous second, so that the next change falls into another second.
         site.browser.until(lambda cap=cap: caps()[-2:] == [cap, cap], "the history has the cap")  # type: ignore[misc]
-        if wanted:
+        if screenshots:
             time.sleep(28)
     assert [cap for cap, _ in groupby(caps())][-3:] == [5_000_000, None, 5_000_000]
     token = site.get("/api/connections")["connections"][0]["token"]
     pages = {"live": ("#legend", "cap 5 Mbit/s"), f"connection/{token}": ("#connection-events", "in force")}
-    for device, theme in product(DEVICES, THEMES) if wanted else ():
+    for device, theme in product(DEVICES, THEMES) if screenshots else ():
         site.browser.show_as(device, theme)
         for page, ready in pages.items():
             site.browser.open(f"{site.console.url}/#{page}")
             site.browser.run("document.querySelector('input[name=range][value=\"120\"]').click()")
             site.browser.until_text(*ready)
             time.sleep(2)
-            site.browser.screenshot(Path(str(wanted)) / f"real-{page.partition('/')[0]}-{device}-{theme}.png")
+            site.browser.screenshot(Path(str(screenshots)) / f"real-{page.partition('/')[0]}-{device}-{theme}.png")
 
 
 def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
@@ -264,7 +267,7 @@ def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
     wait_until(lambda: both() == (1, 0), "no client uses plain TCP")
     (client,) = clients()["clients"]
     assert (client["connections"], client["subflows"]) == (1, 2)
-    assert client["bytes_sent"] > CARRIED
+    assert client["bytes_sent"] > PROGRESS
     with site.testbed["client"].running(site.plain, name="plain"):
         wait_until(lambda: both() == (1, 1), "one client uses plain TCP")
         (plain,) = clients()["plain_tcp"]["clients"]
@@ -297,19 +300,19 @@ def test_pages_show_the_state_of_a_real_throttler(site: Site) -> None:
 
 
 def test_graph_rate_is_near_the_cap(site: Site) -> None:
-    """The graph shows the cap's 5 Mbit/s, mostly payload. The rate of the other path depends on the machine."""
+    """The graph shows the 5 Mbit/s of the cap, mostly payload. The other path's rate depends on the machine."""
     site.reload(CAPPED)
 
-    def known() -> list[int]:
+    def known_rates() -> list[int]:
         history = site.get("/api/history?step=1")
-        wanted = ("ethernet", "down")
-        (rates,) = (each["rate"] for each in history["paths"] if (each["path"], each["direction"]) == wanted)
+        line = ("ethernet", "down")
+        (rates,) = (each["rate"] for each in history["paths"] if (each["path"], each["direction"]) == line)
         return [rate for rate in rates[-12:] if rate is not None]
 
-    def as_capped(rates: list[int]) -> bool:
+    def are_near_the_cap(rates: list[int]) -> bool:
         return len(rates) >= 8 and 2_000_000 < sum(rates) / len(rates) < 6_000_000
 
-    site.browser.until(lambda: as_capped(known()), "the rate is the cap's", within=120)
+    site.browser.until(lambda: are_near_the_cap(known_rates()), "the rate is near the cap", within=120)
 
 
 def test_console_runs_without_privileges_and_writes_no_file(site: Site) -> None:
@@ -318,56 +321,60 @@ def test_console_runs_without_privileges_and_writes_no_file(site: Site) -> None:
     assert set(fields["Uid"].split()) == {str(NOBODY)}
     assert fields["Groups"].split() == [str(STATUS_GROUP)]
     assert int(fields["CapEff"], 16) == int(fields["CapBnd"], 16) == 0
-    looked_at = 0
+    checked_descriptors = 0
     for descriptor in Path(f"/proc/{site.console.process.pid}/fd").iterdir():
         try:
             target = os.readlink(descriptor)
             flags = (descriptor.parents[1] / "fdinfo" / descriptor.name).read_text().split("flags:\t")[1].split()[0]
         except FileNotFoundError:
             continue  # the descriptor has been closed
-        looked_at += 1
+        checked_descriptors += 1
         if target.startswith("/") and not target.startswith(("/dev/", str(site.console.log))):
             assert int(flags, 8) & os.O_ACCMODE == os.O_RDONLY, target
-    assert looked_at
+    assert checked_descriptors
 
 
 def test_hung_or_killed_console_does_not_affect_throttler_and_traffic(site: Site) -> None:
     site.reload(CAPPED)
     wait_until(lambda: capped(site) == 1, "the cap", timeout=60)
     before = loop(site)
-    with stalls() as machine:
+    with recorded_stalls() as stalls:
         carried = received(site)
         site.console.process.send_signal(signal.SIGSTOP)
         try:
-            wait_until_download_goes_on(site, carried)
-            wait_until(lambda: still_capped(site, carried["eth0"] + HANGS_FOR), "the capped path carries", timeout=300)
+            wait_until_download_continues(site, carried)
+            wait_until(
+                lambda: has_received_while_capped(site, carried["eth0"] + BYTES_DURING_HANG),
+                "the capped path receives data",
+                timeout=300,
+            )
         finally:
             site.console.process.send_signal(signal.SIGCONT)
         site.console.process.kill()
         site.console.process.wait(60)
         carried = received(site)
         assert capped(site) == 1
-        wait_until_download_goes_on(site, carried)
+        wait_until_download_continues(site, carried)
         after = loop(site)
     site.reload(UNCAPPED)
-    wait_until(lambda: capped(site) == 0, "the throttler runs on without a console", timeout=60)
-    wait_until_download_goes_on(site, received(site))
+    wait_until(lambda: capped(site) == 0, "the throttler continues without a console", timeout=60)
+    wait_until_download_continues(site, received(site))
     assert site.throttler.process.running
     print(f"the throttler's longest pause: {before['longest']:.3f} s before, {after['longest']:.3f} s after")
-    print(f"the machine stood still for {max(machine):.3f} s at the longest")
-    assert after["longest"] - before["longest"] < LAG_SECONDS + max(machine)
+    print(f"the machine's longest pause: {max(stalls):.3f} s")
+    assert after["longest"] - before["longest"] < LAG_SECONDS + max(stalls)
 
 
 @contextmanager
-def stalls() -> Iterator[list[float]]:
-    """Record, for each sleep of an otherwise idle thread, by how many seconds it woke up late."""
+def recorded_stalls() -> Iterator[list[float]]:
+    """Record for each sleep of an idle thread how many seconds late it ended."""
     found = [0.0]
-    over = threading.Event()
+    stop = threading.Event()
 
     def sleep() -> None:
-        while not over.is_set():
+        while not stop.is_set():
             begun = time.monotonic()
-            over.wait(0.01)
+            stop.wait(0.01)
             found.append(time.monotonic() - begun - 0.01)
 
     sleeping = threading.Thread(target=sleep, daemon=True)
@@ -375,14 +382,14 @@ def stalls() -> Iterator[list[float]]:
     try:
         yield found
     finally:
-        over.set()
+        stop.set()
         sleeping.join(60)
 
 
-def still_capped(site: Site, received_then: int) -> bool:
-    """Return whether the capped path has received *received_then* bytes. Its cap must be in force."""
+def has_received_while_capped(site: Site, count: int) -> bool:
+    """Return whether the capped path has received *count* bytes. Its cap must be in force."""
     assert capped(site) == 1
-    return received(site)["eth0"] >= received_then
+    return received(site)["eth0"] >= count
 
 
 def received(site: Site) -> dict[str, int]:
@@ -391,13 +398,13 @@ def received(site: Site) -> dict[str, int]:
     return {device: counters[device].received for device in ("eth0", "wlan0")}
 
 
-def wait_until_download_goes_on(site: Site, before: dict[str, int]) -> None:
-    """Wait until both paths have received more than *before*, as the download goes on."""
+def wait_until_download_continues(site: Site, before: dict[str, int]) -> None:
+    """Wait until both paths have received more than *before*, because the download continues."""
 
     def carries() -> bool:
-        return all(count - before[device] >= CARRIED for device, count in received(site).items())
+        return all(count - before[device] >= PROGRESS for device, count in received(site).items())
 
-    wait_until(carries, f"the download goes on over {', '.join(before)}", timeout=60)
+    wait_until(carries, f"the download continues over {', '.join(before)}", timeout=60)
 
 
 def capped(site: Site) -> int:

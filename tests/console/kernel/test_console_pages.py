@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests of every page in Chromium with a fake throttler: layout, accessibility, keyboard, error messages, many clients.
 
-If MPTCP_CONSOLE_SCREENSHOTS is set, screenshots are written there.
+If MPTCP_CONSOLE_SCREENSHOTS is set, the tests write screenshots into this directory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Site:
 
 
 def carry(world: World, stop: threading.Event) -> None:
-    """Let the world carry 5 Mbit/s over ethernet and about 27 over wifi, so that the graph shows traffic."""
+    """Let the world carry 5 Mbit/s over ethernet and about 27 Mbit/s over wifi, so that the graph shows traffic."""
     second = 0
     while not stop.wait(0.5):
         second += 1
@@ -74,9 +74,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
         running = stack.enter_context(console(directory, throttler.path, reserved_port(), settings=SETTINGS))
         carrying.start()
         stack.callback(stop.set)
-        world.tell("connection", "connection opened from 10.77.1.2:40000", token=TOKEN, client="10.77.1.2")
-        world.tell("subflow", "subflow 10.77.2.2:50000: joined", token=TOKEN, client="10.77.1.2", path="wifi")
-        world.tell(
+        world.add_event("connection", "connection opened from 10.77.1.2:40000", token=TOKEN, client="10.77.1.2")
+        world.add_event("subflow", "subflow 10.77.2.2:50000: joined", token=TOKEN, client="10.77.1.2", path="wifi")
+        world.add_event(
             "applied", "10.77.1.2:40000 on path ethernet: capped at 5 Mbit/s", token=TOKEN, client="10.77.1.2",
             path="ethernet", rule="spare-ethernet",
         )  # fmt: skip
@@ -91,12 +91,12 @@ def _browser_logs_no_warning(site: Site) -> Iterator[None]:
     assert [each for each in site.browser.complaints() if "503" not in each and "ERR_" not in each] == []
 
 
-def photograph(site: Site, name: str) -> None:
+def save_screenshot(site: Site, name: str) -> None:
     """Write a screenshot if MPTCP_CONSOLE_SCREENSHOTS is set."""
-    if not (wanted := os.environ.get("MPTCP_CONSOLE_SCREENSHOTS")):
+    if not (directory := os.environ.get("MPTCP_CONSOLE_SCREENSHOTS")):
         return
-    Path(wanted).mkdir(parents=True, exist_ok=True)
-    site.browser.screenshot(Path(wanted) / f"{name}.png")
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    site.browser.screenshot(Path(directory) / f"{name}.png")
 
 
 @pytest.mark.nightly(besides=("[live]",))
@@ -111,7 +111,7 @@ def test_page_has_no_serious_accessibility_fault(site: Site, page: str) -> None:
             assert site.browser.faults(of_colour=theme != THEMES[0]) == [], (device, theme)
             width = site.browser.run("return [document.documentElement.scrollWidth, innerWidth]")
             assert width[0] <= width[1], f"{page} is wider than the screen of a {device}"
-            photograph(site, f"{page.partition('/')[0]}-{device}-{theme}")
+            save_screenshot(site, f"{page.partition('/')[0]}-{device}-{theme}")
 
 
 def test_axe_reports_low_contrast_and_a_missing_label(site: Site) -> None:
@@ -131,7 +131,9 @@ def test_live_page_shows_a_cap_and_its_end(site: Site) -> None:
     site.browser.until(lambda: "cap" not in site.browser.text("#legend"), "no cap is shown")
     site.browser.until_text("#moment tbody", "none")
     site.world.capped = True
-    site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped again", token=TOKEN, rule="spare-ethernet")
+    site.world.add_event(
+        "applied", "10.77.1.2:40000 on path ethernet: capped again", token=TOKEN, rule="spare-ethernet"
+    )
     site.browser.until_text("#legend", "cap 5 Mbit/s")
     site.browser.until_text("#nearby", "capped again")
     site.browser.until_text("#announcer", "capped again")
@@ -156,12 +158,12 @@ def test_dry_run_shows_no_subflow_as_capped(site: Site) -> None:
     finally:
         site.world.dry_run = False
     site.open("live")
-    site.browser.until(lambda: not site.browser.find("#dry-run").is_displayed(), "the dry run is over")
+    site.browser.until(lambda: not site.browser.find("#dry-run").is_displayed(), "no dry run is shown")
 
 
 def test_policy_page_describes_steering_and_budget_rules(site: Site) -> None:
     """Defect: if no rule of the policy had a cap of its own, the page said that the policy has no rules."""
-    usual = site.world.words
+    before = site.world.words
     site.open("policy")
     site.browser.until_text("#rule-words", "spare-ethernet cap of 5 Mbit/sWhen: path ethernet")
     steering = {"conditions": ["Mon-Fri 08:00-18:00 (UTC)"], "does": ["steering waterfall: wifi, then lte"]}
@@ -176,7 +178,7 @@ def test_policy_page_describes_steering_and_budget_rules(site: Site) -> None:
         site.world.words = []
         site.browser.until_text("#rule-words", "The policy has no rules: nothing is capped.")
     finally:
-        site.world.words = usual
+        site.world.words = before
 
 
 def test_arrow_keys_select_a_time_and_show_its_values(site: Site) -> None:
@@ -193,21 +195,21 @@ def test_arrow_keys_select_a_time_and_show_its_values(site: Site) -> None:
     assert "ethernet" in value
     assert "wifi" in value
     assert "Mbit/s" in value
-    held, newest = graph.get_attribute("aria-valuenow"), int(graph.get_attribute("aria-valuemax") or 0)
+    selected, newest = graph.get_attribute("aria-valuenow"), int(graph.get_attribute("aria-valuemax") or 0)
     site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) >= newest + 2, "the graph continues")
-    assert graph.get_attribute("aria-valuenow") == held
+    assert graph.get_attribute("aria-valuenow") == selected
     graph.send_keys(Keys.ESCAPE)
     assert site.browser.text("#title-moment") == "Now"
 
 
 def test_page_shows_events_around_an_entered_time(site: Site) -> None:
-    site.world.tell("guard", "caps relaxed: it got 1.2 Mbit/s in all", token=TOKEN)
+    site.world.add_event("guard", "caps relaxed: it got 1.2 Mbit/s in all", token=TOKEN)
     at = time.time()
     for _ in range(10):
-        site.world.tell("closed", "another thing", token="00000001")
+        site.world.add_event("closed", "another thing", token="00000001")
     site.open("live")
     graph = site.browser.find("#graph")
-    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) > at + 2, "the time after it is known")
+    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) > at + 2, "later values are shown")
     site.browser.run(
         "const field = document.querySelector('#goto-time'); field.value = arguments[0];"
         "document.querySelector('#goto').requestSubmit()",
@@ -230,7 +232,7 @@ def test_keyboard_navigation_moves_focus_to_each_view(site: Site) -> None:
     assert site.browser.run("return document.activeElement.id") == "title-connection"
     site.browser.until_text("#connection-events", "connection opened from")
     site.browser.driver.back()
-    site.browser.until(lambda: site.browser.find("#view-connections").is_displayed(), "the table again")
+    site.browser.until(lambda: site.browser.find("#view-connections").is_displayed(), "the table is shown again")
 
 
 def test_clients_page_shows_usage_and_used_up_budgets(site: Site) -> None:
@@ -251,7 +253,7 @@ def test_clients_page_shows_usage_and_used_up_budgets(site: Site) -> None:
     assert site.browser.find("#filter-client").get_attribute("value") == "10.77.1.4"
 
 
-def test_filter_without_a_match_says_so_and_can_be_cleared(site: Site) -> None:
+def test_filter_without_a_match_is_reported_and_can_be_cleared(site: Site) -> None:
     for page, field, none in (
         ("connections", "#filter-client", "#connections-none"),
         ("events", "#events-client", "#events-none"),
@@ -260,7 +262,7 @@ def test_filter_without_a_match_says_so_and_can_be_cleared(site: Site) -> None:
         site.browser.find(field).send_keys("10.99.9.9")
         message = site.browser.find(none)
         site.browser.until(message.is_displayed, "the page reports no result")
-        photograph(site, f"{page}-none-desktop-light")
+        save_screenshot(site, f"{page}-none-desktop-light")
         site.browser.find(f"{none} button").click()
         site.browser.until_text(*READY[page])
         assert not message.is_displayed()
@@ -282,7 +284,7 @@ def test_pages_without_traffic_do_not_blame_a_filter(site: Site) -> None:
                 site.browser.until_text("#clients tbody", "No client")
             else:
                 site.browser.until_text("#tiles", "Connections0")
-            photograph(site, f"{page}-empty-desktop-light")
+            save_screenshot(site, f"{page}-empty-desktop-light")
     finally:
         site.world.count = 3
 
@@ -295,7 +297,7 @@ def test_page_of_a_closed_connection_shows_its_last_state(site: Site) -> None:
     try:
         site.browser.until_text("#connection-message", "Its last known state")
         assert "spare-ethernet" in site.browser.text("#explained")
-        # A page opened later shows nothing of the closed connection.
+        # A page that is opened later does not know the closed connection.
         site.browser.open(f"{site.console.url}/#connection/{last}")
         site.browser.until_text("#connection-message", "There is no such connection now")
         assert site.browser.text("#explained") == ""
@@ -319,7 +321,7 @@ def test_budget_restart_time_is_in_the_policys_time_zone(site: Site) -> None:
 def test_phone_header_keeps_its_height_with_long_texts(site: Site) -> None:
     site.browser.show_as("phone", "light")
     site.open("live")
-    usual = site.browser.run("return document.querySelector('.bar').offsetHeight")
+    before = site.browser.run("return document.querySelector('.bar').offsetHeight")
     site.browser.run("document.querySelector('#logout').hidden = false")
     for words in ("throttler crashed", "live, 12 faults"):
         # The page itself overwrites this text each second, so measure in the same script.
@@ -329,14 +331,14 @@ def test_phone_header_keeps_its_height_with_long_texts(site: Site) -> None:
             "return [bar.offsetHeight, bar.scrollWidth - bar.clientWidth, views.scrollWidth - views.clientWidth]",
             words,
         )
-        assert measured == [usual, 0, 0], words
+        assert measured == [before, 0, 0], words
 
 
 def test_table_update_keeps_focus(site: Site) -> None:
     site.open("connections")
     site.browser.run(f"document.querySelector('#connections a[href=\"#connection/{TOKEN}\"]').focus()")
     before = len(site.world.queries)
-    # The page asks again after it has shown the answer, so at the third query, it has updated the table twice.
+    # The page repeats its request after it has shown the answer. At the third query it has updated the table twice.
     site.browser.until(
         lambda: [each["query"] for each in site.world.queries[before:]].count("connections") >= 3,
         "the table is updated twice",
@@ -361,30 +363,36 @@ def test_many_tabs_of_one_browser_are_served(site: Site) -> None:
         driver.switch_to.window(first)
     # The window that the driver controls is not necessarily the visible one.
     driver.execute_cdp_cmd("Page.bringToFront", {})
-    site.browser.until(lambda: site.browser.run("return !document.hidden"), "the first tab is seen")
+    site.browser.until(lambda: site.browser.run("return !document.hidden"), "the first tab is visible")
     # The first tab shows the event when it becomes visible again.
-    site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped once more", token=TOKEN, rule="spare-ethernet")
-    site.browser.until_text("#nearby", "capped once more")
+    site.world.add_event(
+        "applied", "10.77.1.2:40000 on path ethernet: capped again later", token=TOKEN, rule="spare-ethernet"
+    )
+    site.browser.until_text("#nearby", "capped again later")
     site.browser.until_text("#state-text", "live")
 
 
 def test_late_answer_does_not_remove_a_newer_event(site: Site) -> None:
     site.open("live")
     site.browser.until_text("#state-text", "live")
-    # Hold an answer from before the event, and deliver it after the event.
+    # Delay an answer from before the event until after the event.
     site.browser.run(
         "const real = window.fetch; window.fetch = async (...all) => { const answer = await real(...all);"
         "if (String(all[0]).includes('events')) await new Promise(go => { window.release = go; }); return answer; };"
         "document.querySelector('[name=range][value=\"3600\"]').click()"
     )
-    site.browser.until(lambda: site.browser.run("return window.release !== undefined"), "the answer is held")
-    site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped meanwhile", token=TOKEN, rule="spare-ethernet")
-    site.browser.until_text("#nearby", "capped meanwhile")
+    site.browser.until(lambda: site.browser.run("return window.release !== undefined"), "the answer is delayed")
+    site.world.add_event(
+        "applied", "10.77.1.2:40000 on path ethernet: capped first", token=TOKEN, rule="spare-ethernet"
+    )
+    site.browser.until_text("#nearby", "capped first")
     site.browser.run("window.release()")
-    # The answer to the next question comes after the held one.
-    site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped later", token=TOKEN, rule="spare-ethernet")
+    # The answer to the next request arrives after the delayed one.
+    site.world.add_event(
+        "applied", "10.77.1.2:40000 on path ethernet: capped later", token=TOKEN, rule="spare-ethernet"
+    )
     site.browser.until_text("#nearby", "capped later")
-    assert "capped meanwhile" in site.browser.text("#nearby")
+    assert "capped first" in site.browser.text("#nearby")
 
 
 def test_chosen_theme_is_kept(site: Site) -> None:
@@ -400,7 +408,7 @@ def test_chosen_theme_is_kept(site: Site) -> None:
 
 
 def test_page_escapes_markup_from_the_throttler(site: Site) -> None:
-    site.world.tell("fault", "<img src=x onerror=\"document.title='broken into'\"> &amp; <b>bold</b>")
+    site.world.add_event("fault", "<img src=x onerror=\"document.title='broken into'\"> &amp; <b>bold</b>")
     site.open("live")
     site.browser.until_text("#nearby", '<img src=x onerror="document.title')
     assert site.browser.run("return document.querySelector('#nearby img, #nearby b')") is None
@@ -413,8 +421,8 @@ def test_page_reports_a_stopped_or_hung_throttler_and_recovers(site: Site) -> No
     site.browser.until_text("#trouble", "a stop removes all caps")
     assert site.browser.find("#trouble").is_displayed()
     site.browser.until_text("#title-moment", "Last known")
-    photograph(site, "trouble-desktop-light")
-    # A page that is opened now shows the last known state, and says so.
+    save_screenshot(site, "trouble-desktop-light")
+    # A page that is opened now shows the last known state as such.
     for page in ("live", "policy", "connections", "health", "clients"):
         site.browser.open(f"{site.console.url}/#{page}")
         site.browser.until_text("#trouble", "a stop removes all caps")
@@ -426,7 +434,7 @@ def test_page_reports_a_stopped_or_hung_throttler_and_recovers(site: Site) -> No
             site.browser.until_text("#rules", "spare-ethernet")
         for device in DEVICES if os.environ.get("MPTCP_CONSOLE_SCREENSHOTS") else ():
             site.browser.show_as(device, "light")
-            photograph(site, f"down-{page}-{device}")
+            save_screenshot(site, f"down-{page}-{device}")
     site.browser.show_as("desktop", "light")
     site.browser.open(f"{site.console.url}/#live")
     site.world.pid += 1
@@ -487,14 +495,14 @@ def test_page_stays_usable_with_ten_thousand_connections(site: Site) -> None:
 def test_console_with_a_token_requires_login(site: Site) -> None:
     (site.directory / "token").write_text(LOGIN_TOKEN)
     (site.directory / "token").chmod(0o600)
-    with console(site.directory, site.throttler.path, reserved_port(), settings="token_file: token\n") as guarded:
-        site.browser.open(f"{guarded.url}/")
+    with console(site.directory, site.throttler.path, reserved_port(), settings="token_file: token\n") as protected:
+        site.browser.open(f"{protected.url}/")
         assert site.browser.driver.current_url.endswith("/login")
         for device in DEVICES:
             for theme in THEMES:
                 site.browser.show_as(device, theme)
                 assert site.browser.faults(of_colour=theme != THEMES[0]) == []
-                photograph(site, f"login-{device}-{theme}")
+                save_screenshot(site, f"login-{device}-{theme}")
         site.browser.find("#token").send_keys("something else", Keys.ENTER)
         site.browser.until(lambda: site.browser.find("#refused").is_displayed(), "the page shows the refusal")
         site.browser.find("#token").send_keys(LOGIN_TOKEN, Keys.ENTER)
@@ -502,6 +510,6 @@ def test_console_with_a_token_requires_login(site: Site) -> None:
         assert LOGIN_TOKEN not in site.browser.driver.current_url
         site.browser.until(lambda: site.browser.find("#logout").is_displayed(), "logout is shown")
         site.browser.find("#logout button").click()
-        site.browser.until(lambda: site.browser.driver.current_url.endswith("/login"), "the form again")
+        site.browser.until(lambda: site.browser.driver.current_url.endswith("/login"), "the login form is shown again")
         site.browser.open("about:blank")
-    assert LOGIN_TOKEN not in guarded.log.read_text()
+    assert LOGIN_TOKEN not in protected.log.read_text()

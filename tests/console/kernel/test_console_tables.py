@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in real Chromium with a fake throttler for the pages of connections and rules, and when they are updated."""
+"""Tests in real Chromium with a fake throttler for the pages of connections and rules, and for their updates."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fake_throttler import World
 
 pytestmark = pytest.mark.kernel
 TOKEN = "4f037d87"
-NEVER_BY_ITSELF = """\
+NO_POLLING = """\
 const real = window.setTimeout;
-window.setTimeout = (work, wait, ...more) => wait >= 1900 && wait <= 4000 ? 0 : real(work, wait, ...more);
+window.setTimeout = (task, delay, ...more) => delay >= 1900 && delay <= 4000 ? 0 : real(task, delay, ...more);
 """
-"""JavaScript that stops the pages' own questions, which come every two and three seconds."""
+"""JavaScript that stops the pages' periodic requests, which they send every two and three seconds."""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[tuple[World, Console, Browser]]:
     require("chromium", "chromedriver")  # type: ignore[operator]
-    with browsed(tmp_path_factory.mktemp("console")) as there:
-        script = {"source": NEVER_BY_ITSELF}
-        there.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
-        yield there.world, there.console, there.browser
+    with browsed(tmp_path_factory.mktemp("console")) as parts:
+        script = {"source": NO_POLLING}
+        parts.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
+        yield parts.world, parts.console, parts.browser
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_page_updates_caps_when_the_stream_reports_a_change(
     chromium.until(lambda: chromium.run(f"return {is_capped}"), "the cap is shown")
     for kind in ("lifted", "applied"):
         world.capped = kind == "applied"
-        world.tell(kind, f"cap {kind}", token=TOKEN, rule="spare-ethernet")
+        world.add_event(kind, f"cap {kind}", token=TOKEN, rule="spare-ethernet")
         chromium.until(lambda: bool(chromium.run(f"return {is_capped}")) is world.capped, f"{kind} is shown")
 
 
@@ -59,7 +59,7 @@ def test_bytes_column_sums_both_directions(site: tuple[World, Console, Browser])
     chromium.until_text(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .subflow", "1.02 MB")
 
 
-def test_page_says_why_a_matching_rule_does_not_cap(site: tuple[World, Console, Browser]) -> None:
+def test_page_shows_why_a_matching_rule_does_not_cap(site: tuple[World, Console, Browser]) -> None:
     world, running, chromium = site
     lifted = {"rule": "spare", "kind": "throttle", "matched": True, "failed": "lifted: the last usable path"}
     try:
@@ -67,7 +67,7 @@ def test_page_says_why_a_matching_rule_does_not_cap(site: tuple[World, Console, 
         chromium.open(f"{running.url}/#connection/{TOKEN}")
         chromium.until_text("#explained .tried", "spare matches; lifted: the last usable path")
         world.tried = []
-        world.tell("applied", "something", token=TOKEN)
+        world.add_event("applied", "something", token=TOKEN)
         chromium.until_text("#explained", "No rule applies to this direction.")
     finally:
         world.tried = None
@@ -78,6 +78,6 @@ def test_page_counts_caps_that_the_graph_does_not_draw(site: tuple[World, Consol
     chromium.open(f"{running.url}/#live")
     chromium.until_text("#legend", "cap 5 Mbit/s")
     assert "more" not in chromium.text("#not-drawn")
-    world.more_caps = [f"more-{number}" for number in range(14)]
+    world.extra_caps = [f"more-{number}" for number in range(14)]
     chromium.until_text("#not-drawn", "Not drawn: 3 more caps")
     assert chromium.find("#not-drawn").is_displayed()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the pages of the current policy and of what-if questions, in real Chromium with a fake throttler."""
+"""Tests for the pages of the current policy and of what-if queries, in real Chromium with a fake throttler."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RESULT = "#what-if-result"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
     require("chromium", "chromedriver")  # type: ignore[operator]
-    with browsed(tmp_path_factory.mktemp("console")) as there:
-        yield there.world, there.console, there.browser
+    with browsed(tmp_path_factory.mktemp("console")) as parts:
+        yield parts.world, parts.console, parts.browser
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def dry_run(world: World) -> Iterator[None]:
         world.dry_run = False
 
 
-def ask_what_if(site: Site, policy: str) -> Browser:
+def submit_policy(site: Site, policy: str) -> Browser:
     """Open the what-if page, enter *policy* and submit it."""
     _, running, chromium = site
     chromium.open(f"{running.url}/#what-if")
@@ -43,7 +43,7 @@ def ask_what_if(site: Site, policy: str) -> Browser:
 
 
 def test_what_if_refuses_a_wrong_policy_and_evaluates_a_right_one(site: Site) -> None:
-    chromium = ask_what_if(site, "version: 1")
+    chromium = submit_policy(site, "version: 1")
     chromium.until_text(RESULT, "it would be refused:policy:1: rules: is required")
     chromium.find("#what-if-text").send_keys("\nrules: []")
     chromium.find("#what-if button.primary").click()
@@ -52,7 +52,7 @@ def test_what_if_refuses_a_wrong_policy_and_evaluates_a_right_one(site: Site) ->
 
 def test_what_if_lists_changed_and_still_capped_subflows_by_direction(site: Site) -> None:
     """Defect: the table did not distinguish upload and download, and subflows that stay capped were missing."""
-    chromium = ask_what_if(site, "rules: []")
+    chromium = submit_policy(site, "rules: []")
     chromium.until_text(RESULT, "2 subflows would be treated differently")
     found = chromium.text(RESULT)
     assert "ConnectionClient's endPathDirectionNowThen" in found
@@ -65,8 +65,8 @@ def test_what_if_lists_changed_and_still_capped_subflows_by_direction(site: Site
 def test_what_if_marks_current_caps_as_dry_run(site: Site) -> None:
     """Defect: for the current policy without its dry-run line, the page said that nothing would change."""
     with dry_run(site[0]):
-        # Use a new text, because the answer to the same question would come from a cache.
-        chromium = ask_what_if(site, "rules: [] # no dry run")
+        # Use a new text, because the answer to a repeated query would come from a cache.
+        chromium = submit_policy(site, "rules: [] # no dry run")
         chromium.until_text(RESULT, "Capped subflows: 0 now (dry run), 6 with this policy.")
 
 
@@ -75,20 +75,20 @@ def test_what_if_starts_from_the_policy_in_force(site: Site) -> None:
     chromium.open(f"{running.url}/#what-if")
     text, start = chromium.find("#what-if-text"), chromium.find("#what-if-start")
 
-    def written() -> str:
+    def entered() -> str:
         return str(text.get_property("value"))
 
     start.click()
-    chromium.until(lambda: written() == TEXT, "the text of the policy in force")
+    chromium.until(lambda: entered() == TEXT, "the text of the policy in force")
     chromium.until_text(RESULT, "from /etc/mptcp-throttler/policy.yaml.")
     text.send_keys("# mine")
     # The page replaces the user's text only after a confirmation.
     start.click()
     chromium.driver.switch_to.alert.dismiss()
-    assert written() == f"{TEXT}# mine"
+    assert entered() == f"{TEXT}# mine"
     start.click()
     chromium.driver.switch_to.alert.accept()
-    chromium.until(lambda: written() == TEXT, "the text is replaced")
+    chromium.until(lambda: entered() == TEXT, "the text is replaced")
 
 
 def test_policy_page_shows_the_conditions_of_each_path(site: Site) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a real Prometheus that scrapes throttler, Squid and kernel while downloads run under caps.
+"""Tests with a real Prometheus that scrapes the console's metrics while downloads run under caps.
 
-Every expression of the dashboard and the alerts must then have a value. The last tests break things one by one, and the
-expression of the corresponding alert must become true.
+Every expression of the dashboard and the alerts must then have a value. Each of the last tests causes one more fault,
+and the expression of the corresponding alert must become true.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 from endless_file import make_endless
-from monitoring import METRIC, alert_expressions, alerts, compared, of_variable, shown_expressions, variables
+from monitoring import METRIC, alert_expressions, alerts, compared, expressions_using, shown_expressions, variables
 from prometheus import SECONDS, Prometheus, http_get
 from scrapes import Samples, samples
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.kernel
 
 PORT = 8610
 PLAIN_PORT = 3129
-"""Another port that the throttler watches; its server speaks only plain TCP."""
+"""Another port that the throttler watches; its server supports only plain TCP."""
 POLICY = """\
 version: 1
 paths:
@@ -68,7 +68,7 @@ while true; do
     sleep 0.2
 done
 """
-"""Shell loop of short connections: one by GET, one by CONNECT, and one that the client aborts."""
+"""Shell loop of short connections: one with GET, one with CONNECT, and one that the client aborts."""
 
 
 @dataclass
@@ -130,7 +130,7 @@ def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
 
 def test_each_dashboard_and_alert_expression_has_a_value(watched: Watched) -> None:
     prometheus = watched.prometheus
-    # The last expression to get a value needs a join that begins under a cap, with a scrape before and after it.
+    # The last expression gets its value after a join under a cap, with a scrape before and after the join.
     shown = shown_expressions()
     compared_alerts = {name: compared(text) for name, text in alert_expressions().items()}
     wait_until(
@@ -153,7 +153,7 @@ def test_expression_with_a_renamed_metric_has_no_value(watched: Watched) -> None
 def test_dashboard_variables_list_the_existing_values(watched: Watched) -> None:
     def listed_now() -> dict[str, list[str]]:
         return {
-            name: watched.prometheus.ask(f"label/{label}/values", **{"match[]": selector})
+            name: watched.prometheus.query_api(f"label/{label}/values", **{"match[]": selector})
             for name, (selector, label) in variables().items()
         }
 
@@ -174,7 +174,7 @@ def test_dashboard_variables_list_the_existing_values(watched: Watched) -> None:
     ],
 )
 def test_panels_show_only_the_chosen_rules_and_paths(watched: Watched, rules: list[str], paths: list[str]) -> None:
-    """`.*` also matches series without the label, so each variable must also be tested with a chosen value."""
+    """``.*`` also matches series without the label. Therefore test each variable also with a chosen value."""
     chosen = {"instance": [f"127.0.0.1:{PORT}"], "rule": rules, "path": paths}
     prometheus, expressions = watched.prometheus, shown_expressions(chosen)
     wait_until(lambda: not prometheus.unanswered(expressions), "every expression has a value", timeout=SECONDS)
@@ -190,14 +190,14 @@ def test_panels_show_only_the_chosen_rules_and_paths(watched: Watched, rules: li
 @pytest.mark.parametrize("name", ["instance", "rule", "path"])
 def test_panels_are_empty_for_a_value_that_does_not_exist(watched: Watched, name: str) -> None:
     expressions = shown_expressions({name: ["no-such"]})
-    places = of_variable(name)
+    places = expressions_using(name)
     assert places
     assert set(watched.prometheus.unanswered({place: expressions[place] for place in places})) == places
 
 
 def test_prometheus_evaluates_the_alerts_without_errors(watched: Watched) -> None:
     def states() -> dict[str, str]:
-        groups = watched.prometheus.ask("rules")["groups"]
+        groups = watched.prometheus.query_api("rules")["groups"]
         return {
             rule["name"]: f"{rule['health']} {rule.get('lastError', '')}" for group in groups for rule in group["rules"]
         }
@@ -219,7 +219,7 @@ def test_metrics_show_that_the_caps_hold(watched: Watched) -> None:
     prometheus.wait_for("mptcp_ext_mp_curr_estab > 0")
 
 
-# The following tests break one more thing each.
+# Each of the following tests causes one more fault, which remains.
 
 
 def test_alert_fires_for_a_used_up_budget(watched: Watched) -> None:
@@ -234,10 +234,10 @@ def test_alert_fires_when_the_kernel_refuses_joins(watched: Watched) -> None:
 
 
 def test_alert_fires_for_a_listener_that_serves_plain_tcp(watched: Watched) -> None:
-    """Without the preload library the listener answers clients that ask for Multipath TCP in plain TCP."""
+    """Without the preload library, the listener answers Multipath TCP clients with plain TCP."""
     plain = watched.node.popen(["/usr/bin/python3", "-m", "http.server", str(PLAIN_PORT)], name="plain")
     url = f"http://{watched.node.service_address()}:{PLAIN_PORT}/"
-    # These connections must outnumber the ones that the load has opened since it began.
+    # These connections must be more than the load has opened since its start.
     many = 'for number in $(seq 3000); do curl -s -o /dev/null -m 5 "$1"; done'
     clients = watched.testbed["client"].popen(mptcp_command(["sh", "-c", many, "sh", url]), name="many")
     watched.prometheus.wait_for(alert_expressions()["MptcpListenerServesPlainTcp"])
@@ -286,17 +286,19 @@ def test_worker_restart_lowers_no_counter_of_another_worker(watched: Watched) ->
     requests = "squid_client_requests_total"
     counted: dict[str, dict[str, float]] = {}
 
-    def second_has(judge: Callable[[float], bool]) -> bool:
-        """Return whether *judge* accepts the second worker's count. A scrape of a busy machine may lack it."""
+    def second_count_is(accepts: Callable[[float], bool]) -> bool:
+        """Return whether *accepts* is true for the second worker's count. On a busy machine, a scrape may lack it."""
         counted.clear()
         counted.update(watched.counted())
-        return counted.keys() == {"1", "2"} and judge(counted["2"][requests])
+        return counted.keys() == {"1", "2"} and accepts(counted["2"][requests])
 
-    wait_until(lambda: second_has(lambda count: count > 50), "the counter has grown", timeout=SECONDS)
+    wait_until(lambda: second_count_is(lambda count: count > 50), "the counter has grown", timeout=SECONDS)
     before = dict(counted)
     os.kill(second, signal.SIGKILL)
     wait_until(
-        lambda: second_has(lambda count: count < before["2"][requests]), "another has its place", timeout=SECONDS
+        lambda: second_count_is(lambda count: count < before["2"][requests]),
+        "a new worker replaces it",
+        timeout=SECONDS,
     )
     assert {name for name, value in before["1"].items() if counted["1"][name] < value} == set()
 

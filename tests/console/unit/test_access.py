@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_console.access import COOKIE_SECONDS, Names, Token, token_problem
+from mptcp_console.access import COOKIE_SECONDS, HostNames, Token, token_problem
 
 TEXT = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
 NOW = 1_795_000_000.0
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("", "is empty"),
         ("short", "5 characters"),
@@ -23,8 +23,8 @@ NOW = 1_795_000_000.0
         ("ü" * 30, "ASCII"),
     ],
 )
-def test_token_problem_names_the_mistake(text: str, words: str) -> None:
-    assert words in (token_problem(text) or "")
+def test_token_problem_names_the_mistake(text: str, expected: str) -> None:
+    assert expected in (token_problem(text) or "")
 
 
 def test_authorization_header_must_carry_the_exact_token() -> None:
@@ -84,16 +84,16 @@ OTHERS = [
 
 @pytest.mark.parametrize("host", LOOPBACK)
 def test_loopback_listener_allows_names_of_loopback(host: str) -> None:
-    assert Names("127.0.0.1").accepts(host)
+    assert HostNames("127.0.0.1").accepts(host)
 
 
 @pytest.mark.parametrize("host", OTHERS)
 def test_loopback_listener_refuses_other_names(host: str) -> None:
-    assert not Names("127.0.0.1").accepts(host)
+    assert not HostNames("127.0.0.1").accepts(host)
 
 
 def test_other_listener_allows_its_address_and_configured_names() -> None:
-    names = Names("192.0.2.7", ["Proxy.lan"])
+    names = HostNames("192.0.2.7", ["Proxy.lan"])
     assert names.accepts("192.0.2.7:8610")
     assert names.accepts("proxy.lan:8610")
     for host in ("localhost", "127.0.0.1", "192.0.2.8", "proxy.lan.evil.example", "evil.example", "[proxy.lan]"):
@@ -103,7 +103,7 @@ def test_other_listener_allows_its_address_and_configured_names() -> None:
 @pytest.mark.parametrize("listening", ["0.0.0.0", "::"])
 def test_wildcard_listener_allows_addresses_configured_names_and_localhost(listening: str) -> None:
     """Defect: the console refused localhost there, which an ssh tunnel uses."""
-    names = Names(listening, ["proxy.lan"])
+    names = HostNames(listening, ["proxy.lan"])
     for host in ("192.0.2.7", "[2001:db8::1]:8610", "127.0.0.1", "proxy.lan", "localhost:8610", "localhost"):
         assert names.accepts(host), host
     for host in ("evil.example", "localhost.evil.example"):

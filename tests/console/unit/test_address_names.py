@@ -50,6 +50,6 @@ def test_changed_file_is_read_and_a_wrong_one_keeps_the_old_names(tmp_path: Path
     names.refresh()
     assert names.names == {"10.77.1.2": "tablet"}
     assert names.version != first
-    nothing = AddressNames(None)
-    nothing.refresh()
-    assert nothing.names == {}
+    without_file = AddressNames(None)
+    without_file.refresh()
+    assert without_file.names == {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the pages and their requests with a fake throttler: access control, and instructions to browsers."""
+"""Tests for the pages and their requests with a fake throttler: access control, and headers for browsers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from starlette.testclient import TestClient
 
 from mptcp_console.access import COOKIE, COOKIE_SECONDS
 from mptcp_console.application import MAX_BODY, Console
-from mptcp_console.happenings import Wanted
-from mptcp_console.lane import Lane
-from mptcp_console.overviews import MAX_BUDGETS, whole
-from mptcp_console.questions import LONGEST_POLICY
+from mptcp_console.event_log import EventFilter
+from mptcp_console.overviews import MAX_BUDGETS, policy_page
+from mptcp_console.parameters import MAX_POLICY_BYTES
+from mptcp_console.query_queue import QueryQueue
 from mptcp_console.settings import Settings
-from mptcp_console.watch import Watch, asker
+from mptcp_console.watch import Watch, make_query
 
 TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
 HTML = {"accept": "text/html,*/*"}
@@ -39,10 +39,10 @@ class Site:
         self.throttler = FakeThrottler(directory / "status.sock", self.world)
         self.settings = Settings(status_socket=self.throttler.path, **settings)
         self.now: float | None = None
-        ask = asker(self.throttler.path, patience=patience)
-        lane = Lane(ask)
-        self.watch = Watch(ask, self.throttler.path, changed=lane.changed)
-        console = Console(self.watch, lane, self.settings, self.clock)
+        query = make_query(self.throttler.path, patience=patience)
+        query_queue = QueryQueue(query)
+        self.watch = Watch(query, self.throttler.path, changed=query_queue.changed)
+        console = Console(self.watch, query_queue, self.settings, self.clock)
         self.app = console.application(
             Mount("/more", routes=[Route("/", lambda request: PlainTextResponse("mounted"))])
         )
@@ -68,7 +68,7 @@ def client(site: Site) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Site:
+def site_with_token(tmp_path: Path) -> Site:
     return Site(tmp_path, token=TOKEN)
 
 
@@ -125,10 +125,10 @@ def answer_of(site: Site, path: str, headers: list[tuple[bytes, bytes]]) -> tupl
     async def send(message: Any) -> None:
         sent.append(message)
 
-    async def ask() -> None:
+    async def query() -> None:
         await site.app(scope, receive, send)
 
-    asyncio.run(ask())
+    asyncio.run(query())
     body = b"".join(each.get("body", b"") for each in sent[1:])
     return sent[0]["status"], dict(sent[0]["headers"]), body
 
@@ -160,26 +160,26 @@ def test_login_does_not_exist_without_a_token(client: TestClient) -> None:
 @pytest.mark.parametrize(
     "path", ["/api/history", "/api/live", "/api/connections", "/api/nothing", "/more/", "/login/", "/x"]
 )
-def test_requests_without_the_token_are_refused(guarded: Site, path: str) -> None:
-    with guarded.client() as client:
+def test_requests_without_the_token_are_refused(site_with_token: Site, path: str) -> None:
+    with site_with_token.client() as client:
         answer = client.get(path)
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
         assert client.get(path, headers={"authorization": "Bearer " + TOKEN[:-1]}).status_code == 401
         assert client.get(path, params={"token": TOKEN}).status_code == 401
         to_form = client.get("/", headers=HTML)
         assert (to_form.status_code, to_form.headers["location"]) == (303, "/login")
-    assert [each["query"] for each in guarded.world.queries if each["query"] != "summary"] == []
+    assert [each["query"] for each in site_with_token.world.queries if each["query"] != "summary"] == []
 
 
-def test_token_in_a_header_gives_access(guarded: Site) -> None:
-    with guarded.client() as client:
+def test_token_in_a_header_gives_access(site_with_token: Site) -> None:
+    with site_with_token.client() as client:
         client.headers["authorization"] = f"Bearer {TOKEN}"
         assert client.get("/api/history").status_code == 200
         assert client.get("/more/").text == "mounted"
 
 
-def test_browser_logs_in_by_a_form_and_logs_out(guarded: Site) -> None:
-    with guarded.client() as client:
+def test_browser_logs_in_by_a_form_and_logs_out(site_with_token: Site) -> None:
+    with site_with_token.client() as client:
         assert client.get("/login").status_code == 200
         refused = client.post("/login", data={"token": "something else"})
         assert (refused.status_code, refused.headers["location"]) == (303, "/login?refused")
@@ -197,11 +197,11 @@ def test_browser_logs_in_by_a_form_and_logs_out(guarded: Site) -> None:
         assert client.get("/api/history").status_code == 401
 
 
-def test_cookie_expires(guarded: Site) -> None:
-    with guarded.client() as client:
+def test_cookie_expires(site_with_token: Site) -> None:
+    with site_with_token.client() as client:
         client.post("/login", data={"token": TOKEN})
         value = client.cookies[COOKIE]
-        guarded.now = guarded.world.clock() + COOKIE_SECONDS + 1
+        site_with_token.now = site_with_token.world.clock() + COOKIE_SECONDS + 1
         assert client.get("/api/history", headers={"cookie": f"{COOKIE}={value}"}).status_code == 401
 
 
@@ -215,8 +215,8 @@ def test_cookie_is_secure_if_the_console_serves_https(tmp_path: Path) -> None:
     ("body", "status"),
     [(b"", 303), (b"\xff\xfe", 303), (b"token", 303), (b"token=" + b"a" * 5000, 400), (b"&" * 100, 303)],
 )
-def test_malformed_login_form_gives_no_access(guarded: Site, body: bytes, status: int) -> None:
-    with guarded.client() as client:
+def test_malformed_login_form_gives_no_access(site_with_token: Site, body: bytes, status: int) -> None:
+    with site_with_token.client() as client:
         answer = client.post("/login", content=body, follow_redirects=False)
         assert answer.status_code == status
         assert "set-cookie" not in answer.headers
@@ -255,13 +255,13 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "words"), WRONG, ids=[path for path, _ in WRONG])
+@pytest.mark.parametrize(("path", "expected"), WRONG, ids=[path for path, _ in WRONG])
 def test_wrong_parameter_is_answered_with_the_allowed_values(
-    site: Site, client: TestClient, path: str, words: str
+    site: Site, client: TestClient, path: str, expected: str
 ) -> None:
     answer = client.get(f"/api/{path}")
     assert answer.status_code == 400
-    assert words in answer.json()["error"]
+    assert expected in answer.json()["error"]
     assert {each["query"] for each in site.world.queries} <= {"summary"}
 
 
@@ -287,8 +287,8 @@ def test_policy_text_is_that_of_the_policy_in_force(site: Site, client: TestClie
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b'{"policy": 1}', b'{"policy": " "}', b"[" * 100_000,
-     json.dumps({"policy": "a" * (LONGEST_POLICY + 1)}).encode(),
-     json.dumps({"policy": "ä" * (LONGEST_POLICY // 2 + 1)}).encode(), b"a" * (MAX_BODY + 1)],
+     json.dumps({"policy": "a" * (MAX_POLICY_BYTES + 1)}).encode(),
+     json.dumps({"policy": "ä" * (MAX_POLICY_BYTES // 2 + 1)}).encode(), b"a" * (MAX_BODY + 1)],
     ids=["none", "broken", "list", "number", "blank", "deep", "long", "long-in-bytes", "large"],
 )  # fmt: skip
 def test_malformed_what_if_request_does_not_reach_the_throttler(site: Site, client: TestClient, body: bytes) -> None:
@@ -326,12 +326,12 @@ def test_hung_throttler_delays_no_page(tmp_path: Path) -> None:
 
 
 def test_history_events_and_policy_come_from_memory(site: Site) -> None:
-    site.world.tell("applied", "a cap", token="4f037d87", rule="spare-ethernet")
-    site.world.tell("closed", "closed", token="00000001")
+    site.world.add_event("applied", "a cap", token="4f037d87", rule="spare-ethernet")
+    site.world.add_event("closed", "closed", token="00000001")
     with site.client() as client:
-        # The watch asks at its start, first for the summary, then for events.
-        taken = Wanted(kind="closed")
-        client.portal.call(until, lambda: site.watch.happenings.newest(taken, 1)[0])  # type: ignore[union-attr]
+        # At its start, the watch queries first the summary, then the events.
+        closed_events = EventFilter(kind="closed")
+        client.portal.call(until, lambda: site.watch.event_log.newest(closed_events, 1)[0])  # type: ignore[union-attr]
         before = len(site.world.queries)
         assert [each["kind"] for each in client.get("/api/events").json()["events"]][-2:] == ["applied", "closed"]
         (event,) = client.get("/api/events", params={"token": "4f037d87"}).json()["events"]
@@ -351,22 +351,22 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
 def test_summary_keeps_an_account_of_each_budget() -> None:
     accounts = [{"name": "crowded", "client": f"10.1.0.{number}"} for number in range(MAX_BUDGETS + 5)]
     calm = {"name": "calm", "client": "10.2.0.1"}
-    found = whole({"rules": [], "budgets": [*accounts, calm]})["budgets"]
+    found = policy_page({"rules": [], "budgets": [*accounts, calm]})["budgets"]
     assert found == [*accounts[: MAX_BUDGETS - 1], calm]
 
 
 def test_stream_sends_events_and_ends_when_the_browser_disconnects(site: Site) -> None:
-    """The test calls the ASGI application directly: the test client would wait for the end of this endless answer."""
+    """The test calls the ASGI application directly, because the test client would wait for the end of the stream."""
     sent: list[MutableMapping[str, Any]] = []
 
     async def watch() -> None:
-        gone = asyncio.Event()
+        disconnected = asyncio.Event()
         first = [{"type": "http.request", "body": b"", "more_body": False}]
 
         async def receive() -> dict[str, Any]:
             if first:
                 return first.pop()
-            await gone.wait()
+            await disconnected.wait()
             return {"type": "http.disconnect"}
 
         async def send(message: MutableMapping[str, Any]) -> None:
@@ -377,13 +377,13 @@ def test_stream_sends_events_and_ends_when_the_browser_disconnects(site: Site) -
             "headers": [(b"host", b"localhost")], "asgi": {"version": "3.0", "spec_version": "2.3"},
         }  # fmt: skip
         async with asyncio.timeout(60):
-            await site.watch.look()
+            await site.watch.poll()
             stream = asyncio.ensure_future(site.app(scope, receive, send))
             await until(lambda: len(sent) == 3)
             assert site.watch.watchers == 1
-            await site.watch.look()
+            await site.watch.poll()
             await until(lambda: len(sent) == 4)
-            gone.set()
+            disconnected.set()
             await stream
         assert site.watch.watchers == 0
 
@@ -394,11 +394,11 @@ def test_stream_sends_events_and_ends_when_the_browser_disconnects(site: Site) -
     assert headers[b"cache-control"] == b"no-store"
     texts = [each["body"].decode() for each in sent[1:4]]
     assert texts[0] == "retry: 1000\n\n"
-    assert all(re.fullmatch(r"id: \d+\nevent: moment\ndata: \{.*\}\n\n", text) for text in texts[1:])
+    assert all(re.fullmatch(r"id: \d+\nevent: snapshot\ndata: \{.*\}\n\n", text) for text in texts[1:])
 
 
-def test_head_request_for_the_stream_counts_as_no_viewer(site: Site, client: TestClient) -> None:
-    """Defect: the answer had no end, and counted as a viewer for as long as its connection was open."""
+def test_head_request_for_the_stream_does_not_count_as_a_viewer(site: Site, client: TestClient) -> None:
+    """Defect: the answer did not end, and counted as a viewer for as long as its connection was open."""
     assert client.head("/api/live").headers["content-type"].startswith("text/event-stream")
     assert site.watch.watchers == 0
 
@@ -417,7 +417,7 @@ def test_last_known_policy_is_marked_as_not_current(site: Site, client: TestClie
     client.portal.call(until, lambda: site.watch.summary)  # type: ignore[union-attr]
     assert client.get("/api/policy").json()["is_current"] is True
     site.throttler.stop()
-    client.portal.call(site.watch.look)  # type: ignore[union-attr]
+    client.portal.call(site.watch.poll)  # type: ignore[union-attr]
     answer = client.get("/api/policy").json()
     assert answer["is_current"] is False
     assert answer["policy"]["rules"] == ["spare-ethernet"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for ending idle connections and incomplete requests: after a time, and the oldest if there are too many."""
+"""Tests that idle connections and incomplete requests are ended after a time, and the oldest if there are too many."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Timer:
 
 
 class Clock:
-    """Replacement for the event loop's clock: time passes when a test says so. Tasks go to the real event loop."""
+    """Replacement for the event loop's clock, which a test advances. Tasks run in the real event loop."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -48,7 +48,7 @@ class Clock:
     def create_task(self, task: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(task)
 
-    def go_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
         while self._timers and self._timers[0][0] <= self.now:
             timer = heapq.heappop(self._timers)[2]
@@ -56,7 +56,7 @@ class Clock:
                 timer.call()
 
 
-class Wire(asyncio.Transport):
+class FakeTransport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.is_open = True
@@ -110,12 +110,12 @@ class Server:
             await self._gate.wait()
         await send({"type": "http.response.body", "body": b"ok"})
 
-    def connected(self) -> tuple[BoundedHttp, Wire]:
+    def connected(self) -> tuple[BoundedHttp, FakeTransport]:
         protocol = BoundedHttp(self._config, self._state, {}, self.clock, **self._bounds)
-        wire = Wire()
-        wire.protocol = protocol
-        protocol.connection_made(wire)
-        return protocol, wire
+        transport = FakeTransport()
+        transport.protocol = protocol
+        protocol.connection_made(transport)
+        return protocol, transport
 
 
 async def settle() -> None:
@@ -125,85 +125,85 @@ async def settle() -> None:
 
 def test_connection_without_a_request_is_ended() -> None:
     async def run() -> None:
-        house = Server()
-        _, wire = house.connected()
-        house.clock.go_on(REQUEST_SECONDS - 0.1)
-        assert wire.is_open
-        house.clock.go_on(0.1)
-        assert not wire.is_open
-        assert wire.sent == b""
+        server = Server()
+        _, transport = server.connected()
+        server.clock.advance(REQUEST_SECONDS - 0.1)
+        assert transport.is_open
+        server.clock.advance(0.1)
+        assert not transport.is_open
+        assert transport.sent == b""
 
     asyncio.run(run())
 
 
 def test_connection_with_a_slow_request_is_ended() -> None:
-    """Neither a slow header nor an unfinished body extends the time."""
+    """A slow header or an unfinished body does not extend the time."""
 
     async def run() -> None:
         for request in (GET, POST + b"123"):
-            house = Server()
-            protocol, wire = house.connected()
+            server = Server()
+            protocol, transport = server.connected()
             for number in range(len(request) - 1):
                 protocol.data_received(request[number : number + 1])
-                house.clock.go_on((REQUEST_SECONDS - 0.1) / len(request))
-            assert wire.is_open
-            house.clock.go_on(1)
-            assert not wire.is_open
+                server.clock.advance((REQUEST_SECONDS - 0.1) / len(request))
+            assert transport.is_open
+            server.clock.advance(1)
+            assert not transport.is_open
             await settle()
-            assert house.bodies == []
+            assert server.bodies == []
 
     asyncio.run(run())
 
 
-def test_slow_answer_is_not_cut_off() -> None:
+def test_slow_answer_is_not_aborted() -> None:
     async def run() -> None:
         gate = asyncio.Event()
-        house = Server(gate)
+        server = Server(gate)
         for request in (GET, POST + b"1234"):
-            protocol, wire = house.connected()
-            house.clock.go_on(REQUEST_SECONDS - 1)
+            protocol, transport = server.connected()
+            server.clock.advance(REQUEST_SECONDS - 1)
             protocol.data_received(request)
             await settle()
-            house.clock.go_on(100 * REQUEST_SECONDS)
-            assert wire.is_open
+            server.clock.advance(100 * REQUEST_SECONDS)
+            assert transport.is_open
             gate.set()
             await settle()
-            assert wire.sent.endswith(b"ok")
+            assert transport.sent.endswith(b"ok")
             gate.clear()
-        assert house.bodies == [b"", b"1234"]
+        assert server.bodies == [b"", b"1234"]
 
     asyncio.run(run())
 
 
-def test_incomplete_second_request_extends_no_time() -> None:
+def test_incomplete_second_request_does_not_extend_the_time() -> None:
     """Defect: data after an answer stopped uvicorn's timer for idle connections, and no other timer was started."""
 
     async def run() -> None:
-        house = Server()
-        protocol, wire = house.connected()
+        server = Server()
+        protocol, transport = server.connected()
         protocol.data_received(GET)
         await settle()
-        assert wire.sent.endswith(b"ok")
-        house.clock.go_on(4)
+        assert transport.sent.endswith(b"ok")
+        server.clock.advance(4)
         protocol.data_received(GET[:10])
-        house.clock.go_on(REQUEST_SECONDS - 4.1)
-        assert wire.is_open
-        house.clock.go_on(0.2)
-        assert not wire.is_open
+        server.clock.advance(REQUEST_SECONDS - 4.1)
+        assert transport.is_open
+        server.clock.advance(0.2)
+        assert not transport.is_open
 
     asyncio.run(run())
 
 
-def test_slow_answer_is_cut_off_if_answers_are_bounded() -> None:
+def test_slow_answer_is_aborted_if_answers_are_bounded() -> None:
     async def run() -> None:
-        house = Server(asyncio.Event(), request_seconds=20, with_answers=True)
-        protocol, wire = house.connected()
+        server = Server(asyncio.Event(), request_seconds=20, with_answers=True)
+        protocol, transport = server.connected()
         protocol.data_received(GET)
         await settle()
-        house.clock.go_on(19.9)
-        assert wire.is_open
-        house.clock.go_on(0.2)
-        assert not wire.is_open
+        server.clock.advance(19.9)
+        assert transport.is_open
+        server.clock.advance(0.2)
+        assert not transport.is_open
 
     asyncio.run(run())
 
@@ -212,32 +212,32 @@ def test_idle_time_may_exceed_the_request_time() -> None:
     """An example is a proxy that keeps connections for the next request of any client."""
 
     async def run() -> None:
-        house = Server(request_seconds=20, with_answers=True, idle_seconds=75)
-        protocol, wire = house.connected()
+        server = Server(request_seconds=20, with_answers=True, idle_seconds=75)
+        protocol, transport = server.connected()
         for _ in range(2):
             protocol.data_received(GET)
             await settle()
-            assert wire.sent.endswith(b"ok")
+            assert transport.sent.endswith(b"ok")
             protocol._unset_keepalive_if_required()  # uvicorn's own timer, which is 5 s here
-            house.clock.go_on(94.9)
-            assert wire.is_open
-        house.clock.go_on(0.2)
-        assert not wire.is_open
+            server.clock.advance(94.9)
+            assert transport.is_open
+        server.clock.advance(0.2)
+        assert not transport.is_open
 
     asyncio.run(run())
 
 
-def test_oldest_idle_connection_is_ended_and_a_served_one_kept() -> None:
+def test_oldest_idle_connection_is_ended_and_an_active_one_kept() -> None:
     async def run() -> None:
-        house = Server(asyncio.Event())
-        asking, served = house.connected()
-        asking.data_received(GET)
+        server = Server(asyncio.Event())
+        protocol, served = server.connected()
+        protocol.data_received(GET)
         await settle()
         wires = []
         for _ in range(MAX_WAITING + 10):
-            wires.append(house.connected()[1])
-            house.clock.go_on(0.01)
-        assert [wire.is_open for wire in wires] == [False] * 10 + [True] * MAX_WAITING
+            wires.append(server.connected()[1])
+            server.clock.advance(0.01)
+        assert [transport.is_open for transport in wires] == [False] * 10 + [True] * MAX_WAITING
         assert served.is_open
 
     asyncio.run(run())

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import test_application
 import test_connections
-import test_happenings
+import test_event_log
 import test_health
 import test_history
-import test_lane
 import test_live
+import test_query_queue
 import test_rates
 import test_watch
 import watched_site
@@ -27,13 +27,13 @@ from fake_throttler import World
 from starlette.responses import Response
 
 from mptcp_common import http_bounds
-from mptcp_console import application, live, overviews, protection, questions, rates, watch
-from mptcp_console.access import Names, Token
-from mptcp_console.event_counts import Counted, EventCounts
-from mptcp_console.happenings import Happenings, Wanted
+from mptcp_console import application, live, overviews, parameters, protection, rates, watch
+from mptcp_console.access import HostNames, Token
+from mptcp_console.event_counts import CountsInSpan, EventCounts
+from mptcp_console.event_log import EventFilter, EventLog
 from mptcp_console.health import Health
 from mptcp_console.history import Tracks, _Ring
-from mptcp_console.lane import Lane
+from mptcp_console.query_queue import QueryQueue
 
 CSP = "Content-Security-Policy"
 Patch = pytest.MonkeyPatch
@@ -41,11 +41,11 @@ Patch = pytest.MonkeyPatch
 
 @dataclass(frozen=True)
 class Mutant:
-    """The change that breaks something, and the test, with its parameters, that must notice it."""
+    """A change that breaks something, and the test, with its parameters, that must fail then."""
 
     break_it: Callable[[Patch], None]
     test: Callable[..., None]
-    given: dict[str, Any] = field(default_factory=dict)
+    parameters_of_test: dict[str, Any] = field(default_factory=dict)
 
 
 def policy(old: str, new: str) -> Callable[[Patch], None]:
@@ -77,7 +77,7 @@ def cookies_never_end(patch: Patch) -> None:
     patch.setattr(Token, "is_cookie", lambda self, value, now: real(self, value, 0.0))
 
 
-def watchers_stay(patch: Patch) -> None:
+def watchers_are_not_removed(patch: Patch) -> None:
     real = application._Stream.__init__
     kept: list[Any] = []
 
@@ -88,12 +88,12 @@ def watchers_stay(patch: Patch) -> None:
     patch.setattr(application._Stream, "__init__", begin)
 
 
-async def one_moment(self: live.Live) -> Any:
+async def one_snapshot(self: live.Live) -> Any:
     yield "retry: 1000\n\n"
     yield self._message(0)
 
 
-def the_first_moment_again(patch: Patch) -> None:
+def first_snapshot_again(patch: Patch) -> None:
     real = live.Live._message
     sent: list[tuple[str, int]] = []
 
@@ -111,8 +111,8 @@ def connections_are_pushed(patch: Patch) -> None:
     patch.setattr(watch, "overview", overview)
 
 
-def bounds_of_policies_are_gone(patch: Patch) -> None:
-    patch.setattr(questions, "LONGEST_POLICY", 1 << 40)
+def policies_are_unlimited(patch: Patch) -> None:
+    patch.setattr(parameters, "MAX_POLICY_BYTES", 1 << 40)
     patch.setattr(application, "MAX_BODY", 1 << 40)
 
 
@@ -128,13 +128,13 @@ def tracks_without_end(patch: Patch) -> None:
     patch.setattr(Tracks, "__init__", lambda self: real(self, 1 << 40))
 
 
-async def no_turn(self: Lane) -> None:
-    """Ask at once, without waiting for a turn."""
+async def no_wait(self: QueryQueue) -> None:
+    """Do not wait before a query."""
 
 
 ROOT_PAGE = {"path": "/"}
 API = {"path": "/api/history"}
-LONG = {"body": b'{"policy": "' + b"a" * (questions.LONGEST_POLICY + 1) + b'"}'}
+LONG = {"body": b'{"policy": "' + b"a" * (parameters.MAX_POLICY_BYTES + 1) + b'"}'}
 app, seen = test_application, test_watch
 MUTANTS = {
     # Content security policy.
@@ -146,7 +146,7 @@ MUTANTS = {
         app.test_answers_have_security_headers,
         ROOT_PAGE,
     ),
-    "all may be loaded": Mutant(
+    "everything may be loaded": Mutant(
         policy("default-src 'none'", "default-src *"), app.test_answers_have_security_headers, ROOT_PAGE
     ),
     "text may become markup": Mutant(
@@ -157,134 +157,134 @@ MUTANTS = {
     ),
     # Host names and requests from other sites.
     "every name is the console's": Mutant(
-        always(Names, "accepts", True), app.test_request_for_a_foreign_host_name_is_refused, API
+        always(HostNames, "accepts", True), app.test_request_for_a_foreign_host_name_is_refused, API
     ),
-    "another site's page may ask": Mutant(
+    "another site's page may send requests": Mutant(
         always(protection, "_is_from_own_page", True),
         app.test_request_from_another_site_is_refused,
         {"headers": {"origin": "http://evil.example"}},
     ),
     # Access by token.
     "no token is needed": Mutant(
-        always(protection.Protection, "_is_shown", True), app.test_requests_without_the_token_are_refused, API
+        always(protection.Protection, "_has_token", True), app.test_requests_without_the_token_are_refused, API
     ),
-    "all is public": Mutant(
+    "every page is public": Mutant(
         set_to(protection, "_PUBLIC", re.compile(".*")), app.test_requests_without_the_token_are_refused, API
     ),
-    "any token will do": Mutant(
+    "any token is accepted": Mutant(
         always(Token, "matches", True), app.test_requests_without_the_token_are_refused, API
     ),
-    "any token will do in the form": Mutant(
+    "the form accepts any token": Mutant(
         always(Token, "matches", True), app.test_browser_logs_in_by_a_form_and_logs_out
     ),
     "the cookie is the token": Mutant(
         always(Token, "cookie", test_application.TOKEN), app.test_browser_logs_in_by_a_form_and_logs_out
     ),
     "scripts may read the cookie": Mutant(cookie_without("httponly"), app.test_browser_logs_in_by_a_form_and_logs_out),
-    "the cookie goes over plain HTTP": Mutant(
+    "the cookie is sent over plain HTTP": Mutant(
         cookie_without("secure"), app.test_cookie_is_secure_if_the_console_serves_https
     ),
     "cookies never end": Mutant(cookies_never_end, app.test_cookie_expires),
     # The stream of events.
-    "a viewer that left still counts": Mutant(
-        watchers_stay, app.test_stream_sends_events_and_ends_when_the_browser_disconnects
+    "a disconnected viewer still counts": Mutant(
+        watchers_are_not_removed, app.test_stream_sends_events_and_ends_when_the_browser_disconnects
     ),
-    "the stream ends after a moment": Mutant(
-        set_to(live.Live, "stream", one_moment), app.test_stream_sends_events_and_ends_when_the_browser_disconnects
+    "the stream ends after one snapshot": Mutant(
+        set_to(live.Live, "stream", one_snapshot), app.test_stream_sends_events_and_ends_when_the_browser_disconnects
     ),
-    "the same moment comes again and again": Mutant(
-        the_first_moment_again, test_live.test_each_moment_is_sent_once_with_new_events
+    "the same snapshot is sent again and again": Mutant(
+        first_snapshot_again, test_live.test_each_snapshot_is_sent_once_with_new_events
     ),
-    "all that a slow browser missed is sent": Mutant(
-        set_to(live, "MAX_EVENTS", 1 << 40), test_live.test_slow_browser_skips_moments
+    "all events that a slow browser missed are sent": Mutant(
+        set_to(live, "MAX_EVENTS", 1 << 40), test_live.test_slow_browser_skips_snapshots
     ),
-    "any number may watch": Mutant(
+    "the number of viewers is unlimited": Mutant(
         set_to(watch, "MAX_WATCHERS", 1 << 40), seen.test_number_of_viewers_is_bounded
     ),
     # Showing a cap within a second.
-    "the throttler is asked too rarely": Mutant(
-        set_to(watch, "WATCHED_SECONDS", 1.5), seen.test_watch_asks_each_second_with_viewers_and_each_five_without
+    "the throttler is queried too rarely": Mutant(
+        set_to(watch, "WATCHED_SECONDS", 1.5), seen.test_watch_queries_each_second_with_viewers_and_each_five_without
     ),
-    "a new viewer waits for the next round": Mutant(
+    "a new viewer does not end the pause": Mutant(
         new_watcher_waits_forever, seen.test_new_viewer_ends_the_pause
     ),
     # Aggregated answers instead of whole tables.
-    "the whole table is asked for": Mutant(
-        always(questions, "connections", {"query": "connections", "limit": 10_000}),
+    "the whole table is queried": Mutant(
+        always(parameters, "connections", {"query": "connections", "limit": 10_000}),
         app.test_connections_are_requested_in_parts,
     ),
     "every connection is pushed": Mutant(
-        connections_are_pushed, test_live.test_moment_stays_small_with_many_connections_and_rules
+        connections_are_pushed, test_live.test_snapshot_stays_small_with_many_connections_and_rules
     ),
     "every rule is pushed": Mutant(
         set_to(overviews, "MAX_RULES", 1 << 40),
-        test_live.test_moment_stays_small_with_many_connections_and_rules,
+        test_live.test_snapshot_stays_small_with_many_connections_and_rules,
     ),
-    "each browser's question is asked": Mutant(
-        always(Lane, "_fresh", None), test_lane.test_equal_concurrent_questions_are_asked_once
+    "each browser's query is sent": Mutant(
+        always(QueryQueue, "_reusable", None), test_query_queue.test_equal_concurrent_queries_are_sent_once
     ),
-    "questions follow at once": Mutant(
-        set_to(Lane, "_turn", no_turn), test_lane.test_different_questions_are_asked_once_a_second
+    "queries are sent without a pause": Mutant(
+        set_to(QueryQueue, "_wait_for_token", no_wait), test_query_queue.test_different_queries_are_sent_once_a_second
     ),
     # What-if questions.
     "another policy is tried": Mutant(
-        always(questions, "what_if", {"query": "what_if", "policy": "rules: []"}),
+        always(parameters, "what_if", {"query": "what_if", "policy": "rules: []"}),
         app.test_what_if_sends_the_whole_policy_to_the_throttler,
     ),
-    "a policy may be as long as it likes": Mutant(
-        bounds_of_policies_are_gone, app.test_malformed_what_if_request_does_not_reach_the_throttler, LONG
+    "the length of a policy is unlimited": Mutant(
+        policies_are_unlimited, app.test_malformed_what_if_request_does_not_reach_the_throttler, LONG
     ),
     # History and events.
     "history records nothing": Mutant(
         always(watch, "record", None), app.test_history_events_and_policy_come_from_memory
     ),
     "rates are counts": Mutant(
-        set_to(rates, "_grown", lambda before, after, seconds: after.items()),
+        set_to(rates, "_rates_between", lambda before, after, seconds: after.items()),
         test_rates.test_rates_are_differences_of_byte_counts,
     ),
-    "old values show through a gap": Mutant(
+    "a gap has old values": Mutant(
         always(_Ring, "forget", None), test_history.test_gap_shows_no_old_values
     ),
-    "memory has no bound": Mutant(
+    "the number of tracks is unlimited": Mutant(
         tracks_without_end, test_history.test_memory_is_bounded_for_many_tracks
     ),
-    "events are kept for ever": Mutant(
-        always(Happenings, "forget", None), test_happenings.test_events_are_forgotten_after_an_hour
+    "events are never deleted": Mutant(
+        always(EventLog, "forget", None), test_event_log.test_events_are_forgotten_after_an_hour
     ),
     "events of all tokens are shown": Mutant(
-        set_to(Wanted, "of", lambda self, events: events),
-        test_happenings.test_events_are_filtered_by_each_field,
+        set_to(EventFilter, "matching", lambda self, events: events),
+        test_event_log.test_events_are_filtered_by_each_field,
         {"name": "token"},
     ),
-    "counts go with the events": Mutant(
-        always(EventCounts, "between", Counted(0, 0, {})),
-        test_happenings.test_counts_outlast_dropped_events,
+    "counts are deleted with their events": Mutant(
+        always(EventCounts, "between", CountsInSpan(0, 0, {})),
+        test_event_log.test_counts_outlast_dropped_events,
     ),
     "missing events are not reported": Mutant(
-        always(Happenings, "missing_before", None), seen.test_watch_knows_since_when_its_events_are_complete
+        always(EventLog, "missing_before", None), seen.test_watch_knows_since_when_its_events_are_complete
     ),
-    "the last events are shown in place of the nearest": Mutant(
-        set_to(Happenings, "nearest", lambda self, wanted, time, limit: self.newest(wanted, limit)),
-        test_happenings.test_nearest_events_come_in_order_with_a_hint_at_more,
+    "the latest events are returned instead of the nearest": Mutant(
+        set_to(EventLog, "nearest", lambda self, wanted, time, limit: self.newest(wanted, limit)),
+        test_event_log.test_nearest_events_are_in_order_with_a_hint_at_more,
     ),
     # Faults of a throttler that answers.
     "faults are not reported": Mutant(
-        always(Health, "take", []), test_health.test_lasting_fault_is_reported_until_it_ends
+        always(Health, "update", []), test_health.test_lasting_fault_is_reported_until_it_ends
     ),
     # Connections without a request.
-    "idle connections stay": Mutant(
+    "idle connections are not ended": Mutant(
         always(http_bounds.BoundedHttp, "_update_deadline", None),
         test_connections.test_connection_without_a_request_is_ended,
     ),
-    "connections have no limit": Mutant(
+    "the number of connections is unlimited": Mutant(
         always(http_bounds.BoundedHttp, "_make_room", None),
-        test_connections.test_oldest_idle_connection_is_ended_and_a_served_one_kept,
+        test_connections.test_oldest_idle_connection_is_ended_and_an_active_one_kept,
     ),
 }  # fmt: skip
 
 
-async def soon(done: Callable[[], bool]) -> None:
-    """Wait like the tests' own ``until``, but counted in turns of the event loop instead of seconds."""
+async def until_in_turns(done: Callable[[], bool]) -> None:
+    """Wait like the tests' own ``until``, but for a number of iterations of the event loop instead of seconds."""
     for _ in range(5000):
         if done():
             return
@@ -294,17 +294,17 @@ async def soon(done: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def fixtures(tmp_path: Path) -> Iterator[Callable[[Callable[..., None]], dict[str, Any]]]:
-    """Yield a function that makes the fixtures of a test of another module."""
+    """Yield a function that returns the fixtures for a test of another module."""
     with ExitStack() as stack:
 
-        def made(test: Callable[..., None]) -> dict[str, Any]:
+        def make_fixtures(test: Callable[..., None]) -> dict[str, Any]:
             wanted = inspect.signature(test).parameters
             found: dict[str, Any] = {"tmp_path": tmp_path}
             if test.__module__ in ("test_watch", "test_live"):
                 found["site"] = watched_site.Site()
             if test.__module__ == "test_application":
                 found["site"] = test_application.Site(tmp_path)
-                found["guarded"] = test_application.Site(tmp_path, token=test_application.TOKEN)
+                found["site_with_token"] = test_application.Site(tmp_path, token=test_application.TOKEN)
             if "client" in wanted:
                 found["client"] = stack.enter_context(found["site"].client())
             if test.__module__ == "test_rates":
@@ -312,23 +312,23 @@ def fixtures(tmp_path: Path) -> Iterator[Callable[[Callable[..., None]], dict[st
                 found["world"] = World(clock=found["clock"])
             return {name: value for name, value in found.items() if name in wanted}
 
-        yield made
+        yield make_fixtures
 
 
-TESTS = {f"{mutant.test.__name__}-{sorted(mutant.given)}": mutant for mutant in MUTANTS.values()}
+TESTS = {f"{mutant.test.__name__}-{sorted(mutant.parameters_of_test)}": mutant for mutant in MUTANTS.values()}
 
 
 @pytest.mark.nightly(besides=("security_headers", "rates_are"))
 @pytest.mark.parametrize("name", TESTS)
 def test_test_passes_on_the_unbroken_console(name: str, fixtures: Callable[..., dict[str, Any]]) -> None:
     mutant = TESTS[name]
-    mutant.test(**fixtures(mutant.test), **mutant.given)
+    mutant.test(**fixtures(mutant.test), **mutant.parameters_of_test)
 
 
 OF_EACH_KIND = (
-    "no policy", "every name is", "no token is needed", "the stream ends", "asked too rarely",
+    "no policy", "every name is", "no token is needed", "the stream ends", "queried too rarely",
     "every connection is pushed", "another policy is tried", "rates are counts", "faults are not reported",
-    "idle connections stay",
+    "idle connections are not",
 )  # fmt: skip
 
 
@@ -339,7 +339,7 @@ def test_test_fails_on_the_mutant(
 ) -> None:
     mutant = MUTANTS[name]
     for module in (test_application, test_watch):
-        monkeypatch.setattr(module, "until", soon)
+        monkeypatch.setattr(module, "until", until_in_turns)
     mutant.break_it(monkeypatch)
     with pytest.raises((Exception, pytest.fail.Exception)):
-        mutant.test(**fixtures(mutant.test), **mutant.given)
+        mutant.test(**fixtures(mutant.test), **mutant.parameters_of_test)

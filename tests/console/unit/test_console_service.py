@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the console as a service: errors that must not stop it, and changes that it notices while it runs."""
+"""Tests for the console as a service: errors that must not stop it, and changes that it must detect while it runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_console_serves_without_its_service_manager(tmp_path: Path, monkeypatch:
 
 
 def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
-    """Defect: the console read the files only at its start, unnoticed until browsers refused the page."""
+    """Defect: the console read the files only at its start, so browsers refused the page after the expiry."""
     certificate, key = self_signed(tmp_path)
     (tmp_path / "new").mkdir()
     new_certificate, new_key = self_signed(tmp_path / "new")
@@ -39,7 +39,7 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
         replaced(certificate, new_certificate)
         replaced(key, new_key)
         wait_until(lambda: shown(port) == der(new_certificate), "the new certificate is shown", timeout=60)
-        message = f"mptcp-console: new connections are shown the renewed certificate of {certificate}\n"
+        message = f"mptcp-console: new connections use the renewed certificate {certificate}\n"
         assert running.log.read_text().count(message) == 1
 
 
@@ -55,15 +55,15 @@ def test_number_of_idle_connections_is_bounded(tmp_path: Path) -> None:
             silent[1].recv(1)
         for each in silent[1:]:
             each.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        wanted = b"HTTP/1.1 200 OK\r\n"
+        expected = b"HTTP/1.1 200 OK\r\n"
         last = stack.enter_context(silent[-1].makefile("rb"))
-        assert last.readline() == wanted
+        assert last.readline() == expected
 
 
 @pytest.mark.nightly(besides=("[[::]]",))
 @pytest.mark.parametrize("written", ["[::]", "[0:0::0]"])
 def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path, written: str) -> None:
-    """Defect: the console listened only on IPv6, although docs/console.md gives [::] for every address."""
+    """Defect: the console listened only on IPv6, although [::] means every address (docs/console.md)."""
     token, port = tmp_path / "token", reserved_port()
     token.write_text("0123456789abcdef0123456789abcdef")
     token.chmod(0o600)
@@ -77,7 +77,7 @@ def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path, written: str) -> Non
 def test_check_warns_of_an_address_that_the_host_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
 ) -> None:
-    """The address may appear later. Without the warning, a typo would go unnoticed."""
+    """The address may appear later. Without the warning, a typo would not be detected."""
     monkeypatch.setattr(cli, "unreadable_by_unit", lambda *_: [])
     file, token = tmp_path / "console.yaml", tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef")
@@ -94,7 +94,7 @@ def test_check_warns_of_an_address_that_the_host_lacks(
 
 
 def test_console_starts_without_its_address(tmp_path: Path) -> None:
-    """Defect: the console could not start, and systemd gave it up for good after five attempts within seconds."""
+    """Defect: the console could not start, and systemd did not try again after five attempts within seconds."""
     token, port = tmp_path / "token", reserved_port()
     token.write_text("0123456789abcdef0123456789abcdef")
     token.chmod(0o600)

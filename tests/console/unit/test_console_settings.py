@@ -110,16 +110,16 @@ def test_make_token_writes_one_token_for_owner_and_group(tmp_path: Path, capsys:
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o640
     file.write_text("listen: 127.0.0.1:8610\n")
-    made = read_settings(file).token
-    assert made is not None
-    assert len(made) == 64
+    token = read_settings(file).token
+    assert token is not None
+    assert len(token) == 64
     assert main(["make-token", "--config", str(file)]) == DONE
     assert capsys.readouterr().out == ""
-    assert read_settings(file).token == made
+    assert read_settings(file).token == token
 
 
-def test_make_token_ignores_the_leftover_of_a_killed_process(tmp_path: Path) -> None:
-    """Defect: a leftover of a killed process with the same PID was taken for a newly written token."""
+def test_make_token_ignores_the_file_of_a_killed_process(tmp_path: Path) -> None:
+    """Defect: a file that a killed process with the same PID had left was used as the new token."""
     (tmp_path / f".token.{os.getpid()}").write_text("half a tok")
     assert make_first_token(written(tmp_path, "listen: 127.0.0.1:8610\n")) == tmp_path / "token"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["console.yaml", "token"]
@@ -145,7 +145,7 @@ def test_token_file_readable_by_others_is_refused(tmp_path: Path, mode: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("listen: localhost:8610", 'listen: "localhost:8610" is not an address and port'),
         ("listen: 127.0.0.1", 'is not an address and port; write "127.0.0.1:8610" or "[::1]:8610"'),
@@ -171,11 +171,11 @@ def test_token_file_readable_by_others_is_refused(tmp_path: Path, mode: int) -> 
         ("token_file:", "has no value"),
     ],
 )
-def test_mistake_is_reported_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+def test_mistake_is_reported_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     file = written(tmp_path, text + "\n", TOKEN)
     found = problems(file)
     assert found.startswith(f"{file}:1: ")
-    assert words in found
+    assert message in found
 
 
 def test_mistake_ends_run_and_check_with_their_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the number of events of each kind: over the whole hour, in constant memory."""
+"""Tests for the counts of events by kind: for a whole hour, in constant memory."""
 
 from __future__ import annotations
 

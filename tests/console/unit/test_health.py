@@ -11,10 +11,10 @@ import pytest
 from fake_throttler import World
 
 from mptcp_console.health import RECENT, Health
-from mptcp_console.overviews import whole
+from mptcp_console.overviews import policy_page
 
 NOW = 1_795_000_000.0
-REAL = json.loads((Path(__file__).parents[1] / "answers" / "summary.json").read_text())
+REAL_SUMMARY = json.loads((Path(__file__).parents[1] / "answers" / "summary.json").read_text())
 
 
 def summary(time: float = NOW, pid: int = 1, **more: Any) -> dict[str, Any]:
@@ -30,8 +30,8 @@ def counters(dropped: int = 0, lost: int = 0, refused: int = 0, up: int | None =
 
 
 def test_healthy_throttler_has_no_faults() -> None:
-    assert Health().take(summary()) == []
-    assert Health().take(summary() | {"captures": None, "ledger_error": None, "counters": None}) == []
+    assert Health().update(summary()) == []
+    assert Health().update(summary() | {"captures": None, "ledger_error": None, "counters": None}) == []
 
 
 def test_lasting_fault_is_reported_until_it_ends() -> None:
@@ -39,14 +39,14 @@ def test_lasting_fault_is_reported_until_it_ends() -> None:
     health = Health()
     wrong: dict[str, Any] = {"captures": {"wan0": False, "wan1": True}, "ledger_error": "ledger l: disk full"}
     for second in (0, 600):
-        captured, written = health.take(summary(NOW + second, **wrong))
+        captured, written = health.update(summary(NOW + second, **wrong))
         assert captured.startswith("Nothing is captured on wan0,")
         assert written.startswith("Budget usage cannot be saved to disk (ledger l: disk full); caps hold")
-    assert health.take(summary(NOW + 601)) == []
+    assert health.update(summary(NOW + 601)) == []
 
 
 @pytest.mark.parametrize(
-    ("lost", "words"),
+    ("lost", "expected"),
     [
         ({"dropped": 1}, "1 segment lost by the capture within a minute"),
         ({"lost": 2}, "Path manager events lost, 2 times within a minute"),
@@ -54,29 +54,29 @@ def test_lasting_fault_is_reported_until_it_ends() -> None:
         ({"refused": 1, "up": 2}, "3 changes refused by the kernel"),
     ],
 )
-def test_loss_is_reported_for_a_minute(lost: dict[str, int], words: str) -> None:
+def test_loss_is_reported_for_a_minute(lost: dict[str, int], expected: str) -> None:
     health = Health()
-    assert health.take(summary(counters=counters())) == []
+    assert health.update(summary(counters=counters())) == []
     for second in (1.0, 30.0, RECENT):
-        (text,) = health.take(summary(NOW + second, counters=counters(**lost)))
-        assert text.startswith(words)
-    assert health.take(summary(NOW + RECENT + 2, counters=counters(**lost))) == []
+        (text,) = health.update(summary(NOW + second, counters=counters(**lost)))
+        assert text.startswith(expected)
+    assert health.update(summary(NOW + RECENT + 2, counters=counters(**lost))) == []
 
 
 def test_losses_before_the_first_summary_are_not_reported() -> None:
     health = Health()
-    assert health.take(summary(counters=counters(1000, 1000, 1000))) == []
-    assert health.take(summary(NOW + 1, pid=2, counters=counters(2000, 0, 0))) == []
-    assert health.take(summary(NOW - 3600, pid=2, counters=counters(3000, 0, 0))) == []
+    assert health.update(summary(counters=counters(1000, 1000, 1000))) == []
+    assert health.update(summary(NOW + 1, pid=2, counters=counters(2000, 0, 0))) == []
+    assert health.update(summary(NOW - 3600, pid=2, counters=counters(3000, 0, 0))) == []
 
 
 def test_answer_of_a_real_throttler_is_understood() -> None:
-    assert [each.partition(" (")[0] for each in Health().take(REAL)] == [
+    assert [each.partition(" (")[0] for each in Health().update(REAL_SUMMARY)] == [
         "Nothing is captured on wan1, which is down or missing; capturing resumes when it returns",
         "Budget usage cannot be saved to disk",
     ]
-    shown = whole(REAL)
+    shown = policy_page(REAL_SUMMARY)
     assert shown["captures"] == {"wan0": True, "wan1": False}
     assert shown["bpf"] == {"pacing": True, "counting": False}
     assert shown["ledger_error"] == "ledger l: disk full"
-    assert shown["effect"] == REAL["effect"]
+    assert shown["effect"] == REAL_SUMMARY["effect"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for values over time: what is kept, how it is thinned out, and that its size stays small."""
+"""Tests for values over time: which values are kept, how they are merged, and that their size stays small."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def values(tracks: Tracks, step: int = 1, first: int = 0, last: int = 1 << 40) -
     }
 
 
-def test_value_holds_from_its_second_until_now() -> None:
+def test_value_is_valid_from_its_second_until_now() -> None:
     tracks = Tracks()
     tracks.advance(START)
     tracks.put("a", START, 5)
@@ -42,7 +42,7 @@ def test_value_holds_from_its_second_until_now() -> None:
     assert values(tracks) == {"a": {START: 5, START + 3: 7, START + 4: 7, START + 5: 7}}
 
 
-def test_values_older_than_ten_minutes_are_thinned_to_ten_seconds() -> None:
+def test_values_older_than_ten_minutes_are_merged_to_ten_seconds() -> None:
     tracks = Tracks()
     for second in range(START, START + SPAN):
         tracks.advance(second)
@@ -64,8 +64,8 @@ def test_gap_shows_no_old_values() -> None:
     later = START + FINE_SLOTS + 99
     tracks.advance(later)
     tracks.put("a", later, 2)
-    kept = values(tracks)["a"]
-    assert set(kept) == {*range(later - FINE_SLOTS + 1, START + FINE_SLOTS), later}
+    remaining = values(tracks)["a"]
+    assert set(remaining) == {*range(later - FINE_SLOTS + 1, START + FINE_SLOTS), later}
     tracks.advance(START + 3 * SPAN)
     assert values(tracks) == {}
     assert len(tracks) == 0
@@ -89,16 +89,18 @@ def test_clock_set_back_removes_only_later_values(back: int, step: int) -> None:
     for second in range(START, now + 1):
         tracks.advance(second)
         tracks.put("a", second, second, latest)
-    then = now - back
-    tracks.advance(then)
-    tracks.put("a", then, 7, latest)
-    kept = values(tracks, step).get("a", {})
-    assert kept.pop(then // step * step) == 7
+    earlier = now - back
+    tracks.advance(earlier)
+    tracks.put("a", earlier, 7, latest)
+    remaining = values(tracks, step).get("a", {})
+    assert remaining.pop(earlier // step * step) == 7
     slots = FINE_SLOTS if step == 1 else COARSE_SLOTS
     first = max(START, (now // step - slots + 1) * step)
-    assert sorted(kept) == list(range(first, then // step * step, step)) * (back <= 2_000)
+    assert sorted(remaining) == list(range(first, earlier // step * step, step)) * (back <= 2_000)
     tracks.advance(now)
-    assert set(values(tracks, step).get("a", {})) == {each for each in (*kept, then // step * step) if each >= first}
+    assert set(values(tracks, step).get("a", {})) == {
+        each for each in (*remaining, earlier // step * step) if each >= first
+    }
 
 
 @given(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for what the console answers from its own memory: numbers and events of a time, and free places for viewers."""
+"""Tests for the console's answers from memory: numbers and events of a time, and the number of viewers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def client(site: Site) -> Iterator[TestClient]:
 def test_events_near_a_time_come_with_counts(site: Site) -> None:
     at = site.world.clock() - 100
     for number in range(40):
-        site.world.tell("applied" if number % 2 else "lifted", str(number), time=at + number)
+        site.world.add_event("applied" if number % 2 else "lifted", str(number), time=at + number)
     site.now = at + 100
     with site.client() as client:
-        client.portal.call(until, lambda: site.watch.happenings.serial >= 40)  # type: ignore[union-attr]
+        client.portal.call(until, lambda: site.watch.event_log.serial >= 40)  # type: ignore[union-attr]
         around = {"from": at + 5, "to": at + 35}
         answer = client.get("/api/events", params=around | {"near": at + 20, "limit": 3}).json()
         assert [each["text"] for each in answer["events"]] == ["19", "20", "21"]
@@ -57,7 +57,7 @@ def test_history_span_is_measured_by_the_consoles_clock(site: Site) -> None:
 
 
 def test_viewers_answer_shows_why_a_stream_was_refused(site: Site, client: TestClient) -> None:
-    """Defect: the 65th page said again and again that the console does not answer."""
+    """Defect: the 65th page showed again and again that the console does not answer."""
     assert client.get("/api/viewers").json() == {"watching": 0, "most": MAX_WATCHERS}
     site.watch.watchers = MAX_WATCHERS
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for what the console sends to browsers each second."""
+"""Tests for the messages that the console sends to browsers each second."""
 
 from __future__ import annotations
 
@@ -20,95 +20,95 @@ def site() -> Site:
 
 def parsed(message: str) -> dict[str, Any]:
     lines = dict(line.split(": ", 1) for line in message.strip().split("\n"))
-    assert lines["event"] == "moment"
+    assert lines["event"] == "snapshot"
     document: dict[str, Any] = json.loads(lines["data"])
     return document
 
 
-def test_each_moment_is_sent_once_with_new_events(site: Site) -> None:
+def test_each_snapshot_is_sent_once_with_new_events(site: Site) -> None:
     async def watch() -> list[dict[str, Any]]:
-        await site.look()
+        await site.poll()
         stream = Live(site.watch, login=False).stream()
         assert await anext(stream) == "retry: 1000\n\n"
         sent = [parsed(await anext(stream))]
-        site.world.tell("applied", "a cap")
+        site.world.add_event("applied", "a cap")
         site.world.carry(0, 1_000_000)
-        coming = asyncio.ensure_future(anext(stream))
-        await site.look()
-        sent.append(parsed(await coming))
-        coming = asyncio.ensure_future(anext(stream))
-        await site.look()
-        sent.append(parsed(await coming))
+        next_message = asyncio.ensure_future(anext(stream))
+        await site.poll()
+        sent.append(parsed(await next_message))
+        next_message = asyncio.ensure_future(anext(stream))
+        await site.poll()
+        sent.append(parsed(await next_message))
         return sent
 
     sent = run(watch())
-    assert [[each["text"] for each in moment["events"]] for moment in sent] == [[], ["a cap"], []]
+    assert [[each["text"] for each in snapshot["events"]] for snapshot in sent] == [[], ["a cap"], []]
     assert {"path": "wifi", "direction": "down", "rate": 8_000_000} in sent[1]["now"]["paths"]
-    assert [moment["tick"] for moment in sent] == [1, 2, 3]
+    assert [snapshot["tick"] for snapshot in sent] == [1, 2, 3]
 
 
-def test_slow_browser_skips_moments(site: Site) -> None:
+def test_slow_browser_skips_snapshots(site: Site) -> None:
     async def watch() -> dict[str, Any]:
         stream = Live(site.watch, login=False).stream()
         await anext(stream)
         for number in range(MAX_EVENTS + 20):
-            site.world.tell("applied", str(number))
-            await site.look(2)
+            site.world.add_event("applied", str(number))
+            await site.poll(2)
         return parsed(await anext(stream))
 
-    moment = run(watch())
-    assert moment["tick"] == MAX_EVENTS + 20
-    assert [each["text"] for each in moment["events"]] == [str(number) for number in range(20, MAX_EVENTS + 20)]
-    assert moment["more_events"]
+    snapshot = run(watch())
+    assert snapshot["tick"] == MAX_EVENTS + 20
+    assert [each["text"] for each in snapshot["events"]] == [str(number) for number in range(20, MAX_EVENTS + 20)]
+    assert snapshot["more_events"]
 
 
 def test_slow_browser_gets_events_from_during_a_delivery(site: Site) -> None:
-    """Defect: a slow browser missed events between the creation of a moment and its delivery."""
+    """Defect: a slow browser missed events between the creation of a snapshot and its delivery."""
 
     async def watch() -> list[dict[str, Any]]:
         stream = Live(site.watch, login=False).stream()
         await anext(stream)
-        coming = asyncio.ensure_future(anext(stream))
-        await site.look()
-        sent = [parsed(await coming)]
+        next_message = asyncio.ensure_future(anext(stream))
+        await site.poll()
+        sent = [parsed(await next_message)]
         for number in range(3):
-            site.world.tell("applied", str(number))
-            await site.look()
+            site.world.add_event("applied", str(number))
+            await site.poll()
         sent.append(parsed(await anext(stream)))
         return sent
 
     sent = run(watch())
-    assert [[each["text"] for each in moment["events"]] for moment in sent] == [[], ["0", "1", "2"]]
+    assert [[each["text"] for each in snapshot["events"]] for snapshot in sent] == [[], ["0", "1", "2"]]
 
 
-def test_reused_moment_leaves_newer_events_for_the_next(site: Site) -> None:
+def test_reused_snapshot_leaves_newer_events_for_the_next(site: Site) -> None:
     async def watch() -> list[dict[str, Any]]:
         live = Live(site.watch, login=False)
         fast, slow = live.stream(), live.stream()
         for stream in (fast, slow):
             await anext(stream)
-        coming = asyncio.ensure_future(anext(fast))
-        await site.look()
-        await coming
-        # The event comes during the next look, whose moment does not exist yet.
-        site.watch.happenings.add({"time": site.now, "kind": "applied", "text": "a cap"})
+        next_message = asyncio.ensure_future(anext(fast))
+        await site.poll()
+        await next_message
+        # The event is added after the last query; the next snapshot does not exist yet.
+        site.watch.event_log.add({"time": site.now, "kind": "applied", "text": "a cap"})
         sent = [parsed(await anext(slow))]
-        coming = asyncio.ensure_future(anext(slow))
-        await site.look()
-        return [*sent, parsed(await coming)]
+        next_message = asyncio.ensure_future(anext(slow))
+        await site.poll()
+        return [*sent, parsed(await next_message)]
 
     sent = run(watch())
-    assert [each["text"] for moment in sent for each in moment["events"]] == ["a cap"]
+    assert [each["text"] for snapshot in sent for each in snapshot["events"]] == ["a cap"]
 
 
-def test_moment_stays_small_with_many_connections_and_rules(site: Site) -> None:
+def test_snapshot_stays_small_with_many_connections_and_rules(site: Site) -> None:
     async def watch() -> str:
         site.world.count = 10_000
         summary = site.world.answer({"query": "summary"})
         summary["rules"] = [summary["rules"][0] | {"rule": f"rule-{number}"} for number in range(255)]
         summary["policy"]["rules"] = [each["rule"] for each in summary["rules"]]
-        site.says = summary
-        await site.look()
+        site.answer = summary
+        await site.poll()
         stream = Live(site.watch, login=False).stream()
         await anext(stream)
         return await anext(stream)

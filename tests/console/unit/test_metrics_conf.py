@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the dashboard and alerts in conf/: promtool accepts them, metrics exist, and the checks find faults."""
+"""Tests for the dashboard and the alerts in conf/: promtool accepts them, their metrics exist, checks find faults."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def changed(panel: int, place: str, value: Any) -> dict[str, Any]:
 
 @pytest.mark.nightly(besides=("exrp", "colorMode"))
 @pytest.mark.parametrize(
-    ("place", "value", "words"),
+    ("place", "value", "expected"),
     [
         ("titel", "x", ".titel is unknown"),
         ("options.colourMode", "value", ".options.colourMode is unknown"),
@@ -136,9 +136,9 @@ def changed(panel: int, place: str, value: Any) -> dict[str, Any]:
         ("type", "gauge", "unknown"),
     ],
 )
-def test_check_finds_a_value_that_grafanas_types_lack(place: str, value: Any, words: str) -> None:
+def test_check_finds_a_value_that_grafanas_types_lack(place: str, value: Any, expected: str) -> None:
     number = next(at for at, panel in enumerate(dashboard()["panels"]) if panel["type"] == "stat")
-    assert any(words in fault for fault in faults(changed(number, place, value)))
+    assert any(expected in fault for fault in faults(changed(number, place, value)))
 
 
 def test_dashboard_uses_exactly_its_variables() -> None:
@@ -158,17 +158,15 @@ def test_each_dashboard_expression_selects_the_instance() -> None:
 
 
 def test_expressions_sum_rates_of_squid_processes_not_counters() -> None:
-    """A sum of counters falls if one process restarts. Prometheus would then count all of the other processes again."""
+    """A sum of counters falls if one process restarts. Prometheus would then count the others a second time."""
     for expression in (*shown_expressions().values(), *alert_expressions().values()):
         for counter in re.finditer(r"squid_\w+_total", expression):
             assert expression[: counter.start()].endswith("sum without (process) (rate("), expression
 
 
 def test_each_dashboard_range_holds_two_samples() -> None:
-    """Defect: the annotation of a new policy used Grafana's interval, which is the distance of two points of the graph.
-
-    This is often no longer than a scrape interval, so that no change lay within it, and the annotation was missing.
-    """
+    """Defect: the annotation of a new policy used Grafana's interval, the distance of two points in the graph. This is
+    often as short as a scrape interval, so that it contained no change, and the annotation was missing."""
     ranges = set(re.findall(r"\[[^][]*\](?=\))", " ".join(query["expr"] for query in queries())))
     assert ranges == {"[$__rate_interval]"}
 

@@ -33,24 +33,24 @@ ALLOWED_LABELS = {
     "policy", "rule", "path", "direction", "budget", "le", "version", "interface", "program", "process",
     "service", "tunnel",
 }  # fmt: skip
-ONE = {"process": "1"}
+FIRST_PROCESS = {"process": "1"}
 SPARE = {"policy": "policy", "rule": "spare", "path": "ethernet"}
-UP = "mptcp_throttler_up"
+THROTTLER_UP = "mptcp_throttler_up"
 
 
-def everything(summary: Mapping[str, Any] | None = None) -> str:
+def full_exposition(summary: Mapping[str, Any] | None = None) -> str:
     return exposition(families(summary or summary_answer(), squid_answer(), kernel_answer(), library_answer()))
 
 
 @cache
-def usual() -> Samples:
-    return samples(everything())
+def default_samples() -> Samples:
+    return samples(full_exposition())
 
 
 @pytest.mark.parametrize(
     ("name", "labels", "value"),
     [
-        (UP, {}, 1),
+        (THROTTLER_UP, {}, 1),
         ("mptcp_throttler_build_info", {"version": "0.1.0"}, 1),
         ("mptcp_throttler_start_time_seconds", {}, 1795372000.1),
         ("mptcp_throttler_policy_start_time_seconds", {"policy": "policy"}, 1795372100.2),
@@ -126,12 +126,12 @@ def usual() -> Samples:
         ("squid_up", {}, 1),
         ("squid_build_info", {"version": "5.7"}, 1),
         ("squid_start_time_seconds", {}, 1795372304),
-        ("squid_client_requests_total", ONE, 5),
-        ("squid_client_errors_total", ONE, 1),
+        ("squid_client_requests_total", FIRST_PROCESS, 5),
+        ("squid_client_errors_total", FIRST_PROCESS, 1),
         # KiB are converted to bytes.
-        ("squid_client_sent_bytes_total", ONE, 1957 * 1024),
-        ("squid_tunnels_total", ONE, 1),
-        ("squid_cpu_seconds_total", ONE, 0.046178),
+        ("squid_client_sent_bytes_total", FIRST_PROCESS, 1957 * 1024),
+        ("squid_tunnels_total", FIRST_PROCESS, 1),
+        ("squid_cpu_seconds_total", FIRST_PROCESS, 0.046178),
         ("squid_clients", {}, 3),
         ("squid_file_descriptors", {}, 7),
         ("squid_file_descriptors_limit", {}, 20000),
@@ -141,12 +141,14 @@ def usual() -> Samples:
     ],
 )
 def test_metric_has_the_expected_value(name: str, labels: dict[str, str], value: float) -> None:
-    assert usual()[labelled(name, **labels)] == pytest.approx(value)
+    assert default_samples()[labelled(name, **labels)] == pytest.approx(value)
 
 
 def test_silent_throttler_is_down_and_has_no_other_metrics() -> None:
     found = samples(exposition(families(None, squid_answer(), kernel_answer())))
-    assert {name: value for (name, _), value in found.items() if name.startswith("mptcp_throttler")} == {UP: 0}
+    assert {name: value for (name, _), value in found.items() if name.startswith("mptcp_throttler")} == {
+        THROTTLER_UP: 0
+    }
     assert found[labelled("squid_up")] == 1
 
 
@@ -158,23 +160,23 @@ def test_silent_squid_is_down_and_has_no_other_metrics() -> None:
 
 
 def test_labels_come_only_from_the_fixed_list() -> None:
-    assert {label for _, labels in samples(everything()) for label, _ in labels} <= ALLOWED_LABELS
+    assert {label for _, labels in samples(full_exposition()) for label, _ in labels} <= ALLOWED_LABELS
 
 
 def test_rule_of_an_old_policy_has_bytes_and_no_cap() -> None:
-    names = {name for name, labels in samples(everything()) if ("rule", "of-yesterday") in labels}
+    names = {name for name, labels in samples(full_exposition()) if ("rule", "of-yesterday") in labels}
     assert names == {"mptcp_throttler_cap_bytes_total"}
 
 
 def test_dry_run_has_caps_and_none_in_force() -> None:
     summary = summary_answer()
     summary["policy"]["dry_run"] = True
-    found = samples(everything(summary))
+    found = samples(full_exposition(summary))
     for name in (
         "caps_in_force", "caps_coming", "cap_classes", "cap_shared_classes", "cap_total_ceil_bytes_per_second",
     ):  # fmt: skip
         assert found[labelled(f"mptcp_throttler_{name}", **SPARE, direction="down")] == 0
-    assert found.keys() == samples(everything()).keys()
+    assert found.keys() == samples(full_exposition()).keys()
     assert found[labelled("mptcp_throttler_cap_rate_bytes_per_second", **SPARE, direction="down")] == 625_000
 
 
@@ -184,7 +186,7 @@ def test_older_throttler_without_class_counts_has_its_caps() -> None:
         for name in ("lowest_ceil", "total_ceil", "classes", "shared_classes"):
             del rule[name]
     del summary["class_counts"]
-    found = samples(everything(summary))
+    found = samples(full_exposition(summary))
     assert found[labelled("mptcp_throttler_classes", direction="down")] == 1
     assert found[labelled("mptcp_throttler_cap_ceil_bytes_per_second", **SPARE, direction="down")] == 750_000
     assert not [name for name, _ in found if name.startswith("mptcp_throttler_cap_classes")]
@@ -204,7 +206,9 @@ def test_older_throttler_lacks_only_its_missing_counters() -> None:
     del summary["counters"]["tracker"]["connections_refused"]
     del summary["counters"]["observers"]["reopened"]
     missing = {"mptcp_throttler_connections_refused_total", "mptcp_throttler_sniffer_reopened_total"}
-    assert {name for name, _ in samples(everything())} - {name for name, _ in samples(everything(summary))} == missing
+    assert {name for name, _ in samples(full_exposition())} - {
+        name for name, _ in samples(full_exposition(summary))
+    } == missing
 
 
 def test_missing_squid_values_have_no_metric() -> None:
@@ -321,11 +325,11 @@ def test_number_of_samples_is_bounded_by_the_policy(
     caps: list[dict[str, Any]], paths: list[dict[str, Any]], budgets: list[dict[str, Any]]
 ) -> None:
     summary = summary_answer() | {"rules": caps, "paths": paths, "budgets": budgets, "budget_totals": []}
-    found = samples(exposition(families(summary, None, None)))  # this fails if a sample comes twice
+    found = samples(exposition(families(summary, None, None)))  # this fails if a sample occurs twice
     values = [value for _, labels in found for _, value in labels]
     assert not {each["client"] for each in budgets} & set(values)
-    for prefix, most in (("cap", 9 * 3 * 4 * 2), ("path_", 3 * 4), ("budget", 4 * 2)):
-        assert sum(name.startswith(f"mptcp_throttler_{prefix}") for name, _ in found) <= most + 2
+    for prefix, maximum in (("cap", 9 * 3 * 4 * 2), ("path_", 3 * 4), ("budget", 4 * 2)):
+        assert sum(name.startswith(f"mptcp_throttler_{prefix}") for name, _ in found) <= maximum + 2
 
 
 def test_unused_budget_has_metrics() -> None:
@@ -333,7 +337,7 @@ def test_unused_budget_has_metrics() -> None:
     summary = summary_answer()
     unused = {"name": "unused", "per": "client", "accounts": 0, "used_up": 0, "used": 0, "volume": 0}
     summary["budget_totals"].append(unused | {"first_volume": 4_000, "until": 1796000000.0})
-    found = samples(everything(summary))
+    found = samples(full_exposition(summary))
     for name, value in (
         ("used_bytes", 0),
         ("left_bytes", 4_000),
@@ -346,17 +350,17 @@ def test_unused_budget_has_metrics() -> None:
 
 
 def test_number_of_samples_does_not_depend_on_connections() -> None:
-    crowd = summary_answer() | {"connections": 10_000, "clients": 9_000}
-    crowd["subflows"]["active"] = 20_000
-    crowd["rules"][0]["capped"] = 10_000
-    assert samples(everything(crowd)).keys() == samples(everything()).keys()
+    summary = summary_answer() | {"connections": 10_000, "clients": 9_000}
+    summary["subflows"]["active"] = 20_000
+    summary["rules"][0]["capped"] = 10_000
+    assert samples(full_exposition(summary)).keys() == samples(full_exposition()).keys()
 
 
 def test_caps_of_old_policies_are_dropped_before_current_ones() -> None:
     summary = summary_answer()
     old = summary["rules"][-1]
     summary["rules"] += [old | {"rule": f"old-{number}"} for number in range(4096)]
-    found = samples(everything(summary))
+    found = samples(full_exposition(summary))
     caps = [labels for name, labels in found if name == "mptcp_throttler_cap_bytes_total"]
     assert len(caps) == MAX_CAPS
     assert labelled("mptcp_throttler_caps_in_force", **SPARE, direction="down") in found
@@ -369,6 +373,6 @@ def check_metrics(text: str) -> subprocess.CompletedProcess[str]:
 
 def test_promtool_accepts_the_metric_names(require: Callable[..., None]) -> None:
     require("promtool")
-    checked = check_metrics(everything())
+    checked = check_metrics(full_exposition())
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
-    assert check_metrics(everything().replace("loop_late_total", "loopLate")).returncode
+    assert check_metrics(full_exposition().replace("loop_late_total", "loopLate")).returncode

@@ -8,10 +8,10 @@ from pathlib import Path
 from starlette.testclient import TestClient
 
 from mptcp_console.application import Console
-from mptcp_console.lane import Lane
+from mptcp_console.query_queue import QueryQueue
 from mptcp_console.service import metrics
 from mptcp_console.settings import Settings
-from mptcp_console.watch import Watch, asker
+from mptcp_console.watch import Watch, make_query
 
 TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
 
@@ -19,8 +19,8 @@ TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
 def test_metrics_require_the_token_and_do_not_redirect(tmp_path: Path) -> None:
     # Neither throttler nor Squid runs at these addresses.
     settings = Settings(status_socket=tmp_path / "status.sock", token=TOKEN, squid="http://127.0.0.1:1")
-    ask = asker(settings.status_socket, patience=1.0)
-    console = Console(Watch(ask, settings.status_socket), Lane(ask), settings)
+    ask = make_query(settings.status_socket, patience=1.0)
+    console = Console(Watch(ask, settings.status_socket), QueryQueue(ask), settings)
     client = TestClient(
         console.application(metrics(settings)), base_url="http://127.0.0.1:8610", follow_redirects=False
     )

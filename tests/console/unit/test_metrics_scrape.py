@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for scrapes of the metrics, with fake throttler and Squid programs behind real sockets."""
+"""Tests for scrapes of the metrics, with a fake throttler and a fake Squid that listen on real sockets."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from mptcp_console.metrics.cache_manager import read_pages
 
 UP, SQUID_UP = ("mptcp_throttler_up", ()), ("squid_up", ())
 DEADLINE = 60.0
-PROMISED = (asgi.THROTTLER_SECONDS, asgi.SQUID_SECONDS)
+LIMITS = (asgi.THROTTLER_SECONDS, asgi.SQUID_SECONDS)
 
 
 @dataclass
 class Site:
-    """A fake throttler and a fake Squid that record how often each was asked."""
+    """A fake throttler and a fake Squid that record their requests."""
 
     directory: Path
     summary: dict[str, Any] = field(default_factory=summary_answer)
-    hung: bool = False
-    squid_hung: bool = False
+    throttler_hangs: bool = False
+    squid_hangs: bool = False
     squid_status: str = "200 OK"
-    kids: dict[int, int] = field(default_factory=dict)
+    processes: dict[int, int] = field(default_factory=dict)
     """Request counters of Squid's processes by number; empty if Squid has only one process."""
     queries: list[Any] = field(default_factory=list)
     pages: list[str] = field(default_factory=list)
     now: float = 100.0
-    came: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the throttler was asked."""
-    held: asyncio.Event = field(default_factory=asyncio.Event)
+    throttler_queried: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the throttler gets a query."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the end of the test, to release handlers that hang."""
     scraper: Scraper = field(init=False)
     port: int = 0
@@ -53,9 +53,9 @@ class Site:
 
     async def throttler(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.queries.append(json.loads(await reader.readline()))
-        self.came.set()
-        if self.hung:
-            await self.held.wait()
+        self.throttler_queried.set()
+        if self.throttler_hangs:
+            await self.released.wait()
         writer.write(json.dumps(self.summary).encode())
         writer.close()
 
@@ -65,8 +65,8 @@ class Site:
                 pass
             page = request.decode().split()[1].rpartition("/")[2]
             self.pages.append(page)
-            if self.squid_hung:
-                await self.held.wait()
+            if self.squid_hangs:
+                await self.released.wait()
             text = self.page(page)
             body, status = (text or "").encode(), self.squid_status if text is not None else "404 Not Found"
             # Squid sends its pages chunked.
@@ -79,10 +79,12 @@ class Site:
         """Return a page as Squid 5.7 has it: of all processes, or of the requested ones. None is Squid's 404."""
         name, _, query = wanted.partition("?")
         text = squid_page_texts()[name]
-        if not self.kids:
+        if not self.processes:
             return text
-        numbers = [int(number) for number in query.removeprefix("processes=").split(",")] if query else [*self.kids]
-        chosen = {number: requests for number, requests in self.kids.items() if number in numbers}
+        numbers = (
+            [int(number) for number in query.removeprefix("processes=").split(",")] if query else [*self.processes]
+        )
+        chosen = {number: requests for number, requests in self.processes.items() if number in numbers}
         if not chosen:
             return None
         if name == "refresh":
@@ -112,18 +114,18 @@ class Site:
 
 @asynccontextmanager
 async def site(directory: Path) -> AsyncIterator[Site]:
-    made = Site(directory)
-    throttler = await asyncio.start_unix_server(made.throttler, directory / "status.sock")
-    squid = await asyncio.start_server(made.squid, "127.0.0.1", 0)
-    made.port = squid.sockets[0].getsockname()[1]
-    address = f"http://127.0.0.1:{made.port}"
+    test_site = Site(directory)
+    throttler = await asyncio.start_unix_server(test_site.throttler, directory / "status.sock")
+    squid = await asyncio.start_server(test_site.squid, "127.0.0.1", 0)
+    test_site.port = squid.sockets[0].getsockname()[1]
+    address = f"http://127.0.0.1:{test_site.port}"
     counted = {"mptcpproxy": directory / "counters", "mptcprelay": directory / "none"}
     sources = Sources(directory / "status.sock", address, ANSWERS / "netstat.txt", counted)
-    made.scraper = Scraper(sources, lambda: made.now)
+    test_site.scraper = Scraper(sources, lambda: test_site.now)
     try:
-        yield made
+        yield test_site
     finally:
-        made.held.set()
+        test_site.released.set()
         throttler.close()
         squid.close()
 
@@ -137,13 +139,13 @@ def long_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_at_site(directory: Path, test: Callable[[Site], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(DEADLINE), site(directory) as made:
-            await test(made)
+        async with asyncio.timeout(DEADLINE), site(directory) as test_site:
+            await test(test_site)
 
     asyncio.run(run())
 
 
-def test_scrape_asks_throttler_and_squid_once(tmp_path: Path) -> None:
+def test_scrape_queries_throttler_and_squid_once(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         found = await site.scrape()
         assert (found[UP], found[SQUID_UP]) == (1, 1)
@@ -160,7 +162,7 @@ def test_library_counters_are_read_at_each_scrape(tmp_path: Path) -> None:
         assert turns not in await site.scrape()
         for number in (1, 2):
             (tmp_path / "counters").write_bytes(struct.pack("=Q", number) + library_counters.NONE[8:])
-            site.now += 2 * asgi.KEPT_SECONDS
+            site.now += 2 * asgi.CACHE_SECONDS
             assert (await site.scrape())[turns] == number
 
     run_at_site(tmp_path, test)
@@ -171,15 +173,13 @@ def requests_of(process: int) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def test_restarted_squid_process_lowers_no_other_counter(tmp_path: Path) -> None:
-    """Defect: workers had one summed counter, which fell by the count of a worker that was replaced.
-
-    Prometheus took this for a restart, and added months of the other workers' counts within one interval.
-    """
+    """Defect: all workers had one summed counter, which fell by the count of a worker that was replaced. Prometheus
+    interpreted this as a restart, and counted the other workers' bytes of months within one interval."""
 
     async def test(site: Site) -> None:
-        site.kids = {1: 1_000_000, 2: 500}
+        site.processes = {1: 1_000_000, 2: 500}
         before = await site.scrape()
-        site.kids = {1: 1_000_010, 2: 3}
+        site.processes = {1: 1_000_010, 2: 3}
         site.now += 1
         after = await site.scrape()
         assert before.keys() == after.keys()
@@ -193,12 +193,12 @@ def test_restarted_squid_process_lowers_no_other_counter(tmp_path: Path) -> None
 
 def test_scrape_follows_changes_of_squids_processes(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
-        for site.kids in ({2: 7}, {1: 1, 2: 7, 3: 2}, {}):
+        for site.processes in ({2: 7}, {1: 1, 2: 7, 3: 2}, {}):
             site.pages.clear()
             found = await site.scrape()
             shown = {key: value for key, value in found.items() if key[0] == requests_of(1)[0]}
-            # Do not ask for a missing process: Squid would answer 404 and count a client error.
-            assert shown == {requests_of(number): value for number, value in (site.kids or {1: 5}).items()}
+            # A missing process must not be queried: Squid would answer 404 and count a client error.
+            assert shown == {requests_of(number): value for number, value in (site.processes or {1: 5}).items()}
             assert len(site.pages) == 2 + len(shown)
             site.now += 1
 
@@ -206,14 +206,12 @@ def test_scrape_follows_changes_of_squids_processes(tmp_path: Path) -> None:
 
 
 def test_reading_of_squid_pages_stops_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each page comes in time, but not all together. The thread must then stop, and use the pages that it has.
-
-    Otherwise it would still run when the next scrape begins.
-    """
+    """Each page arrives in time, but all pages together take too long. The thread must then stop and use the pages that
+    it has read; otherwise it would still run when the next scrape begins."""
     monkeypatch.setattr(cache_manager, "time", SimpleNamespace(monotonic=itertools.count(100).__next__))
 
     async def test(site: Site) -> None:
-        site.kids = dict.fromkeys(range(1, 101), 1)
+        site.processes = dict.fromkeys(range(1, 101), 1)
         pages = await asyncio.to_thread(read_pages, f"http://127.0.0.1:{site.port}", 60)
         # The fake clock advances by one second for each page.
         assert len(site.pages) == 59
@@ -224,7 +222,7 @@ def test_reading_of_squid_pages_stops_at_the_time_limit(tmp_path: Path, monkeypa
 
 def test_ended_squid_process_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(site: Site) -> None:
-        site.kids = {1: 7, 2: 9}
+        site.processes = {1: 7, 2: 9}
         shown = site.page
         monkeypatch.setattr(site, "page", lambda wanted: None if "processes=2" in wanted else shown(wanted))
         found = await site.scrape()
@@ -234,7 +232,7 @@ def test_ended_squid_process_does_not_hide_the_others(tmp_path: Path, monkeypatc
     run_at_site(tmp_path, test)
 
 
-def test_concurrent_scrapes_share_one_question(tmp_path: Path) -> None:
+def test_concurrent_scrapes_share_one_query(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         found = await asyncio.gather(*(site.scrape() for _ in range(50)))
         assert all(each == found[0] for each in found)
@@ -258,11 +256,11 @@ def test_answer_is_reused_for_half_a_second(tmp_path: Path) -> None:
 
 def test_cancelled_scrape_does_not_cancel_a_concurrent_one(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
-        site.hung = True
+        site.throttler_hangs = True
         first, second = asyncio.create_task(site.scrape()), asyncio.create_task(site.scrape())
-        await site.came.wait()
+        await site.throttler_queried.wait()
         first.cancel()
-        site.held.set()
+        site.released.set()
         assert (await second)[UP] == 1
         assert len(site.queries) == 1
 
@@ -272,12 +270,12 @@ def test_cancelled_scrape_does_not_cancel_a_concurrent_one(tmp_path: Path) -> No
 def test_hung_throttler_and_squid_count_as_down_within_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert max(PROMISED) < 2
+    assert max(LIMITS) < 2
     monkeypatch.setattr(asgi, "THROTTLER_SECONDS", 0.05)
     monkeypatch.setattr(asgi, "SQUID_SECONDS", 0.05)
 
     async def test(site: Site) -> None:
-        site.hung = site.squid_hung = True
+        site.throttler_hangs = site.squid_hangs = True
         found = await site.scrape()
         assert {name: value for (name, _), value in found.items() if not name.startswith("mptcp_ext")} == {
             "mptcp_throttler_up": 0,
@@ -301,7 +299,7 @@ def test_unreachable_source_has_no_old_metrics(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "expected"),
     [
         ({"version": "0.1.0", "connections": []}, "schema None, not 2"),
         ({"schema": 3}, "schema 3, not 2"),
@@ -309,7 +307,7 @@ def test_unreachable_source_has_no_old_metrics(tmp_path: Path) -> None:
     ],
 )
 def test_answer_of_another_schema_counts_as_down(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, Any], words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, Any], expected: str
 ) -> None:
     async def test(site: Site) -> None:
         site.summary = answer
@@ -318,7 +316,7 @@ def test_answer_of_another_schema_counts_as_down(
         assert "mptcp_throttler_connections" not in {name for name, _ in found}
 
     run_at_site(tmp_path, test)
-    assert words in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 def test_malformed_throttler_answer_leaves_squids_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

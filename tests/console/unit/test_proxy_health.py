@@ -17,7 +17,7 @@ from mptcp_console.metrics import ProxyHealth, Sources, proxy
 from mptcp_console.metrics.squid import SquidPages, parse_counters, parse_info
 
 INFO = parse_info((ANSWERS / "squid-info.txt").read_text())
-COUNTED = parse_counters((ANSWERS / "squid-counters.txt").read_text())
+COUNTERS = parse_counters((ANSWERS / "squid-counters.txt").read_text())
 
 
 def proxy_answer(sources: Sources, times: int = 1) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def test_answer_sums_squids_processes_and_adds_the_kernels_figures(monkeypatch: 
 
     def pages(address: str, timeout: float) -> SquidPages:
         read.append(address)
-        return SquidPages({1: COUNTED, 2: COUNTED}, INFO)
+        return SquidPages({1: COUNTERS, 2: COUNTERS}, INFO)
 
     monkeypatch.setattr(proxy, "read_pages", pages)
     found = proxy_answer(Sources(Path("s"), "http://127.0.0.1:1", ANSWERS / "netstat.txt"), times=3)
@@ -45,7 +45,7 @@ def test_answer_sums_squids_processes_and_adds_the_kernels_figures(monkeypatch: 
     assert found["mptcp"].keys() == {"asked", "fallbacks", "joins"}
 
 
-def test_answer_says_why_squids_figures_are_missing(tmp_path: Path) -> None:
+def test_answer_has_the_reason_why_squids_figures_are_missing(tmp_path: Path) -> None:
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))  # the socket does not listen
         found = proxy_answer(Sources(Path("s"), f"http://127.0.0.1:{port.getsockname()[1]}", tmp_path / "none"))

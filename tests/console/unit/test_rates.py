@@ -9,8 +9,8 @@ import pytest
 from fake_throttler import World
 
 from mptcp_console.history import Tracks
-from mptcp_console.overviews import overview, whole
-from mptcp_console.rates import LONGEST_PAUSE, Meter, PathKey, columns, present, record
+from mptcp_console.overviews import overview, policy_page
+from mptcp_console.rates import MAX_PAUSE, PathKey, RateMeter, columns, present, record
 
 START = 1_795_000_000
 
@@ -39,7 +39,7 @@ def summary(world: World) -> dict[str, Any]:
 
 def columns_after(world: World, clock: Clock, *seconds: float) -> dict[str, Any]:
     """Return the columns after summaries at these intervals in *seconds*, with 5 and 30 Mbit/s in between."""
-    tracks, meter = Tracks(), Meter()
+    tracks, meter = Tracks(), RateMeter()
     record(tracks, meter, summary(world))
     for pause in seconds:
         clock.now += pause
@@ -60,7 +60,7 @@ def test_dry_run_has_rates_and_no_caps(world: World, clock: Clock) -> None:
     assert found["rules"] == []
     shown = overview(summary(world), {})
     assert (shown["dry_run"], shown["capped"], shown["landing"], shown["rules"]) == (True, 0, 0, [])
-    assert whole(summary(world))["policy"]["dry_run"] is True
+    assert policy_page(summary(world))["policy"]["dry_run"] is True
     world.dry_run = False
     shown = overview(summary(world), {})
     assert (shown["dry_run"], shown["capped"], len(shown["rules"])) == (False, 3, 1)
@@ -79,15 +79,15 @@ def test_rate_holds_for_all_seconds_between_rare_summaries(world: World, clock: 
 
 
 def test_long_pause_between_summaries_has_no_rate(world: World, clock: Clock) -> None:
-    found = columns_after(world, clock, 1, LONGEST_PAUSE + 1, 1)
+    found = columns_after(world, clock, 1, MAX_PAUSE + 1, 1)
     assert [value for value in rates(found, "wifi") if value is not None] == [30_000_000] * 2
 
 
 def test_removed_path_disappears_after_its_last_traffic(world: World, clock: Clock) -> None:
     """Defect: the path stayed on the page with 0 bit/s for as long as the throttler ran."""
-    tracks, meter, ethernet_in_use = Tracks(), Meter(), True
+    tracks, meter, ethernet_in_use = Tracks(), RateMeter(), True
 
-    def look(carried: int, *names: str) -> set[str | None]:
+    def paths_after_a_second(carried: int, *names: str) -> set[str | None]:
         """Return the paths in the overview a second later, with the policy's paths *names*."""
         clock.now += 1
         world.carry(carried, 0)
@@ -98,13 +98,13 @@ def test_removed_path_disappears_after_its_last_traffic(world: World, clock: Clo
         record(tracks, meter, found)
         return {each["path"] for each in overview(found, meter.paths)["paths"]}
 
-    look(0, "ethernet", "wifi")
-    assert look(0, "ethernet", "wifi") == {"ethernet", "wifi"}
-    assert look(0, "wifi") == {"ethernet", "wifi"}, "subflows that began on ethernet still exist"
+    paths_after_a_second(0, "ethernet", "wifi")
+    assert paths_after_a_second(0, "ethernet", "wifi") == {"ethernet", "wifi"}
+    assert paths_after_a_second(0, "wifi") == {"ethernet", "wifi"}, "subflows that began on ethernet still exist"
     ethernet_in_use = False
-    assert look(1000, "wifi") == {"ethernet", "wifi"}, "the last bytes of these subflows still count"
-    assert look(0, "wifi") == {"wifi"}
-    assert look(0, "wifi", "ethernet") == {"ethernet", "wifi"}
+    assert paths_after_a_second(1000, "wifi") == {"ethernet", "wifi"}, "the last bytes of these subflows still count"
+    assert paths_after_a_second(0, "wifi") == {"wifi"}
+    assert paths_after_a_second(0, "wifi", "ethernet") == {"ethernet", "wifi"}
     assert rates(columns(tracks, START + 2, int(clock.now), 1), "ethernet") == [0, 0, 8000, None, 0]
 
 
@@ -118,9 +118,9 @@ def test_rate_without_a_path_is_shown_if_in_use_or_if_there_are_no_paths(names: 
 
 
 def rates_between(before: dict[str, Any], after: dict[str, Any]) -> dict[PathKey, float]:
-    meter = Meter()
-    meter.take(before)
-    meter.take(after)
+    meter = RateMeter()
+    meter.update(before)
+    meter.update(after)
     return meter.paths
 
 
@@ -152,8 +152,8 @@ def test_rate_of_a_path_sums_its_interfaces(world: World, clock: Clock) -> None:
 
 
 def test_rate_uses_the_times_at_which_the_throttler_counted(world: World, clock: Clock) -> None:
-    """The throttler counts every 1.1 s, and is asked once a second."""
-    tracks, meter = Tracks(), Meter()
+    """The throttler counts every 1.1 s, and gets a query once a second."""
+    tracks, meter = Tracks(), RateMeter()
     counts = [summary(world) | {"counted": START}]
     for number in range(1, 40):
         world.carry(int(625_000 * 1.1), int(3_750_000 * 1.1))
@@ -166,33 +166,33 @@ def test_rate_uses_the_times_at_which_the_throttler_counted(world: World, clock:
 
 
 def test_rate_is_zero_without_subflows(world: World, clock: Clock) -> None:
-    meter = Meter()
-    meter.take(summary(world) | {"counted": START})
+    meter = RateMeter()
+    meter.update(summary(world) | {"counted": START})
     clock.now += 1
     world.carry(0, 1_000_000)
-    meter.take(summary(world) | {"counted": START + 1})
+    meter.update(summary(world) | {"counted": START + 1})
     assert meter.paths[PathKey("wifi", "down")] == 8_000_000
     clock.now += 1
-    meter.take(summary(world) | {"counted": START + 1, "subflows": {"active": 0, "pending": 0}})
+    meter.update(summary(world) | {"counted": START + 1, "subflows": {"active": 0, "pending": 0}})
     assert meter.paths[PathKey("wifi", "down")] == 0
 
 
 def test_rate_includes_subflows_that_closed_between_summaries(world: World, clock: Clock) -> None:
-    """No subflow is active when the throttler is asked, but it has counted the bytes of closed sockets."""
-    meter, no_client = Meter(), {"subflows": {"active": 0, "pending": 0}}
-    meter.take(summary(world) | no_client | {"counted": START})
+    """No subflow is active when the throttler gets the query, but it has counted the bytes of closed sockets."""
+    meter, no_client = RateMeter(), {"subflows": {"active": 0, "pending": 0}}
+    meter.update(summary(world) | no_client | {"counted": START})
     for second in range(1, 4):
         clock.now += 1
         world.carry(0, 1_000_000)
-        meter.take(summary(world) | no_client | {"counted": START + second})
+        meter.update(summary(world) | no_client | {"counted": START + second})
         assert meter.paths[PathKey("wifi", "down")] == 8_000_000
     clock.now += 1
-    meter.take(summary(world) | no_client | {"counted": START + 4})
+    meter.update(summary(world) | no_client | {"counted": START + 4})
     assert meter.paths[PathKey("wifi", "down")] == 0
 
 
 def test_history_has_a_cap_only_while_it_caps_subflows(world: World, clock: Clock) -> None:
-    tracks, meter = Tracks(), Meter()
+    tracks, meter = Tracks(), RateMeter()
     for capped in (False, True, True, False):
         world.capped = capped
         record(tracks, meter, summary(world))
@@ -208,16 +208,26 @@ def test_history_has_a_cap_only_while_it_caps_subflows(world: World, clock: Cloc
 
 
 def test_history_keeps_lowest_total_and_shared_only_if_they_differ(world: World, clock: Clock) -> None:
-    """First two classes for different steps of a budget, then one class for all."""
-    tracks, meter = Tracks(), Meter()
+    """First, a rule has two classes, for different steps of a budget; then it has one class."""
+    tracks, meter = Tracks(), RateMeter()
     (rule,) = summary(world)["rules"]
-    several = {"lowest_ceil": 1_000_000, "total_ceil": 6_000_000, "classes": 2, "shared_classes": 1, "share": "client"}
-    record(tracks, meter, summary(world) | {"rules": [rule | several]})
+    class_values = {
+        "lowest_ceil": 1_000_000,
+        "total_ceil": 6_000_000,
+        "classes": 2,
+        "shared_classes": 1,
+        "share": "client",
+    }
+    record(tracks, meter, summary(world) | {"rules": [rule | class_values]})
     clock.now += 1
     record(tracks, meter, summary(world) | {"rules": [rule | {"share": "client"}]})
-    (kept,) = columns(tracks, START, START + 1, 1)["rules"]
-    assert kept["cap"] == [5_000_000, 5_000_000]
-    assert (kept["lowest"], kept["total"], kept["shared"]) == ([1_000_000, None], [6_000_000, None], [1, None])
+    (rule_columns,) = columns(tracks, START, START + 1, 1)["rules"]
+    assert rule_columns["cap"] == [5_000_000, 5_000_000]
+    assert (rule_columns["lowest"], rule_columns["total"], rule_columns["shared"]) == (
+        [1_000_000, None],
+        [6_000_000, None],
+        [1, None],
+    )
 
 
 def test_summary_without_class_counts_is_understood(world: World) -> None:
@@ -225,6 +235,6 @@ def test_summary_without_class_counts_is_understood(world: World) -> None:
     for name in ("lowest_ceil", "total_ceil", "classes", "shared_classes"):
         del found["rules"][0][name]
     tracks = Tracks()
-    record(tracks, Meter(), found)
-    (kept,) = columns(tracks, START, START, 1)["rules"]
-    assert (kept["cap"], "total" in kept) == ([5_000_000], False)
+    record(tracks, RateMeter(), found)
+    (rule_columns,) = columns(tracks, START, START, 1)["rules"]
+    assert (rule_columns["cap"], "total" in rule_columns) == ([5_000_000], False)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for static files: nothing from other sites, no inline script or style, and unmodified libraries."""
+"""Tests for static files: they load nothing from other sites, have no inline scripts or styles, and the libraries are
+unmodified."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ def test_script_tests_pass(file: Path) -> None:
         if fails_when_missing():
             pytest.fail(f"CI may not skip: {why}", pytrace=False)
         pytest.skip(f"NOT TESTED: {why}")
-    # Without "--test", which would start another node process for the file.
+    # The option "--test" is not used, because it would start another node process for the file.
     ran = subprocess.run(["node", str(file)], capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"^# pass [1-9]", ran.stdout, re.MULTILINE) or "pass" in ran.stdout, ran.stdout

@@ -23,10 +23,8 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Yield a directory that others may enter.
-
-    Do not use pytest's: another pytest that starts may close it to others.
-    """
+    """Yield a directory that others may enter. pytest's directory is not used, because another pytest that starts may
+    remove the permission of others."""
     with tempfile.TemporaryDirectory(prefix="mptcp-console-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -34,7 +32,7 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def settings(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make settings with a token, a certificate and a key that the unit can read."""
+    """Write settings with a token, a certificate and a key that the unit can read."""
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can find out what others can read")
     monkeypatch.setattr(unit_user.unreadable_by_unit, "__defaults__", (GROUP,))
@@ -57,7 +55,7 @@ def test_check_passes_if_the_unit_can_read_all_files(settings: Path, capsys: pyt
 
 
 def test_check_accepts_a_relative_path(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the file was looked for below /, and reported as unreadable."""
+    """Defect: the check searched the file in /, and reported it as unreadable."""
     monkeypatch.chdir(settings.parent)
     assert main(["check", "--config", settings.name]) == DONE
     settings.chmod(0o600)
@@ -72,8 +70,8 @@ def test_check_names_a_file_that_only_root_can_read(
     file = settings.parent / name
     file.chmod(0o600)
     assert main(["check", "--config", str(settings)]) == FAILED
-    words = f"the unit (group {GROUP}) cannot read it; run chgrp {GROUP} and chmod 0640 on it"
-    assert capsys.readouterr().err == f"{file}: {words}\n"
+    message = f"the unit (group {GROUP}) cannot read it; run chgrp {GROUP} and chmod 0640 on it"
+    assert capsys.readouterr().err == f"{file}: {message}\n"
 
 
 def test_check_names_all_files_below_a_closed_directory(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:

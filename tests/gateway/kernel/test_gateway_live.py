@@ -99,9 +99,10 @@ class Home:
     @contextmanager
     def silent(self, *devices: str) -> Iterator[None]:
         """Drop all packets on these devices, without any error to the sender."""
-        there = f"devices = {{ {', '.join(devices)} }} priority 0; policy drop;"
+        settings = f"devices = {{ {', '.join(devices)} }} priority 0; policy drop;"
         chains = "".join(
-            f"add chain netdev silent {hook} {{ type filter hook {hook} {there} }};" for hook in ("ingress", "egress")
+            f"add chain netdev silent {hook} {{ type filter hook {hook} {settings} }};"
+            for hook in ("ingress", "egress")
         )
         self.parent.run(["nft", f"add table netdev silent; {chains}"])
         try:
@@ -174,7 +175,7 @@ def test_uplink_that_returns_during_a_trial_is_good(home: Home) -> None:
 def test_new_address_of_an_uplink_is_used(home: Home) -> None:
     with home.daemon() as daemon, home.connect() as living:
         home.relay.run(["ip", "addr", "del", "10.94.1.1/24", "dev", "u1"])  # the kernel also removes its default route
-        wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "the uplink is gone")
+        wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "the uplink has no endpoint")
         home.relay.run(["ip", "addr", "add", "10.94.1.7/24", "dev", "u1"])
         home.relay.run(default_route(1))
         wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.7"}, "the open connection has both")

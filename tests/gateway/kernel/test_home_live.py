@@ -34,12 +34,12 @@ class Greeting(socketserver.StreamRequestHandler):
 socketserver.ThreadingTCPServer.allow_reuse_address = True
 socketserver.ThreadingTCPServer(("", 25), Greeting).serve_forever()
 """
-ASK_BANNER = f"""
+READ_BANNER = f"""
 import socket
-with socket.create_connection(("{SITE}", 25), 10) as talk:
-    first = talk.recv(100)
-    talk.sendall(b"hello\\r\\n")
-    print((first + talk.recv(100)).decode().replace("\\r\\n", " "))
+with socket.create_connection(("{SITE}", 25), 10) as connection:
+    first = connection.recv(100)
+    connection.sendall(b"hello\\r\\n")
+    print((first + connection.recv(100)).decode().replace("\\r\\n", " "))
 """
 ECHO = f"""
 import socket
@@ -49,14 +49,14 @@ while True:
     data, client = server.recvfrom(2000)
     server.sendto(client[0].encode(), client)
 """
-ASK_ECHO = f"""
+REQUEST_ECHO = f"""
 import socket
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as talk:
-    talk.settimeout(3)
-    talk.connect(("{SITE}", 443))
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+    client.settimeout(3)
+    client.connect(("{SITE}", 443))
     try:
-        talk.send(b"x")
-        print(talk.recv(100).decode())
+        client.send(b"x")
+        print(client.recv(100).decode())
     except OSError as error:
         print(type(error).__name__)
 """
@@ -107,36 +107,36 @@ class Home:
         return home_of.forwarded(self.relay)
 
     def forwarded_soon(self, key: str, count: int) -> bool:
-        wait_until(lambda: self.forwarded()[key] >= count, f"it says {key}")
+        wait_until(lambda: self.forwarded()[key] >= count, f"the forwarder's {key} is at least {count}")
         return True
 
     def banner(self) -> str:
-        return self.device.run(python_command(ASK_BANNER)).stdout.strip()
+        return self.device.run(python_command(READ_BANNER)).stdout.strip()
 
     def echo(self) -> str:
         """Return the source address that a UDP packet to port 443 arrived from, or the name of the error."""
-        return self.device.run(python_command(ASK_ECHO)).stdout.strip()
+        return self.device.run(python_command(REQUEST_ECHO)).stdout.strip()
 
-    def got(self) -> str:
-        return (self.device.directory / "got").read_text(errors="replace")
+    def downloaded_text(self) -> str:
+        return (self.device.directory / "download").read_text(errors="replace")
 
     @contextmanager
     def flow(self) -> Iterator[Callable[[], str]]:
         """Yield a function that sends one more packet from the same port, and returns its source address on arrival."""
         with self.device.entered():
-            talk = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        with talk:
-            talk.settimeout(0.2)
-            talk.connect((SITE, 443))
+            sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with sender:
+            sender.settimeout(0.2)
+            sender.connect((SITE, 443))
 
-            def ask() -> str:
+            def send_packet() -> str:
                 try:
-                    talk.send(b"x")
-                    return talk.recv(100).decode()
+                    sender.send(b"x")
+                    return sender.recv(100).decode()
                 except OSError:
                     return ""
 
-            yield ask
+            yield send_packet
 
     @contextmanager
     def refusing_parent(self) -> Iterator[None]:
@@ -152,15 +152,15 @@ class Home:
 
     def get(self, url: str, *options: str) -> str:
         """Return what curl prints about a download: status, seconds to the first byte, and total seconds."""
-        file = self.device.directory / "got"
+        file = self.device.directory / "download"
         form = "%{http_code} %{time_starttransfer} %{time_total}"
         command = ["curl", "-sk", "-m", "60", "-o", str(file), "-w", form, *options, url]
         return self.device.run(command, check=False, timeout=70).stdout
 
     def is_whole(self, url: str, name: str, *options: str) -> bool:
         output = self.get(f"{url}/{name}", *options)
-        got = (self.device.directory / "got").read_bytes()
-        return output.startswith("200") and hashlib.sha256(got).hexdigest() == self.origin.digests[name]
+        content = (self.device.directory / "download").read_bytes()
+        return output.startswith("200") and hashlib.sha256(content).hexdigest() == self.origin.digests[name]
 
     @contextmanager
     def carried(self) -> Iterator[dict[str, int]]:
@@ -192,20 +192,20 @@ def test_tcp_of_any_kind_uses_both_uplinks(home: Home) -> None:
         for url in (f"http://{SITE}", f"https://{SITE}", f"http://{SITE}:8081", f"http://[{SITE6}]"):
             assert home.is_whole(url, "small.bin"), url
 
-        def both() -> bool:
-            with home.carried() as octets:
+        def uses_both_uplinks() -> bool:
+            with home.carried() as counts:
                 assert home.is_whole(f"https://{SITE}", "large.bin")
-            return min(octets.values()) > FILES["large.bin"] / 10
+            return min(counts.values()) > FILES["large.bin"] / 10
 
-        wait_until(both, "a download uses both uplinks")
+        wait_until(uses_both_uplinks, "a download uses both uplinks")
         assert home.banner() == "220 here 250 hello", "the server speaks first"
         assert home.doctor("ok") == []
         chain = "add chain ip other f { type filter hook forward priority 0; policy drop; }"
         home.relay.run(["nft", f"add table ip other; {chain}"])
         assert home.doctor("ok") == ["other firewalls"]
         home.relay.run(["nft", "delete table ip other"])
-        assert "mptcp" in home.get(f"http://{connect.CHECK_ADDRESS}/") + home.got()
-        wait_until(lambda: home.forwarded()["open"] == 0, "all have ended")
+        assert "mptcp" in home.get(f"http://{connect.CHECK_ADDRESS}/") + home.downloaded_text()
+        wait_until(lambda: home.forwarded()["open"] == 0, "all connections have ended")
         assert home.forwarded()["direct_because"] == ""
         forwarder.stop()
     assert differences(before, kernel_state(home.relay)) == []
@@ -219,7 +219,7 @@ def test_devices_stay_online_without_forwarder_or_parent(home: Home) -> None:
             assert 'mptcp_gateway_uplink{uplink="eth0",verdict="good",version="4"} 1.0' in home.metrics()
             assert "mptcp_forwarder_connections_total 1.0" in home.metrics()
             forwarder.kill()
-        assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2"), "by NAT, without a delay"
+        assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2"), "NAT without a delay"
         with home.forwarder() as forwarder, home.refusing_parent():
             assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2")
             assert home.forwarded_soon("direct", 1)
@@ -227,7 +227,7 @@ def test_devices_stay_online_without_forwarder_or_parent(home: Home) -> None:
 
 
 def test_rules_of_a_killed_gateway_are_removed_without_lan(home: Home) -> None:
-    """Defect: the firewall rules of a killed gateway stayed for good, although the host was no longer a gateway."""
+    """Defect: the firewall rules of a killed gateway remained, although the host was no longer a gateway."""
     with home.gateway() as process:
         process.kill()
     assert "mptcp_gateway" in home.relay.run(["nft", "list", "tables"]).stdout

@@ -53,11 +53,11 @@ server.listen(8443, "0.0.0.0");
 """
 WEBSOCKET = f"""
 import socket
-with socket.create_connection(("{SITE}", 8081), 10) as talk:
-    talk.sendall(b"GET /chat HTTP/1.1\\r\\nHost: x\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n"
+with socket.create_connection(("{SITE}", 8081), 10) as connection:
+    connection.sendall(b"GET /chat HTTP/1.1\\r\\nHost: x\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n"
                  b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\\r\\nSec-WebSocket-Version: 13\\r\\n\\r\\n")
     data = b""
-    while more := talk.recv(1000):
+    while more := connection.recv(1000):
         data += more
 print(b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in data and data[-5:])
 """
@@ -95,7 +95,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Callable[..., Non
     _serve_ssh(origin, testbed["client"])
     _serve_git(origin)
     _serve_packages(origin, apache.directory / "htdocs")
-    wait_until(lambda: accepts(origin, SITE, 22, 25, 8081, 8443, 9418), "all serve")
+    wait_until(lambda: accepts(origin, SITE, 22, 25, 8081, 8443, 9418), "all servers accept connections")
     settings = home.settings_of(relay, testbed["proxy"].service_address())
     with home.gateway(relay, settings), home.forwarder(relay, settings):
         yield Site(testbed, apache)

@@ -118,7 +118,7 @@ def test_uplinks_stay_good_when_the_parent_returns() -> None:
     assert list(watch.due(back, (4,))) == [LTE]
     answer(watch, LTE, GOOD, back + 0.1)
     assert watch.find_dead(back + 0.1) == []
-    assert list(watch.due(back + 0.1, (4,))) == [DSL], "it is tried at once"
+    assert list(watch.due(back + 0.1, (4,))) == [DSL], "the other uplink is tried at once"
     assert watch.find_dead(back + 0.2) == []
     answer(watch, DSL, GOOD, back + 0.3)
     assert watch.find_dead(back + 10) == []

@@ -123,8 +123,8 @@ def test_abandoned_marks_are_those_of_unused_ways() -> None:
 
 def test_first_of_two_uplinks_with_the_same_address_is_used() -> None:
     found = {Way(uplink, 4): access(Way("dsl", 4), False) for uplink in ("lte", "dsl")}
-    kept, duplicates = with_distinct_addresses(ORDER, found)
-    assert list(kept) == [Way("dsl", 4)]
+    distinct, duplicates = with_distinct_addresses(ORDER, found)
+    assert list(distinct) == [Way("dsl", 4)]
     assert duplicates == {Way("lte", 4): "dsl"}
 
 

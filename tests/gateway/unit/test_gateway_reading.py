@@ -224,7 +224,7 @@ def test_trial_outcomes_count_despite_kernel_errors(
     monkeypatch.setattr(daemon, "_read_state", refused)
     monkeypatch.setattr(daemon, "_process_trials", process_trials)
     monkeypatch.setattr("mptcp_gateway.daemon.READ_SECONDS", 0.0)
-    daemon._selector.register(daemon._woken, 1)
+    daemon._selector.register(daemon._wake_reader, 1)
     daemon.run()
     assert len(calls) == 2
     messages = [each.getMessage() for each in caplog.records]

@@ -179,7 +179,7 @@ def test_page_detects_another_proxy_by_via(throttler: Path, via: list[str], rela
 
 
 def test_page_behind_a_relay_waits_briefly_for_a_second_subflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request of a relay uses a new connection, whose second subflow joins after the request."""
+    """Each request of a relay uses a new connection, whose second subflow joins only after the request."""
     monkeypatch.setattr(own_connection, "LOOKUP_INTERVAL", 0.0)
     subflows: list[KernelView | None] = []
     lookups = 0
@@ -189,18 +189,18 @@ def test_page_behind_a_relay_waits_briefly_for_a_second_subflow(monkeypatch: pyt
         lookups += 1
         return subflows.pop(0) if len(subflows) > 1 else subflows[0]
 
-    def seen(*found: KernelView | None) -> tuple[KernelView | None, int]:
+    def view_after(*found: KernelView | None) -> tuple[KernelView | None, int]:
         nonlocal lookups
         subflows[:], lookups = found, 0
         return asyncio.run(NewConnections(look_up).view(ends_of(1))), lookups
 
     one, two, plain = KernelView(True, 1, 5), KernelView(True, 2, 5), KernelView(False)
-    assert seen(one, one, two) == (two, 3)
-    assert seen(two) == (two, 1)
-    assert seen(one) == (one, own_connection.MAX_LOOKUPS)
-    assert seen(one, plain) == (plain, 2)
-    assert seen(plain) == (plain, 1)
-    assert seen(None) == (None, 1)
+    assert view_after(one, one, two) == (two, 3)
+    assert view_after(two) == (two, 1)
+    assert view_after(one) == (one, own_connection.MAX_LOOKUPS)
+    assert view_after(one, plain) == (plain, 2)
+    assert view_after(plain) == (plain, 1)
+    assert view_after(None) == (None, 1)
 
     async def many_requests() -> None:
         await asyncio.gather(*(connections.view(ends_of(each)) for each in range(50)))
@@ -291,29 +291,29 @@ def test_answers_are_not_cached_and_load_only_own_files(throttler: Path) -> None
 
 def test_page_links_to_onboarding_below_its_own_address(throttler: Path) -> None:
     """Defect: the link led to an address of the proxy's host, to which the proxy denies access."""
-    for_squid = {"MPTCP-Client": MINE}
+    client_header = {"MPTCP-Client": MINE}
     with served(throttler) as client:
-        text = client.get("/", headers=for_squid).text
+        text = client.get("/", headers=client_header).text
         (link,) = re.findall(r'<a href="([^"]+)">How to use the proxy</a>', text)
         assert not re.match("[a-z]+:|/", link)
-        page = client.get(f"/{link}", headers=for_squid)
+        page = client.get(f"/{link}", headers=client_header)
         assert page.status_code == 200
         assert "<h2>Set it up</h2>" in page.text
         linked_files = [each for each in re.findall(r'(?:src|href)="([^"]+)"', page.text) if ":" not in each]
         assert {"qr.svg", "proxy.mobileconfig", "portal.css"} <= set(linked_files)
         direct = TestClient(onboarding_app(onboarding(WITH_PROFILE)))
         for name in ("", "proxy.pac", "wpad.dat", *linked_files):
-            answer, expected = client.get(f"/{link}{name}", headers=for_squid), direct.get(f"/{name}")
+            answer, expected = client.get(f"/{link}{name}", headers=client_header), direct.get(f"/{name}")
             assert (answer.status_code, answer.content) == (200, expected.content), name
             assert answer.headers == expected.headers, name
         # Other paths give 404; an extra slash must not redirect to the host that the Host header names.
-        headers = for_squid | {"Host": "evil.example"}
+        headers = client_header | {"Host": "evil.example"}
         for name in ("use//", "use/proxy.pac/", "use/check.json"):
             assert client.get(f"/{name}", headers=headers, follow_redirects=False).status_code == 404, name
         answer = client.get("/use", headers=headers, follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (308, "/use/")
     with served(throttler, ("127.0.0.1", 50001)) as client:
-        assert client.get(f"/{link}", headers=for_squid).status_code == 403
+        assert client.get(f"/{link}", headers=client_header).status_code == 403
 
 
 def test_page_without_onboarding_has_no_link_to_it(throttler: Path) -> None:
@@ -338,12 +338,12 @@ MARKUP = "<b>x</b>\"'&</script>"
 
 def test_names_from_the_policy_are_escaped(tmp_path: Path) -> None:
     """This applies to names of paths, rules and budgets."""
-    nasty = {
+    with_markup = {
         "multipath": True,
         "subflows": [WIFI | {"path": MARKUP}, LTE | {"rule": MARKUP}],
         "budgets": [MONTH | {"name": MARKUP}],
     }
-    with answering(tmp_path / "s", answers_for({"10.77.1.2:40000": nasty})), served(tmp_path / "s") as client:
+    with answering(tmp_path / "s", answers_for({"10.77.1.2:40000": with_markup})), served(tmp_path / "s") as client:
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
     assert "<b>" not in page
     # The names are in the headline, the line of the cap, the line of the volume, the table, and the volume's label.
@@ -353,12 +353,12 @@ def test_names_from_the_policy_are_escaped(tmp_path: Path) -> None:
 def test_throttler_finds_a_connection_by_its_token(tmp_path: Path) -> None:
     known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
 
-    async def ask(token: int | None) -> tuple[ThrottlerOutcome, dict[str, Any]]:
+    async def query(token: int | None) -> tuple[ThrottlerOutcome, dict[str, Any]]:
         return await ThrottlerClient(tmp_path / "s", pause=0).client("10.77.1.2:40000", PROXY, token)
 
     with answering(tmp_path / "s", answers_for(known)):
-        assert asyncio.run(ask(0xABCD))[1]["subflows"] == [LTE]
-        assert asyncio.run(ask(None))[1]["subflows"] == []
+        assert asyncio.run(query(0xABCD))[1]["subflows"] == [LTE]
+        assert asyncio.run(query(None))[1]["subflows"] == []
 
 
 def test_number_of_concurrent_page_requests_is_bounded(tmp_path: Path) -> None:
@@ -374,9 +374,9 @@ def test_number_of_concurrent_page_requests_is_bounded(tmp_path: Path) -> None:
 
 
 def test_client_with_many_connections_has_one_place(tmp_path: Path) -> None:
-    """Defect: a client with six connections took all places, and all others got BUSY."""
+    """Defect: a client with six connections used all places, and all others got BUSY."""
 
-    async def both() -> tuple[list[ThrottlerOutcome], list[ThrottlerOutcome]]:
+    async def send_all() -> tuple[list[ThrottlerOutcome], list[ThrottlerOutcome]]:
         throttler_client = ThrottlerClient(tmp_path / "s", pause=0.01)
         many = [throttler_client.client(f"10.0.0.9:{n}", PROXY, None) for n in range(1, 30)]
         others = [throttler_client.client(f"10.0.0.{n}:1", PROXY, None) for n in range(1, MAX_PAGES)]
@@ -384,23 +384,23 @@ def test_client_with_many_connections_has_one_place(tmp_path: Path) -> None:
         return statuses[: len(many)], statuses[len(many) :]
 
     with answering(tmp_path / "s", answers_for({})):
-        many, others = asyncio.run(both())
+        many, others = asyncio.run(send_all())
     assert set(others) == {ThrottlerOutcome.ANSWERED}
     assert many.count(ThrottlerOutcome.ANSWERED) == 1
 
 
 @pytest.mark.parametrize("address", ["[2001:db8:0:1::{:x}]", "[::ffff:10.0.0.9]"])
 def test_client_with_many_ipv6_addresses_has_one_place(tmp_path: Path, address: str) -> None:
-    """Defect: six privacy addresses of one /64 took all places."""
+    """Defect: six privacy addresses of one /64 used all places."""
 
-    async def both() -> list[ThrottlerOutcome]:
+    async def send_all() -> list[ThrottlerOutcome]:
         throttler_client = ThrottlerClient(tmp_path / "s", pause=0.01)
         many = [throttler_client.client(f"{address.format(n)}:{n}", PROXY, None) for n in range(1, 30)]
         others = [throttler_client.client(f"[2001:db8:0:{n:x}::1]:1", PROXY, None) for n in range(2, MAX_PAGES + 1)]
         return [status for status, _ in await asyncio.gather(*many, *others)]
 
     with answering(tmp_path / "s", answers_for({})):
-        statuses = asyncio.run(both())
+        statuses = asyncio.run(send_all())
     assert set(statuses[29:]) == {ThrottlerOutcome.ANSWERED}
     assert statuses[:29].count(ThrottlerOutcome.ANSWERED) == 1
 
@@ -439,7 +439,7 @@ def test_page_requests_do_not_wait_for_captive_portal_requests(tmp_path: Path) -
 
 
 def test_page_requests_leave_places_for_captive_portal_requests(tmp_path: Path) -> None:
-    async def both() -> list[ThrottlerOutcome]:
+    async def send_all() -> list[ThrottlerOutcome]:
         throttler_client = ThrottlerClient(tmp_path / "s", pause=0.001)
         pages = [throttler_client.client(f"10.0.0.{n}:1", PROXY, None) for n in range(50)]
         answers = await asyncio.gather(
@@ -448,7 +448,7 @@ def test_page_requests_leave_places_for_captive_portal_requests(tmp_path: Path) 
         return [status for status, _ in answers[len(pages) :]]
 
     with answering(tmp_path / "s", answers_for({})):
-        assert asyncio.run(both()) == [ThrottlerOutcome.ANSWERED] * MAX_SYSTEMS
+        assert asyncio.run(send_all()) == [ThrottlerOutcome.ANSWERED] * MAX_SYSTEMS
 
 
 def test_repeated_request_is_sent_once(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_connection_without_a_complete_request_is_closed(
                 client.sendall(later)
                 assert await is_accepted(port)
                 await connections(server, 1 if is_kept else 0)
-                # The connection is first idle, and then waits for a request that never comes.
+                # The connection is first idle, and then waits for a request that never arrives.
                 await advance(LIMIT / 2)
                 assert len(server.server_state.connections) == is_kept
                 await advance(2 * LIMIT)
@@ -152,7 +152,7 @@ def test_malformed_chunked_body_closes_the_connection_silently(
     """Defect: the server sent two answers, and each such request caused an error of 30 lines in the journal."""
     head = request_line + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-    async def ask() -> None:
+    async def send_requests() -> None:
         async with served(Bounds()) as (server, port):
             client = socket.socket()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -170,12 +170,12 @@ def test_malformed_chunked_body_closes_the_connection_silently(
                     assert request_line == b"HEAD /" or client.recv(4096).startswith(b"HTTP/1.1 400 ")
                 await connections(server, 0)
 
-    asyncio.run(ask())
+    asyncio.run(send_requests())
     assert [each.getMessage() for each in caplog.records if each.exc_info] == []
 
 
 def test_connection_with_timely_requests_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ask() -> None:
+    async def send_requests() -> None:
         # The limit for idle connections is too long to matter here.
         async with served(Bounds(keep_alive=int(10 * LIMIT))) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -187,7 +187,7 @@ def test_connection_with_timely_requests_stays_open(monkeypatch: pytest.MonkeyPa
             writer.close()
 
     monkeypatch.setattr(bounded, "REQUEST_SECONDS", LIMIT)
-    run_with_moved_clock(ask())
+    run_with_moved_clock(send_requests())
 
 
 def test_connections_of_one_address_are_bounded() -> None:

@@ -241,7 +241,7 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
         head = "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
         assert " 200 " in _answer(port, head, ssl.create_default_context(cafile=str(new_certificate)))
         process.send_signal(signal.SIGTERM)
-        message = f"mptcp-portal: new connections are shown the renewed certificate of {certificate}\n"
+        message = f"mptcp-portal: new connections use the renewed certificate {certificate}\n"
         assert (process.wait(30), process.stdout.read()) == (0, message)
     finally:
         process.kill()

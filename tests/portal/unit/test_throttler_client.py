@@ -39,7 +39,7 @@ def test_waiting_question_ends_as_busy_after_the_limit(silent: Path, monkeypatch
     monkeypatch.setattr("mptcp_portal.throttler_client.MAX_WAIT_SECONDS", 0.01)
     monkeypatch.setattr("mptcp_portal.throttler_client._TIMEOUT", 600.0)
 
-    async def ask() -> None:
+    async def run_queries() -> None:
         throttler_client = ThrottlerClient(silent, pause=0)
         first = asyncio.ensure_future(throttler_client.budgets_of("10.0.0.1"))
         others = await asyncio.gather(*(throttler_client.budgets_of(f"10.0.0.{number}") for number in range(2, 10)))
@@ -47,7 +47,7 @@ def test_waiting_question_ends_as_busy_after_the_limit(silent: Path, monkeypatch
         assert not first.done()
         first.cancel()
 
-    asyncio.run(ask())
+    asyncio.run(run_queries())
 
 
 def test_asker_waits_for_a_starting_throttler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_asker_waits_for_a_starting_throttler(monkeypatch: pytest.MonkeyPatch) -
             raise ConnectionRefusedError
         return found
 
-    async def ask() -> None:
+    async def run_queries() -> None:
         throttler_client = ThrottlerClient(Path("/run/s"), pause=0, start=600)
         assert (await throttler_client.budgets_of("10.0.0.1"))[0] is ThrottlerOutcome.ANSWERED
         later = ThrottlerClient(Path("/run/s"), pause=0)
@@ -66,7 +66,7 @@ def test_asker_waits_for_a_starting_throttler(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("mptcp_portal.throttler_client.ask_async", answer)
     monkeypatch.setattr("mptcp_portal.throttler_client._RETRY_SECONDS", 0)
-    asyncio.run(ask())
+    asyncio.run(run_queries())
 
 
 def test_answer_is_not_reused_for_another_token(
@@ -78,13 +78,13 @@ def test_answer_is_not_reused_for_another_token(
         questions.append(request.get("token"))
         return {"schema": 99, "token": request.get("token")}
 
-    async def ask() -> None:
+    async def run_queries() -> None:
         throttler_client = ThrottlerClient(Path("/run/s"), pause=0)
         for token in (1, 2, 2, None):
             await throttler_client.client("10.0.0.1:1", "10.0.0.2:3128", token)
 
     monkeypatch.setattr("mptcp_portal.throttler_client.ask_async", answer)
-    asyncio.run(ask())
+    asyncio.run(run_queries())
     assert questions == ["00000001", "00000002", None]
 
 
@@ -93,7 +93,7 @@ def test_longest_wait_is_shorter_than_the_request_limit() -> None:
 
 
 def test_close_ends_waiting_questions(silent: Path) -> None:
-    async def ask() -> None:
+    async def run_queries() -> None:
         throttler_client = ThrottlerClient(silent, pause=0)
         waiting = [asyncio.ensure_future(throttler_client.budgets_of(f"10.0.0.{number}")) for number in range(3)]
         waiting.append(asyncio.ensure_future(throttler_client.client("10.0.0.1:1", "10.0.0.2:3128", None)))
@@ -102,7 +102,7 @@ def test_close_ends_waiting_questions(silent: Path) -> None:
         assert await asyncio.gather(*waiting) == [(ThrottlerOutcome.BUSY, {})] * 4
         assert await throttler_client.budgets_of("10.0.0.9") == (ThrottlerOutcome.BUSY, {})
 
-    asyncio.run(ask())
+    asyncio.run(run_queries())
 
 
 def test_refused_permission_is_logged_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,33 +111,33 @@ def test_refused_permission_is_logged_once(monkeypatch: pytest.MonkeyPatch, caps
     async def refuse(*_: object) -> dict[str, Any]:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    async def ask() -> None:
+    async def run_queries() -> None:
         throttler_client = ThrottlerClient(Path("/run/s"), pause=0)
         for number in range(3):
             assert await throttler_client.budgets_of(f"10.0.0.{number}") == (ThrottlerOutcome.ABSENT, {})
 
     monkeypatch.setattr("mptcp_portal.throttler_client.ask_async", refuse)
-    asyncio.run(ask())
-    assert capsys.readouterr().err == "mptcp-portal: ask the throttler at /run/s: Permission denied\n"
+    asyncio.run(run_queries())
+    assert capsys.readouterr().err == "mptcp-portal: cannot query the throttler at /run/s: Permission denied\n"
 
 
 def statuses_of(path: Path, addresses: list[str]) -> list[ThrottlerOutcome]:
-    """Return the statuses if systems at *addresses* all ask for their volume at the same time."""
+    """Return the statuses if the systems at *addresses* all request their volume at the same time."""
 
-    async def ask() -> list[ThrottlerOutcome]:
+    async def run_queries() -> list[ThrottlerOutcome]:
         throttler_client = ThrottlerClient(path, pause=0.001)
         return [
             status for status, _ in await asyncio.gather(*(throttler_client.budgets_of(each) for each in addresses))
         ]
 
     with answering(path, answers_for({})):
-        return asyncio.run(ask())
+        return asyncio.run(run_queries())
 
 
 def test_phones_of_one_lan_get_half_of_the_places(tmp_path: Path) -> None:
     """Defect: all phones of an IPv6 LAN, which share a /64, had one place together.
 
-    When an access point came back, one phone was told its volume, and all others got BUSY.
+    When an access point started again, one phone got its volume, and all others got BUSY.
     """
     phones = [f"2001:db8:0:1::{number:x}" for number in range(1, MAX_SYSTEMS_PER_CLIENT + 2)]
     elsewhere = [f"2001:db8:0:{number:x}::1" for number in range(2, MAX_SYSTEMS - MAX_SYSTEMS_PER_CLIENT + 2)]

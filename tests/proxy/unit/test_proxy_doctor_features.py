@@ -12,7 +12,7 @@ from doctor_findings import is_complete
 from mptcp_common import throttler_needs
 from mptcp_common.findings import Status
 from mptcp_common.library_counters import COUNTERS
-from mptcp_common.throttler_needs import BACKENDS, backends_there
+from mptcp_common.throttler_needs import BACKENDS, backends_without_modules
 from mptcp_common.throttler_trial import Results, attempt, in_fresh_namespace
 from mptcp_proxy.doctor import features, reading
 from mptcp_proxy.places import Role
@@ -128,7 +128,7 @@ def test_doctor_judges_the_preload_library(results: features.Results, error: str
             "echo unshare: unshare failed: Not permitted >&2; exit 1",
             "unshare failed: Not permitted",
         ),
-        ("exit 3", "the trial failed: exit status 3"),
+        ("exit 3", "the test failed: exit status 3"),
     ],
 )
 def test_failed_trial_shows_its_reason(
@@ -180,7 +180,7 @@ def test_iptables_is_not_tried_if_nftables_works(
 
     monkeypatch.setattr(reading, "in_fresh_namespace", trial)
     monkeypatch.setattr(throttler_needs, "Path", lambda name: tmp_path if loaded else tmp_path / "absent")
-    assert backends_there() == (BACKENDS if loaded else ("nftables",))
+    assert backends_without_modules() == (BACKENDS if loaded else ("nftables",))
     results, refusal = reading.probe(Role.PROXY, "")
     assert trials == tried
     assert (results["nftables"], refusal) == (nftables, "")

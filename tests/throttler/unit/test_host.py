@@ -167,7 +167,7 @@ def test_host_with_all_libraries_has_no_problem() -> None:
 
 def test_missing_libpcap_is_a_problem() -> None:
     (problem,) = problems_without("pcap")
-    assert problem.startswith("t.yaml: libpcap cannot be loaded: the throttler's capture filter is compiled by it")
+    assert problem.startswith("t.yaml: libpcap cannot be loaded: it compiles the throttler's capture filter")
 
 
 @pytest.mark.parametrize(("netfilter", "policy"), NFTABLES_NEEDS)
@@ -185,7 +185,10 @@ def test_missing_bpf_is_a_warning() -> None:
     assert problem.startswith("t.yaml: warning: Linux 5.10.0-28-amd64 is older than 5.16: caps then begin")
 
 
-ALWAYS, FOR_UPLOADS = {"htb", "pfifo", "packet sockets", "socket diagnostics"}, {"ifb", "tbf", "nftables at ingress"}
+ALWAYS, UPLOAD_FEATURES = (
+    {"htb", "pfifo", "packet sockets", "socket diagnostics"},
+    {"ifb", "tbf", "nftables at ingress"},
+)
 
 
 def settings_with(netfilter: str) -> Settings:
@@ -196,10 +199,10 @@ def settings_with(netfilter: str) -> Settings:
 def test_kernel_features_for_uploads_are_tried_only_for_upload_rules(policy: str) -> None:
     settings, loaded = settings_with("iptables"), load_policy(policy, "p.yaml")
     tried = needed_of_kernel(settings, loaded, lambda _: True)
-    assert set(tried) == {"iptables"} | ALWAYS | (FOR_UPLOADS if policy == UPLOADS else set())
+    assert set(tried) == {"iptables"} | ALWAYS | (UPLOAD_FEATURES if policy == UPLOADS else set())
     problems = [
         str(each)
-        for each in kernel_problems(settings, loaded, dict.fromkeys(ALWAYS | FOR_UPLOADS | {"iptables"}, "no"))
+        for each in kernel_problems(settings, loaded, dict.fromkeys(ALWAYS | UPLOAD_FEATURES | {"iptables"}, "no"))
     ]
     assert len(problems) == len(tried)
     ifb = "t.yaml:2: policy: IFB does not work (no), kernel option CONFIG_IFB: capped uploads wait on such a device"

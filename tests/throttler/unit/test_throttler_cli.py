@@ -54,7 +54,7 @@ def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (tmp_path / "tcp6").write_text(table_of())
     monkeypatch.setattr(tcp_table, "TABLES", (tmp_path / "tcp6",))
     monkeypatch.setattr(throttler_needs, "loads", lambda name: True)
-    monkeypatch.setattr(throttler_needs, "lack_of_bpf", lambda *_: None)
+    monkeypatch.setattr(throttler_needs, "missing_bpf", lambda *_: None)
     monkeypatch.setattr(link, "stands_on", dict)
     monkeypatch.setattr(link, "networks", list)
     monkeypatch.setattr(feature_probe, "try_out", lambda features: (dict.fromkeys(features), ""))
@@ -81,7 +81,7 @@ def test_plan_prints_commands_of_the_backend_that_auto_would_choose(
 ) -> None:
     """Defect: under ``netfilter: auto``, plan printed the commands for iptables on every host."""
     there = throttler_needs.BACKENDS if legacy else ("nftables",)
-    monkeypatch.setattr(backends, "backends_there", lambda: there)
+    monkeypatch.setattr(backends, "backends_without_modules", lambda: there)
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     assert capsys.readouterr().out == (GOLDEN / f"plan-{backend}.txt").read_text()
 
@@ -283,9 +283,9 @@ def test_check_tries_the_kernel_features_of_the_daemon(
     assert captured.err.startswith(
         f"{settings}: HTB does not work (No such file or directory), kernel option CONFIG_NET_SCH_HTB: "
     )
-    monkeypatch.setattr(feature_probe, "try_out", lambda features: ({}, "only root may make a network namespace"))
+    monkeypatch.setattr(feature_probe, "try_out", lambda features: ({}, "only root may create a network namespace"))
     assert main(["check", "--config", str(settings)]) == 0
-    words = "note: whether this kernel can throttle was not tried: only root may make a network namespace"
+    words = "note: whether this kernel can throttle was not tried: only root may create a network namespace"
     assert capsys.readouterr().err == f"{settings}: {words}\n"
 
 

@@ -74,12 +74,12 @@ class Kernel:
     def __init__(self, programs: Programs) -> None:
         self.programs, self.bpf = programs, Bpf()
 
-    def remember(self, queues: Queues) -> None:
+    def set_queues(self, queues: Queues) -> None:
         paths = b"".join(PATH_STATE.pack(each, 0, 0, 0, 0) for each in queues.next_free)
         value = STATE_HEAD.pack(queues.sequence, queues.clock) + paths
         self.bpf.update_batch(self.programs.states, bytes(4), value)
 
-    def remembered(self) -> Queues:
+    def read_queues(self) -> Queues:
         value = self.bpf.lookup(self.programs.states, bytes(4))
         paths = PATH_STATE.iter_unpack(value[STATE_HEAD.size :])
         sequence, clock = STATE_HEAD.unpack_from(value)
@@ -160,20 +160,20 @@ def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, n
         elif split.mode is Mode.WEIGHTS:
             costs[index] = max(queues.next_free[index], queues.clock)
         elif split.mode is Mode.ORDER:
-            costs[index] = index if wait <= split.spill else NO_ROOM + wait + took(split, index, path, size)
+            costs[index] = index if wait <= split.spill else NO_ROOM + wait + growth(split, index, path, size)
         else:
-            stands = max(wait, measured + path.queue - now)
-            late = stands + path.delay
-            done = stands + took(split, index, path, size) + min(path.delay, split.spill)
-            costs[index] = (late if frame.is_light else done) + (NO_ROOM if wait > ROOM else 0)
+            waiting_time = max(wait, measured + path.queue - now)
+            arrival = waiting_time + path.delay
+            end = waiting_time + growth(split, index, path, size) + min(path.delay, split.spill)
+            costs[index] = (arrival if frame.is_light else end) + (NO_ROOM if wait > ROOM else 0)
     best = min(costs, key=lambda index: (costs[index], index), default=None)
     if best is not None and split.queue and not frame.is_light:
         wait = max(0, queues.next_free[best] - now)
-        return best if wait + took(split, best, paths[best], size) <= split.queue else None
+        return best if wait + growth(split, best, paths[best], size) <= split.queue else None
     return best
 
 
-def took(split: Split, index: int, path: PathState, size: int) -> int:
+def growth(split: Split, index: int, path: PathState, size: int) -> int:
     """Return how much longer a frame makes the path's queue: ns, or bytes / share for weights."""
     share = split.share(index)
     return size * round((8e9 / path.rate if share is None else 1 / share) * 1024) >> 10
@@ -219,11 +219,11 @@ def one_packet(
     now, wait = time.monotonic_ns(), random.choice([12, 200]) * MS
     next_free = [now + random.randint(-wait // 4, wait) for _ in range(MAX_PATHS)]
     before = Queues(random.choice([0, 7, 0xFFFE, 0xFFFF, 0x1FFFF]), now, next_free)
-    kernel.remember(before)
+    kernel.set_queues(before)
     start = time.monotonic_ns()
     result, out = kernel.run(SPLITTER, frame.packed(inside), 0 if frame.is_copy_of is None else COPY | frame.is_copy_of)
     end = time.monotonic_ns()
-    after = kernel.remembered()
+    after = kernel.read_queues()
     times = [start + (end - start) * part // 16 for part in range(17)]
     possible = {chosen(split, paths, before, frame, each, measured) for each in times}
     if possible == {None} or (None in possible and result == DROPPED):
@@ -236,7 +236,7 @@ def one_packet(
     taken = Ends(packet.ends.remote, packet.ends.local)  # The packet was parsed as its receiver sees it
     path = [each.outside for each in paths].index(taken)
     assert path in possible
-    queued, has_weights = took(split, path, paths[path], frame.size), split.mode is Mode.WEIGHTS
+    queued, has_weights = growth(split, path, paths[path], frame.size), split.mode is Mode.WEIGHTS
     start_of_frame = max(before.clock if has_weights else start, next_free[path])
     assert (
         start_of_frame + queued
@@ -259,7 +259,7 @@ def test_bytes_follow_the_weights_after_a_path_was_dead(
         PathState(ends(4, index + 1, 4500), 100 + index, ip_address("10.0.0.200"), rate=10 ** (5 + index))
         for index in range(len(weights))
     ]
-    kernel.remember(Queues(0, 0, [0] * MAX_PATHS))
+    kernel.set_queues(Queues(0, 0, [0] * MAX_PATHS))
     random = Random(seed)
     for alive in (set(range(len(weights))), {*range(len(weights))} - {dead}, set(range(len(weights)))):
         paths = [each._replace(alive=index in alive) for index, each in enumerate(states)]
@@ -296,7 +296,7 @@ def test_programs_keep_a_device_checksum_correct(kernel: Kernel, version: int) -
     path = PathState(outside, 100, ip_address(ADDRESSES[version].format(200)))
     kernel.programs.set_tunnel(5, inside, [path], Split())
     kernel.programs.set_outside({outside: (5, 0)})
-    kernel.remember(Queues(0, 0, [0] * MAX_PATHS))
+    kernel.set_queues(Queues(0, 0, [0] * MAX_PATHS))
     arriving = Ends(outside.remote, outside.local)
     for program, frame in ((SPLITTER, Frame(1000).packed(inside)), (JOINER, Frame(1000).packed(arriving, 7))):
         assert kernel.run(program, frame, is_summed=True)[0] == REDIRECTED

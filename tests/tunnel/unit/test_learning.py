@@ -162,7 +162,12 @@ def test_estimator_continues_after_a_restart_of_the_other_end() -> None:
 
 def test_delay_is_the_minimum_of_the_last_30_seconds() -> None:
     delays = DelayEstimator()
-    assert [delays.add(SECOND * time, took) for time, took in ((1, 30), (2, 20), (3, 25), (31, 40))] == [0, 0, 5, 20]
+    assert [delays.add(SECOND * time, duration) for time, duration in ((1, 30), (2, 20), (3, 25), (31, 40))] == [
+        0,
+        0,
+        5,
+        20,
+    ]
     assert delays.add(33 * SECOND, 50) == 25, "the delay of 20 is 31 s old"
     other = DelayEstimator()
     assert differences([delays, other], 33 * SECOND) == [0, 0]

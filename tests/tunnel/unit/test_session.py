@@ -66,7 +66,7 @@ def test_proxy_follows_a_changed_address_of_the_relay() -> None:
 
 
 def test_replayed_probes_change_no_address() -> None:
-    """Attack guarded against: copies that arrive before the originals redirect half of a tunnel to a victim."""
+    """Attack: copies that arrive before the originals redirect half of a tunnel to a victim."""
     ends = Ends()
     for _ in range(3):
         ends.exchange()
@@ -137,25 +137,25 @@ class TwoPaths:
         self.relay = Session(Kind.PROBE, [PROXY] * 2, b"r" * 16)
         self.proxy = Session(Kind.ANSWER, [None] * 2, b"p" * 16)
         self.now, self.ahead = 10_000 * SECOND, -3 * SECOND
-        """The relay's clock, and the lead of the proxy's clock, in nanoseconds."""
+        """The time of the relay's clock, and how far the proxy's clock is ahead of it, in nanoseconds."""
         self.dead: set[int] = set()
 
     def exchange(self) -> None:
         self.now += IDLE_PROBE_INTERVAL
         for index, probe in self.relay.due(self.now):
-            there, back = ((10, 20), (40, 90))[index]
+            to_proxy, to_relay = ((10, 20), (40, 90))[index]
             if index not in self.dead:
                 answer, _ = self.proxy.receive(
-                    probe, RELAY._replace(port=index + 1), self.now + self.ahead + there * MS
+                    probe, RELAY._replace(port=index + 1), self.now + self.ahead + to_proxy * MS
                 )
                 assert answer is not None
-                self.relay.receive(answer, PROXY, self.now + (there + back) * MS)
+                self.relay.receive(answer, PROXY, self.now + (to_proxy + to_relay) * MS)
 
     def differences(self) -> list[int]:
         """Return the differences of delay in both directions, and the patience at both ends, in ms."""
-        there, back = self.now + 200 * MS, self.now + self.ahead + 200 * MS
-        found = [*self.relay.delays(there), *self.proxy.delays(back), self.relay.patience(there)]
-        return [each // MS for each in (*found, self.proxy.patience(back))]
+        relay_time, proxy_time = self.now + 200 * MS, self.now + self.ahead + 200 * MS
+        found = [*self.relay.delays(relay_time), *self.proxy.delays(proxy_time), self.relay.patience(relay_time)]
+        return [each // MS for each in (*found, self.proxy.patience(proxy_time))]
 
 
 def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
@@ -173,7 +173,7 @@ def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
         assert paths.relay.used(paths.now + later, [False, True])[1], "no other path is left"
     paths.relay.count([PathCounters(1, 100, 0, 0)], paths.now + 60 * SECOND)
     assert paths.relay.used(paths.now + 61 * SECOND, present) == [True, False], (
-        "it is also unused when the tunnel resumes"
+        "the dead path is also unused when the tunnel resumes"
     )
     paths = TwoPaths()
     for _ in range(6):
@@ -312,7 +312,7 @@ def test_next_silence_predicts_when_a_path_is_silent() -> None:
         while ends.relay.alive(now) == [True]:
             after = ends.relay.next_silence(now)
             assert after is not None
-            assert ends.relay.alive(after - 1) == [True], "it is alive until then"
+            assert ends.relay.alive(after - 1) == [True], "the path is alive until then"
             now, checks = after, checks + 1
         assert checks <= 2
 

@@ -120,27 +120,27 @@ def library_problems(
     settings: Settings, policy: Policy, loads: Callable[[str], bool], release: str, has_types: bool
 ) -> Iterator[Problem]:
     """Yield the missing libraries and kernel types. *release* is the kernel's; *has_types*: ``KERNEL_TYPES`` exists."""
-    if lack := needs.lack_of_pcap(loads):
+    if lack := needs.missing_pcap(loads):
         yield _lacking(settings, "", lack, Severity.ERROR)
-    if (lack := needs.lack_of_nftables(loads)) and (policy.acts_on_upload or policy.caps_plain_tcp):
+    if (lack := needs.missing_nftables(loads)) and (policy.acts_on_upload or policy.caps_plain_tcp):
         yield _lacking(settings, "policy", lack._replace(why="rules for uploads or plain TCP need it"), Severity.ERROR)
-    elif lack and needs.by_nftables(settings.netfilter):
+    elif lack and needs.uses_nftables(settings.netfilter):
         yield _lacking(settings, "netfilter", lack._replace(why=f"{settings.netfilter} needs it"), Severity.ERROR)
-    elif lack and settings.netfilter == needs.BY_EITHER:
+    elif lack and settings.netfilter == needs.ANY_BACKEND:
         yield _lacking(settings, "netfilter", lack, Severity.WARNING)
-    if lack := needs.lack_of_bpf(loads, release, has_types):
+    if lack := needs.missing_bpf(loads, release, has_types):
         yield _lacking(settings, "", lack, Severity.WARNING)
 
 
 def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = needs.loads) -> tuple[str, ...]:
     """Return the kernel features that *settings* and *policy* need, without nftables if its library is missing."""
     wanted = dict.fromkeys(
-        [*needs.OF_KERNEL, settings.netfilter, *(needs.FOR_UPLOADS if policy.acts_on_upload else ())]
+        [*needs.KERNEL_FEATURES, settings.netfilter, *(needs.UPLOAD_FEATURES if policy.acts_on_upload else ())]
     )
     if policy.caps_plain_tcp:
-        wanted[needs.BY_NFTABLES] = None
-    lacks_nftables = needs.lack_of_nftables(loads) is not None
-    return tuple(feature for feature in wanted if not (lacks_nftables and needs.by_nftables(feature)))
+        wanted[needs.NFTABLES_BACKEND] = None
+    lacks_nftables = needs.missing_nftables(loads) is not None
+    return tuple(feature for feature in wanted if not (lacks_nftables and needs.uses_nftables(feature)))
 
 
 def kernel_problems(
@@ -150,11 +150,11 @@ def kernel_problems(
     *refusal*."""
     if refusal:
         yield settings.problem("", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
-    for feature, lack in needs.lacks_of_kernel(results, needed_of_kernel(settings, policy)):
-        by_backend = feature in (*needs.BACKENDS, needs.BY_EITHER)
-        key = "policy" if feature in needs.FOR_UPLOADS else "netfilter" if by_backend else ""
+    for feature, lack in needs.missing_kernel_features(results, needed_of_kernel(settings, policy)):
+        by_backend = feature in (*needs.BACKENDS, needs.ANY_BACKEND)
+        key = "policy" if feature in needs.UPLOAD_FEATURES else "netfilter" if by_backend else ""
         yield _lacking(settings, key, lack, Severity.ERROR)
 
 
-def _lacking(settings: Settings, key: str, lack: needs.Lack, severity: Severity) -> Problem:
+def _lacking(settings: Settings, key: str, lack: needs.MissingFeature, severity: Severity) -> Problem:
     return settings.problem(key, f"{lack.what}: {lack.why}; {lack.remedy}", severity)

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, PrivateAttr
 from mptcp_common.fields import Interface, Parsed, Port, Section, between, one_of, seconds
 from mptcp_common.paths import AbsoluteFileName, FileName, SocketName
 from mptcp_common.problems import Problem, Severity, did_you_mean, shown
-from mptcp_common.throttler_needs import BACKENDS, BY_EITHER
+from mptcp_common.throttler_needs import ANY_BACKEND, BACKENDS
 from mptcp_common.units import SIZE_PATTERN, counted, parse_size
 from mptcp_common.validate import load, problem_at
 from mptcp_common.yaml_document import Document
@@ -95,7 +95,7 @@ class Settings(Section):
     """The Unix socket of `mptcp-tunnel`."""
     policy: FileName = Field(examples=["policy.yaml"])
     """The policy file, relative to the directory of this file."""
-    netfilter: Annotated[str, one_of(BY_EITHER, *BACKENDS)] = Field(default="auto", examples=["nftables"])
+    netfilter: Annotated[str, one_of(ANY_BACKEND, *BACKENDS)] = Field(default="auto", examples=["nftables"])
     """What marks packets: iptables with ipset, or nftables. auto: the first that the kernel offers."""
     mark_mask: _Mask = Field(
         default=_OURS.mark_mask, examples=["0x00ff0000"], json_schema_extra={"default": f"0x{_OURS.mark_mask:08x}"}

@@ -17,7 +17,7 @@ from functools import partial
 from ipaddress import ip_address
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, INGRESS, backends_there
+from mptcp_common.throttler_needs import ANY_BACKEND, BACKENDS, INGRESS, backends_without_modules
 from mptcp_common.throttler_trial import TRIALS, Results, attempt, in_fresh_namespace
 from mptcp_throttler.kernel.libraries import AsyncIPRoute
 from mptcp_throttler.kernel.netfilter.backends import NO_BACKEND, open_netfilter
@@ -55,11 +55,11 @@ def _use_backend(wanted: str) -> None:
 
 def _either() -> None:
     """Try what ``auto`` takes, if possible without loading kernel modules of a backend."""
-    there = backends_there()
+    there = backends_without_modules()
     for name in there if there != BACKENDS else ():
         with suppress(KernelError, OSError):  # the call below reports all reasons
             return _use_backend(name)
-    _use_backend(BY_EITHER)
+    _use_backend(ANY_BACKEND)
 
 
 async def _use_at_ingress() -> None:
@@ -72,7 +72,7 @@ async def _use_at_ingress() -> None:
 _TRIALS: Mapping[str, Callable[[], None]] = {
     **TRIALS,
     **{name: partial(_use_backend, name) for name in BACKENDS},
-    BY_EITHER: _either,
+    ANY_BACKEND: _either,
     INGRESS: lambda: asyncio.run(_use_at_ingress()),
 }
 

@@ -16,14 +16,14 @@ from pydantic import BeforeValidator
 from mptcp_common.fields import Parsed
 from mptcp_common.problems import did_you_mean, shown
 from mptcp_common.units import (
-    HIGHEST_RATE,
-    HIGHEST_SIZE,
-    LOWEST_RATE,
+    MAX_RATE,
+    MAX_SIZE,
+    MIN_RATE,
     RATE_PATTERN,
     SIZE_PATTERN,
     parse_rate,
     parse_size,
-    size_meant,
+    size_guess,
 )
 from mptcp_throttler.policy.schedule import DAYS, DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
 
@@ -87,7 +87,7 @@ def parse_volume(value: object) -> int:
         exact = None if found is None else Decimal(found[1]) * VOLUME_UNITS[found[2]]
     if exact is None or exact != exact.to_integral_value():
         raise ValueError(
-            f"{shown(value)} is not a volume{size_meant(value, VOLUME_UNITS)}; write a number and "
+            f"{shown(value)} is not a volume{size_guess(value, VOLUME_UNITS)}; write a number and "
             f'{", ".join(VOLUME_UNITS)}, as in "5 GB"'
         )
     if exact > HIGHEST_VOLUME:
@@ -126,13 +126,13 @@ Prefix = Annotated[Network, Parsed(parse_prefix, {"type": "string"})]
 Zone = Annotated[ZoneInfo, Parsed(parse_time_zone, {"type": "string"})]
 Days = Annotated[frozenset[int], Parsed(parse_days, {"type": "string", "pattern": DAYS_PATTERN})]
 Hours = Annotated[tuple[time, time], Parsed(parse_hours, {"type": "string", "pattern": HOURS_PATTERN})]
-Rate = Annotated[int, Parsed(parse_rate, _text_or(RATE_PATTERN, minimum=LOWEST_RATE, maximum=HIGHEST_RATE))]
+Rate = Annotated[int, Parsed(parse_rate, _text_or(RATE_PATTERN, minimum=MIN_RATE, maximum=MAX_RATE))]
 """Bits per second."""
 Burst = Annotated[
     int,
     Parsed(
         lambda value: parse_size(value, LOWEST_BURST),
-        _text_or(SIZE_PATTERN, minimum=LOWEST_BURST, maximum=HIGHEST_SIZE),
+        _text_or(SIZE_PATTERN, minimum=LOWEST_BURST, maximum=MAX_SIZE),
     ),
 ]
 """Bytes."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from mptcp_common.units import HIGHEST_RATE, format_rate
+from mptcp_common.units import MAX_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
@@ -125,7 +125,7 @@ def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, tok
     rule, throttle = verdict.rule, verdict.throttle
     if verdict.direction is not direction or rule is None or throttle is None or not verdict.guarded:
         return verdict
-    rate = max(throttle.ceil, min(HIGHEST_RATE, round(HEADROOM * relaxation.lacking)))
+    rate = max(throttle.ceil, min(MAX_RATE, round(HEADROOM * relaxation.lacking)))
     reason = f"{BEFORE[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
     scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED), direction)
     throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The virtual device, and the routes that direct a tunnel's packets to it. rtnetlink(7).
 
-Names and numbers are fixed, so that a starting daemon can remove the objects that a killed one left behind.
+Names and numbers are fixed, so that a starting daemon can remove the objects that a killed daemon left.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
  * Requests to the console. A failed request throws an Error with a sentence.
  */
 
-/** @param {string} path @param {Record<string, string|number>} [parameters] empty ones are left out */
+/** @param {string} path @param {Record<string, string|number>} [parameters] empty values are omitted */
 export async function get(path, parameters = {}) {
   const query = new URLSearchParams(
     Object.entries(parameters).filter(([, value]) => value !== "").map(([key, value]) => [key, String(value)]));
@@ -40,20 +40,19 @@ async function answer(url, how) {
   return document;
 }
 
-/** Minimum milliseconds between two starts while events keep coming. */
-const MIN_INTERVAL = 1_000;
+/** Minimum milliseconds between the starts of two runs that events cause. */
+const MIN_INTERVAL_MS = 1_000;
 
 /**
- * Repeats *work* while *wanted* returns true, never twice at once, *seconds* after the last run ended, or earlier after
- * an
- * event. It pauses while the page is hidden, and continues at once when the page is visible again.
+ * Repeats *work* while *wanted* returns true: *seconds* after the last run ended, or earlier after an event. Two runs
+ * never overlap. It pauses while the page is hidden, and continues at once when the page is visible again.
  */
 export class Repeated {
   #timer = 0;
-  #runs = false;
-  #again = false;
-  #begun = -Infinity;
-  #soon = 0;
+  #isRunning = false;
+  #runAgain = false;
+  #lastStart = -Infinity;
+  #soonTimer = 0;
   /** Whether a run was skipped while the page was hidden. */
   #isDue = false;
 
@@ -67,7 +66,7 @@ export class Repeated {
     this.wanted = wanted;
     this.page = page;
     page.addEventListener("visibilitychange", () => {
-      if (!page.hidden && this.#isDue) this.#go();
+      if (!page.hidden && this.#isDue) this.#runIfVisible();
     });
   }
 
@@ -75,33 +74,33 @@ export class Repeated {
   async now() {
     clearTimeout(this.#timer);
     this.#isDue = false;
-    if (this.#runs) {
-      this.#again = true;
+    if (this.#isRunning) {
+      this.#runAgain = true;
       return;
     }
-    this.#runs = true;
+    this.#isRunning = true;
     try {
       do {
-        this.#again = false;
-        this.#begun = Date.now();
+        this.#runAgain = false;
+        this.#lastStart = Date.now();
         await this.work();
-      } while (this.#again);
+      } while (this.#runAgain);
     } finally {
-      this.#runs = false;
+      this.#isRunning = false;
     }
-    this.#timer = setTimeout(() => this.#go(), this.seconds * 1000);
+    this.#timer = setTimeout(() => this.#runIfVisible(), this.seconds * 1000);
   }
 
-  /** After an event: run now, or a second after the last start. */
+  /** Run because of an event: now, or a second after the last start. */
   soon() {
-    if (this.#soon !== 0 || !this.wanted()) return;
-    this.#soon = setTimeout(() => {
-      this.#soon = 0;
-      this.#go();
-    }, Math.max(0, this.#begun + MIN_INTERVAL - Date.now()));
+    if (this.#soonTimer !== 0 || !this.wanted()) return;
+    this.#soonTimer = setTimeout(() => {
+      this.#soonTimer = 0;
+      this.#runIfVisible();
+    }, Math.max(0, this.#lastStart + MIN_INTERVAL_MS - Date.now()));
   }
 
-  #go() {
+  #runIfVisible() {
     if (this.page.hidden) this.#isDue = true;
     else if (this.wanted()) this.now();
   }

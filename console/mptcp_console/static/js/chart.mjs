@@ -5,12 +5,12 @@
 import uPlot from "../vendor/uplot/uPlot.esm.js";
 import {colour, pathColour} from "./colours.mjs";
 import {clock, unitOf} from "./format.mjs";
-import {drawn, pathName} from "./series.mjs";
-import {capLabels} from "./words.mjs";
+import {linesToDraw, pathName} from "./series.mjs";
+import {capLabels} from "./sentences.mjs";
 
 const HEIGHT = 300;
-const LOW = 220;
-const NARROW = 560;
+const NARROW_HEIGHT = 220;
+const NARROW_WIDTH = 560;
 
 /**
  * Returns the upper end of the axis; 0 before anything is drawn.
@@ -25,7 +25,7 @@ export class Chart {
   #plot = null;
   #shape = "";
   /** @type {number|null} */
-  #held = null;
+  #selected = null;
   /** @type {import("./series.mjs").Line[]} */
   #lines = [];
   /** @type {import("./series.mjs").CapLine[]} */
@@ -45,16 +45,16 @@ export class Chart {
 
   #size() {
     const width = Math.max(200, this.parent.clientWidth);
-    return {width, height: width < NARROW ? LOW : HEIGHT};
+    return {width, height: width < NARROW_WIDTH ? NARROW_HEIGHT : HEIGHT};
   }
 
   /**
-   * @param {import("./series.mjs").Series} series @param {string} direction @param {number|null} held a time
+   * @param {import("./series.mjs").Series} series @param {string} direction @param {number|null} selected a time
    * @returns {{morePaths: number, moreCaps: number, highCaps: number}} how many are not shown
    */
-  draw(series, direction, held) {
-    const {lines, caps, top, ...more} = drawn(series, direction);
-    this.#held = held;
+  draw(series, direction, selected) {
+    const {lines, caps, top, ...more} = linesToDraw(series, direction);
+    this.#selected = selected;
     this.#lines = lines;
     this.#caps = caps;
     const shape = JSON.stringify([...this.#lines, ...this.#caps].map(each => each.key)) + series.span;
@@ -135,13 +135,13 @@ export class Chart {
     context.fillText(unitOf(highest(plot)).unit, 8 * ratio, top - 6 * ratio);
     context.textAlign = "right";
     /** @type {number[]} */
-    const taken = [];
+    const labelPositions = [];
     for (const each of this.#caps) {
       const value = each.values.at(-1) ?? null;
       if (each.latest === null || value === null || value > highest(plot)) continue;
       let y = Math.max(plot.valToPos(value, "y", true) - 3 * ratio, top + 14 * ratio);
-      while (taken.some(other => Math.abs(other - y) < 14 * ratio)) y += 15 * ratio;
-      taken.push(y);
+      while (labelPositions.some(other => Math.abs(other - y) < 14 * ratio)) y += 15 * ratio;
+      labelPositions.push(y);
       if (y > top + height) continue;
       const labels = capLabels(each.latest);
       const text = labels.find(label => context.measureText(label).width <= width - 12 * ratio) ?? labels[labels.length - 1];
@@ -151,8 +151,8 @@ export class Chart {
       context.fillStyle = pathColour(each.path);
       context.fillText(text, left + width - 6 * ratio, y);
     }
-    if (this.#held !== null) {
-      const x = plot.valToPos(this.#held, "x", true);
+    if (this.#selected !== null) {
+      const x = plot.valToPos(this.#selected, "x", true);
       if (x >= left && x <= left + width) {
         context.strokeStyle = colour("--ink");
         context.lineWidth = 1.5 * ratio;

@@ -8,7 +8,7 @@ import {addressNamed} from "./names.mjs";
 
 /**
  * Returns the requested client, given by address or name; empty while *field* has no complete address, which *hint*
- * says.
+ * then explains.
  * @param {HTMLInputElement} field @param {Element} hint @returns {string}
  */
 export function clientIn(field, hint) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The page of clients, sorted by rate, bytes or budget, and of those with plain TCP.
+ * The page of clients: those with Multipath TCP, sorted by rate, bytes or budget, and those with plain TCP.
  */
 import {Repeated, get} from "./api.mjs";
 import {isUsedUp, usedText} from "./budgets.mjs";
@@ -15,28 +15,28 @@ import {named} from "./names.mjs";
  */
 /** @typedef {{connections: number, total: number, clients: {client: string, connections: number}[]}} PlainTcp */
 
-const SECONDS = 3;
+const UPDATE_SECONDS = 3;
 
 export class ClientsPage {
   #visible = false;
   #drawn = false;
-  #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible);
+  #polling = new Repeated(() => this.#load(), UPDATE_SECONDS, () => this.#visible);
 
   constructor() {
     const form = byId("clients-filter");
     form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
-    form.addEventListener("input", () => this.#asked.now());
+    form.addEventListener("input", () => this.#polling.now());
   }
 
   /** @param {boolean} visible */
   show(visible) {
     this.#visible = visible;
-    if (visible) this.#asked.now();
+    if (visible) this.#polling.now();
   }
 
-  /** After new names. */
+  /** Update the table, because names of addresses changed. */
   changed() {
-    this.#asked.soon();
+    this.#polling.soon();
   }
 
   async #load() {

@@ -4,16 +4,16 @@
  */
 /** One colour for each path that can be drawn, and one for traffic without a path. */
 const COLOURS = 17;
-const OF_NO_PATH = 8;
+const NO_PATH_COLOUR = 8;
 /** @type {Map<string, number>} */
 const numbers = new Map();
 
 /** @param {string|null} path @returns {number} 1 to 17 */
 export function colourNumber(path) {
-  if (path === null) return OF_NO_PATH;
+  if (path === null) return NO_PATH_COLOUR;
   if (!numbers.has(path)) {
     const number = (numbers.size % (COLOURS - 1)) + 1;
-    numbers.set(path, number < OF_NO_PATH ? number : number + 1);
+    numbers.set(path, number < NO_PATH_COLOUR ? number : number + 1);
   }
   return /** @type {number} */ (numbers.get(path));
 }
@@ -22,7 +22,7 @@ export function colourNumber(path) {
  * Assigns colours to a policy's paths in the order of their names.
  * @param {(string|null)[]} paths
  */
-export function meet(paths) {
+export function assignColours(paths) {
   [...paths].filter(path => path !== null).sort().forEach(colourNumber);
 }
 

@@ -5,23 +5,23 @@
 import {Repeated, get} from "./api.mjs";
 import {byId, facts, keyed, make, setText} from "./dom.mjs";
 import {age, clock, milliseconds, moment, rate, size} from "./format.mjs";
-import {show} from "./happenings.mjs";
+import {show} from "./event_lists.mjs";
 import {named} from "./names.mjs";
 import {pathLabel} from "./overview.mjs";
 import {pathName} from "./series.mjs";
-import {triedText} from "./words.mjs";
+import {triedText} from "./sentences.mjs";
 
 /** @typedef {import("./types.mjs").ExplainedSubflow} ExplainedSubflow */
 /** @typedef {import("./types.mjs").Subflow} Subflow */
 
-const SECONDS = 3;
+const UPDATE_SECONDS = 3;
 const EVENTS = 200;
 
 export class ConnectionPage {
   #token = "";
   /** @type {number|null} time of the shown state */
   #known = null;
-  #asked = new Repeated(() => this.#load(), SECONDS, () => this.#token !== "");
+  #polling = new Repeated(() => this.#load(), UPDATE_SECONDS, () => this.#token !== "");
 
   /** @param {string} token the connection's; empty while the page is hidden */
   show(token) {
@@ -34,12 +34,12 @@ export class ConnectionPage {
       setText(byId("title-connection"), `Connection ${token}`);
     }
     this.#token = token;
-    if (token !== "") this.#asked.now();
+    if (token !== "") this.#polling.now();
   }
 
-  /** After a change of caps. */
+  /** Update the page, because caps changed. */
   changed() {
-    this.#asked.soon();
+    this.#polling.soon();
   }
 
   async #load() {
@@ -78,7 +78,7 @@ export class ConnectionPage {
 }
 
 /**
- * Returns why nothing new is known about a connection.
+ * Returns why no new state of a connection is shown.
  * @param {number|null} known time of the shown state; null if none is shown @param {boolean} hasEvents
  */
 export function closedText(known, hasEvents) {
@@ -92,7 +92,7 @@ function isCapped(each) {
   return each.cap_state !== "none";
 }
 
-/** Returns an empty card. Updates change only what differs, so that focus and selection stay. */
+/** Returns an empty card. Updates change only the elements that differ, so that focus and selection are kept. */
 function cardOf() {
   return make("article", {class: "card"},
     make("div", {class: "card-head"}, make("h2", {}, make("span"), make("span"), make("span", {class: "badge"}))),

@@ -10,12 +10,12 @@ import {age, counted, milliseconds, percent, rate, size} from "./format.mjs";
 import {named} from "./names.mjs";
 import {pathLabel} from "./overview.mjs";
 import {pathName} from "./series.mjs";
-import {carried, reasonsText, verdict} from "./words.mjs";
+import {carried, reasonsText, verdict} from "./sentences.mjs";
 
 /** @typedef {import("./types.mjs").Connection} Connection */
 /** @typedef {import("./types.mjs").Subflow} Subflow */
 
-const SECONDS = 2;
+const UPDATE_SECONDS = 2;
 const PAUSE_AFTER_TYPING = 300;
 const FILTERS = ["filter-client", "filter-path", "filter-rule"];
 
@@ -26,29 +26,29 @@ export class ConnectionsPage {
   #visible = false;
   #drawn = false;
   #timer = 0;
-  #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible && !byId("pause").checked);
+  #polling = new Repeated(() => this.#load(), UPDATE_SECONDS, () => this.#visible && !byId("pause").checked);
 
   constructor() {
     this.#form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
     this.#form.addEventListener("input", (/** @type {Event} */ event) => {
       if (event.target !== byId("pause")) this.#offset = 0;
       clearTimeout(this.#timer);
-      this.#timer = setTimeout(() => this.#asked.now(), PAUSE_AFTER_TYPING);
+      this.#timer = setTimeout(() => this.#polling.now(), PAUSE_AFTER_TYPING);
     });
     byId("connections-clear").addEventListener("click", () => {
       for (const id of FILTERS) byId(id).value = "";
       this.#offset = 0;
-      this.#asked.now();
+      this.#polling.now();
     });
-    byId("previous").addEventListener("click", () => this.#turn(-1));
-    byId("following").addEventListener("click", () => this.#turn(1));
+    byId("previous").addEventListener("click", () => this.#movePages(-1));
+    byId("following").addEventListener("click", () => this.#movePages(1));
   }
 
   /** @param {boolean} value whether this is a dry run */
   set dryRun(value) {
     if (value === this.#dryRun) return;
     this.#dryRun = value;
-    if (this.#visible && !byId("pause").checked) this.#asked.now();
+    if (this.#visible && !byId("pause").checked) this.#polling.now();
   }
 
   /** @param {boolean} visible @param {string} client to filter by; empty: as in the form */
@@ -59,12 +59,12 @@ export class ConnectionsPage {
       byId("filter-client").value = client;
       this.#offset = 0;
     }
-    if (visible) this.#asked.now();
+    if (visible) this.#polling.now();
   }
 
-  /** After a change of caps. */
+  /** Update the table, because caps changed. */
   changed() {
-    this.#asked.soon();
+    this.#polling.soon();
   }
 
   #limit() {
@@ -72,9 +72,9 @@ export class ConnectionsPage {
   }
 
   /** @param {number} pages */
-  #turn(pages) {
+  #movePages(pages) {
     this.#offset = Math.max(0, this.#offset + pages * this.#limit());
-    this.#asked.now();
+    this.#polling.now();
   }
 
   async #load() {
@@ -91,7 +91,7 @@ export class ConnectionsPage {
       this.#drawn = true;
       if (this.#offset > 0 && this.#offset >= answer.total) {
         this.#offset = Math.max(0, Math.floor((answer.total - 1) / this.#limit()) * this.#limit());
-        this.#asked.now();
+        this.#polling.now();
         return;
       }
       this.#draw(answer.connections, answer.total, answer.time);
@@ -133,7 +133,7 @@ function cells() {
   return [...kinds.map(kind => make("td", {class: kind})), make("td", {}, make("span"), reasoned())];
 }
 
-/** Returns a word that opens to show its reason, because tooltips need a mouse. */
+/** Returns an element that shows the reason for a cap when it is opened, because tooltips need a mouse. */
 function reasoned() {
   return make("details", {class: "why"}, make("summary", {}, make("span", {class: "badge"})), make("p"));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Helpers for elements. Text is only set as text, so that a rule's or path's name cannot become markup.
+ * Helpers for elements. Text is never parsed as markup, because it may contain names of rules or paths.
  */
 
 /**
@@ -25,39 +25,39 @@ export function byId(id) {
   return found;
 }
 
-/** @param {Element} element @param {string} text set only if it differs, so that a selection stays */
+/** @param {Element} element @param {string} text set only if it differs, so that a selection is kept */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 /**
- * Makes the children of *parent* match *items*. Existing children are updated, so that focus and selection stay. If the
- * order changes, the others move around the child with the focus, because a moved element loses the focus.
+ * Makes the children of *parent* match *items*. Existing children are updated, so that focus and selection are kept. If
+ * the order changes, the other children are moved around the child with the focus, because a moved element loses it.
  * @template T
  * @template {HTMLElement} E
  * @param {Element} parent @param {T[]} items @param {(item: T) => string} key
  * @param {(item: T) => E} create @param {(element: E, item: T) => void} update
  */
 export function keyed(parent, items, key, create, update) {
-  const there = new Map();
+  const existing = new Map();
   for (const child of parent.children) {
-    if (child instanceof HTMLElement && child.dataset.key !== undefined) there.set(child.dataset.key, child);
+    if (child instanceof HTMLElement && child.dataset.key !== undefined) existing.set(child.dataset.key, child);
   }
   const wanted = items.map(item => {
     const name = key(item);
-    let element = there.get(name);
+    let element = existing.get(name);
     if (element === undefined) {
       element = create(item);
       element.dataset.key = name;
     }
-    there.delete(name);
+    existing.delete(name);
     update(element, item);
     return element;
   });
-  for (const element of there.values()) element.remove();
-  const kept = wanted.findIndex(each => each.contains(document.activeElement));
+  for (const element of existing.values()) element.remove();
+  const focused = wanted.findIndex(each => each.contains(document.activeElement));
   const selected = parent.contains(getSelection()?.anchorNode ?? null) ? selection() : null;
-  if (kept < 0) {
+  if (focused < 0) {
     /** @type {Element|null} */
     let next = [...parent.children].find(child => child instanceof HTMLElement && child.dataset.key !== undefined) ?? null;
     for (const element of wanted) {
@@ -65,10 +65,10 @@ export function keyed(parent, items, key, create, update) {
       else parent.insertBefore(element, next);
     }
   } else {
-    for (let index = kept - 1; index >= 0; index -= 1) {
+    for (let index = focused - 1; index >= 0; index -= 1) {
       if (wanted[index].nextElementSibling !== wanted[index + 1]) parent.insertBefore(wanted[index], wanted[index + 1]);
     }
-    for (let index = kept + 1; index < wanted.length; index += 1) {
+    for (let index = focused + 1; index < wanted.length; index += 1) {
       if (wanted[index].previousElementSibling !== wanted[index - 1]) wanted[index - 1].after(wanted[index]);
     }
   }
@@ -85,8 +85,8 @@ function selection() {
 }
 
 /**
- * Restores the selection after a move.
- * @param {Selected} was
+ * Restores the selection after elements were moved.
+ * @param {Selected} selected
  */
 function select({anchor, anchorOffset, focus, focusOffset}) {
   const now = getSelection();
@@ -113,8 +113,8 @@ export function fill(row, values) {
 export function facts(list, facts) {
   keyed(list, facts, ([name]) => name, ([name]) => make("div", {}, make("dt", {}, name), make("dd")),
     (element, [, value]) => {
-      const there = /** @type {HTMLElement} */ (element.lastElementChild);
-      if (typeof value === "string") setText(there, value);
-      else if (there.firstChild === null || !there.firstChild.isEqualNode(value)) there.replaceChildren(value);
+      const existing = /** @type {HTMLElement} */ (element.lastElementChild);
+      if (typeof value === "string") setText(existing, value);
+      else if (existing.firstChild === null || !existing.firstChild.isEqualNode(value)) existing.replaceChildren(value);
     });
 }

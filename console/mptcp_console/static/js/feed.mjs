@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The stream of moments: it is open while the page is visible, and reopened when it ends or falls silent.
+ * The stream of snapshots: it is open while the page is visible, and opened again when it ends or becomes silent.
  *
- * A browser has at most six connections to a console, for all tabs together, and a stream takes one. If hidden pages
- * kept theirs, a seventh tab would not load, nor would a page with six others in the back/forward cache.
+ * A browser has at most six connections to a console, for all tabs together, and each stream occupies one of them. If
+ * hidden pages kept their streams, a seventh tab, or a page with six others in the back/forward cache, would not load.
  */
 const MAX_SILENCE_MS = 15_000;
 const RETRY_MS = 1_000;
@@ -14,16 +14,16 @@ export class Feed {
   #source = null;
   #timer = 0;
   #isFull = false;
-  /** Failures since the last moment. */
+  /** Failures since the last snapshot. */
   #failures = 0;
 
   /**
-   * @param {(moment: import("./types.mjs").Moment) => void} onMoment
+   * @param {(snapshot: import("./types.mjs").Snapshot) => void} onSnapshot
    * @param {(why: "gone"|"full") => void} onLoss called when the stream breaks, or the console has too many pages
-   * @param {() => void} onPause called when it ends without a fault, for example because the page is hidden
+   * @param {() => void} onPause called when the stream ends without a fault, for example because the page is hidden
    */
-  constructor(onMoment, onLoss, onPause) {
-    this.onMoment = onMoment;
+  constructor(onSnapshot, onLoss, onPause) {
+    this.onSnapshot = onSnapshot;
     this.onLoss = onLoss;
     this.onPause = onPause;
   }
@@ -47,26 +47,26 @@ export class Feed {
     this.#close();
     const source = new EventSource("/api/live");
     this.#source = source;
-    source.addEventListener("moment", event => {
+    source.addEventListener("snapshot", event => {
       this.#restartTimer();
       this.#isFull = false;
       this.#failures = 0;
-      this.onMoment(JSON.parse(event.data));
+      this.onSnapshot(JSON.parse(event.data));
     });
     source.addEventListener("open", () => this.#restartTimer());
-    source.addEventListener("error", () => this.#refused());
+    source.addEventListener("error", () => this.#onError());
     this.#restartTimer();
   }
 
   #restartTimer() {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#broken(), MAX_SILENCE_MS);
+    this.#timer = setTimeout(() => this.#onBroken(), MAX_SILENCE_MS);
   }
 
-  /** The stream broke, or the console has too many; a request shows which. */
-  #refused() {
+  /** The stream broke, or the console has too many streams; a request shows the cause. */
+  #onError() {
     if (this.#failures > 0) {
-      this.#broken();
+      this.#onBroken();
       return;
     }
     this.#failures = 1;
@@ -74,7 +74,7 @@ export class Feed {
     this.#retry();
   }
 
-  #broken() {
+  #onBroken() {
     this.#close();
     this.#failures += 1;
     if (!this.#isFull) this.onLoss("gone");

@@ -5,7 +5,7 @@
 
 const RATES = [[1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]];
 const SIZES = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "KB"]];
-const NOTHING = "–";
+const UNKNOWN = "–";
 
 /** @param {number} value @returns {string} three digits */
 function threeDigits(value) {
@@ -37,7 +37,7 @@ export function unitOf(maximum) {
  * @param {number|null|undefined} bits bits/s @returns {string}
  */
 export function rate(bits) {
-  return bits === null || bits === undefined ? NOTHING : withUnit(bits, RATES, "bit/s");
+  return bits === null || bits === undefined ? UNKNOWN : withUnit(bits, RATES, "bit/s");
 }
 
 /**
@@ -45,7 +45,7 @@ export function rate(bits) {
  * @param {number|null|undefined} bits @returns {string}
  */
 export function cap(bits) {
-  if (bits === null || bits === undefined) return NOTHING;
+  if (bits === null || bits === undefined) return UNKNOWN;
   for (const [factor, unit] of RATES) {
     if (bits >= Number(factor)) return `${Number((bits / Number(factor)).toFixed(3))} ${unit}`;
   }
@@ -54,12 +54,12 @@ export function cap(bits) {
 
 /** @param {number|null|undefined} bytes @returns {string} */
 export function size(bytes) {
-  return bytes === null || bytes === undefined ? NOTHING : withUnit(bytes, SIZES, "B");
+  return bytes === null || bytes === undefined ? UNKNOWN : withUnit(bytes, SIZES, "B");
 }
 
 /** @param {number|null|undefined} seconds @returns {string} */
 export function milliseconds(seconds) {
-  if (seconds === null || seconds === undefined) return NOTHING;
+  if (seconds === null || seconds === undefined) return UNKNOWN;
   const value = seconds * 1000;
   return `${value < 9.95 ? value.toFixed(1) : value.toFixed(0)} ms`;
 }
@@ -83,7 +83,7 @@ export function counted(number, noun, many = `${noun}s`) {
 
 /** @param {number} part @param {number} whole @returns {string} */
 export function percent(part, whole) {
-  return whole > 0 ? `${(100 * part / whole).toFixed(part / whole < 0.0995 ? 1 : 0)} %` : NOTHING;
+  return whole > 0 ? `${(100 * part / whole).toFixed(part / whole < 0.0995 ? 1 : 0)} %` : UNKNOWN;
 }
 
 /**
@@ -127,7 +127,7 @@ export function lastTime(text, now) {
 }
 
 /**
- * Formats a time in the policy's time zone, with the zone's name, because the reader's may differ.
+ * Formats a time in the policy's time zone, with the zone's name, because the reader's time zone may differ.
  *
  * @param {number} seconds @param {number} now both since the epoch @param {string} zone
  * @returns {string} 18:00 (Europe/Athens); in UTC if the browser does not know the zone

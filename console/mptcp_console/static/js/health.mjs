@@ -7,7 +7,7 @@ import {age, counted} from "./format.mjs";
 /** @typedef {{le: number[], count: number[], total: number, sum: number}} Histogram */
 
 /**
- * Returns the figures of one answer about the policy; those that an older throttler lacks are shown as "–".
+ * Returns the figures of one answer about the policy; figures that an older throttler lacks are shown as "–".
  * @param {any} answer @returns {[string, string][]}
  */
 export function healthFacts(answer) {
@@ -48,9 +48,9 @@ export function capturesText(captures) {
   return parts.join("; ") || "no interface";
 }
 
-/** @param {boolean|undefined} is whether a BPF program works @returns {string} */
-function bpfText(is) {
-  return is === undefined ? "–" : is ? "yes" : "no: this kernel cannot run the BPF program";
+/** @param {boolean|undefined} works whether a BPF program works @returns {string} */
+function bpfText(works) {
+  return works === undefined ? "–" : works ? "yes" : "no: this kernel cannot run the BPF program";
 }
 
 /** @param {Histogram|null|undefined} times @returns {string} median, 95th percentile, and number */

@@ -8,7 +8,7 @@ import {get} from "./api.mjs";
 import {ClientsPage} from "./clients.mjs";
 import {ConnectionPage} from "./connection.mjs";
 import {ConnectionsPage} from "./connections.mjs";
-import {EventsPage} from "./happenings.mjs";
+import {EventsPage} from "./event_lists.mjs";
 import {Feed} from "./feed.mjs";
 import {setNames} from "./names.mjs";
 import {OverviewPage} from "./overview.mjs";
@@ -16,9 +16,9 @@ import {PolicyPage, WhatIfPage} from "./policy.mjs";
 import {HealthPage} from "./proxy_health.mjs";
 import {now, synchronize} from "./server_time.mjs";
 import {viewOf} from "./view.mjs";
-import {announcement, changesCaps, faultsText, refusedText, stateText, troubleText} from "./words.mjs";
+import {announcement, changesCaps, faultsText, refusedText, stateText, troubleText} from "./sentences.mjs";
 
-const QUIET = 5_000;
+const MIN_ANNOUNCEMENT_INTERVAL_MS = 5_000;
 const TITLES = {
   live: "Live", clients: "Clients", connections: "Connections", connection: "Connection", events: "Events", policy: "Policy",
   "what-if": "What if", health: "Health",
@@ -37,9 +37,9 @@ new WhatIfPage();
 let throttler = null;
 /** @type {import("./types.mjs").Overview|null} */
 let latest = null;
-/** @type {import("./words.mjs").Lost} */
+/** @type {import("./sentences.mjs").Lost} */
 let lost = null;
-let hasRested = false;
+let wasPaused = false;
 let announced = 0;
 let shown = "";
 /** The version of the page's address names. */
@@ -80,7 +80,7 @@ function drawState() {
   byId("trouble").hidden = text === null;
   overview.age(text !== null);
   setText(byId("trouble-text"), text ?? "");
-  // Outside of the alert, where a screen reader would read it out each second.
+  // The age is not in the alert, because a screen reader would read it out each second.
   const since = lost?.since ?? throttler?.since ?? 0;
   setText(byId("trouble-age"), text === null ? "" : `(${age(now() - since)})`);
   byId("faults").hidden = faults.length === 0;
@@ -101,68 +101,68 @@ async function loadAbout() {
     grafana.hidden = about.grafana === null;
     if (about.grafana !== null) grafana.href = about.grafana;
   } catch {
-    // The next moment tries again.
+    // The next snapshot tries again.
   }
 }
 
-/** @param {import("./types.mjs").Moment} moment */
-function take(moment) {
-  const wasGone = lost !== null || hasRested || throttler === null;
-  synchronize(moment.time);
-  throttler = moment.throttler;
+/** @param {import("./types.mjs").Snapshot} snapshot */
+function showSnapshot(snapshot) {
+  const hasGap = lost !== null || wasPaused || throttler === null;
+  synchronize(snapshot.time);
+  throttler = snapshot.throttler;
   lost = null;
-  hasRested = false;
-  if (wasGone) {
+  wasPaused = false;
+  if (hasGap) {
     overview.load();
     if (shown === "events") events.load();
   }
-  if (moment.names !== namesVersion) loadAbout();
-  overview.push(moment);
-  if (changesCaps(latest, moment)) for (const page of [connections, connection, policy]) page.changed();
-  latest = moment.now ?? latest;
+  if (snapshot.names !== namesVersion) loadAbout();
+  overview.push(snapshot);
+  if (changesCaps(latest, snapshot)) for (const page of [connections, connection, policy]) page.changed();
+  latest = snapshot.now ?? latest;
   drawState();
-  if (moment.more_events && shown === "events") events.load();
-  else events.push(moment.events);
-  byId("logout").hidden = !moment.login;
-  const known = moment.now ?? moment.last;
-  if (known !== null) choices(known);
-  if (moment.now !== null) {
-    byId("dry-run").hidden = !moment.now.dry_run;
-    connections.dryRun = moment.now.dry_run;
-    const refused = moment.now.refused_reload;
+  if (snapshot.more_events && shown === "events") events.load();
+  else events.push(snapshot.events);
+  byId("logout").hidden = !snapshot.login;
+  const known = snapshot.now ?? snapshot.last;
+  if (known !== null) fillFilters(known);
+  if (snapshot.now !== null) {
+    byId("dry-run").hidden = !snapshot.now.dry_run;
+    connections.dryRun = snapshot.now.dry_run;
+    const refused = snapshot.now.refused_reload;
     const note = byId("note");
     note.hidden = refused === null;
     setText(note, refused === null ? "" : refusedText(refused, now()));
   }
-  const words = announcement(moment.events);
-  if (words !== null && Date.now() - announced > QUIET) {
+  const words = announcement(snapshot.events);
+  if (words !== null && Date.now() - announced > MIN_ANNOUNCEMENT_INTERVAL_MS) {
     announced = Date.now();
     setText(byId("announcer"), words);
   }
 }
 
 /** @param {import("./types.mjs").Overview} newest */
-function choices(newest) {
+function fillFilters(newest) {
   const paths = [...new Set(newest.paths.map(each => each.path).filter(path => path !== null))];
   const rules = [...new Set([...newest.rule_names, ...newest.rules.map(each => each.rule)])];
   for (const [id, names] of /** @type {[string, string[]][]} */ ([
     ["filter-path", paths], ["filter-rule", rules], ["events-rule", rules],
   ])) {
     const select = byId(id);
-    const kept = select.value !== "" && !names.includes(select.value) ? [select.value] : [];
-    keyed(select, [...names, ...kept].sort(), name => name, name => make("option", {value: name}, name), () => {});
+    const selected = select.value !== "" && !names.includes(select.value) ? [select.value] : [];
+    keyed(select, [...names, ...selected].sort(), name => name, name => make("option", {value: name}, name), () => {});
   }
 }
 
 /** @param {"gone"|"full"} why */
-function lose(why) {
+function streamLost(why) {
   lost = {since: lost?.since ?? now(), why};
   drawState();
 }
 
-function rest() {
+function streamPaused() {
   lost = null;
-  hasRested = true;
+  wasPaused = true;
 }
 
 function isDark() {
@@ -181,7 +181,7 @@ byId("theme").addEventListener("click", () => {
   try {
     localStorage.setItem("theme", theme);
   } catch {
-    // Without storage, it applies only to this page.
+    // Without storage, the theme applies only to this page.
   }
   drawTheme();
 });
@@ -195,4 +195,4 @@ setInterval(drawState, 1000);
 
 drawTheme();
 navigate(false);
-new Feed(take, lose, rest).start();
+new Feed(showSnapshot, streamLost, streamPaused).start();

@@ -5,48 +5,48 @@
 import {get} from "./api.mjs";
 import {showBudgets} from "./budgets.mjs";
 import {Chart} from "./chart.mjs";
-import {colourNumber, meet} from "./colours.mjs";
+import {colourNumber, assignColours} from "./colours.mjs";
 import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
 import {clock, counted, hour, lastTime, rate, size} from "./format.mjs";
-import {answered, show} from "./happenings.mjs";
-import {AROUND, eventsNote, noEvents, noRates} from "./held.mjs";
+import {mergeNewest, show} from "./event_lists.mjs";
+import {AROUND, eventsNote, noEvents, noRates} from "./selected_time.mjs";
 import {Series, pathName} from "./series.mjs";
 import {now} from "./server_time.mjs";
 import {eventsBetween} from "./view.mjs";
-import {capText, momentText, notDrawn} from "./words.mjs";
+import {capText, momentText, notDrawnText} from "./sentences.mjs";
 
-/** @typedef {import("./types.mjs").Moment} Moment */
+/** @typedef {import("./types.mjs").Snapshot} Snapshot */
 /** @typedef {import("./types.mjs").Overview} Overview */
-/** @typedef {{time: number, state: "asked"|"failed"|"known", why: string, series: Series, since: number|null}} Kept */
+/** @typedef {{time: number, state: "requested"|"failed"|"known", why: string, series: Series, since: number|null}} StoredNumbers */
 
 /** Seconds for which the console keeps one value per second. */
-const FINE = 600;
-const NEARBY = 7;
-const MAX_NEARBY = 100;
+const FINE_SECONDS = 600;
+const MAX_LATEST = 7;
+const MAX_AROUND = 100;
 const TABLE_ROWS = 20;
 /** Milliseconds: an arrow key that is held down causes a request only when it is released. */
-const SETTLING = 80;
+const KEY_PAUSE_MS = 80;
 
 export class OverviewPage {
-  #series = new Series(FINE, 1);
+  #series = new Series(FINE_SECONDS, 1);
   #direction = "down";
   /** @type {number|null} the selected time */
-  #held = null;
+  #selected = null;
   /** @type {number|null} the pointer's index */
   #pointed = null;
-  /** @type {import("./types.mjs").Happening[]} the newest first */
+  /** @type {import("./types.mjs").LoggedEvent[]} the newest first */
   #latest = [];
-  /** @type {import("./held.mjs").Nearby} those around the selected time */
-  #around = {state: "asked"};
-  /** @type {Kept|null} numbers of a selected time that has left the graph */
-  #kept = null;
+  /** @type {import("./selected_time.mjs").Nearby} the events around the selected time */
+  #around = {state: "requested"};
+  /** @type {StoredNumbers|null} numbers of a selected time that has left the graph */
+  #stored = null;
   /** @type {Overview|null} the stream's last one */
   #now = null;
-  #asking = 0;
-  /** Whether events arrived during the request for those around the selected time. */
-  #cameDuringRequest = false;
+  #requestTimer = 0;
+  /** Whether events arrived during the request for the events around the selected time. */
+  #eventsDuringRequest = false;
   #graph = byId("graph");
-  #chart = new Chart(this.#graph, index => this.#point(index), index => this.#hold(this.#series.times[index]));
+  #chart = new Chart(this.#graph, index => this.#pointAt(index), index => this.#select(this.#series.times[index]));
   /** When the history was requested, in steps of the series. */
   #loaded = 0;
   /** @type {number|null} time of the console's first value */
@@ -91,45 +91,45 @@ export class OverviewPage {
     this.#loaded = Math.floor(now() / wanted.step);
     try {
       const columns = await get("history", {step: wanted.step, span: wanted.span + 10});
-      const events = await get("events", {limit: NEARBY});
+      const events = await get("events", {limit: MAX_LATEST});
       if (wanted !== this.#series) return;
-      meet(columns.paths.map((/** @type {{path: string|null}} */ each) => each.path));
+      assignColours(columns.paths.map((/** @type {{path: string|null}} */ each) => each.path));
       wanted.load(columns);
       this.#since = columns.since;
-      this.#latest = answered(events.events, this.#latest, before, NEARBY);
+      this.#latest = mergeNewest(events.events, this.#latest, before, MAX_LATEST);
     } catch {
-      // The feed reports the failure; the next moment restarts the graph.
+      // The feed reports the failure; the next snapshot restarts the graph.
     }
     this.draw();
   }
 
-  /** @param {Moment} moment */
-  push(moment) {
-    this.#latest = [...moment.events].reverse().concat(this.#latest).slice(0, NEARBY);
-    if (moment.now !== null) {
-      meet(moment.now.paths.map(each => each.path));
-      this.#now = moment.now;
-      this.#series.push(moment.now);
-      // Here a slot of ten seconds has the last value; the console has the mean.
-      if (this.#series.step > 1 && Math.floor(moment.now.time / this.#series.step) > this.#loaded) this.load();
-      this.#figures(moment.now);
-    } else if (moment.last !== null && this.#now === null) {
+  /** @param {Snapshot} snapshot */
+  push(snapshot) {
+    this.#latest = [...snapshot.events].reverse().concat(this.#latest).slice(0, MAX_LATEST);
+    if (snapshot.now !== null) {
+      assignColours(snapshot.now.paths.map(each => each.path));
+      this.#now = snapshot.now;
+      this.#series.push(snapshot.now);
+      // This page stores the last value of ten seconds; the console's history has the mean.
+      if (this.#series.step > 1 && Math.floor(snapshot.now.time / this.#series.step) > this.#loaded) this.load();
+      this.#figures(snapshot.now);
+    } else if (snapshot.last !== null && this.#now === null) {
       // The page was opened after the throttler ended.
-      meet(moment.last.paths.map(each => each.path));
-      this.#now = moment.last;
-      this.#figures(moment.last);
+      assignColours(snapshot.last.paths.map(each => each.path));
+      this.#now = snapshot.last;
+      this.#figures(snapshot.last);
     }
-    if (this.#kept?.state === "failed") this.#kept = null;
-    if (this.#held !== null && this.#isAroundGrowing(this.#held, moment)) this.#askAround(this.#held);
+    if (this.#stored?.state === "failed") this.#stored = null;
+    if (this.#selected !== null && this.#mayAroundBeIncomplete(this.#selected, snapshot)) this.#loadAround(this.#selected);
     // The pending answer may lack these events.
-    this.#cameDuringRequest ||= this.#around.state === "asked" && (moment.events.length > 0 || moment.more_events);
+    this.#eventsDuringRequest ||= this.#around.state === "requested" && (snapshot.events.length > 0 || snapshot.more_events);
     this.draw();
   }
 
-  /** @param {number} held @param {Moment} moment @returns {boolean} whether events around *held* may have come since the request */
-  #isAroundGrowing(held, {events, more_events}) {
+  /** @param {number} selected @param {Snapshot} snapshot @returns {boolean} whether events around *selected* may have come since the request */
+  #mayAroundBeIncomplete(selected, {events, more_events}) {
     if (this.#around.state === "failed") return true;
-    return this.#around.state === "known" && this.#around.answer.time < held + AROUND + 2 && (events.length > 0 || more_events);
+    return this.#around.state === "known" && this.#around.answer.time < selected + AROUND + 2 && (events.length > 0 || more_events);
   }
 
   /** @param {boolean} isStale whether the shown state is outdated */
@@ -148,17 +148,17 @@ export class OverviewPage {
 
   draw() {
     if (!this.#visible) return;
-    const note = notDrawn(this.#chart.draw(this.#series, this.#direction, this.#held), this.#now?.more_rules ?? 0);
+    const note = notDrawnText(this.#chart.draw(this.#series, this.#direction, this.#selected), this.#now?.more_rules ?? 0);
     byId("not-drawn").hidden = note === "";
     setText(byId("not-drawn"), note);
-    this.#moment();
+    this.#drawTime();
     this.#legend();
     this.#table();
   }
 
   /** @param {number} span */
   async #show(span) {
-    const step = span > FINE ? 10 : 1;
+    const step = span > FINE_SECONDS ? 10 : 1;
     if (this.#series.step !== step) {
       this.#series = new Series(span, step);
       await this.load();
@@ -172,91 +172,91 @@ export class OverviewPage {
   /** @param {number} time */
   async #goTo(time) {
     const ago = now() - time + 5;
-    const wanted = ago <= this.#series.span ? this.#series.span : ago <= FINE ? FINE : 3600;
+    const wanted = ago <= this.#series.span ? this.#series.span : ago <= FINE_SECONDS ? FINE_SECONDS : 3600;
     const input = /** @type {HTMLInputElement} */ (document.querySelector(`input[name=range][value="${wanted}"]`));
     input.checked = true;
     await this.#show(wanted);
-    this.#hold(time);
+    this.#select(time);
     this.#graph.focus();
   }
 
   /** @param {number|null} index */
-  #point(index) {
+  #pointAt(index) {
     if (index === this.#pointed) return;
     this.#pointed = index;
-    this.#moment();
+    this.#drawTime();
   }
 
   /** @param {number|undefined} time */
-  #hold(time) {
+  #select(time) {
     if (time === undefined) return;
-    this.#held = time;
-    this.#around = {state: "asked"};
-    this.#cameDuringRequest = false;
-    this.#kept = null;
+    this.#selected = time;
+    this.#around = {state: "requested"};
+    this.#eventsDuringRequest = false;
+    this.#stored = null;
     this.draw();
-    clearTimeout(this.#asking);
-    this.#asking = setTimeout(() => this.#askAround(time), SETTLING);
+    clearTimeout(this.#requestTimer);
+    this.#requestTimer = setTimeout(() => this.#loadAround(time), KEY_PAUSE_MS);
   }
 
   /** @param {number} time the selected one */
-  async #askAround(time) {
+  async #loadAround(time) {
     try {
-      const answer = await get("events", {from: Math.max(0, time - AROUND), to: time + AROUND, near: time, limit: MAX_NEARBY});
-      if (this.#held !== time) return;
+      const answer = await get("events", {from: Math.max(0, time - AROUND), to: time + AROUND, near: time, limit: MAX_AROUND});
+      if (this.#selected !== time) return;
       this.#around = {state: "known", answer};
-      if (this.#cameDuringRequest) {
-        this.#cameDuringRequest = false;
-        this.#asking = setTimeout(() => this.#askAround(time), SETTLING);
+      if (this.#eventsDuringRequest) {
+        this.#eventsDuringRequest = false;
+        this.#requestTimer = setTimeout(() => this.#loadAround(time), KEY_PAUSE_MS);
       }
     } catch (error) {
       // The earlier answer is still valid.
-      if (this.#held !== time || this.#around.state === "known") return;
+      if (this.#selected !== time || this.#around.state === "known") return;
       this.#around = {state: "failed", why: /** @type {Error} */ (error).message};
     }
-    this.#moment();
+    this.#drawTime();
   }
 
   /**
    * Loads the numbers of a time that has left the graph.
    * @param {number} time the selected one
    */
-  async #keep(time) {
-    const step = now() - time < FINE - 20 ? 1 : 10;
-    /** @type {Kept} */
-    const kept = {time, state: "asked", why: "", series: new Series(60 * step, step), since: null};
-    this.#kept = kept;
+  async #loadNumbers(time) {
+    const step = now() - time < FINE_SECONDS - 20 ? 1 : 10;
+    /** @type {StoredNumbers} */
+    const stored = {time, state: "requested", why: "", series: new Series(60 * step, step), since: null};
+    this.#stored = stored;
     try {
       const columns = await get("history", {step, from: Math.max(0, time - step), to: time});
-      kept.series.load(columns);
-      kept.since = columns.since;
-      kept.state = "known";
+      stored.series.load(columns);
+      stored.since = columns.since;
+      stored.state = "known";
     } catch (error) {
-      kept.state = "failed";
-      kept.why = /** @type {Error} */ (error).message;
+      stored.state = "failed";
+      stored.why = /** @type {Error} */ (error).message;
     }
-    if (this.#held === time) this.#moment();
+    if (this.#selected === time) this.#drawTime();
   }
 
   /**
    * Returns the numbers of the selected time.
    * @param {number} time @returns {{paths: import("./series.mjs").AtTime[], none: string}}
    */
-  #then(time) {
+  #numbersAt(time) {
     const from = (/** @type {Series} */ series) => series.covers(time) ? series.at(series.indexOf(time), this.#direction) : null;
     const paths = from(this.#series);
     if (paths !== null) return {paths, none: noRates(this.#since ?? this.#series.times[0], time)};
-    if (this.#kept?.time !== time) this.#keep(time);
-    const kept = this.#kept;
-    if (kept === null || kept.state === "asked") return {paths: [], none: "Loading …"};
-    if (kept.state === "failed") return {paths: [], none: `Not available: ${kept.why}.`};
-    return {paths: from(kept.series) ?? [], none: noRates(kept.since, time)};
+    if (this.#stored?.time !== time) this.#loadNumbers(time);
+    const stored = this.#stored;
+    if (stored === null || stored.state === "requested") return {paths: [], none: "Loading …"};
+    if (stored.state === "failed") return {paths: [], none: `Not available: ${stored.why}.`};
+    return {paths: from(stored.series) ?? [], none: noRates(stored.since, time)};
   }
 
   #release() {
-    clearTimeout(this.#asking);
-    this.#held = null;
-    this.#kept = null;
+    clearTimeout(this.#requestTimer);
+    this.#selected = null;
+    this.#stored = null;
     this.#pointed = null;
     this.draw();
   }
@@ -266,7 +266,7 @@ export class OverviewPage {
     const {times, step} = this.#series;
     if (times.length === 0) return;
     const [first, last] = [times[0], Number(times.at(-1))];
-    const from = this.#held ?? last;
+    const from = this.#selected ?? last;
     const moves = {
       ArrowLeft: from - step, ArrowDown: from - step, ArrowRight: from + step, ArrowUp: from + step,
       PageUp: from + 30 * step, PageDown: from - 30 * step, Home: first, End: last,
@@ -274,27 +274,27 @@ export class OverviewPage {
     if (event.key === "Escape") {
       this.#release();
     } else if (event.key in moves) {
-      this.#hold(Math.min(last, Math.max(first, moves[/** @type {keyof typeof moves} */ (event.key)])));
+      this.#select(Math.min(last, Math.max(first, moves[/** @type {keyof typeof moves} */ (event.key)])));
     } else {
       return;
     }
     event.preventDefault();
   }
 
-  #moment() {
+  #drawTime() {
     const {times} = this.#series;
-    const isNow = this.#held === null && this.#pointed === null;
-    const time = this.#held ?? (this.#pointed !== null ? times[this.#pointed] : this.#now?.time ?? times.at(-1)) ?? 0;
-    const {paths, none} = this.#held !== null ? this.#then(this.#held)
+    const isNow = this.#selected === null && this.#pointed === null;
+    const time = this.#selected ?? (this.#pointed !== null ? times[this.#pointed] : this.#now?.time ?? times.at(-1)) ?? 0;
+    const {paths, none} = this.#selected !== null ? this.#numbersAt(this.#selected)
       : {paths: isNow ? this.#current() : this.#series.at(Number(this.#pointed), this.#direction), none: "No data yet."};
     const title = this.#isStale && time > 0 ? `Last known: ${clock(time)}` : "Now";
     const old = byId("tiles-note");
     old.hidden = !this.#isStale || this.#now === null;
     if (this.#now !== null) setText(old, `These are the last known figures, from ${clock(this.#now.time)}.`);
     setText(byId("title-moment"), isNow ? title : `At ${clock(time)}`);
-    byId("to-now").hidden = this.#held === null;
+    byId("to-now").hidden = this.#selected === null;
     const body = byId("moment").tBodies[0];
-    keyed(body, paths, each => String(each.path), each => momentRow(each), (row, each) => {
+    keyed(body, paths, each => String(each.path), each => timeRow(each), (row, each) => {
       const caps = each.caps.map(cap =>
         `${capText(cap)}: ${cap.rule}, ${counted(cap.capped, "subflow")}`).join("; ");
       fill(row, [each.rate === null ? "unknown" : rate(each.rate), caps || "none"]);
@@ -308,7 +308,7 @@ export class OverviewPage {
     graph.setAttribute("aria-valuemax", String(times.at(-1) ?? 0));
     graph.setAttribute("aria-valuenow", String(Math.min(time, times.at(-1) ?? time)));
     // Without a selected time, a screen reader would read it out each second.
-    if (this.#held !== null || !graph.matches(":focus")) graph.setAttribute("aria-valuetext", momentText(time, paths));
+    if (this.#selected !== null || !graph.matches(":focus")) graph.setAttribute("aria-valuetext", momentText(time, paths));
   }
 
   /** @returns {import("./series.mjs").AtTime[]} the stream's last values; before the first, the history's */
@@ -319,17 +319,17 @@ export class OverviewPage {
 
   /** Show the latest events, or those around the selected time. */
   #nearby() {
-    const held = this.#held, nearby = this.#around;
-    setText(byId("title-nearby"), held === null ? "Latest events" : `Events around ${clock(held)}`);
-    const note = held === null ? "" : eventsNote(nearby, held);
+    const selected = this.#selected, nearby = this.#around;
+    setText(byId("title-nearby"), selected === null ? "Latest events" : `Events around ${clock(selected)}`);
+    const note = selected === null ? "" : eventsNote(nearby, selected);
     byId("nearby-note").hidden = note === "";
     setText(byId("nearby-note"), note);
     const all = byId("nearby-all");
-    all.hidden = held === null || nearby.state !== "known" || !nearby.answer.more;
-    if (held !== null) all.href = eventsBetween(held - AROUND, held + AROUND);
+    all.hidden = selected === null || nearby.state !== "known" || !nearby.answer.more;
+    if (selected !== null) all.href = eventsBetween(selected - AROUND, selected + AROUND);
     const around = nearby.state === "known" ? [...nearby.answer.events].reverse() : [];
     const none = this.#since === null ? "No data yet." : "No events yet.";
-    show(byId("nearby"), held === null ? this.#latest : around, now(), held === null ? none : noEvents(nearby, held));
+    show(byId("nearby"), selected === null ? this.#latest : around, now(), selected === null ? none : noEvents(nearby, selected));
   }
 
   #legend() {
@@ -412,7 +412,7 @@ function volumes({volumes: {day, month}, time}, zone) {
 }
 
 /**
- * Returns since when bytes are counted, unless that is the beginning of day and month.
+ * Returns since when bytes are counted, unless they are counted from the beginning of day and month.
  * @param {import("./types.mjs").Volume} day @param {import("./types.mjs").Volume} month @param {number} now @param {string} zone
  */
 export function sinceText(day, month, now, zone) {
@@ -426,7 +426,7 @@ export function sinceText(day, month, now, zone) {
 }
 
 /** @param {import("./series.mjs").AtTime} each */
-function momentRow(each) {
+function timeRow(each) {
   const name = make("th", {scope: "row"}, pathLabel(each.path));
   return make("tr", {}, name, make("td", {class: "number"}), make("td"));
 }

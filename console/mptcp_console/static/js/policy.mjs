@@ -7,7 +7,7 @@ import {showBudgets} from "./budgets.mjs";
 import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
 import {age, clock, counted, moment, size} from "./format.mjs";
 import {pathLabel} from "./overview.mjs";
-import {between, guaranteed} from "./words.mjs";
+import {between, guaranteed} from "./sentences.mjs";
 
 /** @typedef {import("./types.mjs").Rule} Rule */
 /** @typedef {{rule: string, conditions: string[], does: string[]}} RuleWords */
@@ -17,22 +17,22 @@ import {between, guaranteed} from "./words.mjs";
  * @typedef {{token: string, remote: string, path: string|null, direction: string, now: string, then: string, why: string|null}} Treated
  */
 
-const SECONDS = 3;
+const UPDATE_SECONDS = 3;
 const SHARED = {path: "all subflows together", client: "each client", connection: "each connection"};
 
 export class PolicyPage {
   #visible = false;
-  #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible);
+  #polling = new Repeated(() => this.#load(), UPDATE_SECONDS, () => this.#visible);
 
   /** @param {boolean} visible */
   show(visible) {
     this.#visible = visible;
-    if (visible) this.#asked.now();
+    if (visible) this.#polling.now();
   }
 
   /** After a change of caps. */
   changed() {
-    this.#asked.soon();
+    this.#polling.soon();
   }
 
   async #load() {
@@ -117,7 +117,7 @@ export class WhatIfPage {
   constructor() {
     byId("what-if").addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
-      this.#ask();
+      this.#evaluate();
     });
     byId("what-if-start").addEventListener("click", () => this.#start());
   }
@@ -137,7 +137,7 @@ export class WhatIfPage {
     }
   }
 
-  async #ask() {
+  async #evaluate() {
     const result = byId("what-if-result");
     const button = byId("what-if").querySelector("button.primary");
     const policy = byId("what-if-text").value;

@@ -7,14 +7,14 @@ import {byId, facts, setText} from "./dom.mjs";
 import {age, clock} from "./format.mjs";
 import {healthFacts} from "./health.mjs";
 
-const INTERVAL_SECONDS = 5;
+const UPDATE_SECONDS = 5;
 
 export class HealthPage {
   #visible = false;
   #state = "";
   /** Why Squid does not answer; empty if it does, null before the first request. */
   #squid = /** @type {string|null} */ (null);
-  #polling = new Repeated(() => this.#load(), INTERVAL_SECONDS, () => this.#visible);
+  #polling = new Repeated(() => this.#load(), UPDATE_SECONDS, () => this.#visible);
 
   /** @param {boolean} visible */
   show(visible) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The graph's data: numbers over time, loaded from the history and extended by each moment. Pure.
+ * The graph's data: numbers over time, loaded from the history and extended by each snapshot. Pure.
  *
  * @typedef {import("./types.mjs").Columns} Columns
  * @typedef {import("./types.mjs").Overview} Overview
@@ -14,8 +14,8 @@
  */
 
 const UNNAMED = "no path";
-/** Seconds, as in the console's history. */
-const LONGEST_PAUSE = 15;
+/** Maximum seconds between two values that are connected, as in the console's history. */
+const MAX_PAUSE_SECONDS = 15;
 
 /** @param {string|null} path @returns {string} */
 export function pathName(path) {
@@ -58,7 +58,7 @@ export class Series {
   }
 
   /**
-   * Appends *now*; a long pause before it stays empty.
+   * Appends *now*. If there was a long pause before it, the time of the pause has no values.
    * @param {Overview} now
    */
   push(now) {
@@ -70,8 +70,8 @@ export class Series {
       this.rules.clear();
       last = undefined;
     }
-    // Each value covers the time before it.
-    const held = last === undefined || second - last > LONGEST_PAUSE ? 1 : Math.max(1, (second - last) / this.step);
+    // A value is valid for the time since the previous value.
+    const slots = last === undefined || second - last > MAX_PAUSE_SECONDS ? 1 : Math.max(1, (second - last) / this.step);
     const from = last === undefined ? second : Math.max(last + this.step, second - this.span);
     for (let time = from; time <= second; time += this.step) {
       this.times.push(time);
@@ -79,7 +79,7 @@ export class Series {
       for (const each of this.rules.values()) each.caps.push(null);
     }
     const end = this.times.length;
-    const begin = end - held;
+    const begin = end - slots;
     for (const each of now.paths) {
       const key = pathKey(each);
       let path = this.paths.get(key);
@@ -129,19 +129,19 @@ export class Series {
     return found.sort((a, b) => a.key.localeCompare(b.key));
   }
 
-  /** @param {number} time @returns {number} the index of the value at that time, or the nearest one; -1 without values */
+  /** @param {number} time @returns {number} the index of the value at that time, or of the nearest value; -1 without values */
   indexOf(time) {
     if (this.times.length === 0) return -1;
     const index = Math.floor((time - this.times[0]) / this.step);
     return Math.min(Math.max(index, 0), this.times.length - 1);
   }
 
-  /** @param {number} time @returns {boolean} whether that time has a value; the latest one is valid until the next */
+  /** @param {number} time @returns {boolean} whether that time has a value; the latest value is valid until the next value */
   covers(time) {
-    return this.times.length > 0 && time >= this.times[0] && time <= Number(this.times.at(-1)) + this.step + LONGEST_PAUSE;
+    return this.times.length > 0 && time >= this.times[0] && time <= Number(this.times.at(-1)) + this.step + MAX_PAUSE_SECONDS;
   }
 
-  /** @param {number} index @param {string} direction @returns {AtTime[]} the paths' rates and caps then */
+  /** @param {number} index @param {string} direction @returns {AtTime[]} the paths' rates and caps at that index */
   at(index, direction) {
     const capsOf = /** @param {string|null} path */ path => [...this.rules.values()]
       .filter(each => each.direction === direction && each.path === path).map(each => each.caps[index] ?? null)
@@ -203,11 +203,11 @@ const MAX_PATHS = 16;
  * Returns the lines of *series* to draw, current caps first, and how many more paths and caps there are.
  * @param {Series} series @param {string} direction
  */
-export function drawn(series, direction) {
+export function linesToDraw(series, direction) {
   const lines = series.lines(direction), caps = series.caps(direction);
   const currentFirst = [...caps.filter(each => each.latest !== null), ...caps.filter(each => each.latest === null)];
   const shown = {lines: lines.slice(0, MAX_PATHS), caps: currentFirst.slice(0, MAX_CAPS)};
-  const top = ceiling(shown.lines, shown.caps);
+  const top = axisMaximum(shown.lines, shown.caps);
   return {
     ...shown, top, highCaps: shown.caps.filter(each => highest([each]) > top).length,
     morePaths: Math.max(0, lines.length - MAX_PATHS), moreCaps: Math.max(0, caps.length - MAX_CAPS),
@@ -225,7 +225,7 @@ function highest(all) {
  * Returns the axis's maximum, with room for the highest rate, and for caps that are not far above it.
  * @param {Line[]} lines @param {CapLine[]} caps
  */
-export function ceiling(lines, caps) {
+export function axisMaximum(lines, caps) {
   const carried = highest(lines);
   const near = caps.map(each => ({values: each.values.map(value => value !== null && value <= 4 * carried ? value : null)}));
   return Math.max(carried, highest(near), 1e5) * 1.08;

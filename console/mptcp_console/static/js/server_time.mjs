@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The time of the console's clock, which all requests and displays use, because a browser's clock may be minutes off.
+ * The time of the console's clock, which all requests and displays use, because a browser's clock may be wrong.
  */
 let ahead = 0;
 

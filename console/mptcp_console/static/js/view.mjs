@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Parses the address, which selects a view. Pure.
+ * Parses the part of the page's address that selects a view. Pure.
  */
 
 /** @typedef {"live"|"clients"|"connections"|"connection"|"events"|"policy"|"what-if"|"health"} View */

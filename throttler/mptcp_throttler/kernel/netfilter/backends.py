@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Protocol
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, BY_NFTABLES, backends_there
+from mptcp_common.throttler_needs import ANY_BACKEND, BACKENDS, NFTABLES_BACKEND, backends_without_modules
 from mptcp_throttler.kernel.netfilter import iptables, nftables
 from mptcp_throttler.kernel.ports import Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
@@ -37,17 +37,17 @@ class Backend(Protocol):
         """Yield shell commands that make the rules and *entries*."""
 
 
-_MODULES: Mapping[str, Backend] = {"iptables": iptables, BY_NFTABLES: nftables}
+_MODULES: Mapping[str, Backend] = {"iptables": iptables, NFTABLES_BACKEND: nftables}
 
 
 def preview(wanted: str, entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
-    return _MODULES[backends_there()[0] if wanted == BY_EITHER else wanted].preview(entries, ownership)
+    return _MODULES[backends_without_modules()[0] if wanted == ANY_BACKEND else wanted].preview(entries, ownership)
 
 
 def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
     """Open the backend *wanted*, or for "auto" the first supported one. Raises KernelError if none is supported."""
     missing = []
-    for name in BACKENDS if wanted == BY_EITHER else (wanted,):
+    for name in BACKENDS if wanted == ANY_BACKEND else (wanted,):
         if (why_not := _MODULES[name].available()) is None:
             return name, _MODULES[name].opened(ownership)
         missing.append(f"{name}: {why_not}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in Chromium for the live page when a past time is selected, and for the view of the present."""
+"""Tests in Chromium for the live page, with a selected past time and with the present."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from selenium.webdriver.common.keys import Keys
 pytestmark = pytest.mark.kernel
 SLOW_FIRST_ANSWER = """
 const fetched = window.fetch;
-window.fetch = async (...asked) => {
-  const answer = await fetched(...asked);
-  if (window.answered || !String(asked[0]).includes("events?")) return answer;
+window.fetch = async (...parameters) => {
+  const answer = await fetched(...parameters);
+  if (window.answered || !String(parameters[0]).includes("events?")) return answer;
   window.answered = true;
   await new Promise(done => setTimeout(done, 8000));
   return answer;
 };
 """
-"""JavaScript that delays the first answer about events by eight seconds."""
+"""JavaScript that delays the first answer with events by eight seconds."""
 FAST_CLOCK = "const real = Date.now.bind(Date); Date.now = () => real() + 3600e3;"
 REFUSE = """\
 const real = window.fetch;
-window.fetch = (what, ...more) =>
-  String(what).includes(arguments[0]) ? Promise.reject(new Error()) : real(what, ...more);
+window.fetch = (url, ...more) =>
+  String(url).includes(arguments[0]) ? Promise.reject(new Error()) : real(url, ...more);
 """
 RECORD_LABELS = """\
 const real = CanvasRenderingContext2D.prototype.fillText;
@@ -77,15 +77,15 @@ def carry(world: World, stop: threading.Event) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
     require("chromium", "chromedriver")  # type: ignore[operator]
     stop = threading.Event()
-    with browsed(tmp_path_factory.mktemp("console"), World(counted=time.time())) as there:
-        threading.Thread(target=carry, args=(there.world, stop), daemon=True).start()
-        yield Site(there.world, there.console, there.browser)
+    with browsed(tmp_path_factory.mktemp("console"), World(counted=time.time())) as parts:
+        threading.Thread(target=carry, args=(parts.world, stop), daemon=True).start()
+        yield Site(parts.world, parts.console, parts.browser)
         stop.set()
 
 
 @pytest.mark.nightly
 def test_graph_table_keeps_its_rows_when_updated(site: Site) -> None:
-    """Defect: the table was rebuilt each second, so that it was impossible to select text or to read on."""
+    """Defect: the table was rebuilt each second, so that a user could neither select text nor continue to read."""
     site.open()
     site.choose(3600)
     site.browser.find("#as-table summary").click()
@@ -99,7 +99,7 @@ def test_graph_table_keeps_its_rows_when_updated(site: Site) -> None:
 
 
 def test_hour_view_takes_current_values_from_the_stream(site: Site) -> None:
-    """Defect: the current values came from the history, which the page asked for only every ten seconds."""
+    """Defect: the current values came from the history, which the page requested only every ten seconds."""
     site.open()
     site.choose(3600)
     site.browser.until_text("#legend", "cap 5 Mbit/s")
@@ -115,10 +115,10 @@ def test_hour_view_takes_current_values_from_the_stream(site: Site) -> None:
 
 
 def test_page_shows_nearest_of_many_events_and_links_to_the_others(site: Site) -> None:
-    """Defect: the page showed the latest events, fifteen seconds off, without a hint that others exist."""
+    """Defect: the page showed the latest events of the interval, fifteen seconds away, without a hint at others."""
     at = int(time.time()) - 5
     for number in range(600):
-        site.world.tell("applied", f"event {number}", time=at - 15 + number / 20)
+        site.world.add_event("applied", f"event {number}", time=at - 15 + number / 20)
     site.open()
     site.go_to(at)
     site.browser.until_text("#nearby-note", "Only the 100 nearest are shown")
@@ -149,19 +149,19 @@ def test_new_events_around_a_selected_time_are_shown(site: Site) -> None:
     site.open()
     site.go_to(time.time())
     site.browser.until_text("#title-nearby", "Events around")
-    site.world.tell("guard", "caps relaxed meanwhile")
-    site.browser.until_text("#nearby", "caps relaxed meanwhile")
+    site.world.add_event("guard", "caps relaxed at the selected time")
+    site.browser.until_text("#nearby", "caps relaxed at the selected time")
 
 
 @pytest.mark.nightly
 def test_event_during_a_slow_events_request_is_shown(site: Site) -> None:
-    """Defect: the answer dated from before the event, and the page did not ask again."""
+    """Defect: the answer was from before the event, and the page did not repeat the request."""
     site.open()
     site.browser.run(SLOW_FIRST_ANSWER)
     site.go_to(time.time())
-    site.browser.until(lambda: site.browser.run("return window.answered"), "the answer is on its way")
-    site.world.tell("guard", "caps relaxed while it was asked for")
-    site.browser.until_text("#nearby", "caps relaxed while it was asked for")
+    site.browser.until(lambda: site.browser.run("return window.answered"), "the answer is delayed")
+    site.world.add_event("guard", "caps relaxed during the request")
+    site.browser.until_text("#nearby", "caps relaxed during the request")
 
 
 def test_time_before_the_console_started_shows_that_no_data_is_kept(site: Site) -> None:
@@ -194,7 +194,7 @@ def test_cap_label_fits_on_a_phone(site: Site) -> None:
         site.browser.show_as("desktop", "light")
         site.browser.until(
             lambda: any("shared" in text for text, _ in site.browser.run("return window.labels")),
-            "all events fit",
+            "the wide screen shows a long label",
         )
     finally:
         site.world.shared_classes = 0
@@ -202,14 +202,14 @@ def test_cap_label_fits_on_a_phone(site: Site) -> None:
 
 
 def test_page_works_with_a_fast_browser_clock(site: Site) -> None:
-    """Defect: the page asked for the history by the browser's clock; an hour ahead it found none."""
+    """Defect: the page requested the history by the browser's clock, and got none if that was an hour fast."""
     since = float(site.console.get("/api/history")["first"])
     added = site.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FAST_CLOCK})
     try:
         site.open()
         site.browser.until(lambda: site.bound("min") <= since + 1, "all stored data are shown")
         at = time.time() - 2
-        site.world.tell("guard", "caps relaxed by a fast clock", time=at)
+        site.world.add_event("guard", "caps relaxed by a fast clock", time=at)
         site.go_to(at)
         site.browser.until_text("#nearby", "caps relaxed by a fast clock")
     finally:
@@ -226,23 +226,23 @@ def test_selected_time_keeps_its_data_after_it_leaves_the_graph(site: Site) -> N
     site.browser.until(lambda: site.bound("max") - site.bound("min") > 3, "some seconds have values")
     graph = site.browser.find("#graph")
 
-    def is_held() -> bool:
-        """Press the keys until they work: they have no effect before the chosen two minutes are loaded."""
+    def is_time_selected() -> bool:
+        """Press the keys again until they work: they have no effect before the chosen two minutes are loaded."""
         graph.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
         return "At " in site.browser.text("#title-moment")
 
-    site.browser.until(is_held, "a time is held")
+    site.browser.until(is_time_selected, "a time is selected")
 
     def has_rates() -> bool:
-        """Go one second back if rates are missing: a busy machine may have missed some seconds."""
+        """Select the second before if rates are missing: the console may have missed seconds on a busy machine."""
         if "Mbit/s" not in site.browser.text("#moment tbody"):
             graph.send_keys(Keys.ARROW_LEFT)
         return "Mbit/s" in site.browser.text("#moment tbody")
 
     site.browser.until(has_rates, "a time with known rates")
-    held = site.bound("now")
+    selected = site.bound("now")
     site.world.clock = lambda: time.time() + 180
-    site.browser.until(lambda: site.bound("min") > held, "the time has left the graph")
+    site.browser.until(lambda: site.bound("min") > selected, "the time has left the graph")
     site.browser.until_text("#moment tbody", "Mbit/s")
     assert "No data for" not in site.browser.text("#moment tbody")
-    assert site.bound("now") == held
+    assert site.bound("now") == selected

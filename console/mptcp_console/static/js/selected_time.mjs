@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * Sentences about the selected time: which of its events are shown, how many there were, and why something is unknown.
- * Pure.
+ * Sentences about the selected time: which events around it are shown, how many there were, and why something is
+ * unknown. Pure.
  *
  * @typedef {{since: number|null, from: number, to: number, kinds: Record<string, number>}} Counted
- * @typedef {{time: number, more: boolean, since: number|null, events: import("./types.mjs").Happening[], counted: Counted}} Around
- *   *since*: time since which all events are stored; *counted*: numbers of events, and since when they are complete
- * @typedef {{state: "asked"}|{state: "failed", why: string}|{state: "known", answer: Around}} Nearby
+ * @typedef {{time: number, more: boolean, since: number|null, events: import("./types.mjs").LoggedEvent[], counted: Counted}} Around
+ *   *since*: since when all events are stored; *counted*: numbers of events, and since when they are complete
+ * @typedef {{state: "requested"}|{state: "failed", why: string}|{state: "known", answer: Around}} Nearby
  */
 import {clock} from "./format.mjs";
 
@@ -18,7 +18,7 @@ export const AROUND = 15;
  * @param {Nearby} nearby @param {number} time @returns {string}
  */
 export function noEvents(nearby, time) {
-  if (nearby.state === "asked") return "Loading …";
+  if (nearby.state === "requested") return "Loading …";
   if (nearby.state === "failed") return `The events of that time are not available: ${nearby.why}.`;
   const {since} = nearby.answer;
   return since !== null && since <= time - AROUND ? `No events within ${AROUND} s of this time.` : "No events of that time are stored.";

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Keeps the volumes of paths in a file, so that they survive a restart of the console."""
+"""Saves the volumes of paths in a file, so that they survive a restart of the console."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRITE_INTERVAL: Final = 60.0
 """Seconds between two writes; a crash loses the counts since the last write."""
 
 
-class KeptVolumes:
+class SavedVolumes:
     """The file in the unit's state directory (systemd.exec(5), StateDirectory=). Without a *directory*, nothing is
     kept."""
 
@@ -25,7 +25,7 @@ class KeptVolumes:
         self._path = None if not directory else Path(directory) / "volumes.json"
 
     def read(self) -> Volumes:
-        """Return the saved volumes; empty ones if the file is missing or cannot be read."""
+        """Return the saved volumes; empty volumes if the file is missing or cannot be read."""
         if self._path is not None:
             try:
                 return Volumes(self._path.read_bytes())
@@ -53,9 +53,9 @@ class KeptVolumes:
     def _write(self, content: bytes) -> None:
         if self._path is None or not content:
             return
-        fresh = self._path.with_suffix(".new")
+        temporary = self._path.with_suffix(".new")
         try:
-            fresh.write_bytes(content)
-            os.replace(fresh, self._path)
+            temporary.write_bytes(content)
+            os.replace(temporary, self._path)
         except OSError as error:
             journal.say(f"mptcp-console: {self._path}: {reason(error)}", journal.WARNING)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Passes browsers' queries, except those for the shared summary, to the throttler, one at a time.
 
-Even if many browsers ask, the throttler is asked at most once a second on average, after a short burst, and is busy
-with answers for at most a quarter of the time: an answer about ten thousand connections takes a third of a second of
-processor time. Without an answer, the time spent waiting counts. After one slow answer, the pause is at most
-``LONGEST``; after further slow answers it is not limited. A repeated query gets a recent or pending answer, unless
-:meth:`Lane.changed` was called since that answer began.
+Even with many browsers, the throttler gets at most one query a second on average, after a short burst, and is busy with
+answers for at most a quarter of the time: an answer about ten thousand connections takes a third of a second of
+processor time. If there is no answer, the waiting time counts as the answer's duration. After one slow answer, the
+interval is at most ``MAX_FIRST_INTERVAL``; after further slow answers it is not limited. A repeated query gets a recent
+or pending answer, unless :meth:`QueryQueue.changed` was called since that answer began.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-Ask = Callable[[Mapping[str, object]], Awaitable[dict[str, Any]]]
+Query = Callable[[Mapping[str, object]], Awaitable[dict[str, Any]]]
 """Queries the throttler; raises OSError."""
 
 BURST: Final = 4
 INTERVAL: Final = 1.0
 """Average seconds per query."""
-IDLE_SHARE: Final = 3.0
+PAUSE_FACTOR: Final = 3.0
 """After the burst, the pause is this many times the duration of the last answer."""
-LONGEST: Final = 8.0
+MAX_FIRST_INTERVAL: Final = 8.0
 """Maximum interval in seconds after the first slow answer."""
-FORGETTING: Final = 2.0
-"""After a slow answer, the limit ``LONGEST`` does not apply for this many times its interval."""
-FRESH: Final = 1.0
+TOLERANCE_FACTOR: Final = 2.0
+"""After a slow answer, ``MAX_FIRST_INTERVAL`` does not apply for this many times the answer's interval."""
+REUSE_SECONDS: Final = 1.0
 """Seconds for which an answer is reused for the same query."""
 MAX_WAITING: Final = 32
 MAX_ANSWERS: Final = 16
@@ -45,16 +45,16 @@ class _Answered(NamedTuple):
     answer: dict[str, Any]
 
 
-class Lane:
+class QueryQueue:
     """Queries the throttler on behalf of all browsers."""
 
     def __init__(
         self,
-        ask: Ask,
+        query: Query,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._ask = ask
+        self._query = query
         self._clock = clock
         self._sleep = sleep
         self._lock = asyncio.Lock()
@@ -62,7 +62,7 @@ class Lane:
         self._tokens: float = BURST
         self._interval = INTERVAL
         self._filled = clock()
-        self._forgives_from = self._filled
+        self._tolerates_from = self._filled
         self._changed = -math.inf
         self._answers: dict[str, _Answered] = {}
 
@@ -70,10 +70,10 @@ class Lane:
         """Record that the state has changed, so that later queries need a new answer."""
         self._changed = self._clock()
 
-    async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+    async def query(self, request: Mapping[str, object]) -> dict[str, Any]:
         """Return the throttler's answer. Raises OSError like its client, and Busy if too many wait."""
         key, requested = json.dumps(request, sort_keys=True), self._clock()
-        if (answer := self._fresh(key, requested)) is not None:
+        if (answer := self._reusable(key, requested)) is not None:
             return answer
         if self._waiting >= MAX_WAITING:
             raise Busy
@@ -81,22 +81,22 @@ class Lane:
         try:
             async with self._lock:
                 # Another request may have got this answer while this one waited.
-                if (answer := self._fresh(key, requested)) is not None:
+                if (answer := self._reusable(key, requested)) is not None:
                     return answer
-                await self._turn()
+                await self._wait_for_token()
                 return await self._answer(key, request)
         finally:
             self._waiting -= 1
 
-    def _fresh(self, key: str, requested: float) -> dict[str, Any] | None:
+    def _reusable(self, key: str, requested: float) -> dict[str, Any] | None:
         found = self._answers.get(key)
         # An answer that began after the request is valid for it, even if the state changed in between. Otherwise,
         # concurrent requests would need one answer each if the state changes during each answer.
         if found is None or (found.begun <= self._changed and found.begun < requested):
             return None
-        return found.answer if self._clock() - found.ended < FRESH else None
+        return found.answer if self._clock() - found.ended < REUSE_SECONDS else None
 
-    async def _turn(self) -> None:
+    async def _wait_for_token(self) -> None:
         now = self._clock()
         self._tokens = min(BURST, self._tokens + (now - self._filled) / self._interval)
         self._filled = now
@@ -110,21 +110,21 @@ class Lane:
     async def _answer(self, key: str, request: Mapping[str, object]) -> dict[str, Any]:
         begun = self._clock()
         try:
-            answer = await self._ask(request)
+            answer = await self._query(request)
         finally:
             now = self._clock()
             self._interval = self._interval_after(now - begun, now)
-        self._answers = {each: held for each, held in self._answers.items() if now - held.ended < FRESH}
+        self._answers = {each: other for each, other in self._answers.items() if now - other.ended < REUSE_SECONDS}
         while len(self._answers) >= MAX_ANSWERS:
             del self._answers[next(iter(self._answers))]
         self._answers[key] = _Answered(begun, now, answer)
         return answer
 
-    def _interval_after(self, took: float, now: float) -> float:
-        """Return the seconds between two queries after an answer that *took* this long."""
-        interval = max(INTERVAL, (1 + IDLE_SHARE) * took)
-        if interval <= LONGEST:
+    def _interval_after(self, duration: float, now: float) -> float:
+        """Return the seconds between two queries after an answer that took *duration* seconds."""
+        interval = max(INTERVAL, (1 + PAUSE_FACTOR) * duration)
+        if interval <= MAX_FIRST_INTERVAL:
             return interval
-        forgiven = now >= self._forgives_from
-        self._forgives_from = max(self._forgives_from, now + FORGETTING * interval)
-        return LONGEST if forgiven else interval
+        is_tolerated = now >= self._tolerates_from
+        self._tolerates_from = max(self._tolerates_from, now + TOLERANCE_FACTOR * interval)
+        return MAX_FIRST_INTERVAL if is_tolerated else interval

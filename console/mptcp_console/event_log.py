@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Events of the last hour, in bounded memory: the throttler's, and those that the console observed of the throttler.
+"""Keeps the events of the last hour, in bounded memory: the throttler's events, and the console's own, for example that
+the throttler was restarted.
 
-If there are many events, the oldest are dropped before the hour ends; the number of events by kind is kept for the
-hour.
+If there are many events, the oldest are dropped before the hour ends; the counts by kind are kept for the hour.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any, Final
 
 from mptcp_console.event_counts import EventCounts
 
-LONGEST_TEXT: Final = 400
+MAX_TEXT_CHARACTERS: Final = 400
 """Maximum length of an event's text, characters."""
 MAX_EVENTS: Final = 40_000
 MAX_BYTES: Final = 8 * 1024 * 1024
 SPAN: Final = 3600.0
-_END_OF_TIME: Final = 1e11
-"""Seconds since the epoch; larger times are invalid, and so is NaN."""
-_MOST_GONE: Final = 1000
+_MAX_TIME: Final = 1e11
+"""Seconds since the epoch. Larger times are invalid, and so is NaN."""
+_MAX_DROPPED: Final = 1000
 """Maximum number of dropped events that are still in ``_by_time``."""
-_SOME: Final = 1000
-"""Number of events to filter at a time, before checking whether enough were found."""
+_FILTER_BATCH: Final = 1000
+"""Number of events that are filtered at a time. Then the number of matching events is checked."""
 _TIME: Final = attrgetter("time")
-_KEPT: Final = ("kind", "token", "client", "remote", "local", "path", "rule", "direction")
+_KEPT_FIELDS: Final = ("kind", "token", "client", "remote", "local", "path", "rule", "direction")
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class LoggedEvent:
     """One event for browsers."""
 
     serial: int
@@ -50,7 +50,7 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EventFilter:
     """A filter for events; None matches any value."""
 
     after: int = 0
@@ -61,8 +61,8 @@ class Wanted:
     client: str | None = None
     rule: str | None = None
 
-    def of(self, events: list[Happening]) -> list[Happening]:
-        """Return the matching *events*. A call per event would take ten times as long as these passes."""
+    def matching(self, events: list[LoggedEvent]) -> list[LoggedEvent]:
+        """Return the matching *events*. A function call per event would take ten times as long as these loops."""
         if self.after:
             events = [each for each in events if each.serial > self.after]
         if self.first is not None:
@@ -80,22 +80,23 @@ class Wanted:
         return events
 
 
-class Happenings:
+class EventLog:
     """The newest events; the oldest are dropped."""
 
     def __init__(self, limit: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
-        self._events: deque[Happening] = deque()
+        self._events: deque[LoggedEvent] = deque()
         """In order of arrival."""
-        self._by_time: list[Happening] = []
-        """The same events in order of time, which differs if a clock was set back. It still has some dropped events."""
+        self._by_time: list[LoggedEvent] = []
+        """The same events in order of time, and some events that were already dropped. Both orders differ if a clock
+        was set back."""
         self._limit, self._max_bytes = limit, max_bytes
         self._bytes = 0
         self.counts = EventCounts()
         self.serial = 0
         self.since: float | None = None
-        """Time since which the events are complete; None if it is unknown and no event was dropped."""
+        """Since when the events are complete; None if this is unknown and no event was dropped."""
         self.counted_since: float | None = None
-        """Time since which the counts are complete."""
+        """Since when the counts are complete."""
 
     def __len__(self) -> int:
         return len(self._events)
@@ -110,14 +111,14 @@ class Happenings:
         self.counted_since = max(time, self.counted_since or 0.0)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Keep an *event* of the throttler; ignore a malformed one."""
+        """Keep an *event* of the throttler; ignore a malformed event."""
         time, text = event.get("time"), event.get("text")
-        if not isinstance(time, int | float) or not 0 <= time < _END_OF_TIME or not isinstance(text, str):
+        if not isinstance(time, int | float) or not 0 <= time < _MAX_TIME or not isinstance(text, str):
             return
-        fields = {key: event[key] for key in _KEPT if isinstance(event.get(key), str) and len(event[key]) <= 128}
+        fields = {key: event[key] for key in _KEPT_FIELDS if isinstance(event.get(key), str) and len(event[key]) <= 128}
         self.serial += 1
-        document = {"serial": self.serial, "time": time, **fields, "text": text[:LONGEST_TEXT]}
-        happening = Happening(
+        document = {"serial": self.serial, "time": time, **fields, "text": text[:MAX_TEXT_CHARACTERS]}
+        event_record = LoggedEvent(
             self.serial,
             float(time),
             fields.get("kind", ""),
@@ -126,57 +127,61 @@ class Happenings:
             fields.get("rule"),
             json.dumps(document, ensure_ascii=False, separators=(",", ":")),
         )
-        self._events.append(happening)
-        insort(self._by_time, happening, key=_TIME)
-        self._bytes += len(happening.text)
+        self._events.append(event_record)
+        insort(self._by_time, event_record, key=_TIME)
+        self._bytes += len(event_record.text)
         self.counts.add(time, fields.get("kind", ""))
         while len(self._events) > self._limit or self._bytes > self._max_bytes:
-            gone = self._drop()
-            self.since = max(self.since or 0.0, self._events[0].time if self._events else gone.time)
-        self._tidy()
+            dropped = self._drop()
+            self.since = max(self.since or 0.0, self._events[0].time if self._events else dropped.time)
+        self._remove_dropped()
 
     def forget(self, now: float) -> None:
         """Drop events older than an hour, and counts of times later than now, which exist if a clock was set back."""
         while self._events and self._events[0].time < now - SPAN:
             self._drop()
-        self._tidy()
+        self._remove_dropped()
         self.counts.forget_after(now)
         if self.since is not None:
             self.since = min(max(self.since, now - SPAN), now)
         if self.counted_since is not None:
             self.counted_since = min(max(self.counted_since, now - SPAN), now)
 
-    def _drop(self) -> Happening:
-        gone = self._events.popleft()
-        self._bytes -= len(gone.text)
-        return gone
+    def _drop(self) -> LoggedEvent:
+        dropped = self._events.popleft()
+        self._bytes -= len(dropped.text)
+        return dropped
 
-    def _tidy(self) -> None:
-        """Remove dropped events from ``_by_time``, many at once, because removing one takes as long."""
-        if len(self._by_time) - len(self._events) > _MOST_GONE:
+    def _remove_dropped(self) -> None:
+        """Remove dropped events from ``_by_time``: many at once, because this takes as long as for a single event."""
+        if len(self._by_time) - len(self._events) > _MAX_DROPPED:
             self._by_time = self._without_dropped(self._by_time)
 
-    def _without_dropped(self, events: list[Happening]) -> list[Happening]:
+    def _without_dropped(self, events: list[LoggedEvent]) -> list[LoggedEvent]:
         oldest = self._events[0].serial if self._events else self.serial + 1
         return [each for each in events if each.serial >= oldest]
 
-    def nearest(self, wanted: Wanted, time: float, limit: int) -> tuple[list[Happening], bool]:
+    def nearest(self, event_filter: EventFilter, time: float, limit: int) -> tuple[list[LoggedEvent], bool]:
         """Return the *limit* matching events nearest to *time*, in order of arrival, and whether there are more.
 
         Only events from first to last are searched. Each condition takes a millisecond for 40,000 events.
         """
-        begin = 0 if wanted.first is None else bisect_left(self._by_time, wanted.first, key=_TIME)
-        end = len(self._by_time) if wanted.last is None else bisect_right(self._by_time, wanted.last, key=_TIME)
-        found = wanted.of(self._without_dropped(self._by_time[begin:end]))
+        begin = 0 if event_filter.first is None else bisect_left(self._by_time, event_filter.first, key=_TIME)
+        end = (
+            len(self._by_time)
+            if event_filter.last is None
+            else bisect_right(self._by_time, event_filter.last, key=_TIME)
+        )
+        found = event_filter.matching(self._without_dropped(self._by_time[begin:end]))
         at = bisect_left(found, time, key=_TIME)
         around = found[max(0, at - limit) : at + limit]
         nearest = heapq.nsmallest(limit, around, key=lambda event: abs(event.time - time))
         return sorted(nearest, key=lambda event: event.serial), len(found) > limit
 
-    def newest(self, wanted: Wanted, limit: int) -> tuple[list[Happening], bool]:
+    def newest(self, event_filter: EventFilter, limit: int) -> tuple[list[LoggedEvent], bool]:
         """Return the newest *limit* matching events, oldest first, and whether there are more."""
-        unseen = islice(reversed(self._events), max(0, self.serial - wanted.after))
-        found: list[Happening] = []
-        while len(found) <= limit and (some := list(islice(unseen, _SOME))):
-            found += wanted.of(some)
+        unseen = islice(reversed(self._events), max(0, self.serial - event_filter.after))
+        found: list[LoggedEvent] = []
+        while len(found) <= limit and (batch := list(islice(unseen, _FILTER_BATCH))):
+            found += event_filter.matching(batch)
         return found[:limit][::-1], len(found) > limit

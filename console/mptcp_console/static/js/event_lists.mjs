@@ -9,12 +9,12 @@ import {clock, lastTime, moment} from "./format.mjs";
 import {named} from "./names.mjs";
 import {now} from "./server_time.mjs";
 
-/** @typedef {import("./types.mjs").Happening} Happening */
+/** @typedef {import("./types.mjs").LoggedEvent} LoggedEvent */
 
 const MAX_SHOWN = 300;
 
 /**
- * @param {Element} list @param {Happening[]} events the newest first @param {number} today seconds since the epoch
+ * @param {Element} list @param {LoggedEvent[]} events the newest first @param {number} today seconds since the epoch
  * @param {string} none text if there are no events @param {string} [about] the connection that needs no link
  */
 export function show(list, events, today, none, about) {
@@ -26,18 +26,18 @@ export function show(list, events, today, none, about) {
 }
 
 /**
- * Returns the newest events from *answer*, after those that the stream brought since the request.
+ * Returns the newest events: those that the stream brought since the request, then those of *answer*.
  *
- * @param {Happening[]} answer the oldest first @param {Happening[]} shown now, the newest first
- * @param {Happening[]} before shown at the request @param {number} limit
+ * @param {LoggedEvent[]} answer the oldest first @param {LoggedEvent[]} shown now, the newest first
+ * @param {LoggedEvent[]} before shown at the request @param {number} limit
  */
-export function answered(answer, shown, before, limit) {
-  // Compare objects, not numbers, because a restarted console restarts its numbers.
+export function mergeNewest(answer, shown, before, limit) {
+  // Objects are compared instead of numbers, because a restarted console begins its numbers again.
   const had = new Set(before), known = new Set(answer.map(each => each.serial));
   return shown.filter(each => !had.has(each) && !known.has(each.serial)).concat(answer.reverse()).slice(0, limit);
 }
 
-/** @param {Happening} each @param {string} [about] */
+/** @param {LoggedEvent} each @param {string} [about] */
 function row(each, about) {
   const time = make("time", {datetime: new Date(each.time * 1000).toISOString()}, clock(each.time));
   const kind = make("span", {class: "kind", "data-kind": each.kind ?? ""}, each.kind ?? "");
@@ -51,7 +51,7 @@ function row(each, about) {
 
 /** The page of all events. */
 export class EventsPage {
-  /** @type {Happening[]} the newest first */
+  /** @type {LoggedEvent[]} the newest first */
   #events = [];
   /** The text if there are no events. */
   #none = "Loading …";
@@ -95,7 +95,7 @@ export class EventsPage {
     const before = this.#events;
     try {
       const answer = await get("events", {...this.#wanted(), limit: MAX_SHOWN});
-      this.#events = answered(answer.events, this.#events, before, MAX_SHOWN);
+      this.#events = mergeNewest(answer.events, this.#events, before, MAX_SHOWN);
       this.#none = this.#isFiltered() ? "No event matches the filter." : "No events yet.";
       setText(message, "");
       const since = answer.since === null ? "" : `; complete since ${clock(answer.since)}`;
@@ -107,7 +107,7 @@ export class EventsPage {
     this.#draw();
   }
 
-  /** @param {Happening[]} events new ones, the oldest first */
+  /** @param {LoggedEvent[]} events new events, the oldest first */
   push(events) {
     const {kind, client, rule, from, to} = this.#wanted();
     if (to !== "" || events.length === 0) return;
@@ -120,7 +120,7 @@ export class EventsPage {
     this.#draw();
   }
 
-  /** @returns {boolean} whether some events are left out */
+  /** @returns {boolean} whether a filter is set */
   #isFiltered() {
     return Object.values(this.#wanted()).some(each => each !== "");
   }

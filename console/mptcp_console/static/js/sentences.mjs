@@ -11,9 +11,9 @@ const EACH = {path: "", client: " per client", connection: " per connection"};
 
 /** @param {import("./series.mjs").Cap} each */
 export function capText(each) {
-  const most = `${between(each.lowest, each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
+  const range = `${between(each.lowest, each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
   const all = each.total > each.cap ? `, ${cap(each.total)} in all` : "";
-  return `${most}${guaranteed(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
+  return `${range}${guaranteed(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
 }
 
 /**
@@ -59,7 +59,7 @@ export function momentText(time, paths) {
  * @param {{morePaths: number, moreCaps: number, highCaps: number}} more @param {number} moreRules capping rules that the page does not get
  * @returns {string} usually empty
  */
-export function notDrawn({morePaths, moreCaps, highCaps}, moreRules) {
+export function notDrawnText({morePaths, moreCaps, highCaps}, moreRules) {
   const parts = [];
   if (morePaths > 0) parts.push(counted(morePaths, "more path"));
   if (moreCaps > 0) parts.push(counted(moreCaps, "more cap"));
@@ -88,11 +88,11 @@ export function troubleText(throttler, lost) {
   }
   if (throttler === null || throttler.state === "up") return null;
   const text = throttler.text.charAt(0).toUpperCase() + throttler.text.slice(1);
-  return `${text}. Since ${clock(throttler.since)}; the console tries again every second. ${CAPS_THEN[throttler.state]}`;
+  return `${text}. Since ${clock(throttler.since)}; the console tries again every second. ${CONSEQUENCES[throttler.state]}`;
 }
 
-/** The consequence for the proxy's clients: a stop removes all caps; any other end leaves them in the kernel. */
-const CAPS_THEN = {
+/** The consequences for the proxy's clients: a throttler that stops removes all caps; if it crashes, they remain. */
+const CONSEQUENCES = {
   up: "",
   down: "The proxy still serves, and nothing is capped: a stop removes all caps.",
   crashed: "The proxy still serves. Existing caps stay until the throttler is started again and takes them over.",
@@ -102,7 +102,7 @@ const CAPS_THEN = {
 };
 
 /**
- * Returns the problems of a throttler that answers.
+ * Returns the problems of a throttler that answers, as one text.
  * @param {string[]} faults @returns {string} usually empty
  */
 export function faultsText(faults) {
@@ -127,9 +127,9 @@ export function stateText(throttler, lost, faults = 0) {
 }
 
 /**
- * Returns whether caps changed, so that the shown connections and rules are outdated. Many events at once arrive later
- * than the numbers.
- * @param {import("./types.mjs").Overview|null} before @param {import("./types.mjs").Moment} moment
+ * Returns whether caps changed, so that the shown connections and rules are outdated. The numbers are compared, too,
+ * because events arrive later than the numbers if there are many.
+ * @param {import("./types.mjs").Overview|null} before @param {import("./types.mjs").Snapshot} snapshot
  */
 export function changesCaps(before, {now, events, more_events}) {
   if (more_events || events.some(each => each.kind === "applied" || each.kind === "lifted")) return true;
@@ -138,7 +138,7 @@ export function changesCaps(before, {now, events, more_events}) {
 
 /**
  * Returns the announcement of events; null without one.
- * @param {import("./types.mjs").Happening[]} events
+ * @param {import("./types.mjs").LoggedEvent[]} events
  */
 export function announcement(events) {
   const caps = events.filter(each => each.kind === "applied" || each.kind === "lifted");
