@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The part of turns.c that tests fair_turns.c: accepted clients, and the events of Squid's epoll that stand for clients.
+ * The part of turns.c that tests fair_turns.c: accepted clients, and the epoll events that represent clients.
  */
 
 /* Accepts a client with this address. The library must not read beyond its length, and must give an IP client a place. */
 static void try_client(const uint8_t *data, size_t size)
 {
 	struct sockaddr_storage address = { 0 };
-	socklen_t length = size > sizeof address ? sizeof address : size, told = sizeof address;
+	socklen_t length = size > sizeof address ? sizeof address : size, returned = sizeof address;
 	void *exact = malloc(length > 0 ? length : 1);
 	unsigned int place;
 
 	memcpy(exact, data, length);
 	fair = true;
-	assert(accepted(-1, 7, exact, &told, length) == 7);
+	assert(accepted(-1, 7, exact, &returned, length) == 7);
 	place = place_at(7);
 	assert((place != 0) == (port_of(exact, length) != 0) && (place == 0 || place < places));
 	assert(place == 0 || clients[place].number == 1);
-	assert(accepted(DESCRIPTORS, -1, exact, &told, length) == -1);
-	assert(accepted(7, DESCRIPTORS, exact, &told, length) == DESCRIPTORS);
+	assert(accepted(DESCRIPTORS, -1, exact, &returned, length) == -1);
+	assert(accepted(7, DESCRIPTORS, exact, &returned, length) == DESCRIPTORS);
 	forget(7), forget(7), forget(-1), forget(DESCRIPTORS);
 	assert(place_at(-1) == 0 && place_at(DESCRIPTORS) == 0 && place_at(7) == 0 && clients[place].number == 0);
 	fair = false;
@@ -58,8 +58,8 @@ static void try_accepts(struct epoll_event *events, int left, unsigned int befor
 	accepts = 1;
 }
 
-/* Each octet is an event; a seventh of them stand for clients. The other events must keep their order. All clients must get
- * the same share: at least one event each if there is room, and together no more than the room or TURN. */
+/* Each byte is an event; a seventh of the events represent clients. The other events must keep their order. All clients
+ * must get the same share: at least one event each, but together no more events than the room or TURN. */
 static void try_fair_turn(const uint8_t *data, size_t size)
 {
 	struct epoll_event events[CLIENTS + 256];
