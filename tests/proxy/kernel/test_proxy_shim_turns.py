@@ -227,7 +227,7 @@ report(got=[turn().count(number) for _ in range(5)])
 @pytest.mark.parametrize("turns", [None, "kernel"])
 def test_listener_gets_one_event_without_fair_turns(run_scene: Callable[..., Any], turns: str | None) -> None:
     assert (
-        run_scene(f"{ACCEPTING}\ncome(9)\nreport(events=[accept() for _ in range(9)])", turns=turns)["events"]
+        run_scene(f"{ACCEPTING}\nopen_clients(9)\nreport(events=[accept() for _ in range(9)])", turns=turns)["events"]
         == [1] * 9
     )
 
