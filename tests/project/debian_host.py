@@ -118,10 +118,10 @@ class Host:
         (root / "bin/python3").symlink_to("python3.11")
         self.program(root / "checkout/.venv/bin/mptcp-bench", 'echo "$@" >"$ROOT/ran"')
         script = RUN.read_text()
-        for real, mine in DIRECTORIES.items():
+        for real, replacement in DIRECTORIES.items():
             # Without the replacement the test would change this machine.
             assert real in script
-            script = script.replace(real, str(root / mine))
+            script = script.replace(real, str(root / replacement))
         checkout = root / "checkout"
         (checkout / "pyproject.toml").write_text("")
         (checkout / "throttler/mptcp_throttler/kernel/sockets/programs").mkdir(parents=True)

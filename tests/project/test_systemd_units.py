@@ -229,7 +229,7 @@ def test_unit_has_no_memory_limit(unit: Path) -> None:
 
 
 def test_pages_do_not_copy_unit_files() -> None:
-    """Defect: a unit copied as docs/relay.md said did not start (203/EXEC) and hid the package's unit permanently."""
+    """Defect: a unit copied as docs/relay.md advised did not start (203/EXEC), and hid the package's unit."""
     pages = [UNITS.parent / "README.md", *(UNITS.parent / "docs").glob("*.md")]
     copied = re.compile(r"\b(?:cp|install)\b[^`\n]*\bsystemd/\S*\.service")
     assert [page.name for page in pages if copied.search(page.read_text())] == []

@@ -118,16 +118,16 @@ static void try_environment(char *text, size_t size)
 static void try_preload(char *text, size_t size)
 {
 	const char *value = text, *path = text + strlen(text) + 1;
-	char **before = environ, *nothing[] = { NULL }, *left;
+	char **before = environ, *nothing[] = { NULL }, *rest;
 
 	if (path >= text + size || *path == '\0' || strpbrk(path, ": ") != NULL)
 		return;
 	environ = nothing;
 	setenv(PRELOAD, value, 1);
 	hide_from_children(path);
-	left = getenv(PRELOAD);
-	assert(left == NULL || strlen(left) <= strlen(value));
-	for (const char *at = left == NULL ? "" : left; *at != '\0'; at += at[strcspn(at, ": ")] != '\0' ? strcspn(at, ": ") + 1 : strlen(at))
+	rest = getenv(PRELOAD);
+	assert(rest == NULL || strlen(rest) <= strlen(value));
+	for (const char *at = rest == NULL ? "" : rest; *at != '\0'; at += at[strcspn(at, ": ")] != '\0' ? strcspn(at, ": ") + 1 : strlen(at))
 		assert(!is_own_library(at, strcspn(at, ": "), path));
 	unsetenv(PRELOAD);
 	environ = before;

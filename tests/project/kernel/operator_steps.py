@@ -70,7 +70,7 @@ def configure(site: Site) -> None:
 
     container.sh(RELAY_DROP_IN + "systemctl daemon-reload")
     container.sh("cd /etc/mptcp-proxy && install -m640 -g proxy relay-squid.conf.example relay-squid.conf")
-    # The shipped file names no parent, so the relay ends at once, and systemd does not restart it.
+    # The shipped file names no parent, so the relay ends immediately, and systemd does not restart it.
     assert "no cache_peer" in container.sh("mptcp-proxy check --role relay", check=False)
     container.sh("systemctl start mptcp-relay", check=False)
     shown = container.sh("systemctl show -p ExecMainStatus -p NRestarts mptcp-relay").split()

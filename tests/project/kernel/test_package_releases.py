@@ -293,7 +293,7 @@ def test_package_build_is_reproducible(package: Path, other_users_package: Path)
 
 
 def check_mistakes_are_reported(container: Container) -> None:
-    """Check a file with a mistake: systemctl fails, the status says so, and systemd does not retry repeatedly."""
+    """Check a file with a mistake: systemctl fails, the status reports it, and systemd does not retry repeatedly."""
     directory = "/etc/mptcp-throttler"
     container.sh(f"cd {directory} && cp policy.yaml policy.good && printf 'version: 1\\nrules: 7\\n' >policy.yaml")
     assert container.run(["systemctl", "reload", "mptcp-throttler"], check=False).returncode != 0

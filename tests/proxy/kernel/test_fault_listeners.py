@@ -120,7 +120,7 @@ def test_supervisor_ends_with_an_error_if_no_worker_listens(testbed: Testbed, st
 
 @pytest.mark.nightly
 def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed, require: Callable[..., None]) -> None:
-    """Defect: the supervisor ended at once, and after a few restarts systemd gave up the service."""
+    """Defect: the supervisor ended immediately, and after a few restarts systemd gave up the service."""
     require("squid", "gcc")
     node = testbed["proxy"]
     proxy = start_proxy(node, configuration(node, "workers 1"))

@@ -37,7 +37,7 @@ COORDINATOR = "(squid-coord-3)"
 # duration. It ends when the file named by its last argument exists.
 CLIENTS = """
 import itertools, json, os, socket, sys, threading, time
-proxy, port, origin, threads, pause, record, over = sys.argv[1:]
+proxy, port, origin, threads, pause, record, end_file = sys.argv[1:]
 outcomes, numbers = open(record, "a", buffering=1), itertools.count()
 def request(name):
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as connection:
@@ -50,7 +50,7 @@ def request(name):
             got += piece
     return got.split(None, 2)[1].decode() if got else "nothing"
 def run():
-    while not os.path.exists(over):
+    while not os.path.exists(end_file):
         name, began = f"request-{next(numbers)}", time.time()
         try:
             outcome = request(name)
@@ -106,18 +106,18 @@ class Traffic:
 @contextmanager
 def traffic(testbed: Testbed) -> Iterator[Traffic]:
     directory = testbed.directory
-    record, over = directory / "traffic", directory / "traffic-over"
+    record, end_file = directory / "traffic", directory / "traffic-end_file"
     record.write_text("")
-    over.unlink(missing_ok=True)
+    end_file.unlink(missing_ok=True)
     proxy, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
-    arguments = (proxy, str(PROXY_PORT), origin, str(THREADS), str(PAUSE), str(record), str(over))
+    arguments = (proxy, str(PROXY_PORT), origin, str(THREADS), str(PAUSE), str(record), str(end_file))
     process = testbed["client"].popen(python_command(CLIENTS, *arguments), name="traffic")
     running = Traffic(record)
     try:
         running.until_served()
         yield running
     finally:
-        over.write_text("")
+        end_file.write_text("")
         assert process.wait(LONG_LIMIT) == 0, process.output()
 
 

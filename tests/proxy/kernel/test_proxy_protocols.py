@@ -62,8 +62,8 @@ def serve(port, answer):
     listener = socket.create_server(("", port))
     while True:
         connection, _ = listener.accept()
-        with open(sys.argv[1], "ab") as seen:
-            seen.write(connection.recv(65536))
+        with open(sys.argv[1], "ab") as record:
+            record.write(connection.recv(65536))
         connection.sendall(answer)
         connection.shutdown(socket.SHUT_WR)
 for port, answer in %r.items():
@@ -123,18 +123,18 @@ print(json.dumps(answer.decode("latin-1")))
 # A client that sends the beginning of each request, does not continue, and reports how long the proxy waited.
 UNFINISHED = """
 import json, select, socket, sys, time
-begun = time.monotonic()
+start = time.monotonic()
 waiting = {}
 for beginning in sys.argv[2:]:
     connection = socket.create_connection((sys.argv[1], 3128), timeout=60)
     connection.sendall(beginning.encode())
     waiting[connection] = beginning
-took = {}
-while waiting and time.monotonic() < begun + 280:
+durations = {}
+while waiting and time.monotonic() < start + 280:
     for connection in select.select(list(waiting), [], [], 1)[0]:
         if not connection.recv(65536):
-            took[waiting.pop(connection)] = time.monotonic() - begun
-print(json.dumps(took))
+            durations[waiting.pop(connection)] = time.monotonic() - start
+print(json.dumps(durations))
 """
 
 
@@ -143,12 +143,15 @@ class Scene:
     """A client of the proxy, and origins that record the requests they receive."""
 
     client: LiveNode
-    seen: Path
+    record: Path
 
-    def send(self, request: str, *, whole: bool = True) -> str:
-        """Send *request*; return the answer until the proxy closes, or, if not *whole*, until the end of the header."""
+    def send(self, request: str, *, until_close: bool = True) -> str:
+        """Send *request*. Return all data until the proxy closes, or without *until_close* until the end of the
+        header."""
         lines = request.replace("\n", "\r\n")
-        output = self.client.run(python_command(CLIENT, "10.77.8.2", lines, "all" if whole else "one"), timeout=90)
+        output = self.client.run(
+            python_command(CLIENT, "10.77.8.2", lines, "all" if until_close else "one"), timeout=90
+        )
         answer: str = json.loads(output.stdout)
         return answer
 
@@ -160,15 +163,15 @@ class Scene:
 def scene(module_testbed: Testbed, require: Callable[..., None]) -> Scene:
     require("squid", "gcc")
     origin = module_testbed["origin"]
-    seen = module_testbed.directory / "seen"
+    record = module_testbed.directory / "record"
     origin.popen(python_command(NAMES), name="names")
-    origin.popen(python_command(SERVERS % ANSWERS, str(seen)), name="servers")
+    origin.popen(python_command(SERVERS % ANSWERS, str(record)), name="servers")
     origin.popen(python_command(UPGRADE_SERVER, str(WEBSOCKET)), name="websocket")
     for port in (STRAY, WEBSOCKET):
         wait_until(partial(listens, origin, port), "the origin listens")
     proxy = module_testbed["proxy"]
     start_proxy(proxy, configuration(proxy, f"dns_nameservers {ORIGIN}"))
-    return Scene(module_testbed["client"], seen)
+    return Scene(module_testbed["client"], record)
 
 
 def listens(node: LiveNode, port: int) -> bool:
@@ -209,10 +212,12 @@ def test_unfinished_request_ends_after_the_timeout(scene: Scene) -> None:
     beginnings = ("", "GET http://", f"GET http://{ORIGIN}:{OK}/ HTTP/1.1\r\nHost: x\r\nX: ")
 
     def longest() -> float:
-        took = json.loads(scene.client.run(python_command(UNFINISHED, "10.77.8.2", *beginnings), timeout=300).stdout)
-        assert took.keys() == set(beginnings)
-        assert min(took.values()) >= REQUEST_SECONDS * 0.9, took
-        return float(max(took.values()))
+        durations = json.loads(
+            scene.client.run(python_command(UNFINISHED, "10.77.8.2", *beginnings), timeout=300).stdout
+        )
+        assert durations.keys() == set(beginnings)
+        assert min(durations.values()) >= REQUEST_SECONDS * 0.9, durations
+        return float(max(durations.values()))
 
     assert least_time(longest, 3 * REQUEST_SECONDS) < 3 * REQUEST_SECONDS
 
@@ -223,7 +228,7 @@ def test_name_without_an_address_gives_503(scene: Scene) -> None:
     assert int(answer.split()[1]) == 503
     assert "ERR_DNS_FAIL" in answer
     # Squid keeps this connection open.
-    tunnel = scene.send("CONNECT nowhere.example:443 HTTP/1.1\nHost: nowhere.example:443\n\n", whole=False)
+    tunnel = scene.send("CONNECT nowhere.example:443 HTTP/1.1\nHost: nowhere.example:443\n\n", until_close=False)
     assert int(tunnel.split()[1]) == 503
 
 
@@ -232,9 +237,9 @@ def test_name_without_an_address_gives_503(scene: Scene) -> None:
     [f"ftp://{ORIGIN}:{OK}/x%0d%0aDELE%20y", f"whois://{ORIGIN}:{OK}/FLUSHALL", f"gopher://{ORIGIN}:{OK}/1", "urn:x:y"],
 )
 def test_other_protocols_are_refused_without_a_connection(scene: Scene, url: str) -> None:
-    before = scene.seen.read_bytes() if scene.seen.exists() else b""
+    before = scene.record.read_bytes() if scene.record.exists() else b""
     assert scene.status(get(url)) in (400, 403, 501)
-    assert (scene.seen.read_bytes() if scene.seen.exists() else b"") == before
+    assert (scene.record.read_bytes() if scene.record.exists() else b"") == before
 
 
 def test_answer_that_is_not_http_is_not_forwarded(scene: Scene) -> None:
@@ -245,7 +250,7 @@ def test_answer_that_is_not_http_is_not_forwarded(scene: Scene) -> None:
 
 def test_answer_without_a_body_closes_the_connection(scene: Scene) -> None:
     """Bytes that an origin sends after the answer must not become the answer to the client's next request."""
-    answer = scene.send(f"GET http://{ORIGIN}:{STRAY}/ HTTP/1.1\nHost: {ORIGIN}\n\n", whole=False)
+    answer = scene.send(f"GET http://{ORIGIN}:{STRAY}/ HTTP/1.1\nHost: {ORIGIN}\n\n", until_close=False)
     head = answer.partition("\r\n\r\n")[0]
     assert head.split()[1] == "204"
     assert "\r\nConnection: close" in head
@@ -259,9 +264,10 @@ def test_get_with_a_body_is_accepted(scene: Scene) -> None:
 def test_only_an_upgrade_to_websocket_is_forwarded(scene: Scene) -> None:
     for protocol in ("websocket", "h2c"):
         scene.send(
-            get(f"http://{ORIGIN}:{OK}/{protocol}", f"Upgrade: {protocol}").replace("close", "Upgrade"), whole=False
+            get(f"http://{ORIGIN}:{OK}/{protocol}", f"Upgrade: {protocol}").replace("close", "Upgrade"),
+            until_close=False,
         )
-    sent = scene.seen.read_text()
+    sent = scene.record.read_text()
     assert "Upgrade: websocket" in sent
     assert "Upgrade: h2c" not in sent
 
@@ -283,8 +289,8 @@ def test_claimed_client_address_is_not_forwarded(scene: Scene) -> None:
         scene.status(get(f"http://{ORIGIN}:{OK}/claims", "Forwarded: for=192.0.2.7", "X-Forwarded-For: 192.0.2.7"))
         == 200
     )
-    assert "/claims" in scene.seen.read_text()
-    assert "192.0.2.7" not in scene.seen.read_text()
+    assert "/claims" in scene.record.read_text()
+    assert "192.0.2.7" not in scene.record.read_text()
 
 
 @pytest.mark.parametrize("coding", ["gzip", "chunked, identity", "x"])
@@ -294,8 +300,8 @@ def test_body_with_an_unknown_coding_is_refused(scene: Scene, coding: str) -> No
     headers = f"Host: {ORIGIN}\nTransfer-Encoding: {coding}\nContent-Length: {len(inner) + 2}\nConnection: close\n\n"
     answer = scene.send(f"PUT http://{ORIGIN}:{OK}/coded HTTP/1.1\n{headers}{inner}")
     assert int(answer.split()[1]) in (400, 403, 411, 501)
-    assert "/inner" not in scene.seen.read_text()
-    assert "/coded" not in scene.seen.read_text()
+    assert "/inner" not in scene.record.read_text()
+    assert "/coded" not in scene.record.read_text()
 
 
 def test_trace_is_refused(scene: Scene) -> None:

@@ -205,14 +205,14 @@ def error(do):
 hold = "import socket, sys; s = socket.socket(2, 1, 262); s.bind(('127.0.0.1', 3128)); s.listen(); print(flush=True)"
 other = subprocess.Popen(["env", sys.executable, "-c", hold + "; sys.stdin.read()"], stdin=-1, stdout=-1)
 other.stdout.readline()
-taken = error(lambda: socket().bind(("127.0.0.1", 3128)))
+in_use = error(lambda: socket().bind(("127.0.0.1", 3128)))
 other.communicate()
 a = socket(AF_INET, SOCK_STREAM, 262); a.bind(("127.0.0.1", 3128)); a.listen()
 twice = error(lambda: a.bind(("127.0.0.1", 3129)))
 foreign = error(lambda: socket().bind(("192.0.2.1", 3128)))
-report(taken=taken, twice=twice, foreign=foreign, first=a.getsockname())
+report(in_use=in_use, twice=twice, foreign=foreign, first=a.getsockname())
 """)
-    assert found["taken"] == "EADDRINUSE"
+    assert found["in_use"] == "EADDRINUSE"
     assert found["twice"] == "EINVAL"
     assert found["foreign"] == "EADDRNOTAVAIL"
     assert found["first"] == ["127.0.0.1", 3128]
@@ -227,11 +227,11 @@ def bound(port):
     s = socket(); s.bind(("127.0.0.1", port)); return protocol(s)
 first = [bound(3128), bound(3129)]
 open({str(ports)!r}, "w").write("3128,3131\\n")
-report(first=first, then=[bound(3130), bound(3131)])
+report(first=first, after_change=[bound(3130), bound(3131)])
 """,
         ports=str(ports),
     )
-    assert found == {"first": [MPTCP, TCP], "then": [TCP, MPTCP]}
+    assert found == {"first": [MPTCP, TCP], "after_change": [TCP, MPTCP]}
 
 
 def test_unreadable_list_is_reported_once(preloaded: Preloaded, tmp_path: Path) -> None:

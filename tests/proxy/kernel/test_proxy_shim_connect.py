@@ -85,15 +85,15 @@ def protocol_to(port):
     s = socket(); s.connect(("127.0.0.1", port)); return protocol(s)
 first = [protocol_to(4000), protocol_to(4001)]
 open({str(parents)!r}, "w").write("127.0.0.1:4000\\n")
-then = [protocol_to(4000), protocol_to(4001)]
+after_change = [protocol_to(4000), protocol_to(4001)]
 os.unlink({str(parents)!r})
 socket(AF_INET, SOCK_DGRAM).connect(("127.0.0.1", 53))
 print("before", file=sys.stderr, flush=True)
-report(first=first, then=then, unreadable=[protocol_to(4000), protocol_to(4001)])
+report(first=first, after_change=after_change, unreadable=[protocol_to(4000), protocol_to(4001)])
 """,
         parents=str(parents),
     )
-    assert found == {"first": [TCP, MPTCP], "then": [MPTCP, TCP], "unreadable": [TCP, TCP]}
+    assert found == {"first": [TCP, MPTCP], "after_change": [MPTCP, TCP], "unreadable": [TCP, TCP]}
     before, message = preloaded.stderr.splitlines()
     # The library does not read the list of parents for a UDP socket.
     assert before == "before"
@@ -307,13 +307,13 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 s, held = socket(), []
 while not (failure := error(lambda: held.append(os.dup(0)))): pass
 for each in [held.pop() for _ in range({spare})]: os.close(each)
-s.connect(("127.0.0.1", 4000)); left = 0
-while not error(lambda: held.append(os.dup(0))): left += 1
-report(failure=failure, protocol=protocol(s), left=left)
+s.connect(("127.0.0.1", 4000)); free = 0
+while not error(lambda: held.append(os.dup(0))): free += 1
+report(failure=failure, protocol=protocol(s), free=free)
 """,
         parents=PARENTS,
     )
-    assert found == {"failure": "EMFILE", "protocol": protocol, "left": spare}
+    assert found == {"failure": "EMFILE", "protocol": protocol, "free": spare}
 
 
 def test_connections_of_several_threads_become_mptcp(preloaded: Preloaded) -> None:

@@ -245,12 +245,12 @@ sent = 0
 while select.select([], [server], [], 0.05)[1]: sent += write(server, b"x" * 50_000)
 reported = turn().get(server.fileno())
 result = write(server, PIECE)
-then = turn().get(server.fileno())
+later = turn().get(server.fileno())
 arrived = len(read_all(client, sent))
 last = turn(5).get(server.fileno())
-report(reported=reported, result=result, then=then, all=arrived == sent, last=last, accepted=write(server, PIECE))
+report(reported=reported, result=result, later=later, all=arrived == sent, last=last, accepted=write(server, PIECE))
 """)
-    assert found == {"reported": 4, "result": "EAGAIN", "then": None, "all": True, "last": 4, "accepted": 4096}
+    assert found == {"reported": 4, "result": "EAGAIN", "later": None, "all": True, "last": 4, "accepted": 4096}
 
 
 def test_held_data_are_sent_before_the_close(run_scene: Callable[..., Any]) -> None:
@@ -292,8 +292,8 @@ events = [turn().get(fd) for _ in range(5)]
 held = unread(client) < len(sent[0])
 result = write(server, b"later")
 got = read_all(client, sum(map(len, sent)))
-then = write(server, b"later")
-report(events=set(events) == {{None}}, held=held, result=result, right=got == b"".join(sent), then=then,
+later = write(server, b"later")
+report(events=set(events) == {{None}}, held=held, result=result, right=got == b"".join(sent), later=later,
      last=read_all(client, 5).decode(), quiet=turn())
 """)
     assert found == {
@@ -301,7 +301,7 @@ report(events=set(events) == {{None}}, held=held, result=result, right=got == b"
         "held": True,
         "result": "EAGAIN",
         "right": True,
-        "then": 5,
+        "later": 5,
         "last": "later",
         "quiet": {},
     }
@@ -320,7 +320,7 @@ got = read_all(client, sum(map(len, sent)))
 quiet = turn()
 loop.register(server, IN | OUT)
 report(reported=reported, result=result, requested=requested, right=got == b"".join(sent), quiet=quiet,
-     then=turn(5).get(fd))
+     later=turn(5).get(fd))
 """)
     assert found == {
         "reported": None,
@@ -328,7 +328,7 @@ report(reported=reported, result=result, requested=requested, right=got == b"".j
         "requested": [None] * 5,
         "right": True,
         "quiet": {},
-        "then": 4,
+        "later": 4,
     }
 
 
@@ -348,7 +348,7 @@ def answered(answers):
     waiting = [HEADER + b"b" * 3000] * answers + [b"HTTP/1.1 204 No Content\\r\\nConnection: close" + end]
     sent = b"".join(waiting)
     while waiting:
-        # Write as Squid does: the header, then the body, each when the socket is writable.
+        # Write as Squid does: the header, later the body, each when the socket is writable.
         if turn(0.01).get(fd, 0) & OUT:
             head, found, _ = waiting[0].partition(end)
             result = write(server, head + found if found else head)
