@@ -64,7 +64,7 @@ class Connection:
         except ConnectionResetError:
             return b""
 
-    def look(self, *headers: str) -> dict[str, Any]:
+    def report(self, *headers: str) -> dict[str, Any]:
         """Return the check page's report about this connection."""
         status, _, body = self.get(CHECK + "check.json", *headers)
         assert status in (200, 503), (status, body)
@@ -77,7 +77,7 @@ class Connection:
         reports: list[dict[str, Any]] = []
 
         def is_so() -> bool:
-            reports[:] = [self.look()]
+            reports[:] = [self.report()]
             return condition(reports[0])
 
         try:

@@ -56,7 +56,7 @@ case "$*" in
 *--download-only*) [ ! -e "$ROOT/offline" ] || { echo "E: Unable to locate package squid" ; exit 100; } ;;
 esac
 case "$*" in
-*--download-only*) echo "$*" >"$ROOT/asked" ; exit 0 ;;
+*--download-only*) echo "$*" >"$ROOT/requested" ; exit 0 ;;
 esac
 "$ROOT/sbin/policy-rc.d" && exit 9
 [ $? = 101 ] || exit 9

@@ -51,8 +51,8 @@ def test_package_of_another_architecture_counts_as_missing(host: Host, package_s
     host.touch("installed")
     (host.root / "there-libc6-dev").write_text(package_states)
     host.end(host.start("demo"))
-    assert host.has("asked") == requested
-    assert not requested or (host.root / "asked").read_text().split()[-1] == "libc6-dev"
+    assert host.has("requested") == requested
+    assert not requested or (host.root / "requested").read_text().split()[-1] == "libc6-dev"
 
 
 @pytest.mark.nightly(besides=("[test -k x]",))
@@ -61,7 +61,7 @@ def test_tests_install_git(host: Host, command: tuple[str, ...]) -> None:
     """Defect: without git, as on a machine that unpacked the project from an archive, the tests failed."""
     host.program(host.root / "checkout/.venv/bin/pytest", "exit 0")
     assert host.end(host.start(*command))[0] == 0
-    assert "git" in (host.root / "asked").read_text().split()
+    assert "git" in (host.root / "requested").read_text().split()
 
 
 def test_failed_installation_is_undone_and_its_output_shown(host: Host) -> None:

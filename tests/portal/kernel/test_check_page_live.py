@@ -67,7 +67,7 @@ def test_page_without_a_throttler_uses_the_kernel(portal: PortalSite, family: in
         assert found["transport"] == "multipath"
         assert found["throttler"] == "absent"
     with connection(portal, family, protocol=socket.IPPROTO_TCP) as client:
-        assert client.look()["transport"] == "tcp"
+        assert client.report()["transport"] == "tcp"
 
 
 def test_page_is_not_cached(portal: PortalSite) -> None:
@@ -191,10 +191,10 @@ def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
         ]
         own = {thief.end[0], "10.77.4.2"}
         for claim in claims:
-            found = thief.look(claim)
+            found = thief.report(claim)
             assert {each["address"] for each in found["subflows"]} <= own, claim
             assert found["transport"] == "multipath"
-        assert {each["address"] for each in thief.look(*claims)["subflows"]} <= own
+        assert {each["address"] for each in thief.report(*claims)["subflows"]} <= own
         # Squid rejects a header with a blank before its colon.
         status, _, body = thief.get(CHECK + "check.json", f"MPTCP-Client : {end}")
         assert (status, address.encode() in body) == (400, False)
@@ -255,7 +255,7 @@ def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> No
             for own in (SECOND, f'"address":"{FIRST}"'):
                 assert own.encode() not in answer, (what, answer)
             # Squid uses the same connections to the portal for all clients, so no part of the request may stay in them.
-            found = victim.look()
+            found = victim.report()
             assert {each["address"] for each in found["subflows"]} <= {FIRST, SECOND}, what
             assert found["transport"] == "multipath", what
 

@@ -137,7 +137,7 @@ def capped_client(site: Site) -> Iterator[Connection]:
 def check_page_answers_only_clients_of_the_proxy(site: Site) -> None:
     with Connection(site.testbed["client"], site.address, socket.IPPROTO_TCP) as client:
         wait_for_check_page(client)
-        assert client.look()["transport"] == "tcp"
+        assert client.report()["transport"] == "tcp"
     header = f"MPTCP-Client: 10.77.1.2 1 {site.address} {PROXY_PORT}"
     assert fetch(site.testbed["proxy"], f"http://127.0.0.1:{CHECK_PORT}/", "-H", header)[0] == 403
 

@@ -168,13 +168,13 @@ def test_change_is_reported_once_and_is_in_the_summary(capsys: pytest.CaptureFix
     ]  # fmt: skip
     reports = []
 
-    def question(_: QueryAddress) -> str:
+    def query(_: QueryAddress) -> str:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return "".join(f"Parent     : {name}\nStatus     : {'Up' if up else 'Down'}\n" for name, up in answer.items())
 
-    watch = ParentsWatch(question)
+    watch = ParentsWatch(query)
     watch.follow(listeners(statements(lines(3128), "x")))
     while answers:
         watch.look()
