@@ -16,13 +16,13 @@ from mptcp_lab.testbed.services import start_proxy
 pytestmark = pytest.mark.kernel
 SERVERS = ("127.0.0.8", "127.0.0.9")
 MAX_SECONDS = 14.0
-"""dns_timeout is 8 seconds, but Squid checks it only when it would repeat its query."""
+"""Maximum seconds until the answer: dns_timeout is 8, but Squid checks it only when it would repeat its query."""
 
 
 @pytest.mark.nightly(besides=("fair-1",))
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("turns", ["fair", "kernel"])
-def test_silent_name_server_is_given_up(
+def test_answer_follows_soon_after_the_dns_timeout(
     testbed: Testbed, require: Callable[..., None], turns: str, servers: int
 ) -> None:
     """Defect: the client waited 15 to 20 seconds, with a dns_timeout of 10."""

@@ -54,7 +54,7 @@ PORT = 3129
 
 
 def capabilities(pid: int) -> int:
-    """Return the effective capabilities."""
+    """Return the effective capabilities of the process."""
     (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("CapEff:"))
     return int(line.split()[1], 16)
 
@@ -81,7 +81,7 @@ def test_workers_have_the_same_capabilities_as_without_the_library(
     wait_until(
         lambda: all_capabilities() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the listener's capability"
     )
-    assert set(workers(started.process)) == before, "a worker died"
+    assert set(workers(started.process)) == before, "a worker ended"
     assert all(has_libraries(pid) for pid in before)
     assert started.process.stop(60) == 0
 

@@ -31,7 +31,7 @@ def test_output_of_squid_is_decoded_in_the_same_way_in_any_locale(tmp_path: Path
     program = tmp_path / "squid"
     program.write_text(f"#!{sys.executable}\nimport sys\nsys.stderr.buffer.write({STATEMENT!r})\n")
     program.chmod(0o755)
-    # Each host has an ASCII locale, but not each a Latin-1 locale. These variables prevent that Python uses UTF-8.
+    # Not every host has a Latin-1 locale, so use the ASCII locale. Without the variables, Python would use UTF-8.
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     argv = [sys.executable, "-c", PARSE, str(program)]
     answer = subprocess.run(argv, env=environment, capture_output=True, encoding="ascii", check=True)
