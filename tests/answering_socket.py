@@ -18,7 +18,8 @@ from listening_socket import serving
 def answering(
     path: Path, answer: Callable[[dict[str, Any]], Mapping[str, Any]]
 ) -> Iterator[list[tuple[float, dict[str, Any]]]]:
-    """Answer requests at *path* by the function *answer*. Yield the list of received requests, with their times."""
+    """Answer each request at *path* with the result of *answer*. Yield the list of received requests with their
+    times."""
     requests: list[tuple[float, dict[str, Any]]] = []
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))

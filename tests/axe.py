@@ -15,8 +15,10 @@ RUN = "axe.run(document, arguments[0]).then(arguments[1], error => arguments[1](
 
 
 def faults(driver: Remote, *, of_colour: bool = False) -> list[str]:
-    """Return the serious and critical faults of the page, a line for each element; *of_colour*: only by the colour
-    rules."""
+    """Return the serious and critical faults of the page, a line for each element.
+
+    With *of_colour*, axe-core checks only the colour rules.
+    """
     if not driver.execute_script("return typeof axe === 'object'"):
         driver.execute_script(SOURCE.read_text())
     options = {"resultTypes": ["violations"], **({"runOnly": COLOUR_RULES} if of_colour else {})}

@@ -44,9 +44,10 @@ def der(certificate: Path) -> bytes:
     return ssl.PEM_cert_to_DER_cert(certificate.read_text())
 
 
-def looks_often(module: str) -> list[str]:
-    """Return a command that runs *module*, and checks its certificate files all the time instead of once a minute."""
-    # Never warn of a certificate without its key: a busy machine may replace the second file much later.
+def checking_often(module: str) -> list[str]:
+    """Return a command that runs *module* and lets it check its certificate files 50 times a second, not once a
+    minute."""
+    # Let the module tolerate all failures: on a busy machine, the test may replace the key long after the certificate.
     text = (
         "import runpy; from mptcp_common import renewal; "
         "renewal.CHECK_INTERVAL = 0.02; renewal.TOLERATED_FAILURES = 10**9; "

@@ -30,12 +30,12 @@ from mptcp_lab.testbed.process import Process
 
 Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
-SPENT = pytest.StashKey[float]()
-"""Processor seconds until the latest report, of this process and of its ended children."""
+PROCESSOR_SECONDS = pytest.StashKey[float]()
+"""Processor seconds that this process and its ended children had used at the latest report."""
 REPOSITORY = Path(__file__).parents[1]
 BPF_PROGRAMS = REPOSITORY / "throttler/mptcp_throttler/kernel/sockets/programs"
 TUNNEL = REPOSITORY / "tunnel/mptcp_tunnel"
-NEEDED = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
+REQUIRED_FEATURES = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
 
 # The workers of Apache and Squid run as other users, and must enter directories that tests make.
 os.umask(0o022)
@@ -64,14 +64,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--all") or config.option.markexpr:
         return
     named = tuple(argument for argument in config.args if "::" in argument)
-    left = {each for each in items if _is_nightly(each) and not each.nodeid.startswith(named)}
-    config.hook.pytest_deselected(items=list(left))
-    items[:] = [each for each in items if each not in left]
+    deselected = {each for each in items if _is_nightly(each) and not each.nodeid.startswith(named)}
+    config.hook.pytest_deselected(items=list(deselected))
+    items[:] = [each for each in items if each not in deselected]
 
 
 def _is_nightly(item: pytest.Item) -> bool:
-    """Return whether *item* runs only with ``--all``: its mark has no ``besides``, or its name contains none of
-    them."""
+    """Return whether *item* runs only with ``--all``: no text of its mark's ``besides`` occurs in its name."""
     return any(
         not any(each in item.name for each in mark.kwargs.get("besides", ())) for mark in item.iter_markers("nightly")
     )
@@ -82,8 +81,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Add to each report the processor seconds since the previous one."""
     report = yield
     spent = sum(os.times()[:4]) + forking.processor_seconds()
-    vars(report)["processor_seconds"] = spent - item.config.stash.get(SPENT, 0.0)
-    item.config.stash[SPENT] = spent
+    vars(report)["processor_seconds"] = spent - item.config.stash.get(PROCESSOR_SECONDS, 0.0)
+    item.config.stash[PROCESSOR_SECONDS] = spent
     return report
 
 
@@ -113,7 +112,7 @@ def _require(*features: str) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _tolerate_late_packets() -> Iterator[None]:
-    """Let testbeds accept late packets: tests do not judge times, and on a busy machine each run would be void."""
+    """Let testbeds accept late packets: tests do not judge times, and a busy machine would invalidate each run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TOLERANCE, "1")
         yield
@@ -165,20 +164,20 @@ def _testbeds() -> Iterator[MakeTestbed]:
         names: list[str] = []
 
         def make(topology: Topology = TWO_PATHS) -> Testbed:
-            _require(*NEEDED)
+            _require(*REQUIRED_FEATURES)
             testbed = stack.enter_context(Testbed(topology))
             names.append(f"{PREFIX}-{testbed.claimed.id}-*")
             return testbed
 
         yield make
         stack.close()
-        left = [str(path) for name in names for path in NAMESPACES.glob(name)]
-        assert not left, f"namespaces left behind: {left}"
+        remaining = [str(path) for name in names for path in NAMESPACES.glob(name)]
+        assert not remaining, f"namespaces left behind: {remaining}"
 
 
 @pytest.fixture
 def dead_runs() -> Iterator[None]:
-    """Hold a lock for tests that leave or clean up dead runs, so that no other test run does so meanwhile."""
+    """Hold a lock for tests that leave or clean up dead runs, so that no other test run does so at the same time."""
     with ownership.registry():
         lock = (ownership.RUN_DIRECTORY / "dead-runs").open("w")
     with lock:

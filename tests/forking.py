@@ -3,8 +3,8 @@
 
 The imports of a daemon take almost a second of processor time, and the kernel tests start hundreds of daemons. For each
 command, one process, the *forkserver*, imports them once. Each start is a fork that enters the namespace, makes its
-private mounts and calls the command's ``main``; otherwise it is as ``mptcp_lab.testbed.process`` starts it. Tests of
-how a command is installed or preloaded start it by its file.
+private mounts and calls the command's ``main``; otherwise it equals a start by ``mptcp_lab.testbed.process``. Tests of
+the installation or of preload libraries execute the command's file instead.
 """
 
 from __future__ import annotations
@@ -110,15 +110,15 @@ class Forkserver:
     def start(
         self,
         argv: Sequence[str],
-        left: int | None,
+        capabilities: int | None,
         namespace: str,
         mounts: Mapping[str, str],
         env: Mapping[str, str],
         log: int,
     ) -> Forked:
-        """Start a fork with the capabilities *left* only, a bit set, or with all."""
+        """Start a fork that has only the *capabilities* (a bit set), or all if they are None."""
         script = mount_script(mounts) if mounts else None
-        request = [list(argv), left, str(NAMESPACES / namespace), script, dict(env)]
+        request = [list(argv), capabilities, str(NAMESPACES / namespace), script, dict(env)]
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._control, [json.dumps(request).encode()], [log, theirs.fileno()])
@@ -134,11 +134,13 @@ _spent: list[float] = []
 
 
 def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: Mapping[str, str], log: int) -> Started:
-    """Start *argv* as ``mptcp_lab.testbed.process.spawn`` does; start one of the project's commands, without a preload
-    library, as a fork. A prefix from :func:`unit_capabilities.confined` is allowed."""
-    from unit_capabilities import split_confined  # not for the forkserver, whose path has no tests
+    """Start *argv* as ``mptcp_lab.testbed.process.spawn`` does, but as a fork if it is a command of the project.
 
-    left, command = split_confined(argv)
+    A prefix from :func:`unit_capabilities.confined` is allowed. A command with a preload library is not forked.
+    """
+    from unit_capabilities import split_confined  # the forkserver's sys.path has no tests
+
+    capabilities, command = split_confined(argv)
     name = Path(command[0]).name
     if name not in COMMANDS or command[0] != program(name) or "LD_PRELOAD" in env:
         return process.spawn(argv, namespace, mounts, env, log)
@@ -147,7 +149,7 @@ def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: M
     server = _servers[name]
     if server.inherited != inherited():
         return process.spawn(argv, namespace, mounts, env, log)
-    return server.start(command, left, namespace, mounts, env, log)
+    return server.start(command, capabilities, namespace, mounts, env, log)
 
 
 def processor_seconds() -> float:
@@ -159,7 +161,7 @@ def close() -> None:
     """End the forkservers. The testbeds have already ended the processes that these started."""
     while _servers:
         _servers.popitem()[1].close()
-    _spent.clear()  # now os.times() has them, as seconds of the forkservers' children
+    _spent.clear()  # from now on, os.times() counts them as seconds of the forkservers' children
 
 
 def _serve(command: str, control: socket.socket) -> int:
@@ -184,7 +186,7 @@ def _serve(command: str, control: socket.socket) -> int:
         if woken in ready:
             with suppress(BlockingIOError):
                 woken.recv(4096)
-            _tell_ended(running)
+            _report_ended(running)
         if control not in ready:
             continue
         data, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 2)
@@ -197,17 +199,17 @@ def _serve(command: str, control: socket.socket) -> int:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for each in (control, woken, waker, status, *running.values()):
                 each.close()
-            argv, left, namespace, mounts, environment = json.loads(data)
-            _become(argv, namespace, mounts, environment, log)
-            if left is not None:
-                _confine(left)
+            argv, capabilities, namespace, mounts, environment = json.loads(data)
+            _set_up(argv, namespace, mounts, environment, log)
+            if capabilities is not None:
+                _confine(capabilities)
             return int(sys.modules[module].main())
         os.close(log)
         running[pid] = status
         status.send(json.dumps(pid).encode())
 
 
-def _tell_ended(running: dict[int, socket.socket]) -> None:
+def _report_ended(running: dict[int, socket.socket]) -> None:
     while running:
         pid, code, usage = os.wait4(-1, os.WNOHANG)
         if pid == 0:
@@ -216,7 +218,7 @@ def _tell_ended(running: dict[int, socket.socket]) -> None:
             status.send(json.dumps([os.waitstatus_to_exitcode(code), usage.ru_utime + usage.ru_stime]).encode())
 
 
-def _become(argv: list[str], namespace: str, mounts: str | None, env: dict[str, str], log: int) -> None:
+def _set_up(argv: list[str], namespace: str, mounts: str | None, env: dict[str, str], log: int) -> None:
     """Set up this process as ip-netns(8) and unshare(1) would, with *argv* and *env*, and output to *log*."""
     os.setsid()
     for each in (1, 2):
@@ -239,13 +241,13 @@ def _become(argv: list[str], namespace: str, mounts: str | None, env: dict[str, 
     _libc("prctl", _PR_SET_NAME, Path(argv[0]).name.encode(), 0, 0, 0)
 
 
-def _confine(left: int) -> None:
+def _confine(capabilities: int) -> None:
     """Set the state that a program has after ``setpriv --bounding-set --no-new-privs`` has started it as root."""
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     for number in range(last + 1):
-        if not left >> number & 1:
+        if not capabilities >> number & 1:
             _libc("prctl", _PR_CAPBSET_DROP, number, 0, 0, 0)
-    low, high = left & 0xFFFFFFFF, left >> 32
+    low, high = capabilities & 0xFFFFFFFF, capabilities >> 32
     _libc("capset", struct.pack("Ii", _CAPABILITY_VERSION_3, 0), struct.pack("6I", low, low, 0, high, high, 0))
     _libc("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 

@@ -64,7 +64,7 @@ class Connection:
         except ConnectionResetError:
             return b""
 
-    def look(self, *headers: str) -> dict[str, Any]:
+    def report(self, *headers: str) -> dict[str, Any]:
         """Return the check page's report about this connection."""
         status, _, body = self.get(CHECK + "check.json", *headers)
         assert status in (200, 503), (status, body)
@@ -72,16 +72,16 @@ class Connection:
         assert (status == 200) == (found["throttler"] == "answered"), (status, found)
         return found
 
-    def until(self, true: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-        """Request the check page until the condition *true* holds for its report; return the report."""
-        last: list[dict[str, Any]] = []
+    def until(self, condition: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        """Request the check page until *condition* holds for its report; return the report."""
+        reports: list[dict[str, Any]] = []
 
         def is_so() -> bool:
-            last[:] = [self.look()]
-            return true(last[0])
+            reports[:] = [self.report()]
+            return condition(reports[0])
 
         try:
             wait_until(is_so, what, timeout=60)
         except Exception as error:
-            raise AssertionError(f"{error}; last: {last}") from None
-        return last[0]
+            raise AssertionError(f"{error}; last report: {reports}") from None
+        return reports[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A server in a thread of the test. It serves one connection at a time, by a function of the test."""
+"""A server in a thread of the test. It calls a function of the test for one connection at a time."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 """Frames of two real connections, captured on the proxy host: Linux 6.18 at both ends, MPTCP version 1.
 
 A client with two interfaces opens a connection over the first (veth pair ``v0``) and joins it over the second (``v1``),
-sends five bytes and closes. ``tcpdump -s 0``; acknowledgments and data are left out, as the capture filter does. The
-constants at the end are the kernel's own values for these connections (``ip mptcp monitor`` and ``ss -tie`` on the
-proxy host).
+sends five bytes and closes. ``tcpdump -s 0`` captured the frames with the throttler's capture filter, which omits
+further acknowledgments and data. The constants at the end are the kernel's own values for these connections (``ip mptcp
+monitor`` and ``ss -tie`` on the proxy host).
 """
 
 from __future__ import annotations

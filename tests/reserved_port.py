@@ -13,7 +13,7 @@ def reserved_port() -> int:
     """Return a loopback port that stays reserved until this process ends.
 
     A socket of this process is bound to the port without listening. Servers with SO_REUSEADDR, such as the project's,
-    may still bind it (socket(7)), but the kernel does not give it to sockets that ask for any port.
+    may still bind it (socket(7)), but the kernel does not assign it to sockets that bind port 0.
     """
     reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

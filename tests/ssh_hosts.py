@@ -27,10 +27,10 @@ PARTS = ("client", "proxy", "origin")
 DEVICE = {"client": "eth0", "proxy": "wan0", "origin": "eth0"}
 USER = "pi"
 PORT = 2222
-ADDRESSES = ("ip -o -4 addr show", "ip -o -6 addr show scope global")
+LIST_ADDRESSES = ("ip -o -4 addr show", "ip -o -6 addr show scope global")
 ROUTES = "ip -6 route show table all"
 UNSETTLED = ("NO-CARRIER", "LOWERLAYERDOWN", " linkdown")
-"""States of links and routes for a moment after a link was set up, until the kernel knows that its other end is up."""
+"""States of links and routes just after a link was set up, until the kernel knows that its other end is up."""
 
 
 def dump(node: LiveNode) -> str:
@@ -38,7 +38,7 @@ def dump(node: LiveNode) -> str:
     state: State = {}
 
     def complete() -> bool:
-        """Return whether the dump is complete: it fails if a link vanishes meanwhile."""
+        """Return whether the dump is complete: it is not if a link vanishes during the dump."""
         nonlocal state
         state = kernel_state(node)
         return not differences(state, state)
@@ -49,9 +49,9 @@ def dump(node: LiveNode) -> str:
     )
     # Leave out the routes that the kernel adds later for each IPv6 address; the address represents them.
     state[ROUTES] = "\n".join(line for line in state[ROUTES].splitlines() if "proto kernel" not in line)
-    for look in ADDRESSES:
-        lines = node.run(look.split()).stdout.splitlines()
-        state[look] = "\n".join(sorted(" ".join(line.split()[1:4]) for line in lines))
+    for command in LIST_ADDRESSES:
+        lines = node.run(command.split()).stdout.splitlines()
+        state[command] = "\n".join(sorted(" ".join(line.split()[1:4]) for line in lines))
     return "\n".join(f"{name}:\n{text}" for name, text in state.items())
 
 
@@ -74,13 +74,13 @@ def differing(old: str, new: str) -> list[str]:
     return [f"- {line}" for line in before if line not in after] + [f"+ {line}" for line in after if line not in before]
 
 
-def until_as(before: str, look: Callable[[], str], what: str = "all is as it was") -> None:
-    """Wait until *look* returns *before*, because the kernel makes some changes a moment later."""
+def until_same(before: str, read: Callable[[], str], what: str = "the state is as before") -> None:
+    """Wait until *read* returns *before*, because the kernel makes some changes after a delay."""
     now = ""
 
     def is_as_before() -> bool:
         nonlocal now
-        now = look()
+        now = read()
         return now == before
 
     with suppress(TestbedError):
@@ -168,7 +168,7 @@ class SshHosts:
             else:
                 content[section] = value
         file = self.directory / name
-        # JSON is YAML; a key a line, so that messages name a line.
+        # JSON is YAML. Each key has a line of its own, so that messages can name the line.
         file.write_text(json.dumps(content, indent=1))
         return file
 
@@ -188,7 +188,7 @@ class SshHosts:
     def until_unchanged(self) -> None:
         """Wait until all hosts have their state from before the test."""
         for part in PARTS:
-            until_as(self.before[part], partial(self.dump, part), f"{part} is as it was")
+            until_same(self.before[part], partial(self.dump, part), f"{part} has its former state")
 
     def processes(self, part: str) -> list[str]:
         """Return the command lines of the processes on a host, except its sshd."""

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 from mptcp_lab.agent import processors
 
-BUSY = 5
-"""Factor by which a time limit grows if a program must always share the processors."""
+MAX_SLOWNESS = 5
+"""Factor for a time limit if programs wait for a processor all the time."""
 
 
 def slowness(waiting: float | None) -> float:
     """Return the factor for a time limit if programs waited for a processor in the share *waiting* of the time. None
     means that the share is unknown.
     """
-    return 1 + (BUSY - 1) * (1.0 if waiting is None else min(1.0, waiting))
+    return 1 + (MAX_SLOWNESS - 1) * (1.0 if waiting is None else min(1.0, waiting))
 
 
 def least_time(measure: Callable[[], float], limit: float) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The capabilities that the systemd units leave to their processes, and commands with no others."""
+"""Commands that run with only the capabilities that a systemd unit leaves to its processes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,16 @@ def confined(unit: str, without: str | None = None) -> list[str]:
     """Return the command prefix that limits a program to the capabilities of a unit, except *without*."""
     text = (UNITS / f"{unit}.service").read_text()
     (found,) = re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE)
-    left = [each.lower().removeprefix("cap_") for each in found.split()]
-    return ["setpriv", _BOUNDING + ",+".join(each for each in left if each != without), "--no-new-privs"]
+    names = [each.lower().removeprefix("cap_") for each in found.split()]
+    return ["setpriv", _BOUNDING + ",+".join(each for each in names if each != without), "--no-new-privs"]
 
 
 def split_confined(argv: Sequence[str]) -> tuple[int | None, list[str]]:
-    """Return the capabilities that a prefix by :func:`confined` leaves, as a bit set, and the command behind it. None:
-    *argv* has no such prefix."""
+    """Split *argv* into the capabilities that a prefix of :func:`confined` leaves (a bit set), and the command after
+    it.
+
+    The capabilities are None if *argv* has no such prefix.
+    """
     if argv[0] != "setpriv" or not argv[1].startswith(_BOUNDING) or argv[2] != "--no-new-privs":
         return None, list(argv)
     names = argv[1].removeprefix(_BOUNDING).split(",+")

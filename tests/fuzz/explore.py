@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fuzz one target, guided by coverage (atheris, which is libFuzzer): ``explore.py TARGET SECONDS [FINDS]``.
+"""Fuzzes one target with coverage guidance (atheris, which uses libFuzzer): ``explore.py TARGET SECONDS [FINDS]``.
 
 The directory FINDS receives new inputs that reach more code, and, as ``crash-...``, inputs that make the target fail.
 """

@@ -2,7 +2,7 @@
 """Fuzz targets: functions that take bytes, and raise an exception if the product handles them wrongly.
 
 ``unit/test_fuzz_targets.py`` runs them for a few seconds in each test run. ``explore.py``, which is guided by coverage,
-runs one for any time.
+runs one target as long as the caller wants.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PORT = 3128
 _LINKS = (ETHERNET, RAW_IP, LINUX_COOKED, 4)
 _SERVICE = "fuzz"
 _SUBTYPES = ("MpCapable", "MpJoin", "Dss", "AddAddr", "RemoveAddr", "MpPrio", "MpFail", "MpFastclose", "MpTcprst")
-"""Figure 19 of RFC 8684."""
+"""Names of the MPTCP option subtypes, in the order of their numbers (figure 19 of RFC 8684)."""
 
 
 def options(data: bytes) -> None:
-    """Parse the options of a TCP header. *data*: one octet of TCP flags, then the options."""
+    """Parse the options of a TCP header. *data* is a byte of TCP flags, followed by the options."""
     flags, header = data[0] if data else 0, data[1:]
     found = parse_options(header, flags)
     at, end, walked = 0, len(header), 0
@@ -74,13 +74,15 @@ def _assert_fits_bytes(option: MptcpOption, raw: bytes) -> None:
 
 
 def packets(data: bytes) -> None:
-    """Give frames to a tracker, one by one, with the events that the kernel would have sent for them. *data*: frames,
-    each after two octets: its length, and how it was captured."""
+    """Give frames to a tracker, one by one, with the events that the kernel would have sent for them.
+
+    Each frame in *data* follows two bytes: its length, and the interface kind and direction of its capture.
+    """
     tracker, endpoint, subscriber = Tracker([PORT], SMALL), Endpoint(), Subscriber()
     time = 1000.0
-    for size, how, frame in _frames(data):
-        time += (how >> 4) * size / 64
-        segment = parse_frame(frame, time, "eth0", _LINKS[how & 3], (None, None, True, False)[how >> 2 & 3])
+    for size, capture, frame in _frames(data):
+        time += (capture >> 4) * size / 64
+        segment = parse_frame(frame, time, "eth0", _LINKS[capture & 3], (None, None, True, False)[capture >> 2 & 3])
         if segment is None:
             continue
         assert len(segment.source) == len(segment.destination) in (4, 16)
@@ -108,8 +110,8 @@ def packets(data: bytes) -> None:
 def _frames(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     at = 0
     while at + 2 < len(data):
-        size, how = data[at], data[at + 1]
-        yield size, how, data[at + 2 : at + 2 + size]
+        size, capture = data[at], data[at + 1]
+        yield size, capture, data[at + 2 : at + 2 + size]
         at += 2 + size
 
 

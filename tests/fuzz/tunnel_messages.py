@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fuzz target: both ends of a tunnel get messages that are genuine, repeated, malformed, or from a relay that sends
-wrong numbers."""
+"""Fuzz target that sends messages to both ends of a tunnel: genuine, repeated and malformed ones, and ones with wrong
+numbers from a faulty relay."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from mptcp_tunnel.session import EXTRA_PATIENCE, MAX_DISPATCHES, Session
 KEY = Key(b"fuzz" * 8)
 PROXY = End(ip_address("203.0.113.5"), 51820)
 RELAYS = [End(ip_address(f"198.51.100.{number}"), 51820) for number in range(1, 5)]
-"""Addresses from which the relay itself sends."""
+"""Addresses from which the relay sends."""
 OTHERS = [End(ip_address(f"192.0.2.{number}"), 51820) for number in range(1, 5)]
+"""Addresses of other hosts."""
 PATHS = 3
 
 
 class Tunnel:
-    """A relay and a proxy, with the messages that were sent last."""
+    """A relay and a proxy, with the last ten messages of the relay."""
 
     def __init__(self) -> None:
         # The secrets are random, so that no stored input contains a valid token.
         self.relay = Session(Kind.PROBE, [PROXY] * PATHS, os.urandom(16))
         self.proxy = Session(Kind.ANSWER, [None] * MAX_PATHS, os.urandom(16))
         self.now, self.bytes = 100 * SECOND, 0
-        self.seen: list[bytes] = []
+        self.recent: list[bytes] = []
 
     def step(self, kind: int, value: int, data: bytes) -> None:
         match kind % 6:
@@ -38,26 +39,28 @@ class Tunnel:
                 probes = [(index, message, SIZE + value * 4) for index, message in self.relay.due(self.now)]
                 for index, message, size in (*probes, *self.relay.size_probes(self.now)):
                     payload = pack(message, KEY, size)
-                    self.seen = [*self.seen[-9:], payload]
-                    answer = self.at_proxy(payload, RELAYS[(value + index) % len(RELAYS)])
+                    self.recent = [*self.recent[-9:], payload]
+                    answer = self.deliver_to_proxy(payload, RELAYS[(value + index) % len(RELAYS)])
                     if answer is not None and not value & 128:
                         self.relay.receive(self.read(answer), PROXY, self.now + value)
             case 1:  # another address sends an earlier message again
-                if self.seen:
-                    payload = self.seen[value % len(self.seen)]
-                    self.at_proxy(payload, OTHERS[value % len(OTHERS)])
+                if self.recent:
+                    payload = self.recent[value % len(self.recent)]
+                    self.deliver_to_proxy(payload, OTHERS[value % len(OTHERS)])
                     assert self.relay.receive(self.read(payload), PROXY, self.now) == (None, False)
-            case 2:  # a packet of any bytes
+            case 2:  # an arbitrary packet arrives
                 received = parsed_packet(data)
                 if received is not None:
                     assert received.payload in data
-                    self.at_proxy(received.payload, received.ends.remote)
-            case 3:  # a payload of any bytes, whose code may be right
+                    self.deliver_to_proxy(received.payload, received.ends.remote)
+            case 3:  # an arbitrary payload arrives; its authentication code may be right
                 payload = bytes([MAGIC, 2, 1]) + data
-                self.at_proxy(payload + KEY.code(payload) if value & 1 else payload, OTHERS[value % len(OTHERS)])
-            case 4:
+                self.deliver_to_proxy(
+                    payload + KEY.code(payload) if value & 1 else payload, OTHERS[value % len(OTHERS)]
+                )
+            case 4:  # time passes
                 self.now += value * value * (SECOND // 1000)
-            case _:
+            case _:  # an end counts packets and bytes
                 self.bytes += value << 8
                 counted = [PathCounters(value, self.bytes, value, self.bytes)] * PATHS
                 (self.relay if value & 1 else self.proxy).count(counted, self.now)
@@ -68,14 +71,14 @@ class Tunnel:
         path = self.relay.paths[index % PATHS]
         numbers = [int.from_bytes(data[at : at + 8], "big") for at in range(0, 24, 8)]
         message = Message(kind, index, numbers[0] or self.now + 1, 7, path.heard, path.heard_token, *numbers[1:])
-        self.at_proxy(pack(message, KEY), RELAYS[index % PATHS])
+        self.deliver_to_proxy(pack(message, KEY), RELAYS[index % PATHS])
 
     def read(self, payload: bytes) -> Message:
         message = parse(payload, KEY)
         assert message is not None
         return message
 
-    def at_proxy(self, payload: bytes, source: End) -> bytes | None:
+    def deliver_to_proxy(self, payload: bytes, source: End) -> bytes | None:
         """Give a payload to the proxy; return its answer."""
         if sender_of(payload) != KEY.identifier:
             return None
@@ -84,7 +87,7 @@ class Tunnel:
         if message is None:
             return None
         answer, moved = self.proxy.receive(message, source, self.now)
-        assert not moved or source in RELAYS, "an address that the relay never had"
+        assert not moved or source in RELAYS, "the proxy moved a path to an address that the relay never had"
         if answer is None:
             return None
         sent = pack(answer, KEY, len(payload))
@@ -107,8 +110,8 @@ class Tunnel:
 
 
 def tunnel_messages(data: bytes) -> None:
-    """Run a tunnel through steps. *data*: steps, each after three octets: its kind, a value, and the number of its
-    octets."""
+    """Run the steps of *data* on a tunnel. Each step follows three bytes: its kind, a value, and its number of
+    bytes."""
     tunnel = Tunnel()
     for kind, value, part in _steps(data):
         if kind & 64:

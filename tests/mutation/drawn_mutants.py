@@ -3,10 +3,10 @@
 
     .venv/bin/python tests/mutation/drawn_mutants.py [--number 100] [--seed 46]
 
-The modules are those of the import contract "The pure core does no I/O". cosmic-ray makes the mutants. Each is tried in
-a copy of the checkout with the tests that cover its line: first those of the gate, then, if it survived, those of
-``--all``. It prints a line for each mutant, and at the end a JSON object: how many mutants either set of tests killed,
-and which survived.
+The modules are those of the import contract "The pure core does no I/O". cosmic-ray creates the mutants. The program
+runs each mutant in a copy of the checkout with the tests that cover its line: first those of the gate, then, if the
+mutant survived, those of ``--all``. It prints a line for each mutant, and at the end a JSON object: how many mutants
+each set of tests killed, and which survived.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from coverage import CoverageData
 
 CHECKOUT = Path(__file__).parents[2]
 COMPONENTS = ("common", "console", "portal", "proxy", "throttler")
-TESTED = tuple(f"tests/{component}/unit" for component in COMPONENTS)
+TEST_DIRECTORIES = tuple(f"tests/{component}/unit" for component in COMPONENTS)
 PURE = "The pure core does no I/O"
 NEEDS_NAMES = {"core/VariableInserter", "core/VariableReplacer"}
-"""Operators that need names of variables."""
+"""Operators that cannot run without names of variables."""
 PARSING = Lock()
-"""Held while code is parsed: ast counts its recursion depth for all threads together (Python 3.11)."""
-LONGEST = 900
+"""A thread holds this lock while it parses code: ast counts its recursion depth for all threads together (Python
+3.11)."""
+MAX_SECONDS = 900
 """Seconds after which a mutant counts as killed because its tests do not end."""
 
 
@@ -57,7 +58,7 @@ class Mutant:
 
 
 def modules() -> list[Path]:
-    """Return the files of the pure core, by the contract in pyproject.toml."""
+    """Return the files of the pure core, as the contract in pyproject.toml lists them."""
     tools = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]
     (contract,) = (each for each in tools["importlinter"]["contracts"] if each["name"] == PURE)
     impure = {line.partition(" -> ")[0] for line in contract["ignore_imports"]}
@@ -118,7 +119,7 @@ def drawn(found: list[Mutant], number: int, seed: int) -> list[Mutant]:
     return list(islice(different, number))
 
 
-def copied(directory: Path) -> Path:
+def copy_checkout(directory: Path) -> Path:
     """Copy the files of the checkout that git tracks or does not ignore, with uncommitted changes, and return the
     copy."""
     listed = subprocess.run(
@@ -142,12 +143,12 @@ def pytest(copy: Path, *arguments: str, timeout: float | None = None) -> int:
         ).returncode
 
 
-def covering(copy: Path) -> dict[str, dict[int, set[str]]]:
+def tests_by_line(copy: Path) -> dict[str, dict[int, set[str]]]:
     """Return the tests, including the nightly ones, that run each line of each file."""
     sources = (f"--cov={copy / component}" for component in COMPONENTS)
     # Run all tests, with the gate's number of examples. A test of memory use may fail because of coverage data.
     chosen = ("-m", "nightly or not nightly", "-n", str(os.cpu_count()))
-    pytest(copy, *chosen, *sources, "--cov-context=test", "--cov-report=", *TESTED)
+    pytest(copy, *chosen, *sources, "--cov-context=test", "--cov-report=", *TEST_DIRECTORIES)
     data = CoverageData(str(copy / ".coverage"))
     data.read()
     return {
@@ -159,11 +160,11 @@ def covering(copy: Path) -> dict[str, dict[int, set[str]]]:
     }
 
 
-def in_the_gate(copy: Path) -> set[str]:
+def gate_tests(copy: Path) -> set[str]:
     """Return the tests of the gate. Raise RuntimeError if one fails without a mutant."""
-    if pytest(copy, "-n", str(os.cpu_count()), *TESTED) != 0:
+    if pytest(copy, "-n", str(os.cpu_count()), *TEST_DIRECTORIES) != 0:
         raise RuntimeError(f"tests fail without a mutant:\n{(copy / 'pytest.log').read_text()[-4000:]}")
-    pytest(copy, "--collect-only", *TESTED)
+    pytest(copy, "--collect-only", *TEST_DIRECTORIES)
     return {line for line in (copy / "pytest.log").read_text().splitlines() if "::" in line}
 
 
@@ -175,7 +176,7 @@ def is_killed(copy: Path, mutant: Mutant, tests: list[str], *options: str) -> bo
     source = file.read_text()
     try:
         file.write_text(mutated(mutant, source) or source)
-        return pytest(copy, "-x", *options, *tests, timeout=LONGEST) != 0
+        return pytest(copy, "-x", *options, *tests, timeout=MAX_SECONDS) != 0
     except subprocess.TimeoutExpired:
         return True
     finally:
@@ -187,9 +188,9 @@ def run_mutants(number: int, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as parent:
         copies: Queue[Path] = Queue()
         for each in range(os.cpu_count() or 1):
-            copies.put(copied(Path(parent) / str(each)))
+            copies.put(copy_checkout(Path(parent) / str(each)))
         first = copies.queue[0]
-        tests, gate = covering(first), in_the_gate(first)
+        tests, gate = tests_by_line(first), gate_tests(first)
         found = [
             mutant
             for file in modules()
@@ -198,31 +199,33 @@ def run_mutants(number: int, seed: int) -> dict[str, Any]:
         chosen = drawn(found, number, seed)
         lines = Counter(test for of_lines in tests.values() for of_line in of_lines.values() for test in of_line)
 
-        def killers(mutant: Mutant) -> str:
+        def killing_set(mutant: Mutant) -> str:
             copy, of_lines = copies.get(), tests[mutant.module]
             # A line that runs at import counts for all tests of that module. A test that runs few other lines is the
             # most likely to check this one.
-            there = sorted(of_lines[mutant.line] or set().union(*of_lines.values()))
-            there.sort(key=lines.__getitem__)
+            candidates = sorted(of_lines[mutant.line] or set().union(*of_lines.values()))
+            candidates.sort(key=lines.__getitem__)
             try:
-                if is_killed(copy, mutant, [test for test in there if test in gate]):
+                if is_killed(copy, mutant, [test for test in candidates if test in gate]):
                     return "gate"
-                return "all" if is_killed(copy, mutant, there, "--all") else "none"
+                return "all" if is_killed(copy, mutant, candidates, "--all") else "none"
             finally:
                 copies.put(copy)
 
-        by: dict[str, list[Mutant]] = defaultdict(list)
+        by_set: dict[str, list[Mutant]] = defaultdict(list)
         with ThreadPoolExecutor(copies.qsize()) as pool:
-            for mutant, killed in zip(chosen, pool.map(killers, chosen), strict=True):
-                by[killed].append(mutant)
+            for mutant, killed in zip(chosen, pool.map(killing_set, chosen), strict=True):
+                by_set[killed].append(mutant)
                 print(f"{killed:5} {mutant.module}:{mutant.line} {mutant.operator} {change(mutant)}", flush=True)
     return {
         "mutants": number,
         "of": len(found),
         "seed": seed,
-        "gate": len(by["gate"]),
-        "all": len(by["gate"]) + len(by["all"]),
-        "survivors of the gate": [{**asdict(each), "change": change(each)} for each in (*by["all"], *by["none"])],
+        "gate": len(by_set["gate"]),
+        "all": len(by_set["gate"]) + len(by_set["all"]),
+        "survivors of the gate": [
+            {**asdict(each), "change": change(each)} for each in (*by_set["all"], *by_set["none"])
+        ],
     }
 
 

@@ -3,7 +3,7 @@
 
 The script runs unchanged, except that system directories are replaced by directories of the test. The programs that
 install and enable (apt-get, systemctl, update-rc.d, dpkg-query) are small stubs that change these directories as the
-real ones change the system's.
+real programs change the system's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIRECTORIES = {
     "/var/lib/dpkg": "dpkg",
     "/usr/bin/python3": "bin/python3",
 }
-MINE = "systemd/multi-user.target.wants/mine.service"
+OPERATORS_UNIT = "systemd/multi-user.target.wants/mine.service"
 ENABLED = ("systemd/multi-user.target.wants/squid.service", "rc2.d/S01squid")
 TIMERS = ("systemd/timers.target.wants/mine.timer", "systemd/timers.target.wants/logrotate.timer")
 """Timers: one was enabled before, and one belongs to a dependency, whose installation enables it."""
@@ -32,8 +32,8 @@ DEADLINE = 60
 PROGRAMS = {
     "id": "echo 0",
     "dpkg": "echo amd64",
-    # "there-NAME" has the state of a package, a line for each architecture. The format is applied to each line, without
-    # a newline.
+    # The file "there-NAME" has the state of a package, a line for each architecture. dpkg-query prints each line in the
+    # requested format, without a newline.
     "dpkg-query": """
 for word; do
     case $word in -f=*) format=${word#-f=} ;; esac
@@ -56,7 +56,7 @@ case "$*" in
 *--download-only*) [ ! -e "$ROOT/offline" ] || { echo "E: Unable to locate package squid" ; exit 100; } ;;
 esac
 case "$*" in
-*--download-only*) echo "$*" >"$ROOT/asked" ; exit 0 ;;
+*--download-only*) echo "$*" >"$ROOT/requested" ; exit 0 ;;
 esac
 "$ROOT/sbin/policy-rc.d" && exit 9
 [ $? = 101 ] || exit 9
@@ -110,7 +110,7 @@ class Host:
             "checkout/.venv/bin",
         ):
             (root / name).mkdir(parents=True)
-        (root / MINE).symlink_to("/lib/mine")
+        (root / OPERATORS_UNIT).symlink_to("/lib/mine")
         (root / TIMERS[0]).symlink_to("/lib/mine")
         (root / "rc2.d/S01mine").symlink_to("../init.d/mine")
         for name, text in PROGRAMS.items():
@@ -118,10 +118,10 @@ class Host:
         (root / "bin/python3").symlink_to("python3.11")
         self.program(root / "checkout/.venv/bin/mptcp-bench", 'echo "$@" >"$ROOT/ran"')
         script = RUN.read_text()
-        for real, mine in DIRECTORIES.items():
+        for real, replacement in DIRECTORIES.items():
             # Without the replacement the test would change this machine.
             assert real in script
-            script = script.replace(real, str(root / mine))
+            script = script.replace(real, str(root / replacement))
         checkout = root / "checkout"
         (checkout / "pyproject.toml").write_text("")
         (checkout / "throttler/mptcp_throttler/kernel/sockets/programs").mkdir(parents=True)
@@ -135,8 +135,8 @@ class Host:
 
     def stamp(self, checkout: Path) -> None:
         """Mark the virtual environment of *checkout* as complete."""
-        made_of = (checkout / "run").read_text() + f"{checkout.resolve()}\n{(self.root / 'bin/python3').resolve()}\n"
-        stamp = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+        content = (checkout / "run").read_text() + f"{checkout.resolve()}\n{(self.root / 'bin/python3').resolve()}\n"
+        stamp = hashlib.sha256(content.encode()).hexdigest()[:16]
         (checkout / ".venv" / f"stamp-{stamp}").touch()
 
     @staticmethod
@@ -178,11 +178,11 @@ class Host:
     def log(self) -> list[str]:
         return (self.root / "log").read_text().splitlines() if self.has("log") else []
 
-    def assert_as_before(self, *, disabled: bool = True) -> None:
+    def assert_unchanged(self, *, disabled: bool = True) -> None:
         assert not self.has("sbin/policy-rc.d")
         assert not self.has("state")
         assert not any(self.has(name) for name in ENABLED)
-        assert self.has(MINE)
+        assert self.has(OPERATORS_UNIT)
         assert self.has("rc2.d/S01mine")
         wanted = ["systemctl disable --quiet squid.service", "update-rc.d squid disable"]
         assert sorted(self.log) == (wanted if disabled else [])

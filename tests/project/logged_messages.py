@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Collects the warnings and errors that the daemons can log, from their source code.
 
-Each message is a text with :data:`HOLE` in place of each value that is filled in. The text is followed to its source: a
+Each message is a text with :data:`HOLE` in place of each inserted value. The program traces the text to its source: a
 local name, a constant, or an argument of callers in the same file. A call may also log the text of an exception of
-:data:`REFUSALS`, or the result of a function in :data:`FOUND_BY`; the texts of these are collected, too.
+:data:`REFUSALS`, or the result of a function in :data:`TEXT_SOURCES`; the program also collects these texts.
 """
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("throttler", "console", "gateway", "portal", "proxy", "tunnel", "common")
-BY_HAND: Final = {"cli", "commands", "doctor", "views", "replay", "feature_probe", "throttler_trial", "trial"}
-"""Directories and files of commands that a person runs.
-
-If a daemon logs something of these at its start, it is the text of an exception.
-"""
+COMMAND_MODULES: Final = {"cli", "commands", "doctor", "views", "replay", "feature_probe", "throttler_trial", "trial"}
+"""Directories and modules of commands that users run. A daemon logs their texts only as texts of exceptions."""
 HOLE: Final = "…"
 LEVELS: Final = {"warning", "error", "exception", "critical"}
-SAYING: Final = {"journal.say", "say", "self._say"}
-"""Functions that take text and priority. ``log.log`` and ``syslog.syslog`` take them in the other order."""
+LOG_FUNCTIONS: Final = {"journal.say", "say", "self._say"}
+"""Functions with the parameters text and priority. ``log.log`` and ``syslog.syslog`` have the reverse order."""
 REFUSALS: Final = {
     "AlreadyRunning",
     "InterfaceDownError",
@@ -35,9 +32,9 @@ REFUSALS: Final = {
     "ShimError",
     "Unusable",
 }
-OTHERS: Final = {"DocumentError", "OSError", "ValueError", "UnicodeError"}
-"""Exceptions whose texts come from a file's lines or from the system, or have their own place on the page."""
-FOUND_BY: Final = {
+OTHER_EXCEPTIONS: Final = {"DocumentError", "OSError", "ValueError", "UnicodeError"}
+"""Exceptions whose texts come from a file's lines or from the system, or are in a section of their own on the page."""
+TEXT_SOURCES: Final = {
     "application.py:__init__": ("address_names.py:refresh",),
     "budgets.py:verify": ("bpf.py:check",),
     "listeners_watch.py:_log_changes": ("listeners_watch.py:_missing_listeners",),
@@ -73,9 +70,9 @@ class Source:
         """Innermost enclosing function of each node."""
         self.calls: list[ast.Call] = []
         self._parts: set[ast.AST] = set()
-        self._look(self.tree, None)
+        self._index(self.tree, None)
 
-    def _look(self, node: ast.AST, function: Function | None) -> None:
+    def _index(self, node: ast.AST, function: Function | None) -> None:
         if isinstance(node, Function):
             function = node
         if function is not None:
@@ -84,7 +81,7 @@ class Source:
             self.calls.append(node)
         self._parts.update(_parts(node))
         for each in ast.iter_child_nodes(node):
-            self._look(each, function)
+            self._index(each, function)
 
     def is_part(self, node: ast.AST) -> bool:
         """Return whether *node* is a piece of a longer text, or a docstring."""
@@ -105,8 +102,8 @@ class Source:
                 return self.texts(value, seen)
             case ast.BinOp(left, ast.Add(), right):
                 return {"".join(each) for each in product(self.texts(left, seen), self.texts(right, seen))}
-            case ast.IfExp(_, one, other):
-                return self.texts(one, seen) | self.texts(other, seen)
+            case ast.IfExp(_, first, second):
+                return self.texts(first, seen) | self.texts(second, seen)
             case ast.Name(name) if name not in seen:
                 return self._named(node, name, (*seen, name))
             case _:
@@ -137,7 +134,7 @@ def _parts(node: ast.AST) -> Iterable[ast.AST]:
     match node:
         case ast.JoinedStr() | ast.Expr():  # an expression statement is a docstring
             return ast.iter_child_nodes(node)
-        # the first argument is the problem; then come the place and the allowed values
+        # the first argument is the problem; the others are its place and the allowed values
         case ast.Call(ast.Name("Problem"), arguments):
             return arguments[1:]
         case ast.BoolOp(_, values):
@@ -171,11 +168,11 @@ def _callee(call: ast.Call) -> str:
     return ast.unparse(call.func)
 
 
-def _is_by_hand(source: Source) -> bool:
-    return bool(BY_HAND & set(Path(source.name).with_suffix("").parts))
+def _is_of_a_command(source: Source) -> bool:
+    return bool(COMMAND_MODULES & set(Path(source.name).with_suffix("").parts))
 
 
-def _is_loud(source: Source, level: ast.expr) -> bool:
+def _is_warning(source: Source, level: ast.expr) -> bool:
     """Return whether *level*, a logging level or a syslog priority, can be a warning or an error."""
     known = {ast.unparse(level)}
     function = source.functions.get(level)
@@ -197,21 +194,21 @@ def _logged(source: Source) -> Iterator[ast.expr]:
         owner, _, name = callee.rpartition(".")
         if owner == "log" and name in LEVELS:
             yield arguments[0]
-        elif callee in {"log.log", "syslog.syslog"} and _is_loud(source, arguments[0]):
+        elif callee in {"log.log", "syslog.syslog"} and _is_warning(source, arguments[0]):
             yield arguments[1]
-        elif callee in SAYING and len(arguments) > 1 and _is_loud(source, arguments[-1]):
+        elif callee in LOG_FUNCTIONS and len(arguments) > 1 and _is_warning(source, arguments[-1]):
             yield arguments[-2]
 
 
-def _shown(text: str) -> str:
+def _as_on_page(text: str) -> str:
     """Return *text*, a format or a literal, as the page shows it."""
-    if text.startswith(";"):  # this follows a text that may be empty; then nothing is logged
+    if text.startswith(";"):  # the text continues another one; if that is empty, nothing is logged
         return ""
     text = re.sub(r"%0?[\d.]*[sdgfx]", HOLE, text)
     return re.sub(rf"^(?:(?:mptcp-\w+: )+|{HOLE}: (?=\w))", "", text.partition("\n")[0])
 
 
-def says_something(text: str) -> bool:
+def has_words(text: str) -> bool:
     return len(re.findall(r"[A-Za-z]", text)) > 3
 
 
@@ -219,39 +216,39 @@ def says_something(text: str) -> bool:
 def messages() -> dict[str, str]:
     """Return the messages, each with the place where it is logged or written.
 
-    :raises AssertionError: a call logs a text from elsewhere, and FOUND_BY does not list it
+    :raises AssertionError: a call logs a text from elsewhere, and TEXT_SOURCES does not list it
     """
     found: dict[str, str] = {}
     for source in sources():
-        if _is_by_hand(source):
+        if _is_of_a_command(source):
             continue
         for node in _logged(source):
-            texts = {_shown(text) for text in source.texts(node)}
-            found |= {text: source.place(node) for text in texts if says_something(text)}
-            if any(HOLE in text and not says_something(text) for text in texts) or _known(source.place(node)):
-                found |= dict(_handed_on(source, node))
+            texts = {_as_on_page(text) for text in source.texts(node)}
+            found |= {text: source.place(node) for text in texts if has_words(text)}
+            if any(HOLE in text and not has_words(text) for text in texts) or _text_sources(source.place(node)):
+                found |= dict(_texts_from_elsewhere(source, node))
         for call in source.calls:
             if _callee(call).rpartition(".")[2] in REFUSALS and call.args:
-                texts = {_shown(text) for text in source.texts(call.args[0])}
-                found |= {text: source.place(call) for text in texts if says_something(text)}
+                texts = {_as_on_page(text) for text in source.texts(call.args[0])}
+                found |= {text: source.place(call) for text in texts if has_words(text)}
     return found
 
 
-def _known(place: str) -> list[tuple[str, ...]]:
-    return [functions for end, functions in FOUND_BY.items() if place.endswith(f"/{end}")]
+def _text_sources(place: str) -> list[tuple[str, ...]]:
+    return [functions for end, functions in TEXT_SOURCES.items() if place.endswith(f"/{end}")]
 
 
-def _handed_on(source: Source, node: ast.expr) -> Iterator[tuple[str, str]]:
+def _texts_from_elsewhere(source: Source, node: ast.expr) -> Iterator[tuple[str, str]]:
     place = source.place(node)
-    known = _known(place)
-    assert known or _of_an_exception(source, node), (
-        f"{place}: which function writes the text that is logged there? See FOUND_BY"
+    known = _text_sources(place)
+    assert known or _logs_an_exception(source, node), (
+        f"{place}: add the function that returns the logged text to TEXT_SOURCES"
     )
     for wanted in (each for functions in known for each in functions):
-        yield from _written_in(wanted)
+        yield from _texts_of_function(wanted)
 
 
-def _of_an_exception(source: Source, node: ast.expr) -> bool:
+def _logs_an_exception(source: Source, node: ast.expr) -> bool:
     """Return whether the function of *node* catches only known exceptions, and thus logs the text of one of these."""
     function = source.functions.get(node)
     kinds = {
@@ -260,16 +257,16 @@ def _of_an_exception(source: Source, node: ast.expr) -> bool:
         if isinstance(each, ast.ExceptHandler) and each.type is not None
         for kind in (each.type.elts if isinstance(each.type, ast.Tuple) else [each.type])
     }
-    return bool(kinds) and kinds <= REFUSALS | OTHERS
+    return bool(kinds) and kinds <= REFUSALS | OTHER_EXCEPTIONS
 
 
-def _written_in(wanted: str) -> Iterator[tuple[str, str]]:
+def _texts_of_function(wanted: str) -> Iterator[tuple[str, str]]:
     end, _, name = wanted.partition(":")
     for source in (each for each in sources() if f"/{each.name}".endswith(f"/{end}")):
         for node, function in source.functions.items():
             if function.name == name and isinstance(node, ast.Constant | ast.JoinedStr) and not source.is_part(node):
-                for text in map(_shown, source.texts(node)):
-                    if " " in text and says_something(text):
+                for text in map(_as_on_page, source.texts(node)):
+                    if " " in text and has_words(text):
                         yield text, source.place(node)
 
 

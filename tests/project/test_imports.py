@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests that other tests do not import the experiments, and that the laboratory loads no daemon's modules.
 
-Import contracts check only import statements of the product. This module checks those of the tests, and modules that
-are named within the text of a program.
+Import contracts check only import statements of the product. This module checks those of the tests, and names of
+modules in strings that contain programs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import pytest
 TESTS = Path(__file__).parents[1]
 LABORATORY = TESTS.parent / "bench" / "mptcp_lab"
 WITHOUT_EXPERIMENTS = sorted({each.relative_to(TESTS).parts[0] for each in TESTS.glob("*/**/*.py")} - {"bench"})
-"""All directories that contain tests, including later ones."""
+"""All directories that contain tests, including future ones."""
 DAEMONS = re.compile(r"\bmptcp_(?:console|portal|proxy|throttler)\b")
 """Names of Python packages; the commands have hyphens instead."""
 
 
 def imported(source: str) -> set[str]:
-    """Return the top-level packages that *source* imports, at any place."""
+    """Return the top-level packages that *source* imports anywhere."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

@@ -69,7 +69,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_squid_upgrade_restarts_proxy_and_relay(host: Host) -> None:
-    """Defect: after a security update of Squid, proxy and relay kept running the old one, perhaps for months."""
+    """Defect: after a security update of Squid, proxy and relay kept running the old version, perhaps for months."""
     assert "interest-noawait /usr/sbin/squid" in (DEBIAN / "triggers").read_text().splitlines()
     host.run("postinst", "triggered", "/usr/sbin/squid")
     assert host.log == ["deb-systemd-invoke try-restart mptcp-proxy.service mptcp-relay.service"]
@@ -81,11 +81,11 @@ def test_squid_upgrade_without_systemd_restarts_nothing(host: Host) -> None:
     assert host.log == []
 
 
-AGAIN = ("0.1.0+deb12", "0.1.0+deb12")
+REINSTALLED = ("0.1.0+deb12", "0.1.0+deb12")
 """Arguments that dpkg passes if the package was removed but not purged: the former and the new version."""
 
 
-@pytest.mark.parametrize("versions", [(), AGAIN], ids=["first", "again"])
+@pytest.mark.parametrize("versions", [(), REINSTALLED], ids=["first", "again"])
 def test_squid_installed_as_a_dependency_is_stopped(host: Host, versions: tuple[str, ...]) -> None:
     """Defect: after "apt autoremove --purge" and a new installation Squid kept the port, and the proxy failed."""
     host.run("preinst", "install", *versions)
@@ -98,7 +98,8 @@ def test_squid_installed_as_a_dependency_is_stopped(host: Host, versions: tuple[
 
 
 def test_configured_squid_is_left_running_with_a_message(host: Host) -> None:
-    """Defect: if a tool had written squid.conf before Squid came, the script gave no message, and the proxy failed."""
+    """Defect: if a tool had written squid.conf before Squid was installed, the script gave no message, and the proxy
+    failed."""
     host.run("preinst", "install")
     conffiles = host.shipped_squid_conf()
     (host.root / "etc/squid/squid.conf").write_text("http_port 3128\n# ours\n")
@@ -124,11 +125,11 @@ def test_enabled_units_run_after_a_new_installation(host: Host) -> None:
     """Defect: enabled units (console, portal, relay) did not run until the host booted."""
     units = (f"mptcp-{name}.service" for name in ("console", "portal", "relay", "tunnel", "gateway"))
     start = f"deb-systemd-invoke start {' '.join(units)}"
-    host.run("preinst", "install", *AGAIN)
-    host.run("postinst", "configure", AGAIN[0])
+    host.run("preinst", "install", *REINSTALLED)
+    host.run("postinst", "configure", REINSTALLED[0])
     # deb-systemd-invoke starts only the enabled units.
     assert start in host.log
     (host.root / "log").unlink()
-    host.run("preinst", "upgrade", *AGAIN)
-    host.run("postinst", "configure", AGAIN[0])
+    host.run("preinst", "upgrade", *REINSTALLED)
+    host.run("postinst", "configure", REINSTALLED[0])
     assert start not in host.log

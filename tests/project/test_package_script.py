@@ -25,7 +25,7 @@ UNPRIVILEGED = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """Make a working copy with the script and some of the files that it packs."""
+    """Create a working copy with the script and some of the files that it packs."""
     copy = tmp_path / "sources"
     for folder in ("debian", "conf", "docs", "systemd", "proxy/mptcp_proxy"):
         (copy / folder).mkdir(parents=True)
@@ -42,7 +42,7 @@ def sources(tmp_path: Path) -> Path:
 
 
 def build(sources: Path, *arguments: str | Path, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the script and return the result. *prefix*: of the command."""
+    """Run the script after the command *prefix*, and return the result."""
     directory = sources.parent
     return subprocess.run(
         [*prefix, "sh", "debian/package", *map(str, arguments)],
@@ -78,12 +78,12 @@ def test_unwritable_directory_is_refused_before_the_build(sources: Path, target:
 
 def test_files_of_a_build_by_root_get_the_owner_of_the_sources(sources: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("NOT TESTED: only root can give a directory away")
+        pytest.skip("NOT TESTED: only root can change the owner of a directory")
     os.chown(sources, 65534, 65533)
-    existing = sources.parent / "there"
+    existing = sources.parent / "existing"
     existing.mkdir()
     (sources / "link").symlink_to(sources.parent / "linked")
-    for arguments, made, owner in (
+    for arguments, target, owner in (
         ([], sources / "dist", (65534, 65533)),
         # A directory that was given by name or that existed before keeps its owner.
         (["made"], sources / "made", (0, 0)),
@@ -91,8 +91,8 @@ def test_files_of_a_build_by_root_get_the_owner_of_the_sources(sources: Path) ->
         ([existing], existing, (0, 0)),
     ):
         assert build(sources, *arguments).returncode == 0
-        assert (made.stat().st_uid, made.stat().st_gid) == owner, made
-        assert (made / PACKAGE).exists()
+        assert (target.stat().st_uid, target.stat().st_gid) == owner, target
+        assert (target / PACKAGE).exists()
 
 
 @pytest.mark.nightly(besides=("[INT]", "[TERM]"))
@@ -108,7 +108,7 @@ def test_interrupted_build_leaves_no_files(tmp_path: Path, number: int, code: in
     builder.write_text(f"#!/bin/sh\ntouch {tmp_path / 'builds'}\nexec sleep {DEADLINE}\n")
     builder.chmod(0o755)
     environment = {"PATH": f"{programs}:/usr/bin:/bin", "TMPDIR": str(work)}
-    # As on a terminal, all processes get the signal.
+    # All processes get the signal, as on a terminal.
     process = subprocess.Popen(
         ["env", "--default-signal", "sh", str(SCRIPT), str(tmp_path / "made")],
         env=environment,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests of the pages for operators against the code: valid commands, limits, exit statuses, units."""
+"""Tests that commands, limits, exit statuses and units on the pages for operators match the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPERATOR = (REPOSITORY / "docs/operator.md").read_text()
 
 
 def commands(text: str) -> Iterator[str]:
-    """Yield our commands in code blocks, with or without a prompt, and between backticks."""
+    """Yield the project's commands in code blocks, with or without a prompt, and between backticks."""
     blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     typed = [re.sub(r"^(?:\w*\$|#) ", "", line) for block in blocks for line in block.splitlines()]
     typed += re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
@@ -39,7 +39,7 @@ def test_commands_on_the_page_are_valid(page: str) -> None:
     for command in found:
         program, *arguments = shlex.split(command)
         parser = importlib.import_module(f"{program.replace('-', '_')}.cli")._parser()
-        if len(arguments) == 1:  # only named, not a command to type
+        if len(arguments) == 1:  # the page names the command without its arguments
             with pytest.raises(SystemExit, match=r"^0$"):
                 parser.parse_args([*arguments, "--help"])
         else:
@@ -55,9 +55,10 @@ def test_units_on_the_page_exist(page: str) -> None:
 
 def test_limits_on_the_page_match_the_configuration() -> None:
     squid = (REPOSITORY / "conf/squid.conf").read_text()
-    (many,) = re.findall(r"maxconn (\d+)$", squid, re.MULTILINE)
-    (most,) = re.findall(r"^client_ip_max_connections (\d+)", squid, re.MULTILINE)
-    row = f"| {many}, then 429; {int(most):,}, then closed | `maxconn`, `client_ip_max_connections` in `squid.conf` |"
+    (refused_above,) = re.findall(r"maxconn (\d+)$", squid, re.MULTILINE)
+    (closed_above,) = re.findall(r"^client_ip_max_connections (\d+)", squid, re.MULTILINE)
+    cell = f"{refused_above}, then 429; {int(closed_above):,}, then closed"
+    row = f"| {cell} | `maxconn`, `client_ip_max_connections` in `squid.conf` |"
     assert row in OPERATOR
     limits = (REPOSITORY / "conf/nftables/limit-new-connections.nft").read_text()
     for count, burst in re.findall(r"@clients\d .* over (\d+)/second burst (\d+) packets", limits):

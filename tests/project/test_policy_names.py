@@ -25,7 +25,7 @@ rules:
   - {name: fed, paths: [lte], budget: month}
 """
 SUMMARY = {
-    "policy": {"rules": ["live-rule"], "paths_in_words": [{"path": "ethernet", "conditions": []}]},
+    "policy": {"rules": ["from-daemon"], "paths_in_words": [{"path": "ethernet", "conditions": []}]},
     "budget_totals": [{"name": "weekly"}],
 }
 
@@ -58,7 +58,7 @@ def test_names_come_from_the_daemon_if_it_runs(names: Names, tmp_path: Path) -> 
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        assert [names(kind) for kind in ("rules", "paths", "budgets")] == [["live-rule"], ["ethernet"], ["weekly"]]
+        assert [names(kind) for kind in ("rules", "paths", "budgets")] == [["from-daemon"], ["ethernet"], ["weekly"]]
         thread.join()
 
 

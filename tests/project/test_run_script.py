@@ -25,17 +25,17 @@ def test_first_run_enables_nothing_and_second_run_installs_nothing(host: Host) -
     code, _, errors = host.end(host.start("demo", "--output", "x y"))
     assert code == 0, errors
     assert (host.root / "ran").read_text() == "demo --output x y\n"
-    host.assert_as_before()
+    host.assert_unchanged()
     # Timers stay enabled, including those of dependencies.
     assert all(host.has(timer) for timer in TIMERS)
     code, _, errors = host.end(host.start("demo"))
     assert (code, errors) == (0, "")
-    host.assert_as_before()
+    host.assert_unchanged()
 
 
 @pytest.mark.nightly(besides=("[config-files amd64", r"[installed amd64\ninstalled i386"))
 @pytest.mark.parametrize(
-    ("there", "requested"),
+    ("package_states", "requested"),
     [
         ("installed amd64\ninstalled i386\n", False),
         ("installed i386\ninstalled amd64\n", False),
@@ -46,13 +46,13 @@ def test_first_run_enables_nothing_and_second_run_installs_nothing(host: Host) -
         ("installed amd64\n", False),
     ],
 )
-def test_package_of_another_architecture_counts_as_missing(host: Host, there: str, requested: bool) -> None:
-    """Defect: if libc6-dev was also installed for a second architecture, each run asked for it over the network."""
+def test_package_of_another_architecture_counts_as_missing(host: Host, package_states: str, requested: bool) -> None:
+    """Defect: if libc6-dev was also installed for a second architecture, each run requested it from the network."""
     host.touch("installed")
-    (host.root / "there-libc6-dev").write_text(there)
+    (host.root / "there-libc6-dev").write_text(package_states)
     host.end(host.start("demo"))
-    assert host.has("asked") == requested
-    assert not requested or (host.root / "asked").read_text().split()[-1] == "libc6-dev"
+    assert host.has("requested") == requested
+    assert not requested or (host.root / "requested").read_text().split()[-1] == "libc6-dev"
 
 
 @pytest.mark.nightly(besides=("[test -k x]",))
@@ -61,7 +61,7 @@ def test_tests_install_git(host: Host, command: tuple[str, ...]) -> None:
     """Defect: without git, as on a machine that unpacked the project from an archive, the tests failed."""
     host.program(host.root / "checkout/.venv/bin/pytest", "exit 0")
     assert host.end(host.start(*command))[0] == 0
-    assert "git" in (host.root / "asked").read_text().split()
+    assert "git" in (host.root / "requested").read_text().split()
 
 
 def test_failed_installation_is_undone_and_its_output_shown(host: Host) -> None:
@@ -71,7 +71,7 @@ def test_failed_installation_is_undone_and_its_output_shown(host: Host) -> None:
     assert "E: no space" in errors
     assert "apt-get could not install: squid" in errors
     assert not host.has("ran")
-    host.assert_as_before()
+    host.assert_unchanged()
 
 
 def test_missing_network_is_reported(host: Host) -> None:
@@ -80,7 +80,7 @@ def test_missing_network_is_reported(host: Host) -> None:
     code, _, errors = host.end(host.start("demo"))
     assert code == 1
     assert "W: Temporary failure resolving the archive\nE: Unable to locate package squid\n" in errors
-    host.assert_as_before(disabled=False)
+    host.assert_unchanged(disabled=False)
 
 
 def to_all(process: subprocess.Popen[str], number: int) -> None:
@@ -109,7 +109,7 @@ def test_signal_during_an_installation_waits_for_dpkg(
     assert host.end(process)[0] == code
     assert host.has("installed")
     assert not host.has("ran")
-    host.assert_as_before()
+    host.assert_unchanged()
 
 
 def test_run_waits_for_the_installation_of_another_checkout(host: Host) -> None:
@@ -124,7 +124,7 @@ def test_run_waits_for_the_installation_of_another_checkout(host: Host) -> None:
     assert host.has("sbin/policy-rc.d")
     host.touch("go")
     assert [host.end(each)[0] for each in (first, second)] == [0, 0]
-    host.assert_as_before()
+    host.assert_unchanged()
 
 
 def test_next_run_removes_leftovers_of_a_killed_run(host: Host) -> None:
@@ -139,7 +139,7 @@ def test_next_run_removes_leftovers_of_a_killed_run(host: Host) -> None:
     code, _, errors = host.end(host.start("demo"))
     assert code == 0
     assert "an earlier run was killed" in errors
-    host.assert_as_before()
+    host.assert_unchanged()
 
 
 def test_own_stale_policy_rc_d_is_removed(host: Host) -> None:
@@ -149,7 +149,7 @@ def test_own_stale_policy_rc_d_is_removed(host: Host) -> None:
     code, _, errors = host.end(host.start("demo"))
     assert code == 0
     assert "an earlier run was killed" in errors
-    host.assert_as_before(disabled=False)
+    host.assert_unchanged(disabled=False)
 
 
 def test_foreign_policy_rc_d_stays(host: Host) -> None:
@@ -160,14 +160,14 @@ def test_foreign_policy_rc_d_stays(host: Host) -> None:
     assert code == 0, errors
     assert guard.read_text() == before
     guard.unlink()
-    host.assert_as_before()
+    host.assert_unchanged()
 
 
 def test_links_are_removed_if_the_disabling_tools_fail(host: Host) -> None:
     for name in ("systemctl", "update-rc.d"):
         Host.program(host.root / "bin" / name, "exit 1")
     assert host.end(host.start("demo"))[0] == 0
-    host.assert_as_before(disabled=False)
+    host.assert_unchanged(disabled=False)
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(("--help",), 0), ((), 2), (("nothing",), 2)])
@@ -217,7 +217,8 @@ PIPS_LINES = {
 
 @pytest.mark.parametrize("lines", PIPS_LINES.values(), ids=list(PIPS_LINES))
 def test_commands_ignore_working_directory_and_environment(tmp_path: Path, lines: str) -> None:
-    """The command files are as pip writes them, then changed as ``run`` does after making the virtual environment."""
+    """The test writes the command files as pip does, and changes them as ``run`` does after creating the
+    environment."""
     commands, trap = tmp_path / ".venv/bin", tmp_path / "trap"
     commands.mkdir(parents=True)
     trap.mkdir()
@@ -229,12 +230,12 @@ def test_commands_ignore_working_directory_and_environment(tmp_path: Path, lines
         "import re, json, sys\nprint('isolated' if sys.flags.isolated else 'not', *sys.argv[1:])",
         shebang=lines.format(python=commands / "python3"),
     )
-    in_a_trap: dict[str, Any] = {"cwd": trap, "env": {**os.environ, "PYTHONPATH": str(trap)}, "text": True}
-    assert "caught" in subprocess.check_output([commands / "mptcp-some", "x"], **in_a_trap)
+    options: dict[str, Any] = {"cwd": trap, "env": {**os.environ, "PYTHONPATH": str(trap)}, "text": True}
+    assert "caught" in subprocess.check_output([commands / "mptcp-some", "x"], **options)
     function = re.search(r"^isolate_commands\(\) \{.*?^\}$", RUN.read_text(), re.DOTALL | re.MULTILINE)
     assert function is not None
     subprocess.run(["sh", "-euc", f"{function[0]}\ndie() {{ exit 1; }}\nisolate_commands"], cwd=tmp_path, check=True)
-    assert subprocess.check_output([commands / "mptcp-some", "x"], **in_a_trap) == "isolated x\n"
+    assert subprocess.check_output([commands / "mptcp-some", "x"], **options) == "isolated x\n"
 
 
 def test_moved_checkout_or_new_python_gets_a_new_environment(host: Host) -> None:
@@ -261,10 +262,12 @@ def test_moved_checkout_or_new_python_gets_a_new_environment(host: Host) -> None
 
 
 def test_run_isolates_commands_before_it_starts_one() -> None:
-    """``run`` isolates the commands of each virtual environment that it makes, before it starts one of them."""
-    made = RUN.read_text().partition("install_python() {")[2].partition("\n}")[0]
-    assert made.index("pip install --quiet --disable-pip-version-check --editable") < made.index("isolate_commands")
-    assert made.index("isolate_commands") < made.index(".venv/bin/mptcp-proxy")
+    """``run`` isolates the commands of each new virtual environment before it starts one of them."""
+    function = RUN.read_text().partition("install_python() {")[2].partition("\n}")[0]
+    assert function.index("pip install --quiet --disable-pip-version-check --editable") < function.index(
+        "isolate_commands"
+    )
+    assert function.index("isolate_commands") < function.index(".venv/bin/mptcp-proxy")
 
 
 def test_started_command_sees_no_python_variables(host: Host) -> None:

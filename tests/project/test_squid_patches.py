@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the patches to Debian's Squid themselves; only ``./run squid`` shows whether they apply."""
+"""Tests of the form of the patches to Debian's Squid; only ``./run squid`` shows whether they apply."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the systemd units: how exposed they are, and that they fail if a restart cannot help."""
+"""Tests for the systemd units: their exposure, privileges, restarts and time limits."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_unit_notifies_systemd_and_waits_for_reloads(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
 def test_unit_waits_for_network_addresses(unit: Path) -> None:
-    """At boot, network addresses may come late. After five failed starts systemd would give up."""
+    """At boot, network addresses may appear late. After five failed starts systemd would give up."""
     assert "network-online.target" in values(unit, "After")[0].split()
     assert values(unit, "Wants")[0] == "network-online.target"
 
@@ -98,7 +98,7 @@ def test_units_of_relay_and_proxy_are_identical_except_for_names() -> None:
 def test_check_warns_of_files_that_the_unit_cannot_open(
     role: Role, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Defect: check accepted a list below /root, and the unit did not come up after a restart."""
+    """Defect: check accepted a list below /root, and the unit did not start again after a restart."""
     unit = UNITS / role.unit
     # systemd prints list properties as the unit file writes them.
     properties = {key: " ".join(values(unit, key)) for key in PROPERTIES}
@@ -115,12 +115,12 @@ def test_check_warns_of_files_that_the_unit_cannot_open(
     monkeypatch.setattr(sandbox, "properties_of_unit", lambda name, _: properties if name == role.unit else {})
     monkeypatch.setattr("mptcp_proxy.places.CONFIGURATIONS", tmp_path)
     places = Places(role.service_name)
-    seen = ("/etc/mptcp-proxy/a", "/usr/share/a", "/srv/a", str(places.own_addresses))
-    unseen = ("/root/a", "/home/me/a", "/run/user/0/a", "/tmp/a", "/var/tmp/a", "/dev/shm/a")
+    visible = ("/etc/mptcp-proxy/a", "/usr/share/a", "/srv/a", str(places.own_addresses))
+    hidden = ("/root/a", "/home/me/a", "/run/user/0/a", "/tmp/a", "/var/tmp/a", "/dev/shm/a")
     written = (places.logs / "a.log", "/var/log/squid/a.log", places.pid_file, "/run/squid/a", "/dev/null")
     read_only = ("/etc/mptcp-proxy/a", "/usr/a", "/srv/a", "/run/a", "/var/spool/squid/a", "/var/lib/a", "/opt/a")
-    assert warned(role, [f'acl a src "{name}"' for name in (*seen, *unseen)]) == set(unseen)
-    assert warned(role, [f"cache_log {name}" for name in (*written, *read_only, *unseen)]) == {*read_only, *unseen}
+    assert warned(role, [f'acl a src "{name}"' for name in (*visible, *hidden)]) == set(hidden)
+    assert warned(role, [f"cache_log {name}" for name in (*written, *read_only, *hidden)]) == {*read_only, *hidden}
     # The shipped configuration passes.
     shipped = (UNITS.parent / "conf" / role.file).read_text().splitlines()
     assert warned(role, shipped) == set()
@@ -141,20 +141,20 @@ def test_throttler_is_not_root_and_has_only_needed_capabilities() -> None:
     assert f"\nu {THROTTLER_USER} " in (UNITS / "mptcp-throttler.sysusers").read_text()
 
 
-def test_throttler_gives_back_the_iptables_lock_when_it_ends() -> None:
+def test_owner_of_the_iptables_lock_is_restored_when_the_throttler_ends() -> None:
     """Defect: after a purge the iptables lock belonged to a user id that the next user of the host would get."""
-    (given,), (back,) = values(THROTTLER, "ExecStartPre"), values(THROTTLER, "ExecStopPost")
-    assert set(re.findall(r"chown \S+ (\S+)", given)) == {"/run/xtables.lock"}
-    assert given.startswith("-+/bin/sh -c ")
-    assert back == "-+/bin/sh -c 'chown root:root /run/xtables.lock && chmod 0600 /run/xtables.lock'"
+    (start,), (stop,) = values(THROTTLER, "ExecStartPre"), values(THROTTLER, "ExecStopPost")
+    assert set(re.findall(r"chown \S+ (\S+)", start)) == {"/run/xtables.lock"}
+    assert start.startswith("-+/bin/sh -c ")
+    assert stop == "-+/bin/sh -c 'chown root:root /run/xtables.lock && chmod 0600 /run/xtables.lock'"
 
 
-def test_purge_gives_back_the_iptables_lock_before_it_deletes_the_user() -> None:
+def test_purge_restores_the_owner_of_the_iptables_lock_before_it_deletes_the_user() -> None:
     script = (UNITS.parent / "debian" / "postrm").read_text()
     assert script.index("chown root:root /run/xtables.lock") < script.index("userdel mptcp-throttler")
 
 
-def test_console_is_unprivileged_and_may_only_ask_the_throttler() -> None:
+def test_console_is_unprivileged_and_may_only_query_the_throttler() -> None:
     assert values(CONSOLE, "DynamicUser") == ["yes"]
     assert values(CONSOLE, "User") == []
     assert values(CONSOLE, "SupplementaryGroups") == [THROTTLER_USER]
@@ -163,11 +163,11 @@ def test_console_is_unprivileged_and_may_only_ask_the_throttler() -> None:
     assert re.findall(r"^(?:ReadWritePaths|\w+Directory)=.*", CONSOLE.read_text(), re.MULTILINE) == [
         "StateDirectory=mptcp-console"
     ], "the console writes only the volumes of paths"
-    # Only root can write its token. If that fails, the console reports it itself.
+    # Only root can write the token. If that fails, the console reports it.
     assert values(CONSOLE, "ExecStartPre") == ["-+/opt/mptcp-steering-proxy/bin/mptcp-console make-token"]
 
 
-def test_portal_is_unprivileged_and_may_ask_the_throttler() -> None:
+def test_portal_is_unprivileged_and_may_query_the_throttler() -> None:
     assert values(PORTAL, "DynamicUser") == ["yes"]
     assert values(PORTAL, "SupplementaryGroups") == [THROTTLER_USER]
     assert values(PORTAL, "CapabilityBoundingSet") == values(PORTAL, "AmbientCapabilities") == [""]
@@ -187,7 +187,7 @@ def test_shared_memory_of_the_workers_is_private(unit: Path, tmp_path: Path) -> 
         # systemd passes these options to the kernel unchanged: with wrong ones the unit does not start.
         mount = ["unshare", "--mount", "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)]
         subprocess.run(mount, check=True)
-    # systemd mounts only one thing at a place, and ReadWritePaths would take precedence.
+    # systemd makes only one mount per path, and ReadWritePaths would take precedence.
     assert str(SHARED_MEMORY) not in " ".join(values(unit, "ReadWritePaths")).split()
     assert values(unit, "PrivateMounts") == ["yes"]
 
@@ -206,7 +206,7 @@ def test_systemd_analyze_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
 def test_crashes_after_serving_do_not_reach_the_start_limit(unit: Path) -> None:
-    """Defect: a client that could crash a worker again and again made the unit fail for good within seconds."""
+    """Defect: a client that could crash workers repeatedly made the unit fail permanently within seconds."""
     (burst,), (interval,), (pause,) = (
         values(unit, key) for key in ("StartLimitBurst", "StartLimitIntervalSec", "RestartSec")
     )
@@ -229,11 +229,11 @@ def test_unit_has_no_memory_limit(unit: Path) -> None:
 
 
 def test_pages_do_not_copy_unit_files() -> None:
-    """Defect: a unit copied as docs/relay.md said did not start (203/EXEC) and hid the package's unit for good."""
+    """Defect: a unit copied as docs/relay.md advised did not start (203/EXEC), and hid the package's unit."""
     pages = [UNITS.parent / "README.md", *(UNITS.parent / "docs").glob("*.md")]
     copied = re.compile(r"\b(?:cp|install)\b[^`\n]*\bsystemd/\S*\.service")
     assert [page.name for page in pages if copied.search(page.read_text())] == []
-    # The page copies the file that the package installs, with restricted rights: it may contain a parent's password.
+    # The page copies the installed file with restricted rights, because it may contain a parent's password.
     rules = (UNITS.parent / "debian/rules").read_text()
     assert "$(TREE)/etc/mptcp-proxy/relay-squid.conf.example" in rules
     step = "cd /etc/mptcp-proxy && {}install -m640 -g proxy relay-squid.conf.example relay-squid.conf"

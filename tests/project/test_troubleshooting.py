@@ -41,6 +41,6 @@ def test_each_warning_and_error_is_on_the_page() -> None:
     assert missing == {}
 
 
-def test_each_line_of_the_page_stands_for_few_existing_messages() -> None:
+def test_each_text_on_the_page_covers_few_existing_messages() -> None:
     found = {text: sum(1 for each in messages() if pattern.match(each)) for text, pattern in patterns().items()}
     assert {text: count for text, count in found.items() if not 0 < count <= MAX_ROWS} == {}

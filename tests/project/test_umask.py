@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that other users can enter and read what the project's programs make, whatever the umask.
+"""Tests that other users can enter the directories and read the files of the project's programs, whatever the umask.
 
 Defect: with umask 027 or 077 the demo failed, because Apache and Squid could not enter their directories.
 """
@@ -16,7 +16,7 @@ import pytest
 from debian_host import DEADLINE, Host
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PRINTED = 'umask >"$ROOT/umask"'
+WRITE_UMASK = 'umask >"$ROOT/umask"'
 
 
 @pytest.fixture(params=[0o027, 0o077], ids=["027", "077"], autouse=True)
@@ -35,13 +35,13 @@ def current_umask() -> int:
 def test_run_sets_its_umask(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.touch("installed")
-    Host.program(host.root / "checkout/.venv/bin/mptcp-bench", PRINTED)
+    Host.program(host.root / "checkout/.venv/bin/mptcp-bench", WRITE_UMASK)
     assert host.end(host.start("demo"))[::2] == (0, "")
     assert (host.root / "umask").read_text() == "0022\n"
 
 
 def test_build_of_squid_sets_its_umask(tmp_path: Path) -> None:
-    for name, text in (("id", "echo 0"), ("mmdebstrap", f"{PRINTED}; exit 1")):
+    for name, text in (("id", "echo 0"), ("mmdebstrap", f"{WRITE_UMASK}; exit 1")):
         Host.program(tmp_path / name, text)
     subprocess.run(
         [REPOSITORY / "proxy/squid/build", "bookworm", tmp_path / "dist"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the content of the wheels, as their builder reports it: the product's has neither bench nor tests."""
+"""Tests for the content of the built wheels: the product's wheel contains neither bench nor tests."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_wheel_contains_only_its_packages(directory: str, packages: set[str], tm
     assert {name.split("/")[0] for name in code} == packages
     if packages == PRODUCT:
         programs = {name.rpartition(".")[0] for name in names if name.endswith(".c") and "/sockets/programs/" in name}
-        assert {f"{name}.o" for name in programs} <= set(names), "BPF programs are compiled where a wheel is made"
-        # Its packages do not contain them either, and no shipped file needs them.
+        assert {f"{name}.o" for name in programs} <= set(names), "the wheel lacks compiled BPF programs"
+        # The packages do not contain bench or tests in a subdirectory either, and no module imports them.
         assert [name for name in names if any(word in name.split("/") for word in (*BENCH, "bench", "tests"))] == []
         imports = re.compile(r"^\s*(from|import) mptcp_(bench|lab)\b", re.MULTILINE)
         assert [name for name, text in code.items() if imports.search(text)] == []

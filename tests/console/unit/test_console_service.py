@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
-from certificates import der, looks_often, replaced, self_signed, shown
+from certificates import checking_often, der, replaced, self_signed, shown
 from console_site import console
 from reserved_port import reserved_port
 
@@ -33,7 +33,7 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
     new_certificate, new_key = self_signed(tmp_path / "new")
     settings, port = f"certificate: {certificate}\nkey: {key}\n", reserved_port()
     with console(
-        tmp_path, tmp_path / "s", port, settings=settings, program=looks_often("mptcp_console.cli")
+        tmp_path, tmp_path / "s", port, settings=settings, program=checking_often("mptcp_console.cli")
     ) as running:
         assert shown(port) == der(certificate)
         replaced(certificate, new_certificate)

@@ -20,7 +20,7 @@ static char byte_at(size_t at)
 }
 
 /* Receives and checks data. Returns false at the end of the stream. */
-static bool take(struct stream *stream, size_t max)
+static bool receive(struct stream *stream, size_t max)
 {
 	static char buffer[1 << 17];
 	ssize_t size = recv(stream->client, buffer, max < sizeof buffer ? max : sizeof buffer, MSG_DONTWAIT);
@@ -38,7 +38,7 @@ static bool take(struct stream *stream, size_t max)
 	return size > 0 || (size < 0 && errno != ECONNRESET);
 }
 
-static void put(struct stream *stream, size_t size)
+static void write_bytes(struct stream *stream, size_t size)
 {
 	static char buffer[JOINED + 1];
 	ssize_t written;
@@ -134,11 +134,11 @@ static void take_step(struct stream *stream, struct stream *streams, int loop, i
 	if (action < 16) {
 		poll_loop(streams, loop, 0);
 	} else if (stream->client >= 0 && action < 24) {
-		take(stream, action % 2 == 0 ? 5000 : 1 << 17);
+		receive(stream, action % 2 == 0 ? 5000 : 1 << 17);
 	} else if (stream->server < 0) {
 		return;
 	} else if (action < 64) {
-		put(stream, sizes[action % 8]);
+		write_bytes(stream, sizes[action % 8]);
 	} else if (action < 76) {
 		poll_for(stream, loop, events[action % 4]);
 	} else if (action < 82) {
@@ -175,8 +175,8 @@ static void try_writes(const uint8_t *data, size_t size)
 
 		if (stream->server >= 0)
 			poll_for(stream, loop, EPOLLIN);
-		/* The library must send the rest even if the program does not ask for EPOLLOUT. */
-		while (stream->client >= 0 && stream->got < stream->sent && take(stream, 1 << 17)) {
+		/* The library must send the rest even if the program does not request EPOLLOUT. */
+		while (stream->client >= 0 && stream->got < stream->sent && receive(stream, 1 << 17)) {
 			poll_loop(streams, loop, 0);
 			assert(now() < end);
 		}
@@ -184,7 +184,7 @@ static void try_writes(const uint8_t *data, size_t size)
 	}
 	for (int i = 0; i < STREAMS; i++)
 		close_server(&streams[i]);
-	/* If data wait for a vanished client, the library closes the connection next turn. */
+	/* If a client vanished while data waited for it, the library closes the connection in the next turn. */
 	for (int turn = 0; turn < 3; turn++)
 		poll_loop(streams, loop, 0);
 	assert(joined_count == 0 && waiting_count == 0 && ended_count == 0);

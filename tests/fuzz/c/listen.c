@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Fuzz target for the input of mptcp_listen.so. The first byte selects the kind of input (modulo 13), the rest is it:
+ * Fuzz target for mptcp_listen.so. The first byte selects the kind of input (modulo 13); the other bytes are the input:
  *   0 a list of ports;
  *   1 the address of bind(2);
  *   2 an environment, with entries separated by '\0';
@@ -31,7 +31,7 @@
 #include <ctype.h>
 #include <stdint.h>
 
-/* Answers the same question as contains_port(), in another way: word by word. */
+/* Computes the result of contains_port() in another way: word by word. */
 static bool contains_port_by_words(const char *list, int port)
 {
 	bool found = false;
@@ -118,16 +118,16 @@ static void try_environment(char *text, size_t size)
 static void try_preload(char *text, size_t size)
 {
 	const char *value = text, *path = text + strlen(text) + 1;
-	char **before = environ, *nothing[] = { NULL }, *left;
+	char **before = environ, *nothing[] = { NULL }, *rest;
 
 	if (path >= text + size || *path == '\0' || strpbrk(path, ": ") != NULL)
 		return;
 	environ = nothing;
 	setenv(PRELOAD, value, 1);
 	hide_from_children(path);
-	left = getenv(PRELOAD);
-	assert(left == NULL || strlen(left) <= strlen(value));
-	for (const char *at = left == NULL ? "" : left; *at != '\0'; at += at[strcspn(at, ": ")] != '\0' ? strcspn(at, ": ") + 1 : strlen(at))
+	rest = getenv(PRELOAD);
+	assert(rest == NULL || strlen(rest) <= strlen(value));
+	for (const char *at = rest == NULL ? "" : rest; *at != '\0'; at += at[strcspn(at, ": ")] != '\0' ? strcspn(at, ": ") + 1 : strlen(at))
 		assert(!is_own_library(at, strcspn(at, ": "), path));
 	unsetenv(PRELOAD);
 	environ = before;
@@ -150,7 +150,7 @@ static void try_program(char *text)
 	free(path);
 }
 
-/* The written form of an address must be read back as the same address, by inet_pton(3) and strtoul(3). */
+/* inet_pton(3) and strtoul(3) must read the written form of an address as the same address. */
 static void try_goal(const uint8_t *data, size_t size)
 {
 	struct sockaddr_storage address = { 0 };
@@ -189,7 +189,7 @@ static void try_goal(const uint8_t *data, size_t size)
 	free(exact);
 }
 
-/* Answers the same question as names_goal(), in another way: with strtok(3). */
+/* Computes the result of names_goal() in another way: with strtok(3). */
 static void try_parents(char *text)
 {
 	static const char *const goals[] = { "192.0.2.1:3128", "[2001:db8::1]:3128", "192.0.2.1:312", "1:1" };
@@ -243,12 +243,12 @@ static void end_server(int *server)
 	*server = -1;
 }
 
-static void take_turn(int *server, int *client, int what)
+static void take_action(int *server, int *client, int action)
 {
 	static const struct linger reset = { .l_onoff = 1 };
 	char buffer[64] = "";
 
-	switch (what) {
+	switch (action) {
 	case 0: send(*server, buffer, sizeof buffer, MSG_NOSIGNAL | MSG_DONTWAIT); break;
 	case 1: send(*client, buffer, sizeof buffer, MSG_NOSIGNAL | MSG_DONTWAIT); break;
 	case 2: recv(*client, buffer, sizeof buffer, MSG_DONTWAIT); break;
@@ -259,7 +259,7 @@ static void take_turn(int *server, int *client, int what)
 	}
 }
 
-static int count_held(void)
+static int kept_descriptors(void)
 {
 	int count = 0;
 
@@ -270,7 +270,8 @@ static int count_held(void)
 	return count;
 }
 
-/* A descriptor that the program closed must be closed, and after all clients have gone the library must hold none. */
+/* A descriptor that the program closed must be closed, and the library must keep none after all clients have
+ * disconnected. */
 static void try_closes(const uint8_t *data, size_t size)
 {
 	const struct timespec pause = { .tv_nsec = 100 * 1000 };
@@ -284,13 +285,13 @@ static void try_closes(const uint8_t *data, size_t size)
 
 		if (servers[pair] == 0 && !connected(&servers[pair], &clients[pair]))
 			break;
-		take_turn(&servers[pair], &clients[pair], data[i] / PAIRS % 8);
+		take_action(&servers[pair], &clients[pair], data[i] / PAIRS % 8);
 	}
 	for (int i = 0; i < PAIRS; i++) {
 		end_server(&servers[i]);
 		end_client(&clients[i]);
 	}
-	for (begin = now(); count_held() > 0; nanosleep(&pause, NULL))
+	for (begin = now(); kept_descriptors() > 0; nanosleep(&pause, NULL))
 		assert(now() < begin + 8);
 	for (int i = 0; i < PAIRS; i++)
 		assert(first_copy == 0 || fcntl(first_copy + i, F_GETFD) == -1);

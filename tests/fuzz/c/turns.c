@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Fuzz target for squid_turns.so. The first byte selects the function to test (modulo 13), the rest is its input:
+ * Fuzz target for squid_turns.so. The first byte selects the function to test (modulo 13); the other bytes are its input:
  *   5 read(): type of file, number of bytes to read, content;
  *   9 zero-length reads of uploads: each byte is a turn of the event loop;
  *  10 accept(): the client's address;

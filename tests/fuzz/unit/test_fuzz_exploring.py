@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Test that runs each fuzz target for some seconds, guided by coverage."""
+"""Test that runs each fuzz target for some seconds with coverage guidance."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from mptcp_proxy import shim
 
 HERE = Path(__file__).parents[1]
 DAMAGED = 15_000
-"""Number of damaged inputs. Most mutants fail at one of the first."""
+"""Number of damaged inputs. Most mutants fail early."""
 FLAGS = ("-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-CHOSEN = """
+MUTANT_CHOICE = """
 #include <stdlib.h>
 
 int mutant;
@@ -88,9 +88,9 @@ MUTANTS = [
     ("listen/late_writes.c", "close_held(each);", ";"),
     ("listen/hooks.c", "return next_close(fd);", "return 0;"),
 ]
-"""File, a statement or an expression in it, and its replacement in the mutant."""
-LATE = ("\t\tevents |= EPOLLOUT;", "close_held(each);", "all_joined[joined->place]->place = joined->place;")
-"""Original texts of mutants that wait for something that never happens, so that they are slow."""
+"""For each mutant: the file, a statement or an expression in it, and its replacement."""
+SLOW = ("\t\tevents |= EPOLLOUT;", "close_held(each);", "all_joined[joined->place]->place = joined->place;")
+"""Original texts of mutants that are slow because they wait for something that never happens."""
 
 
 def with_mutants(texts: dict[str, str]) -> dict[str, str]:
@@ -98,10 +98,10 @@ def with_mutants(texts: dict[str, str]) -> dict[str, str]:
     for number, (name, right, wrong) in enumerate(MUTANTS, 1):
         assert texts[name].count(right) == 1, right
         if right.endswith(";"):
-            either = f"{{ if (mutant == {number}) {{ {wrong} }} else {{ {right} }} }}"
+            selected = f"{{ if (mutant == {number}) {{ {wrong} }} else {{ {right} }} }}"
         else:
-            either = f"(mutant == {number} ? ({wrong}) : ({right}))"
-        texts[name] = texts[name].replace(right, either)
+            selected = f"(mutant == {number} ? ({wrong}) : ({right}))"
+        texts[name] = texts[name].replace(right, selected)
     return {name: f"extern int mutant;\n{text}" for name, text in texts.items()}
 
 
@@ -114,7 +114,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., No
     require("gcc")
     directory, sources = tmp_path_factory.mktemp("preload"), Path(shim.__file__).parent
     texts = {str(path.relative_to(sources)): path.read_text() for path in sources.glob("*/*.[ch]")}
-    for name, text in {**with_mutants(texts), "chosen.c": CHOSEN}.items():
+    for name, text in {**with_mutants(texts), "chosen.c": MUTANT_CHOICE}.items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(text)
     targets = {name: directory / f"replay-{name}" for name in ("listen", "turns")}
@@ -148,7 +148,7 @@ def test_library_handles_corpus_and_damaged_inputs(programs: Programs, name: str
 @pytest.mark.parametrize(
     "mutant",
     [
-        pytest.param(number, id=f"{name}: {right}", marks=[pytest.mark.nightly] * (right in LATE))
+        pytest.param(number, id=f"{name}: {right}", marks=[pytest.mark.nightly] * (right in SLOW))
         for number, (name, right, _) in enumerate(MUTANTS, 1)
     ],
 )

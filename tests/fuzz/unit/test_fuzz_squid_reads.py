@@ -3,10 +3,10 @@
 addresses.
 
 ``squid -k parse`` prints each statement. It reports an unknown directive (``zzz1``) when it acts on it, which shows
-whether a branch is taken. It warns if a value of a list contains another one, which shows what an address in a list
-stands for (5.7 and 6.13; later versions join them silently).
+whether a branch is taken. It warns if a value of a list contains another value, which shows the addresses that a value
+includes (Squid 5.7 and 6.13; later versions merge such values silently).
 
-No generated line contains the name of a host, which Squid would look up, or of a program.
+The generated lines contain no host names, because Squid would look them up, and no names of programs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mptcp_proxy.squid import Squid, installed
 
 SEED = 8684
 CONFIGURATIONS = examples(150)
-"""Number of configurations. Squid parses one in about 25 ms."""
+"""Number of configurations. Squid parses each in about 25 ms."""
 VALUES = examples(250)
 BATCH = 10
 SERVICE = "fuzz"
@@ -47,8 +47,8 @@ def squid_output(squid: Squid, path: Path) -> list[str]:
     return [_STAMP.sub("", line) for line in squid.parse(path, SERVICE).split("\n")]
 
 
-def acted_on(lines: Sequence[str]) -> list[str]:
-    """Return the directives without meaning that Squid would have acted on."""
+def executed(lines: Sequence[str]) -> list[str]:
+    """Return the meaningless directives that Squid would have executed."""
     return [found[1] for line in lines if (found := re.search(r"unrecognized: '(zzz\d+)", line))]
 
 
@@ -60,13 +60,13 @@ true false 1=1 1=2 010=8 010=10 0x10=16 -1=-1 +1=1 0=-0 99999999999999999999=922
 ${process_number}=0 ${process_number}=1 0${process_number}=0
 """.split()  # noqa: SIM905
 _WRONG = "08=8 1_0=10 0b1=1 \u0661=1 =0 1 true=true ${service_name}=1".split()  # noqa: SIM905
-"""Conditions at which Squid ends."""
+"""Conditions that make Squid exit."""
 _COMMENTS = ["", "# zzz", "line 7", 'line 7 "/x"']
 _ENDS = ["\n"] * 20 + ["\r\n", "\\\n", " \\\n", "\\ \n", "\\\r\n", " \n", "\v\n", "\r!all\n", "\0x\n", "\n\\\n", "\n\n"]
 
 
 def configuration(rng: random.Random, parts: Sequence[Path]) -> str:
-    """Return statements that mean nothing, with branches, comments, continued and long lines."""
+    """Return meaningless statements, with branches, comments, continued lines and long lines."""
     text, depth = [], 0
     for number in range(rng.randrange(4, 16)):
         blank = rng.choice(_BLANKS)
@@ -95,8 +95,7 @@ def configuration(rng: random.Random, parts: Sequence[Path]) -> str:
 
 
 def expected_directives(statements: Sequence[Statement]) -> Iterator[tuple[str, bool | None]]:
-    """Yield the meaningless directives, and whether Squid acts on them according to the parser; None if only Squid
-    knows."""
+    """Yield the meaningless directives, and whether Squid executes them according to the parser (None: unknown)."""
     for statement in statements:
         if found := re.match(r"zzz\d+", statement.text):
             yield found[0], statement.applies
@@ -106,12 +105,12 @@ def assert_same_statements(lines: list[str], statements: Sequence[Statement]) ->
     """Compare *lines*, Squid's messages, with the statements that the parser has read."""
     assert not list(differences(lines, statements))
     # After a fatal error, Squid reads no further lines.
-    come_to = sum(line.startswith("Processing: ") for line in lines)
-    taken = acted_on(lines)
-    for name, applies in expected_directives(statements[:come_to]):
+    processed = sum(line.startswith("Processing: ") for line in lines)
+    found = executed(lines)
+    for name, applies in expected_directives(statements[:processed]):
         if applies is not None:
-            assert (name in taken) == applies, name
-    assert set(taken) <= {name for name, _ in expected_directives(statements)}
+            assert (name in found) == applies, name
+    assert set(found) <= {name for name, _ in expected_directives(statements)}
 
 
 def test_parser_reads_the_statements_that_squid_reads(squid: Squid, tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def test_parser_reads_the_statements_that_squid_reads(squid: Squid, tmp_path: Pa
             assert_same_statements(printed, list(all_statements(lines, SERVICE)))
             # The text inserted in place of an include must be what Squid itself would read there.
             original = squid_output(squid, path)
-            assert acted_on(original) == acted_on(printed)
+            assert executed(original) == executed(printed)
             if not with_parts:
                 assert_same_statements(original, list(all_statements(lines, SERVICE)))
         except AssertionError as error:
@@ -174,7 +173,7 @@ _TAILS = ["", "", "", "", ",128.0.0.0/1", "x", "-", "/", ",", "#x", ";", ":", "-
 
 
 def value(rng: random.Random) -> str:
-    """Return something like an address and a mask, or a range."""
+    """Return a text that resembles an address with a mask, or a range."""
     first, last, mask = rng.choice(_V4 + _V6), rng.choice(_V4 + _V6), rng.choice(_MASKS)
     form = rng.choice([f"{first}/{mask}", f"{first}/{mask}", f"{first}-{last}", f"{first}-{last}/{mask}"])
     text = form + rng.choice(_TAILS)
@@ -184,13 +183,13 @@ def value(rng: random.Random) -> str:
     return text
 
 
-def looked_up(text: str) -> bool:
+def may_be_host_name(text: str) -> bool:
     """Return whether Squid may look *text* up as a host name: it is neither a range nor an address with a mask."""
     return not re.match(r"[^/\s]+/[^\s]|[0-9.]+-[0-9.]|[0-9A-Fa-f:]+-[0-9A-Fa-f:]", text)
 
 
-def in_squid(squid: Squid, directory: Path, texts: Sequence[str]) -> list[set[str] | None]:
-    """Return for each value the probes that Squid takes as part of it; None if Squid refuses the value.
+def probes_in_values(squid: Squid, directory: Path, texts: Sequence[str]) -> list[set[str] | None]:
+    """Return, for each value, the probe addresses that Squid considers part of it; None if Squid refuses the value.
 
     Each value is the only line of a file, because it may contain blanks.
     """
@@ -220,25 +219,25 @@ def in_squid(squid: Squid, directory: Path, texts: Sequence[str]) -> list[set[st
     return found
 
 
-def test_parser_knows_each_address_that_squid_accepts(squid: Squid, tmp_path: Path) -> None:
+def test_parser_reads_the_addresses_that_squid_reads(squid: Squid, tmp_path: Path) -> None:
     if not re.match(r"[56]\.", squid.version):
         pytest.skip(f"Squid {squid.version} does not show what a list contains")
     rng = random.Random(SEED)
     forms = [f"{address}/{mask}" for address in _MASKED for mask in _MASKS]
-    texts = [text for text in (*forms, *(value(rng) for _ in range(VALUES))) if not looked_up(text)]
+    texts = [text for text in (*forms, *(value(rng) for _ in range(VALUES))) if not may_be_host_name(text)]
     probes = {probe: address_value(probe).certain for probe in _PROBES}
-    taken = 0
+    accepted = 0
     for begin in range(0, len(texts), BATCH):
         batch = texts[begin : begin + BATCH]
-        for text, found in zip(batch, in_squid(squid, tmp_path, batch), strict=True):
+        for text, found in zip(batch, probes_in_values(squid, tmp_path, batch), strict=True):
             ours = address_value(text)
             assert not ours.certain - ours.possible, text
             if found is None:
                 continue
-            taken += 1
-            for probe, alone in probes.items():
+            accepted += 1
+            for probe, bits in probes.items():
                 if probe in found:
-                    assert alone & ours.possible, (text, probe)
+                    assert bits & ours.possible, (text, probe)
                 else:
-                    assert not alone & ours.certain, (text, probe)
-    assert taken > len(texts) / 4
+                    assert not bits & ours.certain, (text, probe)
+    assert accepted > len(texts) / 4

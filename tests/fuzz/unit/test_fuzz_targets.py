@@ -19,7 +19,7 @@ DAMAGED = {
     "squid_configuration": examples(400),
     "tunnel_messages": examples(4_000),
 }
-"""Number of damaged inputs for each target, which take about three seconds."""
+"""Number of damaged inputs for each target. They take about three seconds."""
 MAX_BYTES = 2048
 SEED = 8684
 
@@ -35,7 +35,7 @@ def words(name: str) -> list[bytes]:
     return [each.encode().decode("unicode_escape").encode("latin-1") for each in re.findall(r'^"(.*)"$', text, re.M)]
 
 
-def damaged(rng: random.Random, seeds: list[bytes], scraps: list[bytes]) -> bytes:
+def damaged(rng: random.Random, seeds: list[bytes], dictionary_words: list[bytes]) -> bytes:
     data = bytearray(rng.choice(seeds))
     for _ in range(rng.randrange(1, 6)):
         at = rng.randrange(len(data) + 1)
@@ -47,7 +47,7 @@ def damaged(rng: random.Random, seeds: list[bytes], scraps: list[bytes]) -> byte
             case 2:
                 del data[at : at + rng.randrange(1, 12)]
             case 3:
-                data[at:at] = rng.choice(scraps) if scraps else rng.randbytes(4)
+                data[at:at] = rng.choice(dictionary_words) if dictionary_words else rng.randbytes(4)
             case 4:
                 other = rng.choice(seeds)
                 begin = rng.randrange(len(other) + 1)
@@ -59,12 +59,12 @@ def damaged(rng: random.Random, seeds: list[bytes], scraps: list[bytes]) -> byte
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_target_handles_corpus_and_damaged_inputs(name: str) -> None:
-    rng, seeds, scraps = random.Random(SEED), corpus(name), words(name)
+    rng, seeds, dictionary_words = random.Random(SEED), corpus(name), words(name)
     assert len(seeds) > 5
     for data in seeds:
         TARGETS[name](data)
     for _ in range(DAMAGED[name]):
-        data = damaged(rng, seeds, scraps)
+        data = damaged(rng, seeds, dictionary_words)
         try:
             TARGETS[name](data)
         except Exception as error:

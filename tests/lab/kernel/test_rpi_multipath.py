@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ssh_hosts import dump, plain, settled, until_as
+from ssh_hosts import dump, plain, settled, until_same
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.installed import REPOSITORY
@@ -62,8 +62,8 @@ class Client:
     def dump(self) -> str:
         return dump(self.node)
 
-    def until_as(self, before: str, what: str = "all is as it was") -> None:
-        until_as(before, self.dump, what)
+    def until_same(self, before: str, what: str = "all is as it was") -> None:
+        until_same(before, self.dump, what)
 
     def argv(self, *arguments: str) -> list[str]:
         return ["env", f"MULTIPATH_STATE={self.notes}", "sh", str(SCRIPT), *arguments]
@@ -118,7 +118,7 @@ def test_settings_of_others_stay_or_come_back(client: Client) -> None:
     assert "7101" in client.multipath("show")
     for _ in range(2):
         assert client.multipath("down") == ""
-    client.until_as(before)
+    client.until_same(before)
     assert not client.notes.parent.exists()
 
 
@@ -150,7 +150,7 @@ def test_down_restores_all_after_up_was_killed_at_any_moment(client: Client) -> 
         # The script sets sysctls first, so something has changed at each of these moments.
         assert client.dump() != client.before
         client.multipath("down")
-        client.until_as(client.before, f"{moment} change {number}")
+        client.until_same(client.before, f"{moment} change {number}")
 
 
 def test_ipv6_comes_back_after_an_mtu_that_is_too_small_for_it(client: Client) -> None:
@@ -158,7 +158,7 @@ def test_ipv6_comes_back_after_an_mtu_that_is_too_small_for_it(client: Client) -
     before = client.dump()
     with mtu(client.node, "eth0", 1000), mtu(client.node, "wlan0", 1000), mtu(client.node, "wlan0", 1000):
         assert "fd77:1::2" not in client.node.run(["ip", "-6", "address"]).stdout
-    client.until_as(before)
+    client.until_same(before)
 
 
 def test_mistake_is_one_line_and_changes_nothing(client: Client) -> None:
@@ -170,7 +170,7 @@ def test_mistake_is_one_line_and_changes_nothing(client: Client) -> None:
     ):
         assert client.multipath(*arguments, status=1) == said
     assert client.multipath("sideways", status=2).startswith("multipath up INTERFACE")
-    client.until_as(before)
+    client.until_same(before)
 
 
 def test_script_passes_shellcheck() -> None:

@@ -67,7 +67,7 @@ def test_page_without_a_throttler_uses_the_kernel(portal: PortalSite, family: in
         assert found["transport"] == "multipath"
         assert found["throttler"] == "absent"
     with connection(portal, family, protocol=socket.IPPROTO_TCP) as client:
-        assert client.look()["transport"] == "tcp"
+        assert client.report()["transport"] == "tcp"
 
 
 def test_page_is_not_cached(portal: PortalSite) -> None:
@@ -188,10 +188,10 @@ def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
         ]
         own = {attacker.end[0], "10.77.4.2"}
         for claim in claims:
-            found = attacker.look(claim)
+            found = attacker.report(claim)
             assert {each["address"] for each in found["subflows"]} <= own, claim
             assert found["transport"] == "multipath"
-        assert {each["address"] for each in attacker.look(*claims)["subflows"]} <= own
+        assert {each["address"] for each in attacker.report(*claims)["subflows"]} <= own
         # Squid rejects a header with a blank before its colon.
         status, _, body = attacker.get(CHECK + "check.json", f"MPTCP-Client : {end}")
         assert (status, address.encode() in body) == (400, False)
@@ -251,8 +251,8 @@ def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> No
             # An error page may quote the request, which contains the victim's first address.
             for own in (SECOND, f'"address":"{FIRST}"'):
                 assert own.encode() not in answer, (name, answer)
-            # Squid uses its connections to the portal for all clients, so no part of the request may remain in them.
-            found = victim.look()
+            # Squid uses the same connections to the portal for all clients, so no part of the request may stay in them.
+            found = victim.report()
             assert {each["address"] for each in found["subflows"]} <= {FIRST, SECOND}, name
             assert found["transport"] == "multipath", name
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from certificates import der, encrypted, looks_often, replaced, self_signed, shown
+from certificates import checking_often, der, encrypted, replaced, self_signed, shown
 from reserved_port import reserved_port
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
@@ -229,7 +229,7 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
         f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\nstatus_socket: {tmp_path}/none\n"
         f"captive_portal: {{listen: 127.0.0.1:{port}, certificate: {certificate}, key: {key}}}\n"
     )
-    command = [*looks_often("mptcp_portal.cli"), "run", "--config", str(path)]
+    command = [*checking_often("mptcp_portal.cli"), "run", "--config", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert process.stdout is not None

@@ -60,7 +60,7 @@ class Chroot:
     def sh(self, script: str, *, check: bool = True) -> str:
         return self.run("sh", "-c", script, check=check).stdout
 
-    def give(self, file: Path) -> str:
+    def copy_in(self, file: Path) -> str:
         """Copy *file* into the copy's /tmp and return its path there."""
         target = f"/tmp/{file.name}"
         assert self._entered(["cp", str(file), f"{self.directory}/root{target}"]).returncode == 0

@@ -9,10 +9,10 @@ from containers import Container
 from unit_capabilities import NUMBERS
 from unit_exposure import MAX_EXPOSURE, exposure
 
-_OF_SQUID: Final = ("chown", "dac_override", "kill", "setgid", "setuid", "net_bind_service", "net_admin")
-NEEDED: Final = {
-    "mptcp-proxy": _OF_SQUID,
-    "mptcp-relay": _OF_SQUID,
+_SQUID_CAPABILITIES: Final = ("chown", "dac_override", "kill", "setgid", "setuid", "net_bind_service", "net_admin")
+NEEDED_CAPABILITIES: Final = {
+    "mptcp-proxy": _SQUID_CAPABILITIES,
+    "mptcp-relay": _SQUID_CAPABILITIES,
     "mptcp-throttler": ("net_admin", "net_raw", "sys_nice", "perfmon", "bpf"),
     "mptcp-tunnel": ("chown", "net_admin", "net_raw", "perfmon", "bpf"),
     "mptcp-gateway": ("net_admin", "net_raw"),
@@ -22,7 +22,7 @@ NEEDED: Final = {
 
 
 def exposures(container: Container) -> dict[str, float]:
-    """Return each unit's exposure while it runs, by this release's own systemd-analyze."""
+    """Return the exposure that this release's systemd-analyze reports for each running unit."""
     found = {
         unit: exposure(container.sh(f"systemd-analyze security --no-pager {unit}.service")) for unit in MAX_EXPOSURE
     }
@@ -39,14 +39,14 @@ def assert_units_have_only_needed_privileges(container: Container) -> None:
         assert status["NoNewPrivs"] == ["1"], unit
         assert status["Seccomp"] == ["2"], unit
         (bounding,) = status["CapBnd"]
-        assert int(bounding, 16) == sum(1 << NUMBERS[name] for name in NEEDED.get(unit, ())), unit
+        assert int(bounding, 16) == sum(1 << NUMBERS[name] for name in NEEDED_CAPABILITIES.get(unit, ())), unit
         if unit in ("mptcp-console", "mptcp-portal"):
             # The range of DynamicUser= in systemd.exec(5).
             assert all(61184 <= int(uid) <= 65519 for uid in status["Uid"]), unit
             assert group in status["Groups"], unit
         if unit == "mptcp-throttler":
             assert "0" not in status["Uid"]
-    # Squid, which talks to clients, runs as a user of its own.
+    # Squid, which communicates with clients, runs as a separate user.
     for name in ("mptcpproxy", "mptcprelay"):
         users = container.sh(f"ps -eo euser:32=,args= | grep '[s]quid.*{name}'").splitlines()
         assert [line for line in users if line.split()[0] == "proxy"], users

@@ -27,13 +27,13 @@ def release(request: pytest.FixtureRequest, _one_run_at_a_time: None) -> str:
 
 @pytest.fixture(scope="session")
 def builder(release: str, tmp_path_factory: pytest.TempPathFactory) -> Container | None:
-    """Return where the package for *release* is built: a container of that release, or None for this machine."""
+    """Return the container in which the package for *release* is built, or None if this machine has that release."""
     if f"VERSION_CODENAME={release}\n" in Path("/etc/os-release").read_text():
         return None
-    made = Container(release, tmp_path_factory.mktemp(f"{release}-builder"))
-    # Certificates that this machine trusts, including the one of a private package index.
-    shutil.copy("/etc/ssl/certs/ca-certificates.crt", made.shared / "trusted.pem")
-    return made
+    container = Container(release, tmp_path_factory.mktemp(f"{release}-builder"))
+    # These are the certificates that this machine trusts, including that of a private package index.
+    shutil.copy("/etc/ssl/certs/ca-certificates.crt", container.shared / "trusted.pem")
+    return container
 
 
 @pytest.fixture(scope="session")

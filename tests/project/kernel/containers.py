@@ -16,9 +16,9 @@ from typing import Final
 from deb_package import KINDLY
 
 CACHE: Final = Path("/var/cache/mptcp-steering-proxy")
-"""Cache of each release's root file system and downloaded packages. Remove it to get newer ones."""
+"""Cache of each release's root file system and downloaded packages. If it is removed, the tests download newer ones."""
 PATIENCE: Final = 300
-"""Limit in seconds for any step in a container, on a machine that has other things to do."""
+"""Maximum number of seconds for a step in a container on a busy machine."""
 # Privileges that systemd-nspawn drops by default and that throttler and proxy need.
 _PRIVILEGES: Final = (
     "--capability=CAP_NET_ADMIN,CAP_NET_RAW,CAP_BPF,CAP_PERFMON,CAP_SYS_NICE,CAP_SYS_RESOURCE",
@@ -39,7 +39,8 @@ def until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) 
 
 @contextmanager
 def cache_of_one_run() -> Iterator[None]:
-    """Wait until no other run uses the cache: both would write one archive, and apt does not wait for another apt."""
+    """Wait until no other run uses the cache: both would write the same archive, and apt does not wait for another
+    apt."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -82,11 +83,11 @@ class Container:
         named = ["--quiet", "--register=no", "--keep-unit", f"--directory={self.root}", "--hostname=proxy"]
         return [*KINDLY, "systemd-nspawn", *named, *mounts, *more]
 
-    def outside(self, script: str) -> str:
+    def run_with_host_network(self, script: str) -> str:
         """Run *script* in the container while it is not booted, with this machine's network."""
         return self._piped(script, "--resolv-conf=copy-host")
 
-    def apart(self, script: str) -> str:
+    def run_isolated(self, script: str) -> str:
         """Run *script* in the container while it is not booted, with a private network and the daemons' privileges."""
         return self._piped(script, "--private-network", *_PRIVILEGES)
 
@@ -112,10 +113,10 @@ class Container:
         networks += [f"--bind=/run/netns/{other}:{file}" for file, other in (others or {}).items()]
         command = self._command("--boot", "--console=pipe", "--kill-signal=SIGRTMIN+4", *networks, *_PRIVILEGES)
         self._nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until(lambda: self._found() and Path(f"/proc/{self._init}/comm").read_text() == "systemd\n", "systemd")
+        until(lambda: self._find_init() and Path(f"/proc/{self._init}/comm").read_text() == "systemd\n", "systemd")
         until(lambda: self.sh("systemctl is-system-running", check=False).strip() in ("running", "degraded"), "boot")
 
-    def _found(self) -> bool:
+    def _find_init(self) -> bool:
         """Find the process that has PID 1 in the container."""
         assert self._nspawn is not None
         assert self._nspawn.poll() is None, (self.directory / "console").read_text()
@@ -126,7 +127,7 @@ class Container:
                 return True
         return False
 
-    def inside(self, argv: Sequence[str]) -> list[str]:
+    def command_inside(self, argv: Sequence[str]) -> list[str]:
         """Return the command line that runs *argv* in the booted container."""
         entered = ["nsenter", f"--target={self._init}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd"]
         return [*entered, *_ENVIRONMENT, *argv]
@@ -134,7 +135,7 @@ class Container:
     def run(self, argv: Sequence[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in the booted container."""
         done = subprocess.run(
-            self.inside(argv),
+            self.command_inside(argv),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -171,7 +172,7 @@ class Container:
         """Return the paths of all files and directories of the root file system."""
         return set(self.sh("find / -xdev -mindepth 1 | cut -c2-").splitlines())
 
-    def off(self) -> None:
+    def shut_down(self) -> None:
         """Shut the container down as a host is shut down."""
         if self._nspawn is None:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Helpers of the package tests: they build the package and later versions, and find what an installation left."""
+"""Helpers of the package tests: they build the package and later versions, and find files that an installation left."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ RELEASES: Final = os.environ.get("MPTCP_PACKAGE_RELEASES", "").split()
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 NAME: Final = "mptcp-steering-proxy"
 EARLIER: Final = "4de789fa2d86598304f5cf5d40e37b1c456f41a6"
-"""Commit from which the upgrade is tested: after each release, the commit of the previous version.
+"""Commit from which the tests upgrade: after each release, the commit of the previous version.
 
-As long as only one version exists, this is the first commit that ran on both releases; its throttler still was root.
+As long as only one version exists, this is the first commit that ran on both releases; its throttler still ran as root.
 """
 # Root may test a checkout of another user.
 _GIT: Final = ("git", "-c", "safe.directory=*", "-C", str(REPOSITORY))
 KINDLY: Final = ("nice", "--adjustment=10")
-"""Command prefix for slow steps, to be kind to other programs. Idle scheduling would starve them beside these."""
+"""Command prefix for slow steps, which lets other programs run first. With idle scheduling, the steps would starve."""
 BUILD_PATIENCE: Final = 1800
-"""Seconds for a build on a machine that has other things to do."""
+"""Maximum number of seconds for a build on a busy machine."""
 
 # Files of dpkg and apt, backups that tools make of the files they change, and the index of manual pages.
 NOT_OURS: Final = (
@@ -70,7 +70,7 @@ def build_from(sources: Path, directory: Path) -> Path:
 
 
 def has_commit(commit: str) -> bool:
-    """Return whether the checkout has *commit*. A shallow clone, a copy without .git, or a host without git has not."""
+    """Return whether the checkout has *commit*. A shallow clone and a copy without .git lack it."""
     command = [*_GIT, "cat-file", "-e", f"{commit}^{{commit}}"]
     try:
         return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
@@ -81,8 +81,8 @@ def has_commit(commit: str) -> bool:
 def copy_sources(directory: Path, commit: str | None = None) -> None:
     """Copy the checkout, without built files, or *commit* if given, into the new folder *directory*."""
     directory.mkdir()
-    left_out = [f"--exclude={name}" for name in ("./.venv", "./dist", "./results")]
-    command = ["tar", "--create", "--exclude-vcs", *left_out, "--directory", str(REPOSITORY), "."]
+    exclusions = [f"--exclude={name}" for name in ("./.venv", "./dist", "./results")]
+    command = ["tar", "--create", "--exclude-vcs", *exclusions, "--directory", str(REPOSITORY), "."]
     if commit is not None:
         command = [*_GIT, "archive", "--format=tar", commit]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as archive:
@@ -92,7 +92,7 @@ def copy_sources(directory: Path, commit: str | None = None) -> None:
 
 
 def contents(package: Path) -> dict[str, tuple[str, int, str, float, str]]:
-    """Return what *package* installs: by file name owner, mode, link target, time and SHA-256."""
+    """Return the installed files of *package*: owner, mode, link target, time and SHA-256 by file name."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as data:
         found = {}
         with tarfile.open(fileobj=data.stdout, mode="r|") as archive:
@@ -112,8 +112,8 @@ def repacked(package: Path, directory: Path, version: str, changes: Iterable[tup
     """Return *package* rebuilt as *version*. Each of *changes* replaces one text by another in a file."""
     tree = directory / version
     subprocess.run(["dpkg-deb", "--raw-extract", str(package), str(tree)], check=True)
-    was = subprocess.check_output(["dpkg-deb", "--field", str(package), "Version"], text=True).strip()
-    for name, old, new in [("DEBIAN/control", f"Version: {was}", f"Version: {version}"), *changes]:
+    old_version = subprocess.check_output(["dpkg-deb", "--field", str(package), "Version"], text=True).strip()
+    for name, old, new in [("DEBIAN/control", f"Version: {old_version}", f"Version: {version}"), *changes]:
         text = (tree / name).read_text()
         assert old in text, f"{name}: {old}"
         (tree / name).write_text(text.replace(old, new))
@@ -125,5 +125,5 @@ def repacked(package: Path, directory: Path, version: str, changes: Iterable[tup
 
 
 def foreign(paths: Sequence[str]) -> list[str]:
-    """Return the *paths* that belong to us, or that neither dpkg nor other tools keep for themselves."""
+    """Return the *paths* that belong to this project, or that are neither files of dpkg nor backups of other tools."""
     return [path for path in paths if "mptcp" in path or not (path.startswith(NOT_OURS) or path in BACKUPS)]

@@ -22,8 +22,8 @@ for each in {" ".join(HANGING)}; do
 done
 systemctl daemon-reload
 """
-UNTIL_STARTED_AGAIN: Final = WATCHDOG + 60
-"""Seconds until a new process runs: systemd kills the hanging one and waits RestartSec."""
+MAX_RESTART_SECONDS: Final = WATCHDOG + 60
+"""Seconds until a new process runs: systemd kills the hanging process and waits for RestartSec."""
 STARTS: Final = 5
 """StartLimitBurst= of all units."""
 LONG_LIMIT: Final = """
@@ -31,8 +31,7 @@ mkdir -p /run/systemd/system/mptcp-proxy.service.d
 printf '[Unit]\\nStartLimitIntervalSec=600\\n' >/run/systemd/system/mptcp-proxy.service.d/limit.conf
 systemctl daemon-reload
 """
-"""A longer interval than the unit's minute: on a loaded machine the starts are too slow to reach the limit.
-"""
+"""A longer interval than the unit's minute: on a loaded machine the starts are too slow to reach the limit."""
 LISTEN: Final = """
 import socket, sys, time
 listener = socket.create_server(("", int(sys.argv[1])))
@@ -47,8 +46,10 @@ def check_hung_daemons_are_restarted(site: Site) -> None:
     with short_watchdog(container):
         with capped_client(site) as client:
             stop_and_wait_for_restart(container, "mptcp-throttler")
-            client.until(is_capped, "the throttler that was started again caps the connection")
-        assert "Fatal Python error: Aborted" in journal(container, "--unit=mptcp-throttler"), "where it hung"
+            client.until(is_capped, "the restarted throttler caps the connection")
+        assert "Fatal Python error: Aborted" in journal(container, "--unit=mptcp-throttler"), (
+            "the log does not show where it hung"
+        )
         squids = squids_of(container)
         stop_and_wait_for_restart(container, "mptcp-proxy")
         assert not squids & squids_of(container), "Squid ends with its supervisor"
@@ -64,8 +65,8 @@ def stop_and_wait_for_restart(container: Container, unit: str) -> None:
     """Let *unit* hang, and wait until a new process has replaced it."""
     before = container.main_process(unit)
     container.sh(f"kill -STOP {before}")
-    until(lambda: container.main_process(unit) not in ("0", before), f"{unit} is started again", UNTIL_STARTED_AGAIN)
-    until(lambda: container.active(unit), f"{unit} is at work again")
+    until(lambda: container.main_process(unit) not in ("0", before), f"{unit} is restarted", MAX_RESTART_SECONDS)
+    until(lambda: container.active(unit), f"{unit} is active again")
     assert f"Watchdog timeout (limit {WATCHDOG}s)" in journal(container, f"--unit={unit}")
     assert container.sh(f"systemctl show --value -p NRestarts {unit}").strip() == "1"
 
@@ -84,13 +85,13 @@ def squids_of(container: Container) -> set[str]:
     return set(container.sh("ps -eo pid=,args= | awk '/[s]quid.*mptcpproxy/ { print $1 }'").split())
 
 
-def check_repeatedly_failing_unit_is_given_up(site: Site) -> None:
-    """Check a proxy whose port is taken: systemd retries up to the limit, and then the unit has failed, visibly."""
+def check_systemd_gives_up_a_unit_that_fails_repeatedly(site: Site) -> None:
+    """Check a proxy whose port is taken: systemd retries up to the limit, and then reports the unit as failed."""
     container, node = site.container, site.testbed["proxy"]
     container.sh(LONG_LIMIT)
     container.sh("systemctl stop mptcp-proxy && systemctl reset-failed mptcp-proxy")
     other = node.popen(python_command(LISTEN, str(PROXY_PORT)), name="other")
-    until(lambda: other.output() == "listens\n", "another one has the port")
+    until(lambda: other.output() == "listens\n", "another program listens at the port")
     assert container.run(["systemctl", "start", "mptcp-proxy"], check=False).returncode != 0
     until(lambda: "mptcp-proxy.service" in container.failed(), "systemctl --failed shows it")
     shown = container.sh("systemctl show -p ExecMainStatus -p MainPID mptcp-proxy").split()

@@ -78,19 +78,21 @@ def download_is_throttled(site: Site) -> None:
     proxy = f"http://{site.address}:{PROXY_PORT}"
     command = ["curl", "-sS", "-m", "120", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", "-x", proxy]
     download = client.popen(mptcp_command([*command, site.origin.url("file")]), name="curl")
-    seen: dict[str, Any] = {}
+    status: dict[str, Any] = {}
 
     def capped() -> bool:
         answer = container.run(["mptcp-throttler", "status", "--json"], check=False)
         if answer.returncode == 0:
-            seen.update(json.loads(answer.stdout))
+            status.update(json.loads(answer.stdout))
         return any(
             len(each["subflows"]) == 2 and any(subflow["classid"] for subflow in each["subflows"])
-            for each in seen.get("connections", ())
+            for each in status.get("connections", ())
         )
 
     until(lambda: capped() or not download.running, "a capped subflow")
-    assert capped(), f"none was seen: {download.output()}\n{seen}\n{container.sh('journalctl --no-pager --lines 60')}"
+    assert capped(), (
+        f"no subflow was capped: {download.output()}\n{status}\n{container.sh('journalctl --no-pager --lines 60')}"
+    )
     assert download.wait(150) == 0, download.output()
     assert download.output().split() == ["200", str(SIZE)]
     took, after = time.monotonic() - began, client.counters()
@@ -100,7 +102,7 @@ def download_is_throttled(site: Site) -> None:
     assert ethernet > 0
 
 
-def check_page_is_missed(site: Site) -> None:
+def squid_reports_a_missing_check_page(site: Site) -> None:
     """Check that Squid reports the missing check page while the portal does not run."""
     with Connection(site.testbed["client"], site.address) as client:
         status, _, body = client.get(CHECK)
@@ -115,13 +117,13 @@ def wait_for_check_page(client: Connection) -> None:
 
 @contextmanager
 def capped_client(site: Site) -> Iterator[Connection]:
-    """Yield a connection whose own check page says, in words and as JSON, that Ethernet is capped."""
+    """Yield a connection whose check page reports, as HTML and as JSON, that Ethernet is capped."""
     with Connection(site.testbed["client"], site.address) as client:
         wait_for_check_page(client)
         # The cap may come before the second subflow: the throttler expects one from a client that had two paths before.
         answer = client.until(
             lambda answer: len(answer["subflows"]) == 2 and any(each["capped"] for each in answer["subflows"]),
-            "two paths and the cap are seen",
+            "the check page shows two paths and the cap",
         )
         assert (answer["transport"], answer["throttler"]) == ("multipath", "answered")
         limits = {each["path"]: each["limit"] for each in answer["subflows"]}
@@ -135,7 +137,7 @@ def capped_client(site: Site) -> Iterator[Connection]:
 def check_page_answers_only_clients_of_the_proxy(site: Site) -> None:
     with Connection(site.testbed["client"], site.address, socket.IPPROTO_TCP) as client:
         wait_for_check_page(client)
-        assert client.look()["transport"] == "tcp"
+        assert client.report()["transport"] == "tcp"
     header = f"MPTCP-Client: 10.77.1.2 1 {site.address} {PROXY_PORT}"
     assert fetch(site.testbed["proxy"], f"http://127.0.0.1:{CHECK_PORT}/", "-H", header)[0] == 403
 
@@ -173,10 +175,10 @@ def console_shows_throttler_and_squid(site: Site, console: str, *, throttler: in
     *throttler*: expected value of mptcp_throttler_up, 1 or 0.
     """
     node = site.testbed["proxy"]
-    made = "/etc/mptcp-console/token"
-    assert site.container.sh(f"stat --format='%U:%G %a' {made}") == "root:mptcp-throttler 640\n"
+    token_file = "/etc/mptcp-console/token"
+    assert site.container.sh(f"stat --format='%U:%G %a' {token_file}") == "root:mptcp-throttler 640\n"
     assert fetch(node, f"{console}/metrics")[0] == 401, "a user of the host without the group of the token"
-    header = f"Authorization: Bearer {site.container.sh(f'cat {made}').strip()}"
+    header = f"Authorization: Bearer {site.container.sh(f'cat {token_file}').strip()}"
     assert "MPTCP console" in fetch(node, f"{console}/", "-H", header)[1]
     found = metrics(node, console, "-H", header)
     assert found["mptcp_throttler_up", frozenset()] == throttler
@@ -185,7 +187,7 @@ def console_shows_throttler_and_squid(site: Site, console: str, *, throttler: in
 
 
 def console_shows_the_cap(site: Site, console: str, token: str) -> None:
-    """Check that the console shows another host with the token the throttler, its path and the cap in force."""
+    """Check that another host, with the token, sees the throttler, its paths and the cap in force on the console."""
     client, header = site.testbed["client"], f"Authorization: Bearer {token}"
     assert fetch(client, f"{console}/metrics")[0] == 401
     status, page = fetch(client, f"{console}/", "-H", header)
@@ -200,7 +202,7 @@ def console_shows_the_cap(site: Site, console: str, token: str) -> None:
         found.update(metrics(client, console, "-H", header))
         return found.get(in_force) == 1 == found.get(("mptcp_throttler_path_subflows", frozenset({("path", "wifi")})))
 
-    until(shown, "the console shows the cap and the path beside it", 120)
+    until(shown, "the console shows the cap, and the path without one", 120)
     assert found["mptcp_throttler_up", frozenset()] == 1
     assert found["squid_up", frozenset()] == 1
     ceil = ("mptcp_throttler_cap_ceil_bytes_per_second", frozenset(cap.items()))
@@ -208,10 +210,10 @@ def console_shows_the_cap(site: Site, console: str, token: str) -> None:
     assert found["mptcp_ext_mp_join_ack_rx_total", frozenset()] > 0
 
 
-def relay_takes_both_uplinks(site: Site) -> None:
+def relay_uses_both_uplinks(site: Site) -> None:
     """Check a plain-TCP client, by HTTP and CONNECT: the relay uses Multipath TCP over both uplinks."""
     laptop, relay, proxy = (site.testbed[name] for name in ("laptop", "relay", "proxy"))
-    words = "%{http_code} %{size_download}"
+    output_format = "%{http_code} %{size_download}"
     curl = [
         "curl",
         "-sS",
@@ -222,7 +224,7 @@ def relay_takes_both_uplinks(site: Site) -> None:
         "-o",
         "/dev/null",
         "-w",
-        words,
+        output_format,
         "-x",
         f"http://{LAN}:{PROXY_PORT}",
     ]
@@ -231,8 +233,8 @@ def relay_takes_both_uplinks(site: Site) -> None:
         return laptop.run([*curl, *arguments], check=False, timeout=150).stdout.split()
 
     until(lambda: accepts(laptop, LAN, PROXY_PORT), "the relay listens")
-    # A relay that started before its parent takes the parent for dead, and tries again a little later.
-    until(lambda: fetched("--head", site.origin.url("relayed"))[:1] == ["200"], "the relay has its parent")
+    # A relay that started before its parent considers the parent dead, and retries a little later.
+    until(lambda: fetched("--head", site.origin.url("relayed"))[:1] == ["200"], "the relay reaches its parent")
     for port, tunnel in ((80, ()), (443, ("-p",))):
         url = site.origin.url("relayed", port=port)
         before, mib, joins = relay.counters(), relay.mib(), proxy.mib()["MPTcpExtMPJoinAckRx"]

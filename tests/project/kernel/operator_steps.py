@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The steps of an operator after the installation, as the pages of docs/ describe them."""
+"""The steps that an operator takes after the installation, as the pages of docs/ describe them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ cat >/etc/systemd/system/mptcp-relay.service.d/network.conf <<'END'
 NetworkNamespacePath={RELAY_NETWORK}
 END
 """
-"""A drop-in that gives the relay a network namespace instead of a host of its own."""
+"""Script that writes a drop-in, with which the relay runs in a network namespace instead of on a host of its own."""
 OPERATORS_OWN: Final = (
     "/etc/captive",
     "/etc/mptcp-tunnel",
@@ -53,7 +53,7 @@ def configure(site: Site) -> None:
     configure_throttler(container)
 
     container.sh(f"(umask 027; echo {TOKEN} >/etc/mptcp-console/token; chgrp mptcp-throttler /etc/mptcp-console/token)")
-    # Without a token the console is only for this host.
+    # Without a token, the console serves only this host.
     container.sh(f"printf 'listen: {address}:8610\\nopen_to_this_host: true\\n' >/etc/mptcp-console/console.yaml")
     assert "so a token is needed" in container.sh("mptcp-console check", check=False)
     container.sh("sed -i /open_to_this_host/d /etc/mptcp-console/console.yaml && mptcp-console check")
@@ -70,7 +70,7 @@ def configure(site: Site) -> None:
 
     container.sh(RELAY_DROP_IN + "systemctl daemon-reload")
     container.sh("cd /etc/mptcp-proxy && install -m640 -g proxy relay-squid.conf.example relay-squid.conf")
-    # The shipped file names no parent, so the relay ends at once, and systemd does not restart it.
+    # The shipped file names no parent, so the relay ends immediately, and systemd does not restart it.
     assert "no cache_peer" in container.sh("mptcp-proxy check --role relay", check=False)
     container.sh("systemctl start mptcp-relay", check=False)
     shown = container.sh("systemctl show -p ExecMainStatus -p NRestarts mptcp-relay").split()
@@ -78,11 +78,11 @@ def configure(site: Site) -> None:
     container.sh(f"sed -i 's/^#cache_peer proxy.example.net/cache_peer {address}/' /etc/mptcp-proxy/relay-squid.conf")
     container.sh("mptcp-proxy check --role relay && systemctl start mptcp-relay")
 
-    # See docs/tunnel.md. The shipped example is for a relay whose uplinks may come later.
+    # See docs/tunnel.md. The shipped example is for a relay whose uplinks may appear later.
     container.sh("(umask 077; head -c 32 /dev/urandom | base64 >/etc/mptcp-tunnel/home.key)")
     container.sh("cd /etc/mptcp-tunnel && cp tunnel.yaml.example tunnel.yaml && mptcp-tunnel check")
     container.sh("systemctl start mptcp-tunnel")
-    # See docs/relay.md. Its uplinks and the home's network may come later, too.
+    # See docs/relay.md. The gateway's uplinks and the home's network may appear later, too.
     container.sh("cd /etc/mptcp-gateway && cp gateway.yaml.example gateway.yaml")
     container.sh("echo 'lan: {devices: [lan0]}' >>/etc/mptcp-gateway/gateway.yaml && mptcp-gateway check")
     container.sh("systemctl start mptcp-gateway")

@@ -24,6 +24,6 @@ def built_in(builder: Container, name: str, commit: str | None = None) -> Path:
     directory = builder.shared / name
     directory.mkdir()
     copy_sources(directory / "source", commit)
-    builder.outside(f"set -- /shared/{name}; {BUILD}")
-    (made,) = (directory / "made").glob("*.deb")
-    return made
+    builder.run_with_host_network(f"set -- /shared/{name}; {BUILD}")
+    (package,) = (directory / "made").glob("*.deb")
+    return package

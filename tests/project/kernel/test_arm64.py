@@ -18,7 +18,7 @@ ROOT = "/usr/aarch64-linux-gnu"
 
 TCP, MPTCP = 6, 262
 """Socket protocols of linux/in.h."""
-# A program that binds a socket to each given port, connects another one to it, and prints the protocols of both.
+# A program that binds a socket to each given port, connects another socket to it, and prints the protocols of both.
 BINDER = r"""
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -29,17 +29,18 @@ int main(int count, char **ports)
 {
     for (int i = 1; i < count; i++) {
         struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(ports[i]))};
-        int protocol = 0, towards = 0, fd = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+        int protocol = 0, client_protocol = 0;
+        int fd = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
         socklen_t length = sizeof protocol;
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 1) != 0 ||
             getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0 ||
             connect(client, (struct sockaddr *)&address, sizeof address) != 0 ||
-            getsockopt(client, SOL_SOCKET, SO_PROTOCOL, &towards, &length) != 0) {
+            getsockopt(client, SOL_SOCKET, SO_PROTOCOL, &client_protocol, &length) != 0) {
             perror(ports[i]);
             return 1;
         }
-        printf("%d %d\n", protocol, towards);
+        printf("%d %d\n", protocol, client_protocol);
     }
 }
 """
@@ -59,7 +60,7 @@ def test_libraries_compile_for_arm64(libraries: list[str]) -> None:
 
 @pytest.mark.kernel
 @pytest.mark.skipif(
-    # For package tests the program must be installed, so that the test fails without it.
+    # In package tests, the emulator must be installed: the test is not skipped, and fails without it.
     shutil.which("qemu-aarch64") is None and "MPTCP_PACKAGE_RELEASES" not in os.environ,
     reason="NOT TESTED: no emulator for arm64; sudo ./run deb --test installs one",
 )

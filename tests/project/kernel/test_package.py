@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the Debian package in a copy of this machine's files: install, upgrade, remove, purge, and no leftovers.
+"""Tests of the Debian package in a copy of this machine's files: install, upgrade, remove, and purge without leftovers.
 
 Nothing boots here and no service starts. ``./run deb --test`` does that, in containers of each release.
 """
@@ -33,18 +33,18 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Chroot]:
-    yield from copies(tmp_path / "host")
+    yield from fresh_host(tmp_path / "host")
 
 
 @pytest.fixture(scope="module")
 def installed_host(tmp_path_factory: pytest.TempPathFactory, package: Path) -> Iterator[Chroot]:
     """Yield a host with the package, for tests that only read it."""
-    for chroot in copies(tmp_path_factory.mktemp("installed") / "host"):
-        installed(chroot, package)
+    for chroot in fresh_host(tmp_path_factory.mktemp("installed") / "host"):
+        install(chroot, package)
         yield chroot
 
 
-def copies(directory: Path) -> Iterator[Chroot]:
+def fresh_host(directory: Path) -> Iterator[Chroot]:
     directory.mkdir()
     with Chroot(directory) as chroot:
         # The operator of this host uses Squid.
@@ -54,8 +54,8 @@ def copies(directory: Path) -> Iterator[Chroot]:
         yield chroot
 
 
-def installed(host: Chroot, package: Path) -> str:
-    return host.run("dpkg", "--install", host.give(package)).stdout
+def install(host: Chroot, package: Path) -> str:
+    return host.run("dpkg", "--install", host.copy_in(package)).stdout
 
 
 def enabled(host: Chroot, unit: str) -> bool:
@@ -66,7 +66,7 @@ def enabled(host: Chroot, unit: str) -> bool:
 
 def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path) -> None:
     before = foreign(host.changed())
-    output = installed(host, package)
+    output = install(host, package)
     assert "mptcp-throttler waits for its configuration" in output
     assert {unit for unit in UNITS if enabled(host, unit)} == ENABLED
     assert host.sh("getent passwd mptcp-throttler").startswith("mptcp-throttler:")
@@ -74,10 +74,10 @@ def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path
     host.sh("sed -i 's/^http_port 3128/http_port 3129/' /etc/mptcp-proxy/squid.conf")
     host.sh(f"systemctl enable --quiet {' '.join(UNITS)}")
     host.sh("cd /etc && for each in mptcp-*/*.example; do cp $each ${each%.example}; done")
-    # This user may ask for the status.
+    # Let this user read the status.
     host.sh("usermod --append --groups mptcp-throttler nobody")
     host.sh("cd /var && mkdir lib/mptcp-throttler log/mptcpproxy && touch lib/mptcp-throttler/ledger.sqlite")
-    # A running throttler owns this lock; here no service manager has given it back.
+    # A running throttler owns this lock; without systemd, nothing resets the owner.
     host.sh("touch /run/xtables.lock && chown mptcp-throttler:root /run/xtables.lock && chmod 0660 /run/xtables.lock")
     assert "3129" in host.sh("mptcp-proxy check")
     # The example policy names this interface.
@@ -94,7 +94,7 @@ def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path
     later = repacked(package, tmp_path, "9.9", [(module, "home = /usr/bin", "home = /usr/bin/")])
     # Simulate an earlier version that had no token.
     host.sh("rm /etc/mptcp-console/token")
-    assert "mptcp-console now requires a token" in installed(host, later)
+    assert "mptcp-console asks for a token now" in install(host, later)
     assert host.sh(f"dpkg-query --show --showformat='${{Version}}' {NAME}") == "9.9"
     assert all(enabled(host, unit) for unit in UNITS), "services that the operator enabled stay enabled"
     assert "3129" in host.sh("mptcp-proxy check"), "the operator's squid.conf is kept"
@@ -113,7 +113,7 @@ def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path
 
 
 def test_package_leaves_an_enabled_squid_unchanged(host: Chroot, package: Path) -> None:
-    output = installed(host, package)
+    output = install(host, package)
     assert "squid.service, which came as a dependency" not in output
     assert host.sh("systemctl is-enabled squid.service").strip() == "enabled"
     host.run("dpkg", "--purge", NAME)
@@ -149,7 +149,7 @@ def test_commands_need_no_compiler_and_ignore_the_working_directory(installed_ho
     )
     for command in ("mptcp-proxy check", *(f"{each} --version" for each in COMMANDS)):
         host.sh(f"cd /tmp/trap && PYTHONPATH=/tmp/trap {command}")
-    # The doctor starts programs that test the kernel and ask the throttler. Its findings may well be bad here.
+    # The doctor starts programs that test the kernel and query the throttler. It may find problems here.
     for role in ("proxy", "relay"):
         found = host.sh(f"cd /tmp/trap && PYTHONPATH=/tmp/trap mptcp-proxy doctor --role {role}", check=False)
         assert "ZeroDivisionError" not in found, found
@@ -180,7 +180,7 @@ def test_manual_pages_completion_and_sbom_cover_the_commands(installed_host: Chr
     bill = json.loads(
         host.sh(f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/doc/{NAME}/sbom.cdx.json")
     )
-    there = [
+    installed_packages = [
         path.removesuffix(".dist-info").split("-")
         for path in host.sh(f"cd {HOME}/lib/python3*/site-packages && ls -d *.dist-info").split()
     ]
@@ -190,7 +190,7 @@ def test_manual_pages_completion_and_sbom_cover_the_commands(installed_host: Chr
     listed = [each for each in listed if each["name"] not in vendored]
     assert listed[0]["name"] == NAME
     assert sorted((canonicalize_name(each["name"]), each["version"]) for each in listed) == sorted(
-        (canonicalize_name(name), version) for name, version in there
+        (canonicalize_name(name), version) for name, version in installed_packages
     )
     assert [each["name"] for each in listed if not each.get("licenses")] == []
 
@@ -207,13 +207,13 @@ def test_fish_completes_commands_options_and_files(installed_host: Chroot) -> No
 
 
 def fish_completes(host: Chroot, typed: str) -> list[str]:
-    """Return what fish offers for the last word of *typed*."""
+    """Return fish's completions of the last word of *typed*."""
     output = host.run("env", "HOME=/nonexistent", "fish", "-c", f"complete --do-complete '{typed}'").stdout
     return [line.partition("\t")[0] for line in output.splitlines()]
 
 
 def bash_completes(host: Chroot, command: str, *words: str) -> str:
-    """Return the completion that bash makes of the last of *words*."""
+    """Return bash's completion of the last of *words*."""
     script = f"""
     . /usr/share/bash-completion/completions/{command}
     COMP_WORDS=({command} {" ".join(words)}) COMP_CWORD={len(words)}

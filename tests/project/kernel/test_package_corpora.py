@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests of the corpora of attacks and odd requests against the package's proxy, with Squid of each Debian release.
+"""Tests that send the corpora of attacks and malformed requests to the package's proxy, with each release's Squid.
 
 ``sudo ./run deb --test [RELEASE]`` starts these. docs/squid-versions.md has the results.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from attacking import Scene
 from containers import Container, until
-from corpora.every import CORPORA
+from corpora.all_corpora import CORPORA
 from corpora.row import ORIGIN
 from corpora.versions import DIFFERENT, unexpected_statuses
 from deb_package import RELEASES
@@ -27,12 +27,12 @@ pytestmark = [
     pytest.mark.skipif(not RELEASES, reason="NOT TESTED: sudo ./run deb --test boots containers and takes minutes"),
 ]
 
-FOUND: dict[tuple[str, str], dict[str, int]] = {}
-"""First statuses by row, for each release and corpus tried so far."""
+RESULTS: dict[tuple[str, str], dict[str, int]] = {}
+"""Status of each row's first response, for each release and corpus that a test has already sent."""
 
 
 @dataclass(frozen=True)
-class Attacked:
+class AttackedHost:
     """A host with the package, and the hosts around it."""
 
     scene: Scene
@@ -48,30 +48,30 @@ def attacked(
     package: Path,
     make_module_testbed: Callable[..., Testbed],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Attacked]:
+) -> Iterator[AttackedHost]:
     scene = Scene.start(make_module_testbed())
     container = Container(release, tmp_path_factory.mktemp(f"{release}-attacked"))
     shutil.copy(package, container.shared)
-    container.outside(f"apt-get update --quiet && apt-get install --yes --quiet /shared/{package.name}")
+    container.run_with_host_network(f"apt-get update --quiet && apt-get install --yes --quiet /shared/{package.name}")
     with (container.root / "etc/mptcp-proxy/squid.conf").open("a") as file:
         file.write(f"dns_nameservers {ORIGIN}\n")
     with scene.name_server():
         container.boot(scene.proxy.namespace)
         try:
             until(lambda: accepts(scene.client, scene.proxy.service_address(), PROXY_PORT), "the proxy listens")
-            yield Attacked(scene, container)
+            yield AttackedHost(scene, container)
         finally:
-            container.off()
+            container.shut_down()
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_corpus_gets_the_expected_answers_from_the_package(attacked: Attacked, name: str) -> None:
+def test_corpus_gets_the_expected_answers_from_the_package(attacked: AttackedHost, name: str) -> None:
     before = attacked.squids()
     outcome = attacked.scene.try_all(CORPORA[name])
     outcome.assert_sound()
-    assert attacked.squids() == before, "a request brought Squid down"
+    assert attacked.squids() == before, "a request ended Squid"
     assert unexpected_statuses(attacked.container.release, outcome.statuses) == {}
-    FOUND[attacked.container.release, name] = outcome.statuses
-    # If both releases were tried: rows whose results differ without being named.
-    one, other = (FOUND.get((release, name), {}) for release in ("bookworm", "trixie"))
-    assert {row for row in one.keys() & other.keys() if one[row] != other[row]} <= DIFFERENT.keys()
+    RESULTS[attacked.container.release, name] = outcome.statuses
+    # If both releases were tested, only rows of DIFFERENT may have different results.
+    older, newer = (RESULTS.get((release, name), {}) for release in ("bookworm", "trixie"))
+    assert {row for row in older.keys() & newer.keys() if older[row] != newer[row]} <= DIFFERENT.keys()

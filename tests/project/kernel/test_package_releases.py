@@ -35,19 +35,23 @@ from deb_package import (
     repacked,
     sha256,
 )
-from failing_services import check_hung_daemons_are_restarted, check_repeatedly_failing_unit_is_given_up, journal
+from failing_services import (
+    check_hung_daemons_are_restarted,
+    check_systemd_gives_up_a_unit_that_fails_repeatedly,
+    journal,
+)
 from installed_services import (
     RELAYED,
     SIZE,
     Site,
     capped_client,
     check_page_answers_only_clients_of_the_proxy,
-    check_page_is_missed,
     console_shows_the_cap,
     console_shows_throttler_and_squid,
     download_is_throttled,
     new_clients_are_served,
-    relay_takes_both_uplinks,
+    relay_uses_both_uplinks,
+    squid_reports_a_missing_check_page,
     topology,
 )
 from operator_steps import OPERATORS_OWN, TOKEN, configure, configure_throttler
@@ -78,7 +82,7 @@ COMPLETIONS: Final = {
     "mptcp-throttler explain --js": "mptcp-throttler explain --json",
     "mptcp-throttler replay /etc/debian_ver": "mptcp-throttler replay /etc/debian_version",
 }
-"""What the operator types, and how the TAB key completes it."""
+"""Texts that the operator types, and their completions by the TAB key."""
 METERED: Final = """
   - name: wifi-volume
     paths: [wifi]
@@ -88,7 +92,7 @@ METERED: Final = """
 """
 """A rule that caps no subflow, with a volume that is kept when the daemon restarts."""
 # Files that systemd, dpkg's tools and Debian's own packages leave on a host that ran for a while.
-OTHERS = (
+FILES_OF_DEBIAN = (
     "etc/hosts",
     "etc/networks",
     "var/lib/dbus/",
@@ -113,7 +117,7 @@ def earlier_package(builder: Container | None, tmp_path_factory: pytest.TempPath
     if ready := os.environ.get("MPTCP_PACKAGE_BEFORE"):
         return Path(ready).resolve()
     if not has_commit(EARLIER):
-        pytest.skip(f"NOT TESTED: no git, or a checkout without commit {EARLIER:.12}: git fetch --unshallow brings it")
+        pytest.skip(f"NOT TESTED: no git, or a checkout without commit {EARLIER:.12}: git fetch --unshallow fetches it")
     if builder is not None:
         return built_in(builder, "earlier", EARLIER)
     directory = tmp_path_factory.mktemp("earlier")
@@ -122,7 +126,7 @@ def earlier_package(builder: Container | None, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="module")
-def package_of_another(builder: Container | None, package: Path) -> Iterator[Path]:
+def other_users_package(builder: Container | None, package: Path) -> Iterator[Path]:
     """Yield the package that another user builds from the same sources."""
     assert package.exists()
     with tempfile.TemporaryDirectory(dir=builder.shared if builder else None) as name:
@@ -133,9 +137,9 @@ def package_of_another(builder: Container | None, package: Path) -> Iterator[Pat
             subprocess.run(command, check=True, timeout=BUILD_PATIENCE)
         else:
             inside = f"/shared/{directory.name}"
-            builder.outside(f"export PIP_CERT=/shared/trusted.pem; set -- {inside}; {BUILD_DIFFERENTLY}")
-        (made,) = (directory / "made").glob("*.deb")
-        yield made
+            builder.run_with_host_network(f"export PIP_CERT=/shared/trusted.pem; set -- {inside}; {BUILD_DIFFERENTLY}")
+        (built,) = (directory / "made").glob("*.deb")
+        yield built
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +152,7 @@ def site(
     testbed["relay"].run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
     container = Container(release, tmp_path_factory.mktemp(release))
     yield Site(container, testbed, origin)
-    container.off()
+    container.shut_down()
 
 
 def test_package_works_from_installation_to_purge(
@@ -159,7 +163,9 @@ def test_package_works_from_installation_to_purge(
     first, second = (f"/shared/{each.name}" for each in (package, later))
     for each in (package, later):
         shutil.copy(each, container.shared)
-    container.outside(f"apt-get update --quiet && apt-get install --yes --quiet {' '.join(SHELLS)} bash-completion")
+    container.run_with_host_network(
+        f"apt-get update --quiet && apt-get install --yes --quiet {' '.join(SHELLS)} bash-completion"
+    )
     boot_with_downloads(site, first)
     # systemd sets sysctls during boot.
     before, kernel = container.files(), kernel_state(node)
@@ -168,9 +174,9 @@ def test_package_works_from_installation_to_purge(
     assert "squid.service, which came as a dependency, is stopped and disabled" in output
     assert "mptcp-throttler waits for its configuration" in output
     until(lambda: container.active("mptcp-proxy"), "the proxy is active")
-    left_out = "request_entities on: left out, Squid 6"
+    omission = "request_entities on: left out, Squid 6"
     for messages in (container.sh("mptcp-proxy check"), journal(container, "--unit=mptcp-proxy")):
-        assert (left_out in messages) == (container.release != "bookworm"), messages
+        assert (omission in messages) == (container.release != "bookworm"), messages
     assert container.sh("systemctl is-enabled squid.service", check=False).strip() == "disabled"
     assert not container.active("squid")
     assert enabled(container) == set(ENABLED)
@@ -184,7 +190,7 @@ def test_package_works_from_installation_to_purge(
         assert "ConditionResult=no" in container.sh(f"systemctl show -p ConditionResult {unit}"), unit
     assert container.failed() == ""
     console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=0)
-    check_page_is_missed(site)
+    squid_reports_a_missing_check_page(site)
 
     configure(site)
     assert container.failed() == ""
@@ -194,10 +200,10 @@ def test_package_works_from_installation_to_purge(
     check_mistakes_are_reported(container)
     check_warns_of_files_the_unit_cannot_open(container)
     check_hung_daemons_are_restarted(site)
-    check_repeatedly_failing_unit_is_given_up(site)
+    check_systemd_gives_up_a_unit_that_fails_repeatedly(site)
     check_all_services(site)
 
-    # An upgrade that brings another squid.conf keeps the operator's line: dpkg asks.
+    # An upgrade with a new squid.conf keeps the operator's line, because dpkg asks before it replaces the file.
     container.sh("echo '# by the operator' >>/etc/mptcp-proxy/squid.conf")
     processes = main_processes(container)
     container.sh(f"apt-get install --yes --quiet -o Dpkg::Options::=--force-confold {second}")
@@ -206,13 +212,13 @@ def test_package_works_from_installation_to_purge(
     assert "# by the operator" in container.sh("cat /etc/mptcp-proxy/squid.conf")
     check_all_services(site)
 
-    container.off()
+    container.shut_down()
     site.boot()
     until(lambda: all(container.active(unit) for unit in UNITS), "all are active after the reboot")
     assert not container.active("squid")
     check_all_services(site)
 
-    # A killed daemon leaves its caps in the kernel; removing the package also removes these.
+    # A killed daemon leaves its caps in the kernel; the removal of the package deletes them.
     container.sh("systemctl kill --signal=KILL mptcp-throttler; systemctl stop mptcp-throttler")
     container.sh(f"apt-get remove --yes --quiet {NAME}")
     after = kernel_state(node)
@@ -226,10 +232,10 @@ def test_package_works_from_installation_to_purge(
     # Remove the files that the operator created.
     container.sh(f"rm -r {' '.join(OPERATORS_OWN)}; systemctl daemon-reload; systemctl reset-failed")
     # A dependency that Debian marks as important stays installed.
-    of_others = {name.lstrip("/") for name in container.sh("cat /var/lib/dpkg/info/*.list").splitlines()}
-    left = foreign(sorted(container.files() - before - of_others))
-    assert [name for name in left if "mptcp" in name or not name.startswith(OTHERS)] == []
-    assert container.sh("find /etc /run -nouser -o -nogroup") == "", "another user may get this number later"
+    files_of_others = {name.lstrip("/") for name in container.sh("cat /var/lib/dpkg/info/*.list").splitlines()}
+    left = foreign(sorted(container.files() - before - files_of_others))
+    assert [name for name in left if "mptcp" in name or not name.startswith(FILES_OF_DEBIAN)] == []
+    assert container.sh("find /etc /run -nouser -o -nogroup") == "", "another user may get this user ID later"
     assert container.sh("stat --format='%U:%G %a' /run/xtables.lock", check=False) in ("", "root:root 600\n")
     assert "mptcp" not in container.sh(
         "cat /etc/passwd /etc/group; systemctl list-unit-files; ls -R /var/lib/systemd /run"
@@ -240,11 +246,11 @@ def test_upgrade_from_an_earlier_package_succeeds(
     site: Site, package: Path, earlier_package: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The host uses proxy and throttler. New services are installed, but wait until they are enabled."""
-    site.container.off()
+    site.container.shut_down()
     container = Container(site.container.release, tmp_path)
-    request.addfinalizer(container.off)
+    request.addfinalizer(container.shut_down)
     site = replace(site, container=container)
-    # apt would take two packages of the same version for a reinstallation.
+    # apt would treat a package of the same version as a reinstallation.
     earlier = repacked(earlier_package, tmp_path, "0.0.1", [])
     first, second = (f"/shared/{each.name}" for each in (earlier, package))
     for each in (earlier, package):
@@ -277,15 +283,17 @@ def test_upgrade_from_an_earlier_package_succeeds(
             container.sh("systemctl disable --now mptcp-console")
 
 
-def test_package_build_is_reproducible(package: Path, package_of_another: Path) -> None:
-    assert package_of_another.name == package.name
-    one, other = contents(package), contents(package_of_another)
-    assert {name: (one.get(name), other.get(name)) for name in one | other if one.get(name) != other.get(name)} == {}
-    assert sha256(package_of_another) == sha256(package)
+def test_package_build_is_reproducible(package: Path, other_users_package: Path) -> None:
+    assert other_users_package.name == package.name
+    ours, others = contents(package), contents(other_users_package)
+    assert {
+        name: (ours.get(name), others.get(name)) for name in ours | others if ours.get(name) != others.get(name)
+    } == {}
+    assert sha256(other_users_package) == sha256(package)
 
 
 def check_mistakes_are_reported(container: Container) -> None:
-    """Check a file with a mistake: systemctl fails, the status says so, and systemd does not retry again and again."""
+    """Check a file with a mistake: systemctl fails, the status reports it, and systemd does not retry repeatedly."""
     directory = "/etc/mptcp-throttler"
     container.sh(f"cd {directory} && cp policy.yaml policy.good && printf 'version: 1\\nrules: 7\\n' >policy.yaml")
     assert container.run(["systemctl", "reload", "mptcp-throttler"], check=False).returncode != 0
@@ -327,7 +335,7 @@ def check_all_services(site: Site) -> None:
         console_shows_the_cap(site, f"http://{site.address}:8610", TOKEN)
     check_page_answers_only_clients_of_the_proxy(site)
     new_clients_are_served(site)
-    relay_takes_both_uplinks(site)
+    relay_uses_both_uplinks(site)
     # The cap of the first download applied to one subflow: its journal line names the path.
     named = journal(site.container, "--unit=mptcp-throttler", "MPTCP_RULE=spare-ethernet", "--output=json")
     assert "ethernet" in [json.loads(line).get("MPTCP_PATH") for line in named.splitlines()], named
@@ -340,7 +348,9 @@ def check_all_services(site: Site) -> None:
 
 def boot_with_downloads(site: Site, package: str) -> None:
     """Boot the container with all dependencies of *package* downloaded; then it has only the testbed's network."""
-    site.container.outside(f"apt-get update --quiet && apt-get install --yes --quiet --download-only {package}")
+    site.container.run_with_host_network(
+        f"apt-get update --quiet && apt-get install --yes --quiet --download-only {package}"
+    )
     site.boot()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Interactive shells in a booted container, to test what the TAB key makes of a typed command."""
+"""Interactive shells in a booted container, to test how the TAB key completes a typed command."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _ROWS, _COLUMNS = 100, 200
 
 
 class TypingShell:
-    """A shell at a terminal of its own."""
+    """A shell with its own terminal."""
 
     def __init__(self, container: Container, name: str) -> None:
         argv, settings = SHELLS[name]
-        self._terminal, end = pty.openpty()
-        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
-        command = ["setsid", "--ctty", *container.inside(argv)]
-        self._process = subprocess.Popen(command, stdin=end, stdout=end, stderr=end)
-        os.close(end)
-        # Because of the quotes, the echo of the typed line does not match the expected answer.
+        self._terminal, shell_side = pty.openpty()
+        fcntl.ioctl(shell_side, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+        command = ["setsid", "--ctty", *container.command_inside(argv)]
+        self._process = subprocess.Popen(command, stdin=shell_side, stdout=shell_side, stderr=shell_side)
+        os.close(shell_side)
+        # The quotes distinguish the terminal's echo of the typed line from the command's output.
         self._type(f"{settings}; echo set''tled\n")
         self._until("settled")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks of files that the proxy's unit cannot open although root can: mptcp-proxy check warns of each."""
+"""Checks that ``mptcp-proxy check`` warns of each file that the proxy's unit cannot open although root can."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from containers import Container
 
 CONFIG: Final = "/etc/mptcp-proxy/squid.conf"
-KEPT: Final = f"{CONFIG}.kept"
+BACKUP: Final = f"{CONFIG}.kept"
 DROP_INS: Final = "/run/systemd/system/mptcp-proxy.service.d"
 CASES: Final = (
     ('acl more src "/root/clients.txt"', 78, "does not see the content of /root", "ProtectHome=read-only"),
@@ -22,7 +22,7 @@ CASES: Final = (
 def check_warns_of_files_the_unit_cannot_open(container: Container) -> None:
     container.sh("for each in /root /tmp; do echo 10.99.0.0/16 >$each/clients.txt; done; install -d -o proxy /srv/logs")
     for line, status, warning, setting in CASES:
-        container.sh(f"cp -p {CONFIG} {KEPT} && echo '{line}' >>{CONFIG} && systemctl reset-failed mptcp-proxy")
+        container.sh(f"cp -p {CONFIG} {BACKUP} && echo '{line}' >>{CONFIG} && systemctl reset-failed mptcp-proxy")
         output = container.sh("mptcp-proxy check")
         assert f"mptcp-proxy.service {warning}" in output, output
         assert setting.partition("=")[0] in output, output
@@ -34,7 +34,7 @@ def check_warns_of_files_the_unit_cannot_open(container: Container) -> None:
         assert warning not in container.sh("mptcp-proxy check"), line
         container.restart_after_failure("mptcp-proxy")
 
-        container.sh(f"mv {KEPT} {CONFIG} && rm -r {DROP_INS} && systemctl daemon-reload")
+        container.sh(f"mv {BACKUP} {CONFIG} && rm -r {DROP_INS} && systemctl daemon-reload")
         container.restart_after_failure("mptcp-proxy")
     assert "mptcp-proxy.service" not in container.sh("mptcp-proxy check")
     container.sh("rm -r /root/clients.txt /tmp/clients.txt /srv/logs")

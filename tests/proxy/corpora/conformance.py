@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a proxy must pass on, remove and add (RFC 9110, RFC 9112), and how it treats an origin's odd answers."""
+"""Requests for what a proxy must forward, remove and add (RFC 9110, RFC 9112), and malformed answers of an origin."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _CHUNKED = "Transfer-Encoding: chunked"
 _TOO_LONG = _URL.replace("{id}", "too-long-url?").ljust(8200, "a")
 
 
-def _passed(
+def _forwarded(
     name: str, sent: bytes, *, has: bytes = b"", lacks: bytes = b"", got: bytes = b"", status: int = 200
 ) -> Row:
-    """Return a row whose request arrives once. *has*, *lacks*: in what the origin gets.
+    """Return a row whose request arrives at the origin once.
 
-    *got*: in what the client gets.
+    The request there must contain *has* and not *lacks*; the client's answer must contain *got*.
     """
     return Row(name, sent, statuses(status), reaches=1, origin_has=has, origin_lacks=lacks, has=got)
 
@@ -25,16 +25,16 @@ def _ok(text: str, *, status: str = "200 OK", body: bytes = b"ok") -> bytes:
 
 
 _METHODS = [
-    *(_passed(f"method-{name.lower()}", get(_URL, method=name)) for name in ("GET", "HEAD", "DELETE", "OPTIONS")),
+    *(_forwarded(f"method-{name.lower()}", get(_URL, method=name)) for name in ("GET", "HEAD", "DELETE", "OPTIONS")),
     *(
-        _passed(f"method-{name.lower()}", get(_URL, "Content-Length: 2", method=name, body=b"ab"), has=b"ab")
+        _forwarded(f"method-{name.lower()}", get(_URL, "Content-Length: 2", method=name, body=b"ab"), has=b"ab")
         for name in ("POST", "PUT", "PATCH", "PROPFIND", "REPORT", "LOCK", "X-OWN")
     ),
-    _passed("method-post-without-body", get(_URL, "Content-Length: 0", method="POST"), has=b"Content-Length: 0"),
-    _passed("get-with-body", get(_URL, "Content-Length: 2", body=b"ab"), has=b"ab"),
-    _passed("delete-with-body", get(_URL, "Content-Length: 2", method="DELETE", body=b"ab"), has=b"ab"),
+    _forwarded("method-post-without-body", get(_URL, "Content-Length: 0", method="POST"), has=b"Content-Length: 0"),
+    _forwarded("get-with-body", get(_URL, "Content-Length: 2", body=b"ab"), has=b"ab"),
+    _forwarded("delete-with-body", get(_URL, "Content-Length: 2", method="DELETE", body=b"ab"), has=b"ab"),
 ]
-_ENDS_HERE = {
+_HOP_BY_HOP = {
     "connection-names-it": ("Connection: X-Hop\r\nX-Hop: y", b"X-Hop"),
     "connection-names-two": ("Connection: X-Hop , close\r\nX-Hop: y", b"X-Hop"),
     "connection-lower-case": ("connection: x-hop\r\nX-HOP: y", b"X-HOP"),
@@ -46,7 +46,7 @@ _ENDS_HERE = {
     "forwarded": ("Forwarded: for=192.0.2.1", b"192.0.2.1"),
     "x-forwarded-for": ("X-Forwarded-For: 192.0.2.1", b"192.0.2.1"),
 }
-_GOES_ON = {
+_END_TO_END = {
     "accept": "Accept: text/html;q=0.5, */*",
     "authorization": "Authorization: Bearer abc",
     "cookie": "Cookie: a=b; c=d",
@@ -63,50 +63,50 @@ _GOES_ON = {
     "origin-field": "Origin: https://a.example",
 }
 _FIELDS = [
-    *(_passed(f"ends-{name}", get(_URL, text), lacks=lacks) for name, (text, lacks) in _ENDS_HERE.items()),
+    *(_forwarded(f"ends-{name}", get(_URL, text), lacks=lacks) for name, (text, lacks) in _HOP_BY_HOP.items()),
     *(
-        _passed(f"passes-{name}", get(_URL, text), has=text.split(":", 1)[1].strip().encode("latin-1"))
-        for name, text in _GOES_ON.items()
+        _forwarded(f"passes-{name}", get(_URL, text), has=text.split(":", 1)[1].strip().encode("latin-1"))
+        for name, text in _END_TO_END.items()
     ),
-    _passed("via-is-added", get(_URL), has=b"Via: 1.1 mptcpproxy"),
-    _passed("via-is-kept", get(_URL, "Via: 1.0 before"), has=b"1.0 before, 1.1 mptcpproxy"),
-    _passed("upgrade-websocket", get(_URL, "Connection: Upgrade", "Upgrade: websocket"), has=b"websocket"),
-    _passed(
+    _forwarded("via-is-added", get(_URL), has=b"Via: 1.1 mptcpproxy"),
+    _forwarded("via-is-kept", get(_URL, "Via: 1.0 before"), has=b"1.0 before, 1.1 mptcpproxy"),
+    _forwarded("upgrade-websocket", get(_URL, "Connection: Upgrade", "Upgrade: websocket"), has=b"websocket"),
+    _forwarded(
         "host-is-that-of-the-url",
         head(f"GET {_URL} HTTP/1.1", "Host: other.example"),
         has=f"Host: {ORIGIN}:{WEB}".encode(),
         lacks=b"other.example",
     ),
-    _passed("without-host-in-1.0", head(f"GET {_URL} HTTP/1.0"), has=f"Host: {ORIGIN}:{WEB}".encode()),
-    _passed("version-becomes-1.1", head(f"GET {_URL} HTTP/1.0"), has=b" HTTP/1.1\r\n"),
-    _passed("query", get(_URL + "?a=b&c=%20d"), has=b"?a=b&c=%20d"),
-    _passed("escapes-stay", get(_URL + "/%2e%2e/%2F%41"), has=b"/%2e%2e/%2F%41"),
-    _passed("dots-stay", get(_URL + "/../x/./y"), has=b"/../x/./y"),
-    _passed("fragment-is-dropped-or-kept-whole", get(_URL + "?q")),
-    _passed("no-path", get(f"http://{ORIGIN}:{WEB}?{{id}}"), has=b"?{id}"),
-    _passed("long-url", get(_URL + "?" + "a" * 6000), has=b"a" * 6000),
+    _forwarded("without-host-in-1.0", head(f"GET {_URL} HTTP/1.0"), has=f"Host: {ORIGIN}:{WEB}".encode()),
+    _forwarded("version-becomes-1.1", head(f"GET {_URL} HTTP/1.0"), has=b" HTTP/1.1\r\n"),
+    _forwarded("query", get(_URL + "?a=b&c=%20d"), has=b"?a=b&c=%20d"),
+    _forwarded("escapes-stay", get(_URL + "/%2e%2e/%2F%41"), has=b"/%2e%2e/%2F%41"),
+    _forwarded("dots-stay", get(_URL + "/../x/./y"), has=b"/../x/./y"),
+    _forwarded("fragment-is-dropped-or-kept-whole", get(_URL + "?q")),
+    _forwarded("no-path", get(f"http://{ORIGIN}:{WEB}?{{id}}"), has=b"?{id}"),
+    _forwarded("long-url", get(_URL + "?" + "a" * 6000), has=b"a" * 6000),
     # Squid limits a URL to 8,192 bytes.
     Row("too-long-url", get(_TOO_LONG), statuses(400, 414)),
-    # Browsers ask for a tunnel, or send http:// with an upgrade (RFC 6455, 4.1).
+    # Browsers request a tunnel, or send http:// with an upgrade (RFC 6455, 4.1).
     Row(
         "websocket-url",
         get(_URL.replace("http:", "ws:"), "Connection: Upgrade", "Upgrade: websocket"),
         statuses(426, 501),
     ),
-    _passed("ipv6", get(f"http://[{ORIGIN6}]:{WEB}/{{id}}"), has=f"Host: [{ORIGIN6}]:{WEB}".encode()),
-    _passed("name", get(f"http://public.example:{WEB}/{{id}}"), has=f"Host: public.example:{WEB}".encode()),
-    _passed("name-upper-case", get(f"http://PUBLIC.Example:{WEB}/{{id}}")),
-    _passed("scheme-upper-case", get(f"HTTP://{ORIGIN}:{WEB}/{{id}}")),
+    _forwarded("ipv6", get(f"http://[{ORIGIN6}]:{WEB}/{{id}}"), has=f"Host: [{ORIGIN6}]:{WEB}".encode()),
+    _forwarded("name", get(f"http://public.example:{WEB}/{{id}}"), has=f"Host: public.example:{WEB}".encode()),
+    _forwarded("name-upper-case", get(f"http://PUBLIC.Example:{WEB}/{{id}}")),
+    _forwarded("scheme-upper-case", get(f"HTTP://{ORIGIN}:{WEB}/{{id}}")),
 ]
 _BODIES = [
-    _passed("chunked", get(_URL, _CHUNKED, method="POST", body=b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), has=b"abc"),
-    _passed("chunked-empty", get(_URL, _CHUNKED, method="POST", body=b"0\r\n\r\n")),
-    _passed(
+    _forwarded("chunked", get(_URL, _CHUNKED, method="POST", body=b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), has=b"abc"),
+    _forwarded("chunked-empty", get(_URL, _CHUNKED, method="POST", body=b"0\r\n\r\n")),
+    _forwarded(
         "chunked-upper-case-size",
         get(_URL, _CHUNKED, method="POST", body=b"A\r\n0123456789\r\n0\r\n\r\n"),
         has=b"0123456789",
     ),
-    _passed(
+    _forwarded(
         "expect-continue", get(_URL, "Expect: 100-continue", "Content-Length: 2", method="PUT", body=b"ab"), has=b"ab"
     ),
     Row("max-forwards-0", get(_URL, "Max-Forwards: 0", method="OPTIONS"), statuses(200, 403, 501), reaches=None),
@@ -118,7 +118,7 @@ _BODIES = [
         reaches=1,
         answers=2,
     ),
-    Row("closed-as-asked", get(_URL, "Connection: close") + get(_URL), statuses(200), reaches=1),
+    Row("closed-on-request", get(_URL, "Connection: close") + get(_URL), statuses(200), reaches=1),
     Row("closed-in-1.0", head(f"GET {_URL} HTTP/1.0") + get(_URL), statuses(200), reaches=1),
     # Squid treats this as the client's end (half_closed_clients off). With "on" a client can crash Squid.
     Row("half-closed", get(_URL), statuses(200, CLOSED), reaches=None, ends=True),
@@ -135,11 +135,11 @@ _BODIES = [
         has=b"hello",
     ),
     Row("unreachable", get("http://10.77.9.77/{id}"), statuses(503, 504)),
-    Row("nobody-listens", get(f"http://{ORIGIN}:8099/{{id}}"), statuses(503)),
+    Row("closed-port", get(f"http://{ORIGIN}:8099/{{id}}"), statuses(503)),
     Row("no-such-name", get("http://nowhere.example/{id}"), statuses(503)),
     Row("no-such-name-tunnel", head("CONNECT nowhere.example:443 HTTP/1.1"), statuses(503)),
 ]
-_PLAIN = {
+_VALID_ANSWERS = {
     "200-length-0": (200, _ok("Content-Length: 0", body=b"")),
     "200-until-close": (200, _ok("X: y", body=b"until the end")),
     "200-chunked": (200, _ok(_CHUNKED, body=b"2\r\nok\r\n0\r\n\r\n")),
@@ -165,14 +165,14 @@ _PLAIN = {
     "103-first": (200, b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + _ok("Content-Length: 2")),
     "100-first": (200, b"HTTP/1.1 100 Continue\r\n\r\n" + _ok("Content-Length: 2")),
 }
-_ODD = {
+_MALFORMED_ANSWERS = {
     "two-lengths": _ok("Content-Length: 2\r\nContent-Length: 3"),
     "length-minus": _ok("Content-Length: -1"),
     "length-letters": _ok("Content-Length: 2x"),
     "length-and-chunked": _ok(f"Content-Length: 50\r\n{_CHUNKED}", body=b"2\r\nok\r\n0\r\n\r\n"),
     "chunk-size": _ok(_CHUNKED, body=b"zz\r\nok\r\n0\r\n\r\n"),
     "coding-unknown": _ok("Transfer-Encoding: x\r\nContent-Length: 2"),
-    "shorter-than-it-says": _ok("Content-Length: 20"),
+    "shorter-than-announced": _ok("Content-Length: 20"),
     "nothing": b"",
     "garbage": b"\x00\x01\x02garbage\r\n\r\n",
     "greeting": b"220 mail.example ESMTP\r\n",
@@ -184,25 +184,25 @@ _ODD = {
     "header-fold": _ok("X: a\r\n b\r\nContent-Length: 2"),
     "header-without-colon": _ok("nothing\r\nContent-Length: 2"),
     "header-blank-before-colon": _ok("Content-Length : 2"),
-    "newlines-alone": b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
+    "newlines-without-return": b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
     "head-of-300-kb": _ok("X: " + "a" * 300_000 + "\r\nContent-Length: 2"),
-    "101-not-asked-for": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nraw",
-    "100-for-ever": b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
+    "101-without-upgrade": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nraw",
+    "100-repeated": b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
 }
 ANSWERS: dict[str, bytes] = {
-    **{f"answer-{name}": answer for name, (_, answer) in _PLAIN.items()},
-    **{f"odd-{name}": answer for name, answer in _ODD.items()},
+    **{f"answer-{name}": answer for name, (_, answer) in _VALID_ANSWERS.items()},
+    **{f"odd-{name}": answer for name, answer in _MALFORMED_ANSWERS.items()},
 }
 """Answers of the origin to requests whose path begins with the name; then it closes the connection."""
-_ANSWERED = [
-    *(_passed(f"answer-{name}", get(_URL), status=status) for name, (status, _) in _PLAIN.items()),
+_ANSWER_ROWS = [
+    *(_forwarded(f"answer-{name}", get(_URL), status=status) for name, (status, _) in _VALID_ANSWERS.items()),
     Row("answer-200-chunked-to-1.0", head(f"GET {_URL} HTTP/1.0"), statuses(200), reaches=1, lacks=b"chunked"),
     Row("answer-200-chunked-to-head", get(_URL, method="HEAD"), statuses(200), reaches=1, lacks=b"\r\n\r\n2"),
-    Row("answer-204-tells-to-close", get(_URL), statuses(204), reaches=1, has=b"Connection: close"),
-    Row("answer-304-tells-to-close", get(_URL), statuses(304), reaches=1, has=b"Connection: close"),
+    Row("answer-204-announces-close", get(_URL), statuses(204), reaches=1, has=b"Connection: close"),
+    Row("answer-304-announces-close", get(_URL), statuses(304), reaches=1, has=b"Connection: close"),
     *(
         Row(f"odd-{name}", get(_URL), statuses(200, 403, 502, 503, CLOSED), reaches=None, lacks=b"ESMTP")
-        for name in _ODD
+        for name in _MALFORMED_ANSWERS
     ),
 ]
-ROWS = (*_METHODS, *_FIELDS, *_BODIES, *_ANSWERED)
+ROWS = (*_METHODS, *_FIELDS, *_BODIES, *_ANSWER_ROWS)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Malformed and ambiguous requests: two servers in a row may read them differently (RFC 9112, 11.2).
+"""Malformed and ambiguous requests, which two servers on a request's way may read differently (RFC 9112, 11.2).
 
-Whatever the status, the test compares everything that the origin gets with a strict reading (``strict.py``): no request
-may have two meanings or begin within the body of another one. ``/inner`` is the request to be smuggled. ``/next``
-follows where the body ends by the rules: it is the same client's next request, though a proxy in front of this one may
-read it differently; its answer is the second.
+Whatever the status, the test parses everything that the origin gets strictly (``strict.py``): no request may have two
+meanings or begin within the body of another request. ``/inner`` is the request that an attacker tries to smuggle.
+``/next`` begins where the body ends according to the RFC: it is the same client's next request and gets the second
+answer, although a proxy in front of this proxy may read it differently.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .row import CLOSED, ORIGIN, WEB, Row, get, statuses
 _URL = f"http://{ORIGIN}:{WEB}/{{id}}"
 _INNER = f"GET http://{ORIGIN}:{WEB}/inner HTTP/1.1\r\nHost: {ORIGIN}\r\n\r\n".encode()
 _NEXT = _INNER.replace(b"/inner", b"/next")
-_BAD = statuses(400, 411, 413, 414, 417, 431, 501, 505, CLOSED)
-_BAD_OR_REFUSED = _BAD | {403}
+_MALFORMED = statuses(400, 411, 413, 414, 417, 431, 501, 505, CLOSED)
+_BAD_OR_REFUSED = _MALFORMED | {403}
 _LENGTH = f"Content-Length: {len(_INNER)}"
 _CHUNKED = "Transfer-Encoding: chunked"
-_LAST = b"0\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
 
 
 def _post(*fields: str, body: bytes = b"", version: str = "HTTP/1.1") -> bytes:
@@ -33,8 +33,8 @@ def _refused(rows: dict[str, bytes]) -> list[Row]:
     return [Row(name, sent, _BAD_OR_REFUSED) for name, sent in rows.items()]
 
 
-def _either(rows: dict[str, bytes]) -> list[Row]:
-    """RFC 9112 leaves the choice, or a proxy may repair the request: the origin must get only one meaning."""
+def _refused_or_forwarded(rows: dict[str, bytes]) -> list[Row]:
+    """Return rows that a proxy may refuse, forward or repair (RFC 9112). The origin must get only one meaning."""
     return [Row(name, sent, _BAD_OR_REFUSED | {200}, reaches=None) for name, sent in rows.items()]
 
 
@@ -66,52 +66,52 @@ _SAME_LENGTHS = {
 }
 _CODINGS = {
     "length-and-identity": _post("Transfer-Encoding: identity, chunked", _LENGTH, body=_INNER),
-    "coding-unknown": _post("Transfer-Encoding: xchunked", body=_LAST + _INNER),
-    "coding-prefix": _post("Transfer-Encoding: chunkedx", body=_LAST + _INNER),
+    "coding-unknown": _post("Transfer-Encoding: xchunked", body=_LAST_CHUNK + _INNER),
+    "coding-prefix": _post("Transfer-Encoding: chunkedx", body=_LAST_CHUNK + _INNER),
     "coding-gzip": _post("Transfer-Encoding: gzip", _LENGTH, body=_INNER),
-    "coding-gzip-chunked": _post("Transfer-Encoding: gzip, chunked", body=_LAST + _INNER),
-    "coding-chunked-gzip": _post("Transfer-Encoding: chunked, gzip", body=_LAST + _INNER),
-    "coding-chunked-identity": _post("Transfer-Encoding: chunked, identity", body=_LAST + _INNER),
-    "coding-twice": _post("Transfer-Encoding: chunked, chunked", body=_LAST + _INNER),
-    "coding-two-fields": _post("Transfer-Encoding: x", _CHUNKED, body=_LAST + _INNER),
-    "coding-two-fields-reversed": _post(_CHUNKED, "Transfer-Encoding: x", body=_LAST + _INNER),
-    "coding-quoted": _post('Transfer-Encoding: "chunked"', body=_LAST + _INNER),
-    "coding-parameter": _post("Transfer-Encoding: chunked;a=b", body=_LAST + _INNER),
+    "coding-gzip-chunked": _post("Transfer-Encoding: gzip, chunked", body=_LAST_CHUNK + _INNER),
+    "coding-chunked-gzip": _post("Transfer-Encoding: chunked, gzip", body=_LAST_CHUNK + _INNER),
+    "coding-chunked-identity": _post("Transfer-Encoding: chunked, identity", body=_LAST_CHUNK + _INNER),
+    "coding-twice": _post("Transfer-Encoding: chunked, chunked", body=_LAST_CHUNK + _INNER),
+    "coding-two-fields": _post("Transfer-Encoding: x", _CHUNKED, body=_LAST_CHUNK + _INNER),
+    "coding-two-fields-reversed": _post(_CHUNKED, "Transfer-Encoding: x", body=_LAST_CHUNK + _INNER),
+    "coding-quoted": _post('Transfer-Encoding: "chunked"', body=_LAST_CHUNK + _INNER),
+    "coding-parameter": _post("Transfer-Encoding: chunked;a=b", body=_LAST_CHUNK + _INNER),
     "coding-blank": _post("Transfer-Encoding: ", _LENGTH, body=_INNER),
     "coding-comma": _post("Transfer-Encoding: ,", _LENGTH, body=_INNER),
-    "coding-null": _post("Transfer-Encoding: chunked\x00", body=_LAST + _INNER),
-    "coding-no-break-space": _post("Transfer-Encoding: \xa0chunked", body=_LAST + _INNER),
+    "coding-null": _post("Transfer-Encoding: chunked\x00", body=_LAST_CHUNK + _INNER),
+    "coding-no-break-space": _post("Transfer-Encoding: \xa0chunked", body=_LAST_CHUNK + _INNER),
     "coding-in-a-get": get(_URL, "Transfer-Encoding: x", body=_INNER),
 }
 _CODINGS_EITHER = {
-    "length-then-chunked": _post("Content-Length: 5", _CHUNKED, body=_LAST + _NEXT),
-    "chunked-then-length": _post(_CHUNKED, "Content-Length: 5", body=_LAST + _NEXT),
-    # Characters that Squid takes for blanks.
-    "coding-vertical-tab": _post("Transfer-Encoding: \x0bchunked", body=_LAST + _NEXT),
-    "coding-form-feed": _post("Transfer-Encoding:\x0cchunked", body=_LAST + _NEXT),
+    "length-then-chunked": _post("Content-Length: 5", _CHUNKED, body=_LAST_CHUNK + _NEXT),
+    "chunked-then-length": _post(_CHUNKED, "Content-Length: 5", body=_LAST_CHUNK + _NEXT),
+    # Squid treats these characters as blanks.
+    "coding-vertical-tab": _post("Transfer-Encoding: \x0bchunked", body=_LAST_CHUNK + _NEXT),
+    "coding-form-feed": _post("Transfer-Encoding:\x0cchunked", body=_LAST_CHUNK + _NEXT),
     "length-vertical-tab": _post(f"Content-Length: \x0b{len(_INNER)}", body=_INNER),
-    # A value that Squid takes for a missing length.
+    # Squid treats this value as a missing length.
     "length-comma": _post("Content-Length: ,", body=_NEXT),
     # Squid 5 ignores this coding and overlooks the length (CVE-2026-61642).
     "identity": _post("Transfer-Encoding: identity", f"Content-Length: {len(_NEXT)}", body=_NEXT),
-    "chunked-with-long-length": _post(_CHUNKED, "Content-Length: 500", body=_LAST),
-    "chunked-with-bad-length": _post(_CHUNKED, "Content-Length: x", body=_LAST),
-    "chunked-in-1.0": _post(_CHUNKED, body=_LAST, version="HTTP/1.0"),
-    "chunked-and-length-in-1.0": _post(_CHUNKED, "Content-Length: 5", body=_LAST, version="HTTP/1.0"),
-    "chunked-upper-case": _post("TRANSFER-ENCODING: CHUNKED", body=_LAST),
-    "chunked-tab": _post("Transfer-Encoding:\tchunked", body=_LAST),
-    "chunked-blank-behind": _post("Transfer-Encoding: chunked ", body=_LAST),
-    "chunked-comma-behind": _post("Transfer-Encoding: chunked,", body=_LAST),
-    "chunked-comma-before": _post("Transfer-Encoding: , chunked", body=_LAST),
-    "chunked-blank-in-name": _post("Transfer-Encoding : chunked", body=_LAST),
-    "chunked-blank-before-name": _post(" Transfer-Encoding: chunked", body=_LAST),
-    "chunked-folded": _post("Transfer-Encoding:\r\n chunked", body=_LAST),
-    "chunked-folded-elsewhere": _post("X: y\r\n Transfer-Encoding: chunked", "Content-Length: 5", body=_LAST),
-    "chunked-underscore": _post("Transfer_Encoding: chunked", "Content-Length: 5", body=_LAST),
-    "chunked-behind-bare-newline": _post("X: y\nTransfer-Encoding: chunked", "Content-Length: 5", body=_LAST),
-    "chunked-behind-bare-return": _post("X: y\rTransfer-Encoding: chunked", "Content-Length: 5", body=_LAST),
-    "chunked-behind-null": _post("X: y\x00Transfer-Encoding: chunked", "Content-Length: 5", body=_LAST),
-    "named-as-hop": _post("Connection: Transfer-Encoding", _CHUNKED, body=_LAST),
+    "chunked-with-long-length": _post(_CHUNKED, "Content-Length: 500", body=_LAST_CHUNK),
+    "chunked-with-bad-length": _post(_CHUNKED, "Content-Length: x", body=_LAST_CHUNK),
+    "chunked-in-1.0": _post(_CHUNKED, body=_LAST_CHUNK, version="HTTP/1.0"),
+    "chunked-and-length-in-1.0": _post(_CHUNKED, "Content-Length: 5", body=_LAST_CHUNK, version="HTTP/1.0"),
+    "chunked-upper-case": _post("TRANSFER-ENCODING: CHUNKED", body=_LAST_CHUNK),
+    "chunked-tab": _post("Transfer-Encoding:\tchunked", body=_LAST_CHUNK),
+    "chunked-blank-after": _post("Transfer-Encoding: chunked ", body=_LAST_CHUNK),
+    "chunked-comma-after": _post("Transfer-Encoding: chunked,", body=_LAST_CHUNK),
+    "chunked-comma-before": _post("Transfer-Encoding: , chunked", body=_LAST_CHUNK),
+    "chunked-blank-in-name": _post("Transfer-Encoding : chunked", body=_LAST_CHUNK),
+    "chunked-blank-before-name": _post(" Transfer-Encoding: chunked", body=_LAST_CHUNK),
+    "chunked-folded": _post("Transfer-Encoding:\r\n chunked", body=_LAST_CHUNK),
+    "chunked-folded-elsewhere": _post("X: y\r\n Transfer-Encoding: chunked", "Content-Length: 5", body=_LAST_CHUNK),
+    "chunked-underscore": _post("Transfer_Encoding: chunked", "Content-Length: 5", body=_LAST_CHUNK),
+    "chunked-after-bare-newline": _post("X: y\nTransfer-Encoding: chunked", "Content-Length: 5", body=_LAST_CHUNK),
+    "chunked-after-bare-return": _post("X: y\rTransfer-Encoding: chunked", "Content-Length: 5", body=_LAST_CHUNK),
+    "chunked-after-null": _post("X: y\x00Transfer-Encoding: chunked", "Content-Length: 5", body=_LAST_CHUNK),
+    "named-as-hop": _post("Connection: Transfer-Encoding", _CHUNKED, body=_LAST_CHUNK),
     "length-named-as-hop": _post("Connection: Content-Length", "Content-Length: 5", body=b"hello"),
     "expect": _post("Expect: 100-continue", "Content-Length: 5", body=b"hello"),
     "expect-unknown": _post("Expect: 200-maybe", "Content-Length: 5", body=b"hello"),
@@ -119,39 +119,39 @@ _CODINGS_EITHER = {
     "head-with-a-request-in-its-body": get(_URL, _LENGTH, method="HEAD", body=_INNER),
 }
 _CHUNKS = {
-    "chunk-size-minus": b"-5\r\nhello\r\n" + _LAST,
-    "chunk-size-letter": b"g\r\nhello\r\n" + _LAST,
-    "chunk-size-0x": b"0x5\r\nhello\r\n" + _LAST,
-    "chunk-size-plus": b"+5\r\nhello\r\n" + _LAST,
-    "chunk-size-blank": b"\r\nhello\r\n" + _LAST,
-    "chunk-size-beyond-64-bits": b"10000000000000005\r\nhello\r\n" + _LAST,
-    "chunk-size-of-16-f": b"ffffffffffffffff\r\nhello\r\n" + _LAST,
-    "chunk-size-underscore": b"0_5\r\nhello\r\n" + _LAST,
-    "chunk-longer-than-it-says": b"4\r\nhello\r\n" + _LAST,
-    "chunk-without-end": b"5\r\nhello5\r\nhello\r\n" + _LAST,
+    "chunk-size-minus": b"-5\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-size-letter": b"g\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-size-0x": b"0x5\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-size-plus": b"+5\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-size-blank": b"\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-size-beyond-64-bits": b"10000000000000005\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-size-of-16-f": b"ffffffffffffffff\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-size-underscore": b"0_5\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-longer-than-announced": b"4\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-without-end": b"5\r\nhello5\r\nhello\r\n" + _LAST_CHUNK,
     "chunk-ends-with-other-bytes": b"5\r\nhelloXX0\r\n\r\n",
-    "chunk-size-behind-blank": b" 5\r\nhello\r\n" + _LAST,
+    "chunk-size-after-blank": b" 5\r\nhello\r\n" + _LAST_CHUNK,
 }
 _CHUNKS_EITHER = {
-    "chunk-newline-alone": b"5\nhello\n0\n\n",
-    "chunk-newline-alone-after-size": b"5\nhello\r\n" + _LAST,
-    "chunk-return-alone": b"5\rhello\r0\r\r",
-    "chunk-size-before-blank": b"5 \r\nhello\r\n" + _LAST,
-    "chunk-size-leading-zeros": b"00000005\r\nhello\r\n" + _LAST,
-    "chunk-extension": b"5;a=b\r\nhello\r\n" + _LAST,
-    "chunk-extension-quoted": b'5;a="b;c\\"d"\r\nhello\r\n' + _LAST,
-    "chunk-extension-bare-newline": b"5;a\nX\r\nhello\r\n" + _LAST,
-    "chunk-extension-bare-return": b"5;a\rX\r\nhello\r\n" + _LAST,
-    "chunk-extension-quoted-newline": b'5;a="\r\nhello\r\n' + _LAST,
-    "chunk-extension-long": b"5;" + b"a" * 20_000 + b"\r\nhello\r\n" + _LAST,
-    "chunk-extension-null": b"5;\x00\r\nhello\r\n" + _LAST,
+    "chunk-newline-without-return": b"5\nhello\n0\n\n",
+    "chunk-newline-without-return-after-size": b"5\nhello\r\n" + _LAST_CHUNK,
+    "chunk-return-without-newline": b"5\rhello\r0\r\r",
+    "chunk-size-before-blank": b"5 \r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-size-leading-zeros": b"00000005\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-extension": b"5;a=b\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-extension-quoted": b'5;a="b;c\\"d"\r\nhello\r\n' + _LAST_CHUNK,
+    "chunk-extension-bare-newline": b"5;a\nX\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-extension-bare-return": b"5;a\rX\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-extension-quoted-newline": b'5;a="\r\nhello\r\n' + _LAST_CHUNK,
+    "chunk-extension-long": b"5;" + b"a" * 20_000 + b"\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-extension-null": b"5;\x00\r\nhello\r\n" + _LAST_CHUNK,
     "chunk-last-extension": b"5\r\nhello\r\n0;a=b\r\n\r\n",
     "trailer": b"5\r\nhello\r\n0\r\nX: y\r\n\r\n",
     "trailer-length": b"5\r\nhello\r\n0\r\nContent-Length: 50\r\n\r\n",
     "trailer-host": b"5\r\nhello\r\n0\r\nHost: 127.0.0.1\r\n\r\n",
     "trailer-malformed": b"5\r\nhello\r\n0\r\nno field\r\n\r\n",
     "trailer-with-a-request": b"0\r\n" + _INNER,
-    "request-behind-the-last": _LAST + b"X",
+    "request-after-the-last-chunk": _LAST_CHUNK + b"X",
 }
 _LINES = {
     "name-blank-before-colon": _post("Content-Length : 5", body=b"hello"),
@@ -177,9 +177,9 @@ _LINES = {
     "fold-tab": get(_URL, "X: a\r\n\tb"),
     "fold-first": _raw(f"GET {_URL} HTTP/1.1\r\n X: y\r\nHost: {ORIGIN}\r\n\r\n"),
     "fold-host": _raw(f"GET {_URL} HTTP/1.1\r\nHost:\r\n {ORIGIN}\r\n\r\n"),
-    "newlines-alone": _raw(f"GET {_URL} HTTP/1.1\nHost: {ORIGIN}\n\n"),
-    "newline-alone-at-the-end": _raw(f"GET {_URL} HTTP/1.1\r\nHost: {ORIGIN}\r\n\n"),
-    "returns-alone": _raw(f"GET {_URL} HTTP/1.1\rHost: {ORIGIN}\r\r"),
+    "newlines-without-return": _raw(f"GET {_URL} HTTP/1.1\nHost: {ORIGIN}\n\n"),
+    "newline-without-return-at-the-end": _raw(f"GET {_URL} HTTP/1.1\r\nHost: {ORIGIN}\r\n\n"),
+    "returns-without-newline": _raw(f"GET {_URL} HTTP/1.1\rHost: {ORIGIN}\r\r"),
     "double-returns": _raw(f"GET {_URL} HTTP/1.1\r\r\nHost: {ORIGIN}\r\r\n\r\r\n"),
     "newlines-before": b"\r\n\r\n" + get(_URL),
     "blank-before": b" " + get(_URL),
@@ -192,7 +192,7 @@ _LINES = {
 _FIRST_LINES = {
     "line-two-blanks": f"GET  {_URL} HTTP/1.1",
     "line-tabs": f"GET\t{_URL}\tHTTP/1.1",
-    "line-blanks-behind": f"GET {_URL} HTTP/1.1 ",
+    "line-blanks-after": f"GET {_URL} HTTP/1.1 ",
     "line-return-in": f"GET {_URL}\rX HTTP/1.1",
     "line-null-in": f"GET {_URL}\x00 HTTP/1.1",
     "line-blank-in-url": f"GET {_URL} x HTTP/1.1",
@@ -242,9 +242,9 @@ ROWS = (
     *_refused(_CODINGS),
     *_refused({name: _post(_CHUNKED, body=body) for name, body in _CHUNKS.items()}),
     *_refused(_SIZES),
-    *_either(_SAME_LENGTHS),
-    *_either(_CODINGS_EITHER),
-    *_either({name: _post(_CHUNKED, body=body) for name, body in _CHUNKS_EITHER.items()}),
-    *_either(_LINES),
-    *_either({name: _raw(f"{line}\r\nHost: {ORIGIN}\r\n\r\n") for name, line in _FIRST_LINES.items()}),
+    *_refused_or_forwarded(_SAME_LENGTHS),
+    *_refused_or_forwarded(_CODINGS_EITHER),
+    *_refused_or_forwarded({name: _post(_CHUNKED, body=body) for name, body in _CHUNKS_EITHER.items()}),
+    *_refused_or_forwarded(_LINES),
+    *_refused_or_forwarded({name: _raw(f"{line}\r\nHost: {ORIGIN}\r\n\r\n") for name, line in _FIRST_LINES.items()}),
 )

@@ -70,8 +70,8 @@ NAMES: dict[str, list[list[str]]] = {
     "both-reversed.example": [["127.0.0.1", ORIGIN]],
     "both6.example": [[ORIGIN, "::1"]],
     "many.example": [[ORIGIN, *(f"10.77.9.{n}" for n in range(100, 110)), PROXY]],
-    # These names change their answer: the first is for the rules, a later one would be for the connection. Each row has
-    # its own name, because one worker does not know the answers that another one got.
+    # The answer for these names changes: Squid's rules use the first one, and the connection would use a later one.
+    # Each row has its own name, because the workers do not share the answers that they got.
     "rebind-get.example": [[ORIGIN], ["127.0.0.1"]],
     "rebind-get-port.example": [[ORIGIN], ["127.0.0.1"]],
     "rebind-own.example": [[ORIGIN], [PROXY]],
@@ -80,11 +80,11 @@ NAMES: dict[str, list[list[str]]] = {
     "rebind-back.example": [["127.0.0.1"], [ORIGIN]],
     "rebind-none.example": [[], ["127.0.0.1"]],
 }
-"""Lists of addresses for each name: one for each question, the last one for all later questions. The TTL is 0."""
+"""Lists of addresses for each name: each query gets the next list, and all later queries the last. The TTL is 0."""
 
 
-def _inside(group: str, hosts: list[str]) -> list[Row]:
-    """Return rows that ask for each host by GET and by CONNECT."""
+def _get_and_connect(group: str, hosts: list[str]) -> list[Row]:
+    """Return rows that request each host by GET and by CONNECT."""
     return [
         row
         for number, host in enumerate(hosts, 1)
@@ -99,19 +99,19 @@ def _inside(group: str, hosts: list[str]) -> list[Row]:
     ]
 
 
-def _named() -> list[Row]:
+def _name_rows() -> list[Row]:
     rows = []
     for name in NAMES:
         if name in ("public.example", "rebind-connect.example") or name.startswith("rebind"):
             continue
-        # Even without the rules these would fail for lack of a route (503), so expect exactly 403.
+        # Without the rules, these requests would fail with 503, because there is no route. So require 403.
         refused = statuses(403) if name.startswith(("nat64", "metadata")) else _UNRESOLVED
         rows.append(Row(f"name-{name}", get(f"http://{name}:{INNER}/{{id}}"), refused))
     return rows
 
 
 _REBOUND = [
-    # A new look-up or the first address decides the second request, but never a look-up that the rules did not see.
+    # For the second request, Squid may look up the name again, but the rules must check the address that it uses.
     Row("rebind-get", get(f"http://rebind-get.example:{WEB}/{{id}}") * 2, statuses(200), reaches=2, answers=2),
     Row("rebind-get-port", get(f"http://rebind-get-port.example:{INNER}/{{id}}"), statuses(403, 503)),
     Row("rebind-own", get(f"http://rebind-own.example:{WEB}/{{id}}") * 2, statuses(200), reaches=2, answers=2),
@@ -155,7 +155,7 @@ _PORTS = [
         Row(f"tunnel-{port or 'none'}", head(f"CONNECT {ORIGIN}:{port} HTTP/1.1"), _REFUSED)
         for port in ("22", "25", "80", "444", "8080", "3128", "0", "65535", "65979", "-443")
     ),
-    # Squid ignores text that it does not understand and uses port 443: if it opens a tunnel, then only there.
+    # Squid ignores text that it does not understand and uses port 443: it may open a tunnel only to that port.
     *(
         Row(f"tunnel-odd-{name}", head(f"CONNECT {target} HTTP/1.1"), _UNRESOLVED | {200}, reaches=None)
         for name, target in {
@@ -285,15 +285,15 @@ _OTHER_SERVICES = [
 ]
 ROWS = (
     *_SOUND,
-    *_inside("loopback", _LOOPBACK),
-    *_inside("link-local", _LINK_LOCAL),
-    *_inside("embedded", _EMBEDDED),
-    *_inside("own", _OWN),
+    *_get_and_connect("loopback", _LOOPBACK),
+    *_get_and_connect("link-local", _LINK_LOCAL),
+    *_get_and_connect("embedded", _EMBEDDED),
+    *_get_and_connect("own", _OWN),
     *(
         Row(f"embedded-public-{number}", get(f"http://{host}:{WEB}/{{id}}"), statuses(503))
         for number, host in enumerate(_PUBLIC_EMBEDDED, 1)
     ),
-    *_named(),
+    *_name_rows(),
     *_REBOUND,
     *_PORTS,
     *_URLS,

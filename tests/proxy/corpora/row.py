@@ -18,7 +18,8 @@ class Row:
 
     id: str
     sent: bytes
-    """Bytes to send. ``{id}`` is replaced by the row's name, by which the request is found in the origin's record."""
+    """Bytes to send. The test replaces ``{id}`` by the row's id, by which it finds the request in the origin's
+    record."""
     status: frozenset[int]
     """Allowed statuses of the first final answer."""
     reaches: int | None = 0
@@ -32,6 +33,7 @@ class Row:
     origin_has: bytes = b""
     """Bytes that the origin must receive in the request with this id."""
     origin_lacks: bytes = b""
+    """Bytes that the origin must not receive in the request with this id."""
     ends: bool = False
     """Whether the client closes its half of the connection (FIN) after sending."""
 
@@ -40,10 +42,10 @@ class Row:
         return self.sent.replace(b"{id}", self.id.encode())
 
     @property
-    def most(self) -> int:
-        """Return the largest allowed number of final answers; further ones would answer requests that no client sent.
+    def max_answers(self) -> int:
+        """Return the maximum number of final answers; a further answer would belong to a request that no client sent.
 
-        ``/next`` may be a request of its own or part of a body.
+        ``/next`` may be a separate request or part of a body.
         """
         return max(self.answers, 1 + self.sent.count(b"/next "))
 
@@ -64,5 +66,5 @@ def get(
     return head(f"{method} {target} {version}", f"Host: {host}", *fields) + body
 
 
-def statuses(*those: int) -> frozenset[int]:
-    return frozenset(those)
+def statuses(*numbers: int) -> frozenset[int]:
+    return frozenset(numbers)

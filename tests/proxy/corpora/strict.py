@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A strict parser for what an origin gets (RFC 9110, RFC 9112): it returns requests, or why they are ambiguous."""
+"""A strict parser for the data that an origin gets (RFC 9110, RFC 9112): it refuses ambiguous requests."""
 
 from __future__ import annotations
 
@@ -34,46 +34,46 @@ class Request:
 def requests(data: bytes) -> list[Request]:
     """Return the requests of one connection; the last body may be incomplete.
 
-    Raise Ambiguous if there are two readings.
+    :raises Ambiguous: two servers may read the data differently
     """
     found = []
     while data:
         head, end, rest = data.partition(b"\r\n\r\n")
         if not end:
-            raise Ambiguous(f"an unfinished head: {head[:200]!r}")
+            raise Ambiguous(f"an incomplete header: {head[:200]!r}")
         first, *lines = head.split(b"\r\n")
         match = _LINE.fullmatch(first)
         if match is None:
-            raise Ambiguous(f"the first line: {first[:200]!r}")
+            raise Ambiguous(f"a malformed first line: {first[:200]!r}")
         fields = tuple(_field(line) for line in lines)
         request = Request(match[1], match[2], fields, b"", head + end)
-        body, left = _body(request, rest)
-        found.append(Request(request.method, request.target, fields, body, data[: len(data) - len(left)]))
-        data = left
+        body, unread = _body(request, rest)
+        found.append(Request(request.method, request.target, fields, body, data[: len(data) - len(unread)]))
+        data = unread
     return found
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:
     match = _FIELD.fullmatch(line)
     if match is None:
-        raise Ambiguous(f"a field: {line[:200]!r}")
+        raise Ambiguous(f"a malformed field: {line[:200]!r}")
     return match[1], match[2]
 
 
 def _body(request: Request, rest: bytes) -> tuple[bytes, bytes]:
     lengths, codings = request.all(b"content-length"), request.all(b"transfer-encoding")
     if len(request.all(b"host")) != 1:
-        raise Ambiguous(f"not one Host: {request.raw[:300]!r}")
+        raise Ambiguous(f"not exactly one Host: {request.raw[:300]!r}")
     if len(lengths) + len(codings) > 1:
         raise Ambiguous(f"several lengths: {lengths} {codings}")
     if codings:
         if codings[0].lower() != b"chunked":
-            raise Ambiguous(f"a coding: {codings}")
+            raise Ambiguous(f"an unknown coding: {codings}")
         return _chunks(rest)
     if not lengths:
         return b"", rest
     if not re.fullmatch(rb"[0-9]{1,18}", lengths[0]):
-        raise Ambiguous(f"a length: {lengths}")
+        raise Ambiguous(f"a malformed length: {lengths}")
     size = int(lengths[0])
     return rest[:size], rest[size:]
 
@@ -84,14 +84,14 @@ def _chunks(data: bytes) -> tuple[bytes, bytes]:
         size, data = int(match[1], 16), data[match.end() :]
         if size == 0:
             if not data.startswith(b"\r\n"):
-                raise Ambiguous(f"a trailer: {data[:200]!r}")
+                raise Ambiguous(f"a trailer section: {data[:200]!r}")
             return body, data[2:]
         body += data[:size]
         if len(data) <= size:
             return body, b""  # the client has not sent more
         if data[size : size + 2] != b"\r\n":
-            raise Ambiguous(f"no end of a chunk: {data[size:][:50]!r}")
+            raise Ambiguous(f"a chunk without its end: {data[size:][:50]!r}")
         data = data[size + 2 :]
     if data:
-        raise Ambiguous(f"a chunk's size: {data[:200]!r}")
+        raise Ambiguous(f"a malformed chunk size: {data[:200]!r}")
     return body, b""

@@ -12,7 +12,7 @@ length-blank length-semicolon length-dot length-exponent length-underscore lengt
 length-wraps-63-bits length-no-break-space
 """.split()  # noqa: SIM905
 _ODD_FIRST_LINES: Final = """
-line-blanks-behind line-no-version line-version-0.9 line-version-3 line-version-lower-case line-version-letters
+line-blanks-after line-no-version line-version-0.9 line-version-3 line-version-lower-case line-version-letters
 line-version-other
 """.split()  # noqa: SIM905
 DIFFERENT: Final[dict[str, tuple[int, int]]] = {
@@ -20,11 +20,11 @@ DIFFERENT: Final[dict[str, tuple[int, int]]] = {
     **dict.fromkeys(_ODD_FIRST_LINES, (200, 400)),
     "identity": (200, 501),
 }
-"""For each row: status of the first final answer of 5.7, and of 6.13. Both refuse the row, or give it one meaning."""
+"""For each row: the first final status of 5.7 and of 6.13. Both refuse the request or forward it with one meaning."""
 RELEASES: Final = ("bookworm", "trixie")
 
 
 def unexpected_statuses(release: str, statuses: Mapping[str, int]) -> dict[str, int]:
-    """Return those *statuses* whose row is in the table and that differ from the table's value for *release*."""
+    """Return the *statuses* that differ from the value of :data:`DIFFERENT` for *release*."""
     column = RELEASES.index(release)
     return {row: statuses[row] for row in DIFFERENT.keys() & statuses.keys() if statuses[row] != DIFFERENT[row][column]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Programs that run on the hosts of the attack tests, with only the standard library. argv: name and arguments."""
+"""Programs for the hosts of the attack tests, which use only the standard library. The first argument selects one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-AT_ONCE = 40
+MAX_PARALLEL = 40
 PATIENCE, LINGER = 60.0, 0.1
-"""Seconds to wait for an answer, and after it for additional bytes."""
-LONGEST = 8.0
+"""Seconds to wait for an answer, and then for additional bytes."""
+SILENCE_SECONDS = 8.0
 """Seconds to wait if there may be no answer, because Squid rightly waits for the rest of an unfinished request."""
 
 
-def names(table: str) -> None:
-    """Answer A and AAAA questions from a table.
-
-    If a name has several lists of addresses, use the next one each time.
-    """
+def name_server(table: str) -> None:
+    """Answer A and AAAA queries from a table. If a name has several lists of addresses, each query gets the next
+    list."""
     known = read(table)
-    turns: dict[tuple[str, int], int] = {}
+    queries: dict[tuple[str, int], int] = {}
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("", 53))
     while True:
@@ -41,12 +39,12 @@ def names(table: str) -> None:
         lists = known.get(name)
         found: list[bytes] = []
         if lists is not None:
-            turn = turns.get((name, kind), 0)
-            turns[name, kind] = turn + 1
-            for address in lists[min(turn, len(lists) - 1)]:
-                six = ":" in address
-                if kind == (28 if six else 1):
-                    found.append(socket.inet_pton(socket.AF_INET6 if six else socket.AF_INET, address))
+            earlier = queries.get((name, kind), 0)
+            queries[name, kind] = earlier + 1
+            for address in lists[min(earlier, len(lists) - 1)]:
+                is_ipv6 = ":" in address
+                if kind == (28 if is_ipv6 else 1):
+                    found.append(socket.inet_pton(socket.AF_INET6 if is_ipv6 else socket.AF_INET, address))
         answers = b"".join(b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, 0, len(each)) + each for each in found)
         header = struct.pack("!HHHHH", 0x8183 if lists is None else 0x8180, 1, len(found), 0, 0)
         server.sendto(query[:2] + header + query[12 : at + 5] + answers, client)
@@ -57,10 +55,10 @@ def read(path: str) -> Any:
 
 
 class Record:
-    """A file to which each received piece is appended at once."""
+    """A file of received pieces. Each piece is written immediately."""
 
     def __init__(self, path: str) -> None:
-        self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  open for good
+        self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  the file stays open
 
     def add(self, name: str, data: bytes) -> None:
         self._file.write(json.dumps([name, base64.b64encode(data).decode()]) + "\n")
@@ -77,13 +75,13 @@ CANARY = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ncanary"
 
 async def echo(record: str, *ports: str) -> None:
     """Record each connection and echo its data. Answer an HTTP request with a valid response."""
-    kept = Record(record)
+    record_file = Record(record)
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        here = str(writer.get_extra_info("sockname"))
-        kept.add(here, b"")
+        local_address = str(writer.get_extra_info("sockname"))
+        record_file.add(local_address, b"")
         while data := await reader.read(65536):
-            kept.add(here, data)
+            record_file.add(local_address, data)
             writer.write(CANARY if b" HTTP/1." in data else data)
         writer.close()
 
@@ -93,22 +91,22 @@ async def echo(record: str, *ports: str) -> None:
 async def web(answers: str, record: str, port: str) -> None:
     """Record and answer each request. If its path has a special answer, send that and close the connection."""
     known = {name: base64.b64decode(each) for name, each in read(answers).items()}
-    kept, numbers = Record(record), itertools.count()
+    record_file, numbers = Record(record), itertools.count()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         name, data = str(next(numbers)), b""
         while True:
-            while (size := whole(data)) is None:
+            while (size := request_size(data)) is None:
                 piece = await reader.read(65536)
                 if not piece:
                     writer.close()
                     return
-                kept.add(name, piece)
+                record_file.add(name, piece)
                 data += piece
             target = data.split(b" ", 2)[1].decode("latin-1").lstrip("/").partition("?")[0].partition("/")[0]
             data = data[size:]
-            likely = (target, target.rpartition("-to-")[0], "-".join(target.split("-")[:2]))
-            special = next((each for each in likely if each in known), "")
+            candidates = (target, target.rpartition("-to-")[0], "-".join(target.split("-")[:2]))
+            special = next((each for each in candidates if each in known), "")
             if target.startswith(("answer-", "odd-")):
                 writer.write(known[special])
                 await writer.drain()
@@ -125,7 +123,7 @@ async def web(answers: str, record: str, port: str) -> None:
 
 
 async def relay(port: str, origin: str, origin_port: str) -> None:
-    """Pass on all bytes unchanged, except that the origin's name in a URL is removed. Nothing is parsed or repaired."""
+    """Forward all bytes unparsed and unrepaired; only remove the origin's name from URLs."""
     name = f"http://{origin}:{origin_port}/".encode()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -138,16 +136,16 @@ async def relay(port: str, origin: str, origin_port: str) -> None:
             writer.close()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(origin, int(origin_port))
-        await asyncio.gather(copy(reader, back), copy(there, writer))
+        origin_reader, origin_writer = await asyncio.open_connection(origin, int(origin_port))
+        await asyncio.gather(copy(reader, origin_writer), copy(origin_reader, writer))
         writer.close()
-        back.close()
+        origin_writer.close()
 
     await listen(handle, port)
 
 
-def whole(data: bytes) -> int | None:
-    """Return the size of the first request in *data*, in the usual reading; None if it is incomplete."""
+def request_size(data: bytes) -> int | None:
+    """Return the size of the first request in *data*, as a lenient server reads it; None if it is incomplete."""
     head, end, body = data.partition(b"\r\n\r\n")
     if not end:
         return None
@@ -161,7 +159,7 @@ def whole(data: bytes) -> int | None:
 
 
 def answers_in(data: bytes, heads: list[bool], closed: bool) -> list[int]:
-    """Return the statuses of the complete final answers. *heads*: which requests were HEAD, as far as known."""
+    """Return the statuses of the complete final answers. *heads* contains whether each known request is a HEAD."""
     found: list[int] = []
     while match := re.match(rb"HTTP/\d\.\d (\d+)[^\n]*\n", data):
         status = int(match[1])
@@ -192,7 +190,9 @@ def answers_in(data: bytes, heads: list[bool], closed: bool) -> list[int]:
     return found
 
 
-async def one(row: dict[str, Any], address: str, port: str, limit: asyncio.Semaphore) -> tuple[str, dict[str, Any]]:
+async def send_row(
+    row: dict[str, Any], address: str, port: str, limit: asyncio.Semaphore
+) -> tuple[str, dict[str, Any]]:
     sent = base64.b64decode(row["data"])
     tunnel, heads = sent.startswith(b"CONNECT"), [sent.startswith(b"HEAD")]
     wanted, data, closed = base64.b64decode(row["has"]), b"", False
@@ -208,7 +208,11 @@ async def one(row: dict[str, Any], address: str, port: str, limit: asyncio.Semap
                 enough = len(answers_in(data, heads, False)) >= row["answers"] or (
                     tunnel and b"\r\n\r\n" in data and data.startswith(b"HTTP/1.1 200") and wanted in data
                 )
-                wait = LINGER if enough else min(end - loop.time(), LONGEST if row["silent"] and not data else PATIENCE)
+                wait = (
+                    LINGER
+                    if enough
+                    else min(end - loop.time(), SILENCE_SECONDS if row["silent"] and not data else PATIENCE)
+                )
                 try:
                     piece = await asyncio.wait_for(reader.read(262144), max(wait, 0.01))
                 except TimeoutError:
@@ -224,17 +228,17 @@ async def one(row: dict[str, Any], address: str, port: str, limit: asyncio.Semap
     return row["id"], {"statuses": statuses, "raw": base64.b64encode(data[:20000]).decode()}
 
 
-async def ask(rows: str, address: str, port: str) -> None:
+async def send_rows(rows: str, address: str, port: str) -> None:
     """Send the rows and print the answers."""
-    limit = asyncio.Semaphore(AT_ONCE)
-    found = await asyncio.gather(*(one(row, address, port, limit) for row in read(rows)))
+    limit = asyncio.Semaphore(MAX_PARALLEL)
+    found = await asyncio.gather(*(send_row(row, address, port, limit) for row in read(rows)))
     print(json.dumps(dict(found)))
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "names":
-        names(*sys.argv[2:])
+    if sys.argv[1] == "name-server":
+        name_server(*sys.argv[2:])
     else:
         programs: dict[str, Callable[..., Coroutine[Any, Any, None]]]
-        programs = {"echo": echo, "web": web, "relay": relay, "ask": ask}
+        programs = {"echo": echo, "web": web, "relay": relay, "send-rows": send_rows}
         asyncio.run(programs[sys.argv[1]](*sys.argv[2:]))

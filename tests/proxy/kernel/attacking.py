@@ -45,23 +45,23 @@ class Outcome:
     """Results of all requests of a corpus."""
 
     failed: dict[str, str]
-    """For each row with a wrong result: what is wrong."""
+    """For each row with a wrong result: the reason."""
     trespassed: tuple[str, ...]
     """Connections to services that no client may reach."""
     ambiguous: tuple[str, ...]
-    """Requests that the origin got and that have more than one meaning."""
+    """Requests at the origin that have more than one meaning."""
     statuses: dict[str, int]
     """Status of the first final answer of each row."""
 
     def assert_sound(self) -> None:
         assert self.trespassed == ()
         assert not self.ambiguous, "\n".join(self.ambiguous)
-        assert not self.failed, "\n".join(f"{row}: {why}" for row, why in self.failed.items())
+        assert not self.failed, "\n".join(f"{row}: {reason}" for row, reason in self.failed.items())
 
 
 @dataclass
 class Scene:
-    """Client, origin and services, without the proxy, which a test may start several times."""
+    """The client, the origin and the services; a test may start the proxy several times."""
 
     client: LiveNode
     proxy: LiveNode
@@ -90,12 +90,12 @@ class Scene:
 
     @contextmanager
     def name_server(self) -> Iterator[None]:
-        """Run a new name server, so that each name is asked for the first time."""
-        names = self.origin.popen(program("names", self.directory / "names.json"), name="names")
+        """Run a new name server, in which each name begins with its first list of addresses."""
+        server = self.origin.popen(program("name-server", self.directory / "names.json"), name="names")
         try:
             yield
         finally:
-            names.stop(60)
+            server.stop(60)
 
     @contextmanager
     def serving(self, config: Path) -> Iterator[Proxy]:
@@ -110,7 +110,7 @@ class Scene:
 
     @contextmanager
     def relaying(self) -> Iterator[None]:
-        """Run a relay that passes on all bytes, in place of the proxy."""
+        """Run a relay that forwards all bytes, in place of the proxy."""
         relay = self.proxy.popen(program("relay", PROXY_PORT, ORIGIN, WEB), name="naive")
         wait_until(partial(_listens, self.proxy, PROXY_PORT), "the relay listens", process=relay)
         try:
@@ -118,32 +118,33 @@ class Scene:
         finally:
             relay.stop(60)
 
-    def ask(self, rows: Sequence[Row], patient: bool) -> dict[str, Answer]:
-        """Send each row on a separate connection, many at once. *patient*: wait for all answers that must come."""
+    def send(self, rows: Sequence[Row], wait_for_all: bool) -> dict[str, Answer]:
+        """Send each row on a separate connection, many in parallel. With *wait_for_all*, wait for all required
+        answers."""
         encoded = [
             {
                 "id": row.id,
                 "data": base64.b64encode(row.data).decode(),
                 "answers": row.answers,
                 "ends": row.ends,
-                "silent": not patient or CLOSED in row.status,
+                "silent": not wait_for_all or CLOSED in row.status,
                 "has": base64.b64encode(row.has).decode(),
             }
             for row in rows
         ]
         path = self.directory / "rows.json"
         path.write_text(json.dumps(encoded))
-        output = self.client.run(program("ask", path, self.proxy.service_address(), PROXY_PORT), timeout=900)
+        output = self.client.run(program("send-rows", path, self.proxy.service_address(), PROXY_PORT), timeout=900)
         return {
             name: Answer(tuple(found["statuses"]), base64.b64decode(found["raw"]))
             for name, found in json.loads(output.stdout).items()
         }
 
-    def try_all(self, rows: Sequence[Row], patient: bool = True) -> Outcome:
-        """Send all rows and judge the answers. *patient* is False if some rows are known to get no answer."""
+    def try_all(self, rows: Sequence[Row], wait_for_all: bool = True) -> Outcome:
+        """Send all rows and judge the answers. *wait_for_all* is False if some rows are known to get no answer."""
         records = [self.directory / f"{name}.record" for name in ("origin", "inner", "others", "tunnel")]
         before = [len(path.read_bytes()) if path.exists() else 0 for path in records]
-        got = self.ask(rows, patient)
+        got = self.send(rows, wait_for_all)
         new = [
             path.read_bytes()[start:].decode() if path.exists() else ""
             for path, start in zip(records, before, strict=True)
@@ -162,8 +163,8 @@ class Scene:
         ambiguous += [str(each.target) for each in arrived if each.target.startswith(b"/inner")]
         failed = {}
         for row in rows:
-            if why := fault_of(row, got[row.id], arrived):
-                failed[row.id] = why
+            if reason := fault_of(row, got[row.id], arrived):
+                failed[row.id] = reason
         trespassed = tuple(line for text in new[1:3] for line in text.splitlines())
         return Outcome(failed, trespassed, tuple(ambiguous), {row.id: got[row.id].first for row in rows})
 
@@ -177,24 +178,24 @@ def program(name: str, *arguments: object) -> list[str]:
 
 
 def fault_of(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
-    """Return what is wrong with an answer; empty if nothing is."""
+    """Return the reason why an answer is wrong, or "" if it is right."""
     name = row.id.encode()
-    mine = [each for each in arrived if name in each.target.replace(b"/", b" ").replace(b"?", b" ").split()]
+    own_requests = [each for each in arrived if name in each.target.replace(b"/", b" ").replace(b"?", b" ").split()]
     if answer.first not in row.status:
         return f"status {answer.first}, not {sorted(row.status)}: {answer.raw[:120]!r}"
     if row.answers > len(answer.statuses) and CLOSED not in row.status:
         return f"{len(answer.statuses)} answers, not {row.answers}"
     # If the end of the first request is ambiguous, the rest may be an invalid request and get its own 400.
     refused = row.reaches is None and answer.statuses[1:] and answer.statuses[-1] == 400
-    if len(answer.statuses) - bool(refused) > row.most:
-        return f"{len(answer.statuses)} answers, not at most {row.most}: {answer.statuses}"
-    if row.reaches is not None and len(mine) != row.reaches:
-        return f"the origin got it {len(mine)} times, not {row.reaches}: {answer.raw[:80]!r}"
+    if len(answer.statuses) - bool(refused) > row.max_answers:
+        return f"{len(answer.statuses)} answers, not at most {row.max_answers}: {answer.statuses}"
+    if row.reaches is not None and len(own_requests) != row.reaches:
+        return f"the origin got the request {len(own_requests)} times, not {row.reaches}: {answer.raw[:80]!r}"
     if row.has not in answer.raw:
         return f"the client does not get {row.has!r}: {answer.raw[:300]!r}"
     if row.lacks and row.lacks in answer.raw:
         return f"the client gets {row.lacks!r}: {answer.raw[:300]!r}"
-    for each, needed in itertools.product(mine, (row.origin_has.replace(b"{id}", name),)):
+    for each, needed in itertools.product(own_requests, (row.origin_has.replace(b"{id}", name),)):
         if needed not in each.raw:
             return f"the origin does not get {needed!r}: {each.raw[:300]!r}"
         if row.origin_lacks and row.origin_lacks in each.raw:

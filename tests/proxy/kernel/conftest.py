@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import EMBEDDINGS, NAMES, Preloaded, marked, playing, preloaded_as
+from preloading import EMBEDDINGS, NAMES, Preloaded, marked, preloaded_as, scene_runner
 
 from mptcp_lab.testbed.services import REPOSITORY
 from mptcp_proxy import shim
@@ -22,7 +22,7 @@ from mptcp_proxy.squid import installed
 def squid_with_patches(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]
 ) -> Iterator[None]:
-    """Put a Squid that ``./run squid`` built first in PATH, unpacked from its package in dist."""
+    """Put a Squid that ``./run squid`` built in the first place of PATH, unpacked from its package in dist."""
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     if (squid := installed()) is not None and squid.has_mptcp_option:
         yield
@@ -37,7 +37,9 @@ def squid_with_patches(
             subprocess.run(build, cwd=REPOSITORY, check=True, timeout=7200)
             packages = sorted(REPOSITORY.glob("dist/squid_*+mptcp*.deb"))
     if not packages:
-        pytest.skip("NOT TESTED: dist has no Squid with our patches; sudo ./run squid builds one, as --all does")
+        pytest.skip(
+            "NOT TESTED: dist has no Squid with the project's patches; sudo ./run squid builds one, as --all does"
+        )
     unpacked = tmp_path_factory.mktemp("squid")
     subprocess.run(["dpkg-deb", "-x", str(packages[-1]), str(unpacked)], check=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -47,7 +49,7 @@ def squid_with_patches(
 
 @pytest.fixture(scope="module")
 def libraries(require: Callable[..., None]) -> list[Path]:
-    """Both libraries, in the order of LD_PRELOAD."""
+    """Return both libraries, in the order of LD_PRELOAD."""
     require("root", "namespaces", "mptcp", "gcc")
     return [shim.library(name) for name in NAMES]
 
@@ -59,12 +61,12 @@ def preloaded(libraries: list[Path]) -> Preloaded:
 
 @pytest.fixture(scope="module", params=map(marked, EMBEDDINGS))
 def preloaded_each_way(request: pytest.FixtureRequest, require: Callable[..., None]) -> Preloaded:
-    """The libraries as shipped, and built with each sanitizer."""
+    """Return the libraries as shipped, or built with a sanitizer."""
     require("root", "namespaces", "mptcp", "gcc")
     return preloaded_as(request.param)
 
 
 @pytest.fixture
-def play(request: pytest.FixtureRequest, preloaded_each_way: Preloaded) -> Callable[..., Any]:
+def run_scene(request: pytest.FixtureRequest, preloaded_each_way: Preloaded) -> Callable[..., Any]:
     """Return a function that runs code after the ``SCENE`` of the test's module."""
-    return playing(preloaded_each_way, request.module.SCENE)
+    return scene_runner(preloaded_each_way, request.module.SCENE)

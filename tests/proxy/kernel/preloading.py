@@ -25,7 +25,7 @@ import errno, fcntl, json, os, socket, subprocess, sys
 from socket import *
 def protocol(s): return s.getsockopt(SOL_SOCKET, SO_PROTOCOL)
 def has_library(): maps = open("/proc/self/maps").read(); return "mptcp_listen" in maps or "squid_turns" in maps
-def tell(**values): print(json.dumps(values))
+def report(**values): print(json.dumps(values))
 """
 REPORT = (
     "import json, os; maps = open('/proc/self/maps').read();"
@@ -37,7 +37,7 @@ REPORT = (
 
 
 BUILT = Path(sys.prefix) / "built"
-"""Directory in the virtual environment for libraries that take long to build."""
+"""Directory in the virtual environment for libraries whose build takes long."""
 SANITIZERS = {"address,undefined": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
 """Values of gcc's -fsanitize, and the runtime libraries that must be loaded first."""
 
@@ -73,7 +73,7 @@ def runtime(name: str) -> str:
 
 
 class Preloaded:
-    """Runs Python code with *libraries* preloaded, and before them the libraries *before* that they need."""
+    """Runs Python code with the preload *libraries*, and before them the runtime libraries *before*."""
 
     def __init__(self, libraries: Sequence[Path], before: Sequence[str] = ()) -> None:
         self.libraries = libraries
@@ -135,13 +135,13 @@ EMBEDDINGS = ("plain", "address,undefined", "thread")
 
 
 def marked(way: str, *more: str) -> Any:
-    """Return *way* and *more* as a pytest parameter, with the mark that ``EMBEDDINGS`` describes."""
-    found = (way, *more) if more else way
-    return pytest.param(found, id="-".join((way, *more)), marks=[pytest.mark.nightly] if way == EMBEDDINGS[-1] else [])
+    """Return *way* and *more* as a pytest parameter, which is marked as nightly for the last of ``EMBEDDINGS``."""
+    value = (way, *more) if more else way
+    return pytest.param(value, id="-".join((way, *more)), marks=[pytest.mark.nightly] if way == EMBEDDINGS[-1] else [])
 
 
-def playing(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
-    """Return a function that runs code after *scene*, with fair turns, and expects no output on standard error."""
+def scene_runner(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
+    """Return a function that runs code after *scene*, with fair turns, and requires an empty standard error."""
 
     def run(code: str, turns: str | None = "fair", **variables: str) -> Any:
         found = preloaded(scene + code, turns=turns, setup=DESCRIPTORS, ASAN_OPTIONS="detect_leaks=0", **variables)

@@ -25,7 +25,7 @@ LIBRARIES = ("squid_turns.so", "mptcp_listen.so")
 BOTH_FAMILIES = "tcp[tcpflags] & tcp-syn != 0 or (ip6 and ip6[6] = 6 and ip6[53] & 2 != 0)"
 MPTCP_OPTION = 30
 """TCP option kind of MPTCP (RFC 8684, 3)."""
-PATIENTLY = ("--retry", "9", "--retry-all-errors", "--retry-delay", "1")
+WITH_RETRIES = ("--retry", "9", "--retry-all-errors", "--retry-delay", "1")
 """Options of curl: while Squid reloads, the kernel refuses new connections and resets those not yet accepted."""
 
 
@@ -40,13 +40,13 @@ class Fetched:
 
 
 def needs_open_checkout() -> None:
-    """Skip the test, with a message, if other users cannot enter the checkout, as in a private home directory."""
+    """Skip the test if other users cannot enter the checkout, for example in a private home directory."""
     if not all(directory.stat().st_mode & 0o001 for directory in Path(sys.executable).absolute().parents):
         pytest.skip(f"NOT TESTED: other users may not enter {Path(sys.executable).parent}")
 
 
 def needs_library() -> None:
-    """Skip the test if the first Squid in PATH opens Multipath TCP listeners without our library."""
+    """Skip the test if the first Squid in PATH opens Multipath TCP listeners without the project's library."""
     found = installed()
     if found is not None and found.has_mptcp_option:
         pytest.skip("NOT TESTED: this Squid needs no library for its listeners, see test_proxy_own_option.py")
@@ -79,7 +79,7 @@ def fetch(
 
 
 def configuration(node: LiveNode, *statements: str, name: str = "squid.conf") -> Path:
-    """Write a configuration: the shipped one, then *statements*, and no waiting at shutdown."""
+    """Write a configuration: the shipped one and *statements*; Squid does not wait at shutdown."""
     path = node.directory / f"{node.name}-{name}"
     path.write_text("\n".join([f"include {SQUID_CONFIG}", *statements, "shutdown_lifetime 0 seconds", ""]))
     return path
@@ -140,13 +140,13 @@ def tcp_listeners(node: LiveNode) -> set[str]:
 
 
 def subflows(node: LiveNode, port: int) -> int:
-    """Return how many established TCP connections to *port* are MPTCP subflows."""
+    """Return the number of established TCP connections to *port* that are MPTCP subflows."""
     text = node.run(["ss", "-Htinm", "state", "established", "dport", "=", f":{port}"]).stdout
     return len(re.findall(r"tcp-ulp-mptcp", text))
 
 
 def connections(node: LiveNode, port: int) -> int:
-    """Return how many established MPTCP connections to *port* exist."""
+    """Return the number of established MPTCP connections to *port*."""
     lines = node.run(["ss", "-HMn", "state", "established", "dport", "=", f":{port}"]).stdout
     return len(lines.splitlines())
 
@@ -155,7 +155,7 @@ def connections(node: LiveNode, port: int) -> int:
 def captured_syns(node: LiveNode, device: str, at_least: int) -> Iterator[list[tuple[int, set[int]]]]:
     """Capture segments with SYN; when the block ends, wait until at least *at_least* were captured.
 
-    The list is then filled with (destination port, kinds of TCP options) of each SYN without ACK.
+    Then fill the list with (destination port, kinds of TCP options) of each SYN without ACK.
     """
     from scapy.layers.inet import TCP
     from scapy.utils import rdpcap

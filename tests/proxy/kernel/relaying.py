@@ -26,8 +26,8 @@ from mptcp_lab.testbed.services import (
 
 UPLINKS = ("eth0", "wlan0")
 PEER = "cache_peer {address} parent 3128 0 no-query no-digest connect-timeout=3 connect-fail-limit={limit} name={name}"
-DOWNLOAD = 240
-"""Seconds allowed for a download. The links have 60 Mbit/s, or 20 if an uplink was lost."""
+MAX_DOWNLOAD_SECONDS = 240
+"""Maximum seconds for a download. The links have 60 Mbit/s, or 20 after the loss of an uplink."""
 FILES = {"small.bin": 100_000, "large.bin": 12_000_000}
 NAME_SERVER = """
 import json, socket, struct, sys
@@ -50,8 +50,7 @@ while True:
     head = query[:2] + struct.pack("!HHHHH", 0x8180 if known else 0x8183, 1, len(of_kind), 0, 0)
     server.sendto(head + question + answers, client)
 """
-"""Name server. It rereads a JSON file (name to addresses) for each query, and answers with a TTL of one second.
-"""
+"""A name server. For each query, it rereads a JSON file (name to addresses), and answers with a TTL of one second."""
 
 
 def peer(node: LiveNode, family: int = 4, limit: int = 2) -> str:
@@ -59,14 +58,14 @@ def peer(node: LiveNode, family: int = 4, limit: int = 2) -> str:
 
 
 def configuration(node: LiveNode, *statements: str, more: str = "") -> Path:
-    """Write a relay's configuration: *statements* in place of the parents, and no waiting at shutdown."""
+    """Write a relay's configuration with *statements* in place of the parents; Squid does not wait at shutdown."""
     text, found = re.subn(r"^#cache_peer .*$", "\n".join(statements), RELAY_CONFIG.read_text(), flags=re.MULTILINE)
     assert found == 1
     return node.write("relay.conf", f"{text}{more}shutdown_lifetime 0 seconds\n")
 
 
 def name_server(node: LiveNode, address: str, names: Mapping[str, Sequence[str]]) -> tuple[Path, dict[str, str]]:
-    """Start a name server at *address*. Return the file with its data, and mounts for a program that is to ask it."""
+    """Start a name server at *address*. Return its data file, and mounts for a program that uses it."""
     known = node.write("names.json", json.dumps(names))
     process = node.popen(python_command(NAME_SERVER, address, str(known)), name="name-server")
     wait_until(lambda: "ready" in process.output(), "the name server answers", process=process)
@@ -75,7 +74,7 @@ def name_server(node: LiveNode, address: str, names: Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Chain:
-    """Running origin, parents and relay of a testbed."""
+    """The running origin, parents and relay of a testbed."""
 
     testbed: Testbed
     origin: Origin
@@ -96,29 +95,29 @@ class Chain:
     def carried(self, *, sent: bool = False) -> Iterator[dict[str, int]]:
         """Yield a dict; when the block ends, fill in the bytes that each uplink received, or sent."""
         found: dict[str, int] = {}
-        before = self.octets(sent=sent)
+        before = self.uplink_bytes(sent=sent)
         yield found
-        found |= {device: octets - before[device] for device, octets in self.octets(sent=sent).items()}
+        found |= {device: size - before[device] for device, size in self.uplink_bytes(sent=sent).items()}
 
-    def octets(self, *, sent: bool = False) -> dict[str, int]:
+    def uplink_bytes(self, *, sent: bool = False) -> dict[str, int]:
         counters = self.node.counters()
         return {device: counters[device].sent if sent else counters[device].received for device in UPLINKS}
 
     def served(self, number: int) -> int:
-        """Return how many requests parent *number* has logged. Squid's probe connections have no request."""
+        """Return the number of requests that parent *number* has logged. Squid's probe connections carry no request."""
         log = self.parents[number].logs / "access.log"
         return len(re.findall(r" (?:GET|CONNECT) ", log.read_text())) if log.exists() else 0
 
     def wait_for_served(self, *requests: int) -> None:
         """Wait until each parent has logged this many requests.
 
-        Squid logs one when both of its connections are closed.
+        Squid logs a request when the connections to client and server are closed.
         """
         numbers = range(len(requests))
         wait_until(lambda: tuple(map(self.served, numbers)) == requests, f"the parents have served {requests}")
 
     def doctor(self, user: Sequence[str] = ()) -> dict[str, dict[str, str]]:
-        """Return the findings of ``mptcp-proxy doctor`` on the relay. *user*: command prefix that changes the user."""
+        """Return the findings of ``mptcp-proxy doctor`` on the relay. The command prefix *user* changes the user."""
         argv = [*user, program("mptcp-proxy"), "doctor", "--role", "relay", "--json", "--config", str(self.config)]
         mounts = {"/run/mptcprelay": str(self.relay.state)}
         answer = self.node.run(with_mounts(argv, mounts), check=False, timeout=120)
@@ -137,7 +136,7 @@ def chain(
 ) -> Chain:
     """Start an origin with HTTP and HTTPS, a proxy on each of *parents*, and a relay that has these as parents.
 
-    *peers*: other statements that name the parents. *statements*: added to these. *more*: added at the end of the file.
+    *peers* replace the statements that name the parents. *statements* follow them; *more* is the end of the file.
     """
     origin = start_origin(testbed["origin"], FILES, ports=(80,), tls_port=443)
     proxies = tuple(start_proxy(testbed[name]) for name in parents)
@@ -157,6 +156,6 @@ class Download:
     file: Path
 
     def end(self) -> bytes:
-        """Wait for its end and return its content."""
-        assert self.process.wait(DOWNLOAD + 10) == 0, self.process.output()
+        """Wait until the download ends, and return its content."""
+        assert self.process.wait(MAX_DOWNLOAD_SECONDS + 10) == 0, self.process.output()
         return self.file.read_bytes()

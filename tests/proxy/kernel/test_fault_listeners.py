@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for workers that end repeatedly or hang: the supervisor notices, reports and repairs it."""
+"""Tests for workers that end repeatedly or hang: the supervisor detects, reports and repairs the fault."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mptcp_lab.testbed.ownership import namespace_processes
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, program, start_origin, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
-GENEROUS = 120.0
-"""Seconds: on a busy machine, steps of ten or twenty seconds take longer."""
+LONG_LIMIT = 120.0
+"""Time limit in seconds for steps of ten or twenty seconds, which take longer on a busy machine."""
 WORKERS = ("(squid-1)", "(squid-2)")
-NEVER_REVIVE = "hopeless_kid_revival_delay 1 hour"
+LATE_REVIVAL = "hopeless_kid_revival_delay 1 hour"
 """Squid's own default delay before it restarts a worker that it has given up."""
 FAILURES = 5
 """After this many failures, each within ten seconds of its start, Squid gives up a worker (Squid's ipc/Kid.h)."""
@@ -36,7 +36,7 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[..., Proxy
 
     def start(*statements: str) -> Proxy:
         proxy = start_proxy(node, configuration(node, "workers 2", *statements))
-        wait_until(lambda: listening(node) == 2, "both listen", timeout=GENEROUS, process=proxy.process)
+        wait_until(lambda: listening(node) == 2, "both listen", timeout=LONG_LIMIT, process=proxy.process)
         wait_until(lambda: status(proxy)[0] != "", "the supervisor sees the listeners", process=proxy.process)
         return proxy
 
@@ -63,11 +63,11 @@ def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
                 absent_since = time.monotonic()
         return min(killed[name] for name in names) >= FAILURES and time.monotonic() - absent_since > 2
 
-    wait_until(given_up, f"{', '.join(names)} is given up", timeout=GENEROUS, process=proxy.process)
+    wait_until(given_up, f"{', '.join(names)} is given up", timeout=LONG_LIMIT, process=proxy.process)
 
 
 def status(proxy: Proxy) -> tuple[str, list[str]]:
-    """Return the supervisor's own status: how Squid listens, and other troubles."""
+    """Return the status that the supervisor wrote: how Squid listens, and other problems."""
     answer = json.loads((proxy.state / "reloads.json").read_text())
     return answer["serving"], answer["troubles"]
 
@@ -77,38 +77,42 @@ def doctor(node: LiveNode, proxy: Proxy) -> dict[str, dict[str, str]]:
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]
     mounts = {"/run/mptcpproxy": proxy.state, "/var/log/mptcpproxy": proxy.logs}
     process = node.popen(argv, name="doctor", mounts=mounts)
-    process.wait(GENEROUS)
+    process.wait(LONG_LIMIT)
     return {finding["check"]: finding for finding in json.loads(process.output())}
 
 
-def test_workers_that_squid_gave_up_come_back(testbed: Testbed, start: Callable[..., Proxy]) -> None:
-    """Defect: Squid restarted the workers only after an hour, while all status displays said that the proxy serves."""
+def test_supervisor_restores_workers_that_squid_gave_up(testbed: Testbed, start: Callable[..., Proxy]) -> None:
+    """Defect: Squid restarted the workers only after an hour, but each status display reported that the proxy
+    serves."""
     node, proxy = testbed["proxy"], start()
     first = squid(proxy.process)
     end_until_given_up(proxy, WORKERS)
     assert kids(proxy.process).keys().isdisjoint(WORKERS)
-    wait_until(lambda: listening(node) == 2, "both listen again", timeout=GENEROUS, process=proxy.process)
+    wait_until(lambda: listening(node) == 2, "both listen again", timeout=LONG_LIMIT, process=proxy.process)
     assert squid(proxy.process) == first
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
 
 @pytest.mark.nightly
 def test_supervisor_ends_with_an_error_if_no_worker_listens(testbed: Testbed, start: Callable[..., Proxy]) -> None:
-    """Defect: only the coordinator was left, but the service stayed "active" and reported that it serves port 3128."""
-    node, proxy = testbed["proxy"], start(NEVER_REVIVE)
+    """Defect: only the coordinator still ran, but the service stayed "active" and reported that it serves port 3128."""
+    node, proxy = testbed["proxy"], start(LATE_REVIVAL)
     end_until_given_up(proxy, WORKERS)
     message = f"Squid does not listen on port {PROXY_PORT}; the reason is in"
     wait_until(
-        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+        lambda: message in proxy.process.output(),
+        "the supervisor reports it",
+        timeout=LONG_LIMIT,
+        process=proxy.process,
     )
     expected = f"serving: port {PROXY_PORT} NOT AT ALL"
-    wait_until(lambda: status(proxy)[0] == expected, "the status reports it", timeout=GENEROUS, process=proxy.process)
+    wait_until(lambda: status(proxy)[0] == expected, "the status reports it", timeout=LONG_LIMIT, process=proxy.process)
     # The supervisor is about to end; stop it until the doctor has run.
     proxy.process.signal(signal.SIGSTOP)
     port = doctor(node, proxy)[f"port {PROXY_PORT}"]
     assert (port["status"], port["text"]) == ("fail", "the proxy runs, but no process listens on it")
     proxy.process.signal(signal.SIGCONT)
-    assert proxy.process.wait(GENEROUS) == 1
+    assert proxy.process.wait(LONG_LIMIT) == 1
     assert proxy.process.output().count(message) == 1
     assert "Squid runs, and has not listened on any port for long" in proxy.process.output()
     assert namespace_processes(node.namespace) == ()
@@ -116,18 +120,17 @@ def test_supervisor_ends_with_an_error_if_no_worker_listens(testbed: Testbed, st
 
 @pytest.mark.nightly
 def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed, require: Callable[..., None]) -> None:
-    """Defect: the supervisor ended at once, and after a few restarts systemd gave up the service."""
+    """Defect: the supervisor ended immediately, and after a few restarts systemd gave up the service."""
     require("squid", "gcc")
     node = testbed["proxy"]
     proxy = start_proxy(node, configuration(node, "workers 1"))
     wait_until(lambda: status(proxy)[0] != "", "the supervisor sees the listeners", process=proxy.process)
-    begun = time.monotonic()
+    started = time.monotonic()
     dead: set[int] = set()
-
-    seen: set[str] = set()
+    reported: set[str] = set()
 
     def ended() -> bool:
-        seen.add(status(proxy)[0])
+        reported.add(status(proxy)[0])
         with suppress(ValueError):  # Squid has just ended
             for name, pid in kids(proxy.process).items():
                 if name in WORKERS and pid not in dead:
@@ -135,25 +138,28 @@ def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed
                     dead.add(pid)
         return not proxy.process.running
 
-    wait_until(ended, "the supervisor ends", timeout=GENEROUS)
+    wait_until(ended, "the supervisor ends", timeout=LONG_LIMIT)
     assert proxy.process.wait(1) == 1
     assert len(dead) >= FAILURES
-    assert f"serving: port {PROXY_PORT} NOT AT ALL" in seen
-    assert time.monotonic() - begun > 15
+    assert f"serving: port {PROXY_PORT} NOT AT ALL" in reported
+    assert time.monotonic() - started > 15
     assert namespace_processes(node.namespace) == ()
 
 
 @pytest.mark.nightly
 def test_missing_worker_is_reported_while_the_other_serves(testbed: Testbed, start: Callable[..., Proxy]) -> None:
-    proxy = start(NEVER_REVIVE)
+    proxy = start(LATE_REVIVAL)
     origin = start_origin(testbed["origin"], {"file": 1000})
     end_until_given_up(proxy, WORKERS[1:])
     message = f"port {PROXY_PORT}: 1 of 2 workers listen; the reason is in"
     wait_until(
-        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+        lambda: message in proxy.process.output(),
+        "the supervisor reports it",
+        timeout=LONG_LIMIT,
+        process=proxy.process,
     )
     shown = f"serving: port {PROXY_PORT} (1 of 2 workers) by Multipath TCP"
-    wait_until(lambda: status(proxy)[0] == shown, "the status reports it", timeout=GENEROUS, process=proxy.process)
+    wait_until(lambda: status(proxy)[0] == shown, "the status reports it", timeout=LONG_LIMIT, process=proxy.process)
     assert fetch(testbed["client"], origin.url("file"), proxy.url()).status == 200
     assert proxy.process.output().count(message) == 1
 
@@ -168,11 +174,14 @@ def test_worker_that_returns_with_plain_tcp_is_reported(testbed: Testbed, start:
     os.kill(kids(proxy.process)["(squid-2)"], signal.SIGKILL)
     message = f"port {PROXY_PORT} takes plain TCP, not Multipath TCP"
     wait_until(
-        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+        lambda: message in proxy.process.output(),
+        "the supervisor reports it",
+        timeout=LONG_LIMIT,
+        process=proxy.process,
     )
     shown = f"serving: port {PROXY_PORT} by PLAIN TCP"
     wait_until(
-        lambda: status(proxy)[0].startswith(shown), "the status reports it", timeout=GENEROUS, process=proxy.process
+        lambda: status(proxy)[0].startswith(shown), "the status reports it", timeout=LONG_LIMIT, process=proxy.process
     )
     assert listening(node) == 2
 
@@ -184,17 +193,20 @@ def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy
     os.kill(victim, signal.SIGSTOP)
     message = f"Squid's squid-2 (process {victim}) does not run at all"
     wait_until(
-        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+        lambda: message in proxy.process.output(),
+        "the supervisor reports it",
+        timeout=LONG_LIMIT,
+        process=proxy.process,
     )
     wait_until(
         lambda: [message in trouble for trouble in status(proxy)[1]] == [True],
         "the status reports it",
-        timeout=GENEROUS,
+        timeout=LONG_LIMIT,
         process=proxy.process,
     )
     found = doctor(node, proxy)["the running service"]
     assert found["status"] == "warn"
     assert message in found["text"]
     os.kill(victim, signal.SIGCONT)
-    wait_until(lambda: status(proxy)[1] == [], "the problem is over", timeout=GENEROUS, process=proxy.process)
+    wait_until(lambda: status(proxy)[1] == [], "the problem is over", timeout=LONG_LIMIT, process=proxy.process)
     assert proxy.process.output().count("does not run at all") == 1

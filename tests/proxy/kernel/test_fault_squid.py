@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for clients that send requests while Squid is killed, reloaded, restarted, rotates logs, or has full disks."""
+"""Tests with clients that send requests while Squid is killed, reloaded or restarted, rotates logs, or has full
+disks."""
 
 from __future__ import annotations
 
@@ -25,20 +26,20 @@ from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_
 from mptcp_proxy import log_files
 
 pytestmark = pytest.mark.kernel
-GENEROUS = 60.0
-"""Seconds: on a busy machine, steps of one or two seconds take longer."""
+LONG_LIMIT = 60.0
+"""Time limit in seconds for steps of one or two seconds, which take longer on a busy machine."""
 THREADS, PAUSE = 4, 0.05
 """Number of concurrent clients, and seconds between two requests of one client."""
-NEXT_ATTEMPT = 5.0
-"""Seconds within which the next attempt must come; it normally comes after one."""
+MAX_RETRY_SECONDS = 5.0
+"""Maximum seconds until the supervisor tries again; normally it does so after one second."""
 COORDINATOR = "(squid-coord-3)"
 # A client program. It sends each request with a unique name on a new connection, and records name, outcome, time and
 # duration. It ends when the file named by its last argument exists.
 CLIENTS = """
 import itertools, json, os, socket, sys, threading, time
-proxy, port, origin, threads, pause, record, over = sys.argv[1:]
-kept, numbers = open(record, "a", buffering=1), itertools.count()
-def ask(name):
+proxy, port, origin, threads, pause, record, end_file = sys.argv[1:]
+outcomes, numbers = open(record, "a", buffering=1), itertools.count()
+def request(name):
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as connection:
         connection.settimeout(60)
         connection.connect((proxy, int(port)))
@@ -49,13 +50,13 @@ def ask(name):
             got += piece
     return got.split(None, 2)[1].decode() if got else "nothing"
 def run():
-    while not os.path.exists(over):
+    while not os.path.exists(end_file):
         name, began = f"request-{next(numbers)}", time.time()
         try:
-            how = ask(name)
+            outcome = request(name)
         except OSError as error:
-            how = type(error).__name__
-        kept.write(json.dumps([name, how, time.time(), time.time() - began]) + "\\n")
+            outcome = type(error).__name__
+        outcomes.write(json.dumps([name, outcome, time.time(), time.time() - began]) + "\\n")
         time.sleep(float(pause))
 for thread in [threading.Thread(target=run) for _ in range(int(threads))]:
     thread.start()
@@ -68,57 +69,56 @@ LOST = {"ConnectionResetError", "BrokenPipeError", "nothing"}
 
 
 @dataclass(frozen=True)
-class Ended:
+class Request:
     """Outcome of one request."""
 
     name: str
-    how: str
-    when: float
-    took: float
-    """Duration in seconds."""
+    outcome: str
+    ended_at: float
+    seconds: float
 
 
 class Traffic:
-    """Requests that several clients send in parallel, each one after the other."""
+    """Requests of several clients in parallel. Each client sends one request after the other."""
 
     def __init__(self, record: Path) -> None:
         self._record = record
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[Request]:
         lines = self._record.read_text().splitlines(keepends=True)
-        return [Ended(*json.loads(line)) for line in lines if line.endswith("\n")]  # the last line may be incomplete
+        return [Request(*json.loads(line)) for line in lines if line.endswith("\n")]  # the last line may be incomplete
 
-    def failed(self) -> list[Ended]:
-        return [each for each in self.ended() if each.how != SERVED]
+    def failed(self) -> list[Request]:
+        return [each for each in self.ended() if each.outcome != SERVED]
 
     def served_since(self, moment: float) -> int:
-        """Return how many requests that began after *moment* were served."""
-        return sum(each.how == SERVED and each.when - each.took > moment for each in self.ended())
+        """Return the number of served requests that began after *moment*."""
+        return sum(each.outcome == SERVED and each.ended_at - each.seconds > moment for each in self.ended())
 
     def until_served(self) -> float:
         """Wait until requests are served again. Return the longest time in seconds between two served requests."""
-        begun = time.time()
-        wait_until(lambda: self.served_since(begun) >= 5 * THREADS, "requests are served", timeout=GENEROUS)
-        served = sorted(each.when for each in self.ended() if each.how == SERVED)
+        start = time.time()
+        wait_until(lambda: self.served_since(start) >= 5 * THREADS, "requests are served", timeout=LONG_LIMIT)
+        served = sorted(each.ended_at for each in self.ended() if each.outcome == SERVED)
         return max(later - earlier for earlier, later in itertools.pairwise(served))
 
 
 @contextmanager
 def traffic(testbed: Testbed) -> Iterator[Traffic]:
     directory = testbed.directory
-    record, over = directory / "traffic", directory / "traffic-over"
+    record, end_file = directory / "traffic", directory / "traffic-end_file"
     record.write_text("")
-    over.unlink(missing_ok=True)
+    end_file.unlink(missing_ok=True)
     proxy, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
-    arguments = (proxy, str(PROXY_PORT), origin, str(THREADS), str(PAUSE), str(record), str(over))
+    arguments = (proxy, str(PROXY_PORT), origin, str(THREADS), str(PAUSE), str(record), str(end_file))
     process = testbed["client"].popen(python_command(CLIENTS, *arguments), name="traffic")
     running = Traffic(record)
     try:
         running.until_served()
         yield running
     finally:
-        over.write_text("")
-        assert process.wait(GENEROUS) == 0, process.output()
+        end_file.write_text("")
+        assert process.wait(LONG_LIMIT) == 0, process.output()
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[[int], Pro
     def start(count: int) -> Proxy:
         proxy = start_proxy(node, configuration(node, f"workers {count}"))
         wanted = {f"(squid-{number + 1})" for number in range(count)}
-        wait_until(lambda: listeners(node, proxy) == wanted, "all listen", timeout=GENEROUS, process=proxy.process)
+        wait_until(lambda: listeners(node, proxy) == wanted, "all listen", timeout=LONG_LIMIT, process=proxy.process)
         return proxy
 
     return start
@@ -157,12 +157,12 @@ def test_killed_squid_process_is_replaced_while_others_serve(testbed: Testbed, s
             wait_until(
                 partial(is_served_without, name, victim),
                 f"both workers listen after the death of {name}",
-                timeout=GENEROUS,
+                timeout=LONG_LIMIT,
                 process=proxy.process,
             )
             print(f"{name}: {time.time() - moment:.1f} s")
             clients.until_served()
-            lost = [each.how for each in clients.failed()[before:]]
+            lost = [each.outcome for each in clients.failed()[before:]]
             # Requests that the killed process had accepted are lost; no connection is refused.
             assert len(lost) <= 2 * THREADS, lost
             assert set(lost) <= LOST, lost
@@ -178,11 +178,11 @@ def test_reload_refuses_connections_only_briefly(testbed: Testbed, start: Callab
     with traffic(testbed) as clients:
         for number in range(4):
             proxy.process.signal(signal.SIGHUP)
-            wait_until(partial(has_reloaded, proxy, number + 1), "the reload", timeout=GENEROUS)
-            time.sleep(2)  # The supervisor looks at the listeners one second after the reload.
+            wait_until(partial(has_reloaded, proxy, number + 1), "the reload", timeout=LONG_LIMIT)
+            time.sleep(2)  # The supervisor checks the listeners one second after the reload.
             print(f"no request served for {clients.until_served():.2f} s")
     # Squid closes its listener and opens another one; the kernel resets connections that were not yet accepted.
-    assert {each.how for each in clients.failed()} <= {REFUSED, "ConnectionResetError"}
+    assert {each.outcome for each in clients.failed()} <= {REFUSED, "ConnectionResetError"}
     assert kids(proxy.process) == before
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
@@ -195,19 +195,23 @@ def has_reloaded(proxy: Proxy, times: int) -> bool:
     return reloads(proxy) >= times
 
 
-def test_restart_refuses_connections_at_once(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
+def test_restart_refuses_connections_immediately(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
     proxy = start(2)
     with traffic(testbed) as clients:
-        assert proxy.process.stop(GENEROUS) == 0
+        assert proxy.process.stop(LONG_LIMIT) == 0
         stopped = time.time()
-        wait_until(lambda: any(each.how == REFUSED for each in clients.failed()), "refused", timeout=GENEROUS)
+        wait_until(lambda: any(each.outcome == REFUSED for each in clients.failed()), "refused", timeout=LONG_LIMIT)
         start(2)
-        begun = time.time()
+        restarted = time.time()
         clients.until_served()
-    # Clients get a reset at once; no client waits for a proxy that does not run.
-    assert {each.how for each in clients.failed()} <= LOST | {REFUSED}
-    assert [each for each in clients.failed() if stopped + 1 < each.when - each.took and each.took > GENEROUS / 4] == []
-    assert [each for each in clients.failed() if each.when - each.took > begun] == []
+    # Clients get a reset immediately; no client waits for a proxy that does not run.
+    assert {each.outcome for each in clients.failed()} <= LOST | {REFUSED}
+    assert [
+        each
+        for each in clients.failed()
+        if stopped + 1 < each.ended_at - each.seconds and each.seconds > LONG_LIMIT / 4
+    ] == []
+    assert [each for each in clients.failed() if each.ended_at - each.seconds > restarted] == []
 
 
 def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
@@ -230,7 +234,7 @@ def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: C
             clients.until_served()
             assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2 * rotations)
             os.kill(squid(proxy.process), signal.SIGUSR1)
-            wait_until((proxy.logs / "access.log").exists, "a new log", timeout=GENEROUS)
+            wait_until((proxy.logs / "access.log").exists, "a new log", timeout=LONG_LIMIT)
         clients.until_served()
         assert clients.failed() == []
 
@@ -244,11 +248,11 @@ def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: C
         text = logged()
         return all(f"/{name} " in text for name in names)
 
-    wait_until(all_logged, "all are logged", timeout=GENEROUS)
+    wait_until(all_logged, "all are logged", timeout=LONG_LIMIT)
     text = logged()
     assert [name for name in names if text.count(f"/{name} ") != 1] == []
     assert len(list(proxy.logs.glob("access.log.*"))) == rotations
-    # Squid keeps the first cache.log open as well (it opens it twice), and no other old log.
+    # Squid also keeps the first cache.log open, because it opened this file twice, but no other old log.
     current = [name for name in before if name.endswith("access.log")]
     wait_until(
         lambda: (
@@ -256,7 +260,7 @@ def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: C
             and len(log_descriptors()) == len(before)
         ),
         "the old logs are closed",
-        timeout=GENEROUS,
+        timeout=LONG_LIMIT,
     )
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
@@ -266,8 +270,8 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
     """Defect: Squid ended a worker that could not write its line to access.log, and gave it up after a few restarts."""
     node = testbed["proxy"]
 
-    def logged(requests: list[Ended]) -> int:
-        """Return how many of these requests have a line in the log."""
+    def logged(requests: list[Request]) -> int:
+        """Return the number of these requests that have a line in the log."""
         text = "".join(path.read_text(errors="replace") for path in disk.glob("access.log*"))
         return sum(f"/{each.name} " in text for each in requests)
 
@@ -280,31 +284,31 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
         before = kids(proxy.process)
         with traffic(testbed) as clients:
             filling = fill(disk)
-            # The log's last memory page still takes lines.
-            wait_until(lambda: lost(clients) > 100, "requests go unlogged", timeout=GENEROUS)
+            # The log's last memory page still has room for lines.
+            wait_until(lambda: lost(clients) > 100, "requests are not logged", timeout=LONG_LIMIT)
             assert (kids(proxy.process), clients.failed()) == (before, [])
             wait_until(
                 lambda: "requests are served without a line" in proxy.process.output(),
                 "the supervisor logs it",
-                timeout=GENEROUS,
+                timeout=LONG_LIMIT,
             )
-            # cache.log is on that disk, too. Both logs are rotated there, and Squid writes about this to cache.log.
+            # cache.log is on the same disk. Both logs are rotated there, and Squid reports this in cache.log.
             assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2)
             os.kill(squid(proxy.process), signal.SIGUSR1)
-            wait_until((disk / "access.log").exists, "a new log", timeout=GENEROUS)
+            wait_until((disk / "access.log").exists, "a new log", timeout=LONG_LIMIT)
             clients.until_served()
             assert kids(proxy.process) == before
             full = ["the disk of /var/log/mptcpproxy is full"]
             wait_until(
                 lambda: json.loads((proxy.state / "reloads.json").read_text())["troubles"] == full,
                 "the status reports it",
-                timeout=GENEROUS,
+                timeout=LONG_LIMIT,
             )
             filling.unlink()
             freed = len(clients.ended())
-            wait_until(lambda: logged(clients.ended()[freed:]) > 100, "requests are logged", timeout=GENEROUS)
+            wait_until(lambda: logged(clients.ended()[freed:]) > 100, "requests are logged", timeout=LONG_LIMIT)
             wait_until(
-                lambda: "requests are logged" in proxy.process.output(), "the supervisor logs it", timeout=GENEROUS
+                lambda: "requests are logged" in proxy.process.output(), "the supervisor logs it", timeout=LONG_LIMIT
             )
         assert clients.failed() == []
         assert kids(proxy.process) == before
@@ -318,7 +322,7 @@ class Attempts:
         self._directory = directory
         self._times = {directory.stat().st_mtime_ns}
 
-    def seen(self) -> int:
+    def number(self) -> int:
         self._times.add(self._directory.stat().st_mtime_ns)
         return len(self._times) - 1
 
@@ -329,34 +333,36 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
     node = testbed["proxy"]
     with small_disk(node.directory / f"{node.name}-proxy-run") as disk:
         proxy = start(2)
-        outcome = disk / "reloads.json"
-        wait_until(lambda: b"serving: " in outcome.read_bytes(), "the outcome is written", timeout=GENEROUS)
-        # The preload libraries continue to count: the space for their counters was allocated at the start.
+        outcome_file = disk / "reloads.json"
+        wait_until(lambda: b"serving: " in outcome_file.read_bytes(), "the outcome is written", timeout=LONG_LIMIT)
+        # The file of the preload libraries' counters still changes, because its space was allocated at the start.
         files = {path: path.read_bytes() for path in disk.iterdir() if path.is_file() and path.name != "counters"}
         before = kids(proxy.process)
         with traffic(testbed) as clients:
             filling = fill(disk)
             node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
-            wait_until(lambda: "; for now, " in proxy.process.output(), "the supervisor logs it", timeout=GENEROUS)
+            wait_until(lambda: "; for now, " in proxy.process.output(), "the supervisor logs it", timeout=LONG_LIMIT)
             proxy.process.signal(signal.SIGHUP)
-            wait_until(lambda: "reload refused" in proxy.process.output(), "refused", timeout=GENEROUS)
+            wait_until(lambda: "reload refused" in proxy.process.output(), "refused", timeout=LONG_LIMIT)
             clients.until_served()
             assert {path: path.read_bytes() for path in files} == files
             assert kids(proxy.process) == before
             assert clients.failed() == []
-            tried = Attempts(disk)
-            wait_until(lambda: tried.seen() >= 2, "the attempt fails several times", timeout=GENEROUS)
+            attempts = Attempts(disk)
+            wait_until(lambda: attempts.number() >= 2, "the attempt fails several times", timeout=LONG_LIMIT)
             assert proxy.process.output().count("; for now, ") == 1
             filling.unlink()
             before_freed, freed = processors.read(), time.monotonic()
-            there = disk / "own-addresses"
-            wait_until(lambda: b"192.0.2.77" in there.read_bytes(), "the addresses", timeout=GENEROUS)
-            took = time.monotonic() - freed
-            print(f"the addresses were written {took:.2f} s after there was room")
+            own_addresses = disk / "own-addresses"
+            wait_until(lambda: b"192.0.2.77" in own_addresses.read_bytes(), "the addresses", timeout=LONG_LIMIT)
+            seconds = time.monotonic() - freed
+            print(f"the addresses were written {seconds:.2f} s after the disk had room")
             waiting = processors.usage(before_freed, processors.read()).waiting
-            assert took < NEXT_ATTEMPT * slowness(waiting), "by the next attempt, not by one half a minute later"
+            assert seconds < MAX_RETRY_SECONDS * slowness(waiting), (
+                "the next attempt must write them, not one half a minute later"
+            )
             proxy.process.signal(signal.SIGHUP)
-            wait_until(lambda: reloads(proxy) == 1, "the reload", timeout=GENEROUS)
+            wait_until(lambda: reloads(proxy) == 1, "the reload", timeout=LONG_LIMIT)
             clients.until_served()
         assert kids(proxy.process) == before
         assert b"192.0.2.77" in (disk / "own-addresses").read_bytes()

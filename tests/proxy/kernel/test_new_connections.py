@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the limit on new connections per client and second, by the table in conf/nftables."""
+"""Tests for the table in conf/nftables that limits the new connections of a client per second."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from mptcp_lab.testbed.services import (
 
 pytestmark = pytest.mark.kernel
 TABLE = REPOSITORY / "conf/nftables/limit-new-connections.nft"
-PER_SECOND, AT_ONCE = 50, 500
+PER_SECOND, BURST = 50, 500
 """Values in the table: connections per second, and size of a burst."""
-OPENED = 1500
-OPEN = """
+OPEN_COUNT = 1500
+OPEN_CONNECTIONS = """
 import json, socket, sys, time
 address, proxy, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 begun, accepted, refused = time.monotonic(), 0, 0
@@ -39,8 +39,8 @@ for number in range(count):
 print(json.dumps([accepted, refused, time.monotonic() - begun]))
 """
 JOIN_PASSES = "tcp option mptcp subtype 1 goto joined"
-JOINS_AT_ONCE, JOINS_PER_SECOND = 8 * AT_ONCE, 8 * PER_SECOND
-SENT = 5000
+JOIN_BURST, JOINS_PER_SECOND = 8 * BURST, 8 * PER_SECOND
+JOIN_COUNT = 5000
 SEND_JOINS = """
 import socket, struct, sys, time
 source, proxy, count = socket.inet_aton(sys.argv[1]), socket.inet_aton(sys.argv[2]), int(sys.argv[3])
@@ -72,7 +72,7 @@ def proxy(testbed: Testbed, require: Callable[..., None]) -> Proxy:
     return start_proxy(testbed["proxy"])
 
 
-def limited(
+def load_table(
     testbed: Testbed, tmp_path: Path, without: str = "", rate: str = f"{PER_SECOND}/second", instead: str = ""
 ) -> None:
     """Load the table; replace the line *without* by *instead*, and the rate of new connections by *rate*."""
@@ -84,9 +84,9 @@ def limited(
 
 
 def opened(testbed: Testbed, address: str, proxy: str) -> tuple[int, int, float]:
-    """Let a client open connections as fast as it can. Return how many were accepted and refused, and the seconds."""
+    """Let a client open connections as fast as it can. Return the accepted and refused ones, and the seconds."""
     accepted, refused, seconds = json.loads(
-        testbed["client"].run(python_command(OPEN, address, proxy, str(OPENED)), timeout=300).stdout
+        testbed["client"].run(python_command(OPEN_CONNECTIONS, address, proxy, str(OPEN_COUNT)), timeout=300).stdout
     )
     return accepted, refused, seconds
 
@@ -104,13 +104,13 @@ def status(testbed: Testbed, address: str, url: str, *options: str, file: str = 
 def test_new_connections_of_one_client_are_limited(
     testbed: Testbed, proxy: Proxy, tmp_path: Path, address: str, server: str
 ) -> None:
-    limited(testbed, tmp_path)
+    load_table(testbed, tmp_path)
     accepted, refused, seconds = opened(testbed, address, server)
-    assert AT_ONCE <= accepted <= AT_ONCE + PER_SECOND * seconds + 1
-    assert refused == OPENED - accepted
+    assert BURST <= accepted <= BURST + PER_SECOND * seconds + 1
+    assert refused == OPEN_COUNT - accepted
     # Each connection takes 0.2 ms. A machine that needed twenty seconds for all of them may have exceeded no limit.
-    assert refused or seconds > (OPENED - AT_ONCE) / PER_SECOND
-    assert status(testbed, "10.77.2.2", proxy.url()) == "200", "another client"
+    assert refused or seconds > (OPEN_COUNT - BURST) / PER_SECOND
+    assert status(testbed, "10.77.2.2", proxy.url()) == "200", "another client is limited"
 
 
 CONCURRENT_LIMIT = "ct count over 2000"
@@ -129,9 +129,9 @@ sys.stdin.read()
 
 
 def held(testbed: Testbed, *addresses: str) -> tuple[int, int]:
-    """Let a client open 60 connections and keep all of them open. Return how many were accepted and refused."""
-    got, refused = json.loads(testbed["client"].run(python_command(HOLD, "fd77:8::2", "60", *addresses)).stdout)
-    return got, refused
+    """Let a client open 60 connections and keep them open. Return the numbers of accepted and refused ones."""
+    accepted, refused = json.loads(testbed["client"].run(python_command(HOLD, "fd77:8::2", "60", *addresses)).stdout)
+    return accepted, refused
 
 
 @pytest.mark.nightly(besides=("4000",))
@@ -143,26 +143,24 @@ def test_open_connections_of_an_ipv6_network_are_limited(
     addresses = [f"fd77:1::{number}" for number in range(100, 106)]
     for address in addresses:
         testbed["client"].run(["ip", "address", "add", f"{address}/64", "dev", "eth0", "nodad"])
-    limited(testbed, tmp_path, CONCURRENT_LIMIT, instead=instead)
+    load_table(testbed, tmp_path, CONCURRENT_LIMIT, instead=instead)
     wanted = (60, 0) if "4000" in instead else (40, 20)
     assert held(testbed, *addresses) == wanted
-    assert held(testbed, "fd77:2::2") == wanted, "another client"
+    assert held(testbed, "fd77:2::2") == wanted, "another client is limited"
     wait_until(lambda: held(testbed, *addresses) == wanted, "closed connections no longer count")
 
 
 def test_all_connections_are_accepted_without_the_table(testbed: Testbed, proxy: Proxy) -> None:
-    assert opened(testbed, "10.77.1.2", "10.77.8.2")[0] == OPENED
+    assert opened(testbed, "10.77.1.2", "10.77.8.2")[0] == OPEN_COUNT
 
 
 @pytest.mark.nightly(besides=("as shipped",))
 @pytest.mark.parametrize("without", ["", JOIN_PASSES], ids=["as shipped", "joins count"])
-def test_join_of_a_connection_counts_as_no_new_connection(
-    testbed: Testbed, proxy: Proxy, tmp_path: Path, without: str
-) -> None:
+def test_join_does_not_count_as_a_new_connection(testbed: Testbed, proxy: Proxy, tmp_path: Path, without: str) -> None:
     # With this rate, the second address cannot regain its used share.
-    limited(testbed, tmp_path, without, rate="1/hour")
+    load_table(testbed, tmp_path, without, rate="1/hour")
     before = testbed["proxy"].mib().get(JOINED, 0)
-    assert opened(testbed, "10.77.2.2", "10.77.8.2")[0] == AT_ONCE
+    assert opened(testbed, "10.77.2.2", "10.77.8.2")[0] == BURST
     # The download takes ten seconds, because the second subflow joins late on a busy machine.
     assert status(testbed, "10.77.1.2", proxy.url(), "--limit-rate", "300K", file="large") == "200"
     joined = testbed["proxy"].mib().get(JOINED, 0) - before
@@ -170,7 +168,7 @@ def test_join_of_a_connection_counts_as_no_new_connection(
 
 
 def refused(testbed: Testbed) -> int:
-    """Return how many SYNs the table has refused."""
+    """Return the number of SYNs that the table has refused."""
     listed = json.loads(testbed["proxy"].run(["nft", "-j", "list", "ruleset"]).stdout)["nftables"]
     rules = [expression for each in listed for expression in each.get("rule", {}).get("expr", ())]
     return sum(each["counter"]["packets"] for each in rules if "counter" in each)
@@ -184,17 +182,17 @@ def test_syn_with_mp_join_and_mp_capable_is_limited(
     testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str
 ) -> None:
     """Defect: a SYN with MP_JOIN and MP_CAPABLE opens a plain TCP connection, but the table did not count it."""
-    limited(testbed, tmp_path, JOIN_PASSES, instead=instead)
+    load_table(testbed, tmp_path, JOIN_PASSES, instead=instead)
     before, begun = testbed["proxy"].mib()[CAPABLE], time.monotonic()
-    testbed["client"].run(python_command(SEND_JOINS, "10.77.2.2", "10.77.8.2", str(SENT)), timeout=300)
+    testbed["client"].run(python_command(SEND_JOINS, "10.77.2.2", "10.77.8.2", str(JOIN_COUNT)), timeout=300)
     took = time.monotonic() - begun
     if instead != JOIN_PASSES:
         assert refused(testbed) == 0
-        assert testbed["proxy"].mib()[CAPABLE] - before == SENT
+        assert testbed["proxy"].mib()[CAPABLE] - before == JOIN_COUNT
         return
-    assert SENT - JOINS_AT_ONCE - JOINS_PER_SECOND * took - 1 <= refused(testbed) <= SENT - JOINS_AT_ONCE
-    assert refused(testbed) + testbed["proxy"].mib()[CAPABLE] - before == SENT
-    assert refused(testbed) or took > (SENT - JOINS_AT_ONCE) / JOINS_PER_SECOND
+    assert JOIN_COUNT - JOIN_BURST - JOINS_PER_SECOND * took - 1 <= refused(testbed) <= JOIN_COUNT - JOIN_BURST
+    assert refused(testbed) + testbed["proxy"].mib()[CAPABLE] - before == JOIN_COUNT
+    assert refused(testbed) or took > (JOIN_COUNT - JOIN_BURST) / JOINS_PER_SECOND
 
 
 def test_table_can_be_loaded_twice_and_removed_as_documented(testbed: Testbed) -> None:

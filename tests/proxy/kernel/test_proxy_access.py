@@ -31,7 +31,7 @@ def origin(module_testbed: Testbed) -> Origin:
 
 
 def test_allowed_requests_succeed(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
-    """This shows that requests can succeed; otherwise the refusals below would prove nothing."""
+    """Without requests that succeed, the refusals in the other tests would prove nothing."""
     client = module_testbed["client"]
     for family in (4, 6):
         assert fetch(client, origin.url("file.bin", family=family), proxy.url()).status == 200
@@ -79,7 +79,7 @@ def test_loopback_link_local_and_own_addresses_are_refused(module_testbed: Testb
 
 
 @pytest.mark.parametrize(
-    "goal",
+    "target",
     [
         "10.77.9.2:22",
         "10.77.9.2:80",
@@ -95,9 +95,9 @@ def test_loopback_link_local_and_own_addresses_are_refused(module_testbed: Testb
     ],
 )
 def test_tunnels_to_other_ports_and_forbidden_addresses_are_refused(
-    module_testbed: Testbed, proxy: Proxy, origin: Origin, goal: str
+    module_testbed: Testbed, proxy: Proxy, origin: Origin, target: str
 ) -> None:
-    assert fetch(module_testbed["client"], f"http://{goal}/", proxy.url(), tunnel=True).status == REFUSED
+    assert fetch(module_testbed["client"], f"http://{target}/", proxy.url(), tunnel=True).status == REFUSED
 
 
 def test_other_services_ports_are_refused(module_testbed: Testbed, proxy: Proxy) -> None:
@@ -111,12 +111,12 @@ def test_clients_with_public_addresses_are_refused(
     client, core = module_testbed["client"], module_testbed["core"]
     address, ip = PUBLIC[family], ["ip", f"-{family}"]
     nodad = ["nodad"] if family == 6 else []
-    back = [address, "via", client.address("eth0", family), "dev", "to-eth0"]
+    return_route = [address, "via", client.address("eth0", family), "dev", "to-eth0"]
     with (
         client.changed(
             [*ip, "addr", "add", address, "dev", "eth0", *nodad], [*ip, "addr", "del", address, "dev", "eth0"]
         ),
-        core.changed([*ip, "route", "add", *back], [*ip, "route", "del", *back]),
+        core.changed([*ip, "route", "add", *return_route], [*ip, "route", "del", *return_route]),
     ):
         url, through = origin.url("file.bin", family=family), proxy.url(family)
         assert fetch(client, url, through, options=["--interface", address]).status == REFUSED
@@ -129,7 +129,7 @@ def test_address_added_later_is_refused(module_testbed: Testbed, proxy: Proxy, o
     client, node = module_testbed["client"], module_testbed["proxy"]
     address = [f"{origin.host.address('eth0')}/32", "dev", "lo"]
 
-    def becomes(status: int) -> None:
+    def wait_for_status(status: int) -> None:
         wait_until(
             lambda: fetch(client, origin.url("file.bin"), proxy.url()).status == status,
             f"requests for the address are answered with {status}",
@@ -138,8 +138,8 @@ def test_address_added_later_is_refused(module_testbed: Testbed, proxy: Proxy, o
 
     assert fetch(client, origin.url("file.bin"), proxy.url()).status == 200
     with node.changed(["ip", "addr", "add", *address], ["ip", "addr", "del", *address]):
-        becomes(REFUSED)
-    becomes(200)
+        wait_for_status(REFUSED)
+    wait_for_status(200)
 
 
 @pytest.mark.nightly
@@ -168,9 +168,9 @@ def test_request_to_the_origin_does_not_reveal_the_client(module_testbed: Testbe
         requests.append(connection.recv(65536))
         connection.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
 
-    claimed = ["-H", "X-Forwarded-For: 192.0.2.9"]
+    claimed_address = ["-H", "X-Forwarded-For: 192.0.2.9"]
     with serving(listener, answer):
-        got = fetch(module_testbed["client"], "http://10.77.9.2:8080/", proxy.url(), options=claimed)
+        got = fetch(module_testbed["client"], "http://10.77.9.2:8080/", proxy.url(), options=claimed_address)
 
     assert got.status == 204
     text = requests[0].decode().lower()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that bodies of many sizes and framings arrive unchanged with any Squid, whether sent whole or in pieces."""
+"""Tests that bodies of many sizes and framings arrive unchanged through any Squid, sent whole or in pieces."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PORT = 8000
 # Sizes around those of Squid's buffers, which are 4, 16 and 64 KB.
 SIZES = (0, 1, 1000, 3500, 4095, 4096, 4097, 5000, 16_384, 65_535, 65_536, 70_001, 300_000)
 FRAMINGS = ("length", "chunked", "close")
-MANNERS = ("whole", "apart", "pieces")
+MANNERS = ("whole", "separate", "pieces")
 BODY = """
 import random
 def body_of(size):
     return random.Random(size).randbytes(size)
 """
-# An origin for "/SIZE/FRAMING/MANNER": the header comes together with what follows, alone, or all in small pieces. It
-# answers range requests, except with "?all"; with "?unasked" it sends a range that was not requested.
+# An origin for "/SIZE/FRAMING/MANNER". It sends header and body together (whole), separately, or in small pieces. It
+# answers range requests, except with "?all"; with "?unrequested" it sends a range that the client did not request.
 ORIGIN = (
     BODY
     + """
@@ -40,12 +40,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.answer(True)
     def answer(self, with_body):
-        path, _, otherwise = self.path.partition("?")
+        path, _, variant = self.path.partition("?")
         size, framing, manner = path.strip("/").split("/")
         body, lines = body_of(int(size)), ["HTTP/1.1 200 OK"]
-        asked = "bytes=1-9999999" if otherwise == "unasked" else self.headers.get("Range", "")
-        wanted = re.fullmatch(r"bytes=(\\d+)-(\\d+)", asked)
-        if wanted and otherwise != "all":
+        requested = "bytes=1-9999999" if variant == "unrequested" else self.headers.get("Range", "")
+        wanted = re.fullmatch(r"bytes=(\\d+)-(\\d+)", requested)
+        if wanted and variant != "all":
             first, last = int(wanted[1]), min(int(wanted[2]), len(body) - 1)
             lines = ["HTTP/1.1 206 Partial Content", f"Content-Range: bytes {first}-{last}/{len(body)}"]
             body = body[first : last + 1]
@@ -61,7 +61,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
         header = ("\\r\\n".join(lines) + "\\r\\n\\r\\n").encode()
         sent = header + body if with_body else header
-        first = {"whole": len(sent), "apart": len(header), "pieces": 700}[manner]
+        first = {"whole": len(sent), "separate": len(header), "pieces": 700}[manner]
         self.wfile.write(sent[:first])
         for at in range(first, len(sent), 20_000):
             time.sleep(0.002)
@@ -72,15 +72,15 @@ class Server(http.server.ThreadingHTTPServer):
 Server((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
 """
 )
-# A client that opens connections one after the other, sends "at_once" requests on each, and prints errors.
+# A client that opens one connection after the other, sends "number" requests on each, and prints the errors.
 CLIENT = (
     BODY
     + """
 import contextlib, http.client, io, itertools, json, socket, sys, time
-proxy, port, origin, protocol, at_once = sys.argv[1:]
+proxy, port, origin, protocol, number = sys.argv[1:]
 sizes, framings, manners, of_ranges = json.load(sys.stdin)
-class Kept(io.BufferedReader):
-    "What an answer is read from: it closes it, but more are to come."
+class KeptOpen(io.BufferedReader):
+    "A reader that stays open when http.client closes it after an answer, because more answers follow."
     def close(self):
         pass
     def makefile(self, mode):
@@ -93,7 +93,7 @@ for size, framing, manner in itertools.product(sizes, framings, manners):
     if manner == "whole":
         wanted.append(("HEAD", place, "", 200, b""))
     if manner == "whole" and framing in of_ranges and size > 2:
-        wanted.append(("GET", f"{place}?unasked", "", 206, body[1:]))
+        wanted.append(("GET", f"{place}?unrequested", "", 206, body[1:]))
         for first in (0, 1, size // 3):
             last = first + size // 2
             wanted.append(("GET", place, f"Range: bytes={first}-{last}\\r\\n", 206, body[first : last + 1]))
@@ -103,10 +103,10 @@ while wanted:
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(protocol))
     connection.settimeout(30)
     connection.connect((proxy, int(port)))
-    reader = Kept(socket.SocketIO(connection, "rb"))
+    reader = KeptOpen(socket.SocketIO(connection, "rb"))
     is_open, answers = True, 0
     while wanted and is_open:
-        batch = wanted[: int(at_once)]
+        batch = wanted[: int(number)]
         requests = [
             f"{method} http://{origin}/{place} HTTP/1.1\\r\\nHost: {origin}\\r\\n{more}\\r\\n"
             for method, place, more, *_ in batch
@@ -118,13 +118,13 @@ while wanted:
             try:
                 answer.begin()
                 begun = True
-                if len(body) > 100_000 and "apart" in place:
+                if len(body) > 100_000 and "separate" in place:
                     time.sleep(0.05)
                 got = answer.read()
             except (OSError, http.client.HTTPException) as error:
                 is_open = False
                 if isinstance(error, ConnectionError) and answers and not begun:
-                    break  # The proxy may close a kept connection: repeat the request on another one, as browsers do.
+                    break  # The proxy may close a persistent connection: try again on a new one, as browsers do.
                 wrong.append([method, place, more, type(error).__name__])
                 del wanted[0]
                 break
@@ -156,12 +156,12 @@ def site(
     return testbed, start_proxy(testbed["proxy"], configuration(testbed["proxy"]))
 
 
-@pytest.mark.parametrize("at_once", [1, 3], ids=["one by one", "pipelined"])
+@pytest.mark.parametrize("number", [1, 3], ids=["one by one", "pipelined"])
 @pytest.mark.parametrize("protocol", [TCP, MPTCP], ids=["TCP", "MPTCP"])
-def test_bodies_arrive_unchanged(site: tuple[Testbed, Proxy], protocol: int, at_once: int) -> None:
+def test_bodies_arrive_unchanged(site: tuple[Testbed, Proxy], protocol: int, number: int) -> None:
     testbed, proxy = site
     address, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
-    command = python_command(CLIENT, address, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), str(at_once))
+    command = python_command(CLIENT, address, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), str(number))
     squid = installed()
     # With Debian's Squid a client waits forever for the end of a range without length (chunked-range.patch).
     of_ranges = FRAMINGS if squid and squid.has_mptcp_option else ["length"]
@@ -169,4 +169,4 @@ def test_bodies_arrive_unchanged(site: tuple[Testbed, Proxy], protocol: int, at_
     before = all_workers(proxy)
     wrong = json.loads(testbed["client"].run(command, timeout=240, input=wanted).stdout)
     assert wrong == [], "\n".join(map(str, wrong))
-    assert workers(proxy.process) == before, "a request brought Squid down"
+    assert workers(proxy.process) == before, "a request ended Squid"

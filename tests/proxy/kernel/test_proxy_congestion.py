@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the congestion control towards clients: it applies to each subflow, and to no other connection."""
+"""Tests that the congestion control for clients applies to each of their subflows, and to no other connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, start_origin, 
 
 pytestmark = pytest.mark.kernel
 FILE = "file.bin"
-NAMESPACES_OWN = "net.ipv4.tcp_congestion_control"
+DEFAULT_SYSCTL = "net.ipv4.tcp_congestion_control"
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
 def congestion_controls(node: LiveNode, expression: Sequence[str]) -> list[str]:
     """Return the congestion control of each established TCP socket that ss(8) finds for *expression*."""
     text = node.run(["ss", "-HtinO", "state", "established", *expression]).stdout
-    return re.findall(r"\b(bbr|cubic|reno)\b(?!:)", text)  # "bbr:(…)" are internal figures of bbr
+    return re.findall(r"\b(bbr|cubic|reno)\b(?!:)", text)  # "bbr:(…)" contains internal values of bbr
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def downloading(testbed: Testbed, origin: Origin, proxy: Proxy) -> Iterator[None
     download = client.popen(curl(origin.url(FILE), proxy.url(), mptcp=True, tunnel=False, options=options), name="curl")
     wait_until(lambda: subflows(client, PROXY_PORT) >= 2, "two subflows", process=download)
     yield
-    assert download.running, "the download ended too soon to prove anything"
+    assert download.running, "the download ended before the test could check it"
     download.kill_tree()
 
 
@@ -54,21 +54,21 @@ def test_congestion_control_applies_only_to_subflows_of_clients(
     testbed: Testbed, origin: Origin, arguments: Sequence[str], towards_clients: str | None, several: str
 ) -> None:
     node = testbed["proxy"]
-    own = node.run(["sysctl", "-n", NAMESPACES_OWN]).stdout.strip()
-    wanted = towards_clients or own
-    if towards_clients and (own == wanted or wanted not in AVAILABLE.read_text().split()):
-        pytest.skip(f"NOT TESTED: this kernel cannot have {wanted} beside {own}")
+    default = node.run(["sysctl", "-n", DEFAULT_SYSCTL]).stdout.strip()
+    wanted = towards_clients or default
+    if towards_clients and (default == wanted or wanted not in AVAILABLE.read_text().split()):
+        pytest.skip(f"NOT TESTED: this kernel has no {wanted} in addition to {default}")
     proxy = start_proxy(node, configuration(node, several), arguments=arguments)
     with downloading(testbed, origin, proxy):
         initial_and_joined = congestion_controls(node, ["sport", "=", f":{PROXY_PORT}"])
         assert len(initial_and_joined) >= 2
         assert set(initial_and_joined) == {wanted}
-        assert congestion_controls(node, ["dport", "=", ":80"]) == [own]
+        assert congestion_controls(node, ["dport", "=", ":80"]) == [default]
     assert "mptcp_listen" not in proxy.process.output()
 
 
 def test_missing_congestion_control_is_logged_and_the_proxy_serves(testbed: Testbed, origin: Origin) -> None:
-    """A name that no kernel has simulates bbr on a kernel without it."""
+    """The unknown name simulates bbr on a kernel that lacks it."""
     node = testbed["proxy"]
     proxy = start_proxy(node, arguments=("--congestion-control", "nonesuch"))
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests of the corpora of attacks and odd requests against the shipped squid.conf, and against weaker ones."""
+"""Tests that send the corpora of attacks and malformed requests to the shipped squid.conf, and to weaker ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from attacking import Answer, Scene, fault_of
 from corpora import conformance, malformed, open_proxy
-from corpora.every import CORPORA
+from corpora.all_corpora import CORPORA
 from corpora.row import ORIGIN, WEB, Row, statuses
 from proxying import all_workers, configuration, workers
 
@@ -36,7 +36,7 @@ def proxy(scene: Scene) -> Iterator[Proxy]:
         yield proxy
 
 
-LATE = """
+LATE_REQUEST = """
 import socket, sys, time
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as origin:
     request = b"GET /answer-416 HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n"
@@ -50,8 +50,8 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as or
 
 
 def test_test_origin_resets_no_connection_with_a_late_request(scene: Scene) -> None:
-    """Squid would answer a reset connection with 502, whatever the test."""
-    command = python_command(LATE, ORIGIN, str(WEB))
+    """If the test's origin reset a connection, Squid would answer 502."""
+    command = python_command(LATE_REQUEST, ORIGIN, str(WEB))
     assert scene.client.run(command, check=False, timeout=90).stderr == ""
 
 
@@ -60,7 +60,7 @@ class TestAsShipped:
     def test_corpus_gets_the_expected_answers(self, scene: Scene, proxy: Proxy, name: str) -> None:
         before = all_workers(proxy)
         scene.try_all(CORPORA[name]).assert_sound()
-        assert workers(proxy.process) == before, "a request brought Squid down"
+        assert workers(proxy.process) == before, "a request ended Squid"
 
     def test_corpus_has_enough_rows(self, name: str) -> None:
         rows = CORPORA[name]
@@ -68,21 +68,22 @@ class TestAsShipped:
 
 
 @pytest.mark.parametrize(
-    ("sent", "answers", "most"), [(b"{id}", 1, 1), (b"{id} GET http://x/next HTTP/1.1", 1, 2), (b"{id}{id}", 2, 2)]
+    ("sent", "answers", "max_answers"),
+    [(b"{id}", 1, 1), (b"{id} GET http://x/next HTTP/1.1", 1, 2), (b"{id}{id}", 2, 2)],
 )
-def test_unrequested_answers_count_as_a_fault(sent: bytes, answers: int, most: int) -> None:
+def test_unrequested_answers_count_as_a_fault(sent: bytes, answers: int, max_answers: int) -> None:
     row = Row("row", sent, statuses(200), reaches=None, answers=answers)
     faults = [fault_of(row, Answer((200,) * count, b""), []) for count in range(1, 5)]
-    assert [count for count, why in enumerate(faults, 1) if not why] == list(range(answers, most + 1))
+    assert [count for count, fault in enumerate(faults, 1) if not fault] == list(range(answers, max_answers + 1))
 
 
 @pytest.mark.nightly
-def test_corpus_detects_a_relay_that_passes_everything_on(scene: Scene) -> None:
-    """The relay passes on all bytes. Nearly all rows are ambiguous as sent, so what the origin gets must be so, too."""
+def test_corpus_detects_a_relay_that_forwards_everything(scene: Scene) -> None:
+    """The relay forwards all bytes. Nearly all rows are ambiguous, so the requests at the origin must be so, too."""
     with scene.relaying():
-        outcome = scene.try_all(malformed.ROWS, patient=False)
+        outcome = scene.try_all(malformed.ROWS, wait_for_all=False)
     assert len(outcome.ambiguous) > 0.75 * len(malformed.ROWS)
-    assert {"two-lengths", "coding-unknown", "chunk-longer-than-it-says", "size-header"} <= outcome.failed.keys()
+    assert {"two-lengths", "coding-unknown", "chunk-longer-than-announced", "size-header"} <= outcome.failed.keys()
     assert not {"sound", "sound-pipelined", "none-with-body"} & outcome.failed.keys()
 
 
@@ -107,11 +108,11 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
         "request_entities on": ("", {"get-with-body"}),
         "http_access deny !to_anywhere": ("", {"no-such-name"}),
         "http_reply_access deny no_http": ("", {"odd-greeting"}),
-        "reply_header_add Connection close no_body": ("", {"answer-204-tells-to-close", "answer-304-tells-to-close"}),
+        "reply_header_add Connection close no_body": ("", {"answer-204-announces-close", "answer-304-announces-close"}),
         "via on": ("via off", {"via-is-added"}),
     },
 }
-"""For each corpus: a line of squid.conf, its replacement, and some of the rows whose result must then change."""
+"""For each corpus: a line of squid.conf, its replacement, and rows whose result must change with the replacement."""
 
 
 @pytest.mark.nightly(besides=("conformance",))
@@ -119,21 +120,21 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
 def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
     squid = installed()
     assert squid is not None
-    # Leave out lines that are not given to this version of Squid, because it always behaves that way.
+    # Leave out lines that this version of Squid does not get, because it always behaves that way.
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(MUTANTS[name], 1)]
-    given = {line.text for line in adapted(lines, list(statements(lines, "n")), squid.version).lines}
-    mutants = {line: more for line, more in MUTANTS[name].items() if line in given}
+    used_lines = {line.text for line in adapted(lines, list(statements(lines, "n")), squid.version).lines}
+    mutants = {line: more for line, more in MUTANTS[name].items() if line in used_lines}
     with scene.serving(weaker(scene, {line: instead for line, (instead, _) in mutants.items()})):
-        failed = set(scene.try_all(CORPORA[name], patient=False).failed)
-    right_without_the_rule = {"no-such-name"} if squid.version.startswith("6") else set()
+        failed = set(scene.try_all(CORPORA[name], wait_for_all=False).failed)
+    not_needed = {"no-such-name"} if squid.version.startswith("6") else set()
     for line, (_, rows) in mutants.items():
-        assert failed >= rows - right_without_the_rule, line
+        assert failed >= rows - not_needed, line
 
 
 def test_rows_detect_a_missing_status_in_the_rule_for_empty_answers(scene: Scene) -> None:
-    rows = [row for row in conformance.ROWS if row.id.endswith("-tells-to-close")]
+    rows = [row for row in conformance.ROWS if row.id.endswith("-announces-close")]
     with scene.serving(weaker(scene, {"acl no_body http_status 204 304": "acl no_body http_status 204"})):
-        assert scene.try_all(rows).failed.keys() == {"answer-304-tells-to-close"}
+        assert scene.try_all(rows).failed.keys() == {"answer-304-announces-close"}
 
 
 def weaker(scene: Scene, instead: Mapping[str, str]) -> Path:
@@ -152,11 +153,11 @@ def test_corpus_detects_the_weaker_configuration_of_debian(scene: Scene) -> None
     stock = Path("/etc/squid/squid.conf").read_text().splitlines()
     served = [f"acl testers src 10.0.0.0/8\nhttp_access allow testers\n{each}" if each == "http_access deny all" else each for each in stock]  # fmt: skip  # noqa: E501
     config = scene.proxy.directory / "stock.conf"
-    kept = [each for each in served if not each.startswith(("coredump_dir", "cache_dir"))]
+    lines = [each for each in served if not each.startswith(("coredump_dir", "cache_dir"))]
     places = ["pid_filename /run/${service_name}/squid.pid", "cache_log /var/log/${service_name}/cache.log"]
     logs = ["access_log stdio:/var/log/${service_name}/access.log", "pinger_enable off", "netdb_filename none"]
-    config.write_text("\n".join([*kept, *places, *logs, f"dns_nameservers {ORIGIN}", *QUICK, ""]))
+    config.write_text("\n".join([*lines, *places, *logs, f"dns_nameservers {ORIGIN}", *QUICK, ""]))
     with scene.serving(config):
-        outcome = scene.try_all(open_proxy.ROWS, patient=False)
+        outcome = scene.try_all(open_proxy.ROWS, wait_for_all=False)
     assert len(outcome.failed) > 50
     assert outcome.trespassed

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for many idle connections beside an active client: no client takes more than its share, and the active client
-is served.
+"""Tests with many idle connections and one active client: no client gets more than its share, and the active client is
+served.
 
 The experiment ``crowds`` measures the client's response times, compared with the times without other clients.
 """
@@ -20,22 +20,24 @@ from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy,
 pytestmark = pytest.mark.kernel
 MAX_OPEN, MAX_SERVED = 1000, 800
 """Limits for one client address: client_ip_max_connections and the ACL too_many in conf/squid.conf."""
-MORE = 8
+TURN_ACCEPTS = 8
 """Number of connections accepted in one turn (shim/turns/fair_turns.c). Squid checks its limit only after the turn."""
 MAX_MEMORY = 500_000
-"""Bound for the resident kB of Squid's worker with 7,500 connections. 200,000 to 260,000 were measured."""
+"""Maximum resident kB of Squid's worker with 7,500 connections. Measurements gave 200,000 to 260,000."""
 MAX_DESCRIPTORS = 9000
-"""Bound for this worker's descriptors.
+"""Maximum number of this worker's descriptors.
 
-8,013 were measured, because a tunnel needs two. LimitNOFILE of mptcp-proxy.service is 65,536.
+Measurements gave 8,013, because a tunnel needs two. LimitNOFILE of mptcp-proxy.service is 65,536.
 """
 PAUSE = 3.0
-"""Seconds without a further closed connection: on a busy machine Squid may pause."""
+"""Seconds without a closed connection after which the number is final: on a busy machine Squid may pause."""
 REQUESTS = 40
-PATIENT = [f"{name} 20 minutes" for name in ("request_start_timeout", "request_timeout", "client_idle_pconn_timeout")]
+LONG_TIMEOUTS = [
+    f"{name} 20 minutes" for name in ("request_start_timeout", "request_timeout", "client_idle_pconn_timeout")
+]
 """Long timeouts, so that Squid does not give up incomplete headers and idle connections during the test.
 
-A busy machine may need long to open all connections.
+A busy machine may need a long time to open all connections.
 """
 
 
@@ -47,7 +49,7 @@ def origin(module_testbed: Testbed, require: Callable[..., None]) -> Origin:
 
 @pytest.fixture(scope="module")
 def proxy(module_testbed: Testbed, origin: Origin) -> Proxy:
-    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"], *PATIENT, "workers 1"))
+    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"], *LONG_TIMEOUTS, "workers 1"))
 
 
 def descriptors(proxy: Proxy) -> int:
@@ -75,9 +77,11 @@ def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: 
     # The attacking client gets another address, because the limit applies to each address.
     [other] = add_addresses(client, "eth0", [9])
     with crowd(client, proxy, origin, "slow-headers", 2500, [other]) as slow:
-        wait_until(lambda: slow.standing() <= MAX_OPEN + MORE, "connections above the limit are closed", timeout=300)
-        standing = slow.settled(PAUSE)
-        assert standing >= MAX_OPEN - 1, "connections below the limit stay open"
+        wait_until(
+            lambda: slow.standing() <= MAX_OPEN + TURN_ACCEPTS, "connections above the limit are closed", timeout=300
+        )
+        open_connections = slow.settled(PAUSE)
+        assert open_connections >= MAX_OPEN - 1, "Squid closed connections below the limit"
         assert descriptors(proxy) < MAX_OPEN + 200
         assert all_are_served(timed_requests(client, proxy, origin, REQUESTS))
     assert other in (proxy.logs / "cache.log").read_text()
@@ -116,9 +120,9 @@ def test_client_limit_applies_to_each_worker(testbed: Testbed, require: Callable
     """The kernel distributes connections to workers by a hash, about evenly. Each worker counts its own connections."""
     require("squid", "apache2", "gcc")
     origin = start_origin(testbed["origin"], {"file": 1000})
-    proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *PATIENT, "workers 2"))
+    proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *LONG_TIMEOUTS, "workers 2"))
     with crowd(testbed["client"], proxy, origin, "keep-alives", 2 * MAX_OPEN + 400, ["10.77.1.2"]) as idle:
         assert abs(idle.got["200"] - 2 * MAX_SERVED) <= 4
         assert abs(idle.got["429"] - 2 * (MAX_OPEN - MAX_SERVED)) <= 4
-        # worker_descriptors leaves out the coordinator, which accepts no connections.
+        # worker_descriptors omits the coordinator, which accepts no connections.
         assert [MAX_OPEN <= each.open < MAX_OPEN + 200 for each in worker_descriptors(proxy)] == [True, True]

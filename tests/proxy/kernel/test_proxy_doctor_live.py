@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the doctor in a namespace with a fault: it reports the fault, and its remedies correct it."""
+"""Tests that the doctor reports a fault of its namespace, and that its remedies correct the fault."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_doctor_imports_nothing_from_the_working_directory(
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)]
     answer = node.run(["sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *argv], check=False, timeout=120)
     findings = {finding["check"]: finding["status"] for finding in json.loads(answer.stdout)}
-    assert findings["tc HTB"] == "ok", "the doctor has tried it in a namespace"
+    assert findings["tc HTB"] == "ok", "the doctor could not test it in a namespace"
     assert findings["preload library"] == "ok"
     assert not (tmp_path / "imported").exists()
 
@@ -123,7 +123,9 @@ def test_doctor_warns_of_the_memory_that_one_client_may_take(testbed: Testbed, r
 
 
 @pytest.mark.nightly
-def test_subflow_limit_of_0_prevents_joins_as_the_doctor_says(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_subflow_limit_of_0_prevents_joins_as_the_doctor_reports(
+    testbed: Testbed, require: Callable[..., None]
+) -> None:
     require("apache2", "curl", "mptcpize")
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
@@ -133,8 +135,8 @@ def test_subflow_limit_of_0_prevents_joins_as_the_doctor_says(testbed: Testbed, 
     def joins() -> int:
         before = node.mib()["MPTcpExtMPJoinAckRx"]
         # The download takes ten seconds, because on a busy machine the second subflow joins late.
-        slowly = ["--limit-rate", "100K"]
-        assert fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True, options=slowly).status == 200
+        limit = ["--limit-rate", "100K"]
+        assert fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True, options=limit).status == 200
         return node.mib()["MPTcpExtMPJoinAckRx"] - before
 
     assert joins() == 0
@@ -169,12 +171,12 @@ def test_doctor_distinguishes_a_taken_port_from_the_proxys_own(testbed: Testbed)
 
 def test_doctor_changes_nothing_on_the_host(testbed: Testbed) -> None:
     node = testbed["proxy"]
-    # Leave out what the kernel changes by itself after the links came up: link states, and its own IPv6 addresses.
+    # Omit link states and link-local IPv6 addresses, because the kernel changes them after the links came up.
     addresses = ("ip -o -4 addr", "ip -o -6 addr show scope global")
-    looks = (*addresses, "ip route show table all", "tc qdisc", "nft list ruleset", "ipset list", "ip mptcp limits")
+    commands = (*addresses, "ip route show table all", "tc qdisc", "nft list ruleset", "ipset list", "ip mptcp limits")
 
     def state() -> list[str]:
-        return [node.run(look.split(), check=False).stdout for look in looks]
+        return [node.run(command.split(), check=False).stdout for command in commands]
 
     before = state()
     assert "wan0" in before[0]
@@ -204,13 +206,13 @@ def start_pre() -> list[str]:
     unit = (CONFIG.parents[1] / "systemd/mptcp-proxy.service").read_text()
     (line,) = [line for line in unit.splitlines() if line.startswith("ExecStartPre=")]
     command = line.removeprefix("ExecStartPre=")
-    # With "-", a failure does not prevent the start. systemd would replace "$" and "%".
+    # "-": a failure does not prevent the start. systemd would replace "$" and "%".
     assert command.startswith("-/")
     assert not {"$", "%"} & set(command)
     return shlex.split(command.removeprefix("-"))
 
 
-BY_ORDER = """\
+STEERING_POLICY = """\
 version: 1
 paths:
   ethernet: {clients: [10.77.1.0/24]}
@@ -225,22 +227,22 @@ def test_doctor_examines_the_throttler(testbed: Testbed, require: Callable[..., 
     require("htb", "nftables")
     node = testbed["proxy"]
     policy = testbed.directory / "policy.yaml"
-    policy.write_text(BY_ORDER)
+    policy.write_text(STEERING_POLICY)
     config = write_throttler_config(node, policy, settings={"netfilter": "nftables"})
     mounts = throttler_mounts(node)
 
-    def examined() -> Findings:
+    def examine() -> Findings:
         argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG), "--throttler-config", str(config)]
         process = node.popen(argv, name="doctor", mounts=mounts)
         process.wait(120)
         return {finding["check"]: finding for finding in json.loads(process.output())}
 
-    findings = examined()
+    findings = examine()
     assert findings["throttler"]["status"] == "warn"
     assert "no daemon answers" in findings["throttler"]["text"]
 
     throttler = start_throttler(node, config)
-    findings = examined()
+    findings = examine()
     assert findings["throttler"]["text"] == "it runs, with 1 rule on wan0 (nftables)"
     assert findings["throttler settings"]["status"] == "ok"
     assert findings["throttled ports"]["status"] == "ok"
@@ -248,10 +250,10 @@ def test_doctor_examines_the_throttler(testbed: Testbed, require: Callable[..., 
     assert findings["sysctl path manager"]["status"] == "ok"
     assert findings["BPF"]["status"] == "ok"
 
-    policy.write_text(BY_ORDER.replace("standby: ethernet", "standby: lte"))
+    policy.write_text(STEERING_POLICY.replace("standby: ethernet", "standby: lte"))
     throttler.process.signal(signal.SIGHUP)
     wait_until(lambda: "policy not reloaded" in throttler.process.output(), "the refusal", process=throttler.process)
-    findings = examined()
+    findings = examine()
     assert (findings["throttler"]["status"], findings["throttler settings"]["status"]) == ("warn", "fail")
     assert f"it refused its last reload: {policy}:6: " in findings["throttler"]["text"]
     assert f"{policy}:6: " in findings["throttler settings"]["text"]
@@ -260,16 +262,16 @@ def test_doctor_examines_the_throttler(testbed: Testbed, require: Callable[..., 
 
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-SEEN_BY_ROOT = {"kernel features", "throttler", "sysctl path manager", "last reload", "port 3128", "new connections"}
+NEEDS_ROOT = {"kernel features", "throttler", "sysctl path manager", "last reload", "port 3128", "new connections"}
 
 
-def test_doctor_without_root_lists_what_it_cannot_see(testbed: Testbed, require: Callable[..., None]) -> None:
-    """Defect: without root, the doctor said that another process has the port and nothing is capped, though all ran."""
+def test_doctor_without_root_lists_checks_that_need_root(testbed: Testbed, require: Callable[..., None]) -> None:
+    """Defect: without root, the doctor reported that another process has the port and that nothing is capped."""
     require("htb", "nftables")
     needs_open_checkout()
     node = testbed["proxy"]
     policy = testbed.directory / "policy.yaml"
-    policy.write_text(BY_ORDER)
+    policy.write_text(STEERING_POLICY)
     settings = write_throttler_config(node, policy, settings={"netfilter": "nftables"})
     proxy = start_proxy(node)
     start_throttler(node, settings)
@@ -289,12 +291,12 @@ def test_doctor_without_root_lists_what_it_cannot_see(testbed: Testbed, require:
         code = process.wait(120)
         return code, {finding["check"]: finding["status"] for finding in json.loads(process.output())}
 
-    code, by_root = statuses([], CONFIG)
-    assert (code, [name for name, status in by_root.items() if status == "unseen"]) == (0, [])
-    assert by_root["clients of the paths"] == "ok"
+    code, root_statuses = statuses([], CONFIG)
+    assert (code, [name for name, status in root_statuses.items() if status == "unseen"]) == (0, [])
+    assert root_statuses["clients of the paths"] == "ok"
     code, found = statuses(NOBODY, CONFIG)
-    assert {name for name, status in found.items() if status == "unseen"} - {"AppArmor"} == SEEN_BY_ROOT
-    assert {name: status for name, status in found.items() if status not in ("unseen", by_root.get(name))} == {}
+    assert {name for name, status in found.items() if status == "unseen"} - {"AppArmor"} == NEEDS_ROOT
+    assert {name: status for name, status in found.items() if status not in ("unseen", root_statuses.get(name))} == {}
     assert code == 0
 
     hidden = node.write("hidden.conf", CONFIG.read_text())
@@ -312,9 +314,9 @@ def test_doctor_finds_a_path_that_drops_full_sized_packets(testbed: Testbed, req
     core.run(["nft", "add table inet hole"])
     core.run(["nft", "add chain inet hole way { type filter hook forward priority 0; }"])
     core.run(["nft", "add rule inet hole way ip daddr 10.77.2.0/24 meta length > 1300 drop"])
-    slowly = ["-o", "/dev/null", "--limit-rate", "500K"]
+    limit = ["-o", "/dev/null", "--limit-rate", "500K"]
     download = testbed["client"].popen(
-        curl(origin.url("file.bin"), proxy.url(), mptcp=True, tunnel=False, options=slowly)
+        curl(origin.url("file.bin"), proxy.url(), mptcp=True, tunnel=False, options=limit)
     )
 
     def finding() -> dict[str, str]:

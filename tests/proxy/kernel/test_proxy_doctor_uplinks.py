@@ -27,7 +27,7 @@ def _needs(require: Callable[..., None]) -> None:
 
 
 def doctor(testbed: Testbed, *statements: str) -> Findings:
-    """Return the doctor's findings on the relay, which does not run. *statements*: additions to its configuration."""
+    """Return the doctor's findings on a relay that does not run. Its configuration has the additional *statements*."""
     node = testbed["relay"]
     config = configuration(node, *statements)
     argv = [program("mptcp-proxy"), "doctor", "--role", "relay", "--json", "--config", str(config)]
@@ -54,10 +54,10 @@ def test_advised_command_removes_lost_endpoints(make_testbed: Callable[..., Test
     assert node.run(["ip", "mptcp", "endpoint", "show"]).stdout == ""
 
 
-def by_metric(testbed: Testbed, *, dev: bool) -> LiveNode:
-    """Give the relay two default routes that differ only in their metric, without rules, as NetworkManager does.
+def route_by_metric(testbed: Testbed, *, dev: bool) -> LiveNode:
+    """Give the relay two default routes that differ only in their metric, and no rules, as NetworkManager does.
 
-    Each provider drops packets from the other's addresses. *dev*: whether the endpoints name their interfaces.
+    Each provider drops packets from the other provider's addresses. With *dev*, the endpoints name their interfaces.
     """
     node, core = testbed["relay"], testbed["core"]
     core.run(["nft", "add table inet providers"])
@@ -83,7 +83,7 @@ def failing(found: Findings) -> set[str]:
     return {name for name, each in found.items() if each["status"] == "fail"}
 
 
-HELD = """
+HOLD_CONNECTION = """
 import socket, sys, time
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
 s = socket.socket(family, socket.SOCK_STREAM, 262)
@@ -93,12 +93,12 @@ s.connect((sys.argv[1], 3128))
 s.sendall(b"\\r\\n")
 time.sleep(600)
 """
-"""Client program that connects to a parent, from a given source address or from any."""
+"""A client program that connects to a parent from a given source address, or from any address."""
 
 
 def connected(testbed: Testbed, *, family: int = 4, source: str = "") -> AbstractContextManager[Process]:
     parent = testbed["proxy"].service_address(family)
-    return testbed["relay"].running(python_command(HELD, parent, *([source] if source else [])), name="held")
+    return testbed["relay"].running(python_command(HOLD_CONNECTION, parent, *([source] if source else [])), name="held")
 
 
 def join(testbed: Testbed, family: int) -> None:
@@ -110,13 +110,15 @@ def join(testbed: Testbed, family: int) -> None:
 
 
 @pytest.mark.nightly(besides=("NetworkManager",))
-@pytest.mark.parametrize("what", ["NetworkManager's", "another address is Squid's own"])
-def test_route_metrics_suffice_for_endpoints_with_an_interface(make_testbed: Callable[..., Testbed], what: str) -> None:
+@pytest.mark.parametrize("setting", ["NetworkManager's", "another address is Squid's own"])
+def test_route_metrics_suffice_for_endpoints_with_an_interface(
+    make_testbed: Callable[..., Testbed], setting: str
+) -> None:
     """Defect: the doctor demanded rules, although subflows of such endpoints leave by their own uplinks anyway."""
     testbed = make_testbed(RELAY)
-    by_metric(testbed, dev=True)
-    # From this address packets leave by its uplink in any case.
-    own = ["tcp_outgoing_address 10.77.1.2"] if what.startswith("another") else []
+    route_by_metric(testbed, dev=True)
+    # Packets from this address leave by its uplink in both cases.
+    own = ["tcp_outgoing_address 10.77.1.2"] if setting.startswith("another") else []
     statements = [*parents(testbed), *own]
     for family in (4, 6):
         join(testbed, family)
@@ -125,7 +127,7 @@ def test_route_metrics_suffice_for_endpoints_with_an_interface(make_testbed: Cal
 
 @pytest.mark.nightly
 def test_unanswered_subflow_does_not_count(make_testbed: Callable[..., Testbed]) -> None:
-    """Defect: the kernel counts a subflow from its first SYN on, and the doctor relied on this count."""
+    """Defect: the doctor relied on the kernel's count, which includes a subflow as soon as its SYN is sent."""
     testbed = make_testbed(RELAY)
     core = testbed["core"]
     core.run(["nft", "add table inet provider"])
@@ -133,13 +135,13 @@ def test_unanswered_subflow_does_not_count(make_testbed: Callable[..., Testbed])
     core.run(["nft", "add rule inet provider in iifname to-wlan0 tcp flags & syn == syn drop"])
     found = doctor(testbed, *parents(testbed))
     proxy = testbed["proxy"]
-    for goal in (f"{proxy.service_address(4)}:3128", f"[{proxy.service_address(6)}]:3128"):
-        finding = found[f"parent {goal}"]
-        assert (finding["status"], finding["text"]) == ("fail", f"{goal}: Multipath TCP with 1 subflow")
+    for parent in (f"{proxy.service_address(4)}:3128", f"[{proxy.service_address(6)}]:3128"):
+        finding = found[f"parent {parent}"]
+        assert (finding["status"], finding["text"]) == ("fail", f"{parent}: Multipath TCP with 1 subflow")
 
 
 BY_ETH0 = "10.77.2.2 (wlan0) to 10.77.8.2: by eth0"
-WRONG: dict[str, tuple[bool, list[str], list[str], str]] = {
+FAULTS: dict[str, tuple[bool, list[str], list[str], str]] = {
     "no interface": (False, [], [], f"{BY_ETH0}; fd77:2::2 (wlan0) to fd77:8::2: by eth0"),
     "another interface": (
         True,
@@ -156,23 +158,23 @@ WRONG: dict[str, tuple[bool, list[str], list[str], str]] = {
         "10.77.2.2 (wlan0) to 10.77.8.2: no route; fd77:2::2 (wlan0) to fd77:8::2: no route",
     ),
 }
-"""For each fault: whether endpoints name their interfaces, commands, more statements, and the finding's text."""
+"""For each fault: whether endpoints name their interfaces, commands, statements to add, and the finding's text."""
 
 
 @pytest.mark.nightly(besides=("no route",))
-@pytest.mark.parametrize("what", WRONG)
-def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testbed], what: str) -> None:
-    dev, commands, more, text = WRONG[what]
+@pytest.mark.parametrize("fault", FAULTS)
+def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testbed], fault: str) -> None:
+    dev, commands, more, text = FAULTS[fault]
     testbed = make_testbed(RELAY)
-    node = by_metric(testbed, dev=dev)
+    node = route_by_metric(testbed, dev=dev)
     for command in commands:
         node.run(command.split())
     statements = [*parents(testbed), *more]
     found = doctor(testbed, *statements)["routes of uplinks"]
     assert (found["status"], found["text"]) == ("fail", text)
 
-    # The finding is true: the subflow's SYN is retransmitted, or waits because the kernel looks for the parent on the
-    # link.
+    # Check that the finding is true: the kernel retransmits the subflow's SYN, or delays it because it looks for the
+    # parent on the link.
     before = node.mib()["TcpExtTCPSynRetrans"]
 
     def unanswered() -> bool:
@@ -180,7 +182,7 @@ def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testb
         return "10.77.8.2 " in neighbours or node.mib()["TcpExtTCPSynRetrans"] > before
 
     with connected(testbed, source="10.77.2.2" if more else ""):
-        wait_until(unanswered, "a subflow has no answer")
+        wait_until(unanswered, "a subflow gets no answer")
 
     # Only the operator knows the gateway of a missing route.
     remedy = found["remedy"].replace("via GATEWAY", "via 10.77.2.1", 1).replace("via GATEWAY", "via fd77:2::1")

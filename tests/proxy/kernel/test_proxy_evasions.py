@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a real Squid that each configuration which the check refuses as an open proxy really serves strangers."""
+"""Tests that a real Squid serves strangers with each configuration that the check refuses as an open proxy."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from mptcp_proxy.configuration.check import check
 pytestmark = pytest.mark.kernel
 REFUSED = 403
 NOT_REGISTERED = 404
-"""Squid's status for its status pages, to a client that may read them, until its workers have registered."""
+"""HTTP status of Squid's status pages, for an allowed client, until Squid's workers have registered."""
 STRANGER = "203.0.113.5"
-"""A documentation address, which is unassigned and not private (RFC 5737)."""
-ANSWERS = "/usr/bin/sed -u s/.*/OK\\x20user=somebody\\x20tag=somewhere/"
+"""A public address that nobody uses (RFC 5737)."""
+ACCEPTS_ALL = "/usr/bin/sed -u s/.*/OK\\x20user=somebody\\x20tag=somewhere/"
 """A helper that accepts any input."""
-KNOWS = "/usr/bin/sed -u s/.*somebody.*/OK/;s/.*somewhere.*/OK/;t;s/.*/ERR/"
+ACCEPTS_KNOWN = "/usr/bin/sed -u s/.*somebody.*/OK/;s/.*somewhere.*/OK/;t;s/.*/ERR/"
 """A helper that accepts only known names."""
 STATUS = "http://mptcpproxy:3128/squid-internal-mgr/info"
-STRANGERS = {
+HELPER_RULES = {
     "user": [
-        f"external_acl_type where %DST {ANSWERS}",
+        f"external_acl_type where %DST {ACCEPTS_ALL}",
         "acl ok external where",
         "acl named ext_user REQUIRED",
         "http_access allow ok named",
     ],
     "user-from-helper": [
-        f"external_acl_type where %DST {ANSWERS}",
-        f"external_acl_type who %EXT_USER {KNOWS}",
+        f"external_acl_type where %DST {ACCEPTS_ALL}",
+        f"external_acl_type who %EXT_USER {ACCEPTS_KNOWN}",
         "acl ok external where",
         "acl known external who",
         "http_access allow ok known",
     ],
     "tag-from-helper": [
-        f"external_acl_type where %DST {ANSWERS}",
-        f"external_acl_type who %EXT_TAG {KNOWS}",
+        f"external_acl_type where %DST {ACCEPTS_ALL}",
+        f"external_acl_type who %EXT_TAG {ACCEPTS_KNOWN}",
         "acl ok external where",
         "acl known external who",
         "http_access allow ok known",
     ],
     "note-from-rule": [
         "acl noted annotate_transaction who=somebody",
-        f"external_acl_type who %note{{who}} {KNOWS}",
+        f"external_acl_type who %note{{who}} {ACCEPTS_KNOWN}",
         "acl known external who",
         "http_access allow noted known",
     ],
     "header-field": [
-        f"external_acl_type who %>ha{{User-Agent}} {KNOWS}",
+        f"external_acl_type who %>ha{{User-Agent}} {ACCEPTS_KNOWN}",
         "acl known external who",
         "http_access allow known",
     ],
@@ -63,7 +63,7 @@ EMBEDDED = {
     "::ffff:0:0:0/96": "::ffff:0:c633:6401",
     "64:ff9b:1::/48": "64:ff9b:1:c633:64:100::",
 }
-"""Prefixes, and for each an address that contains 198.51.100.1."""
+"""For each prefix: an address that contains 198.51.100.1."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,7 +78,8 @@ def origin(module_testbed: Testbed) -> Origin:
 
 @contextmanager
 def served(testbed: Testbed, *before: str, after: str = "") -> Iterator[tuple[Proxy, list[str]]]:
-    """Serve with statements *before* and *after* the shipped configuration. Also yield the check's complaints."""
+    """Serve with statements *before* and *after* the shipped configuration. Also yield the problems that check
+    reports."""
     node = testbed["proxy"]
     path: Path = node.directory / "evasion.conf"
     path.write_text("\n".join([*before, f"include {SQUID_CONFIG}", after, "shutdown_lifetime 0 seconds", ""]))
@@ -97,17 +98,17 @@ def with_address(testbed: Testbed, address: str) -> Iterator[None]:
     family = 6 if ":" in address else 4
     ip = ["ip", f"-{family}"]
     own = [address, "dev", "eth0"]
-    back = [address, "via", client.address("eth0", family), "dev", "to-eth0"]
+    return_route = [address, "via", client.address("eth0", family), "dev", "to-eth0"]
     with (
         client.changed([*ip, "addr", "add", *own, *(["nodad"] if family == 6 else [])], [*ip, "addr", "del", *own]),
-        core.changed([*ip, "route", "add", *back], [*ip, "route", "del", *back]),
+        core.changed([*ip, "route", "add", *return_route], [*ip, "route", "del", *return_route]),
     ):
         yield
 
 
 @pytest.mark.nightly(besides=("user-from-helper",))
-@pytest.mark.parametrize("rules", STRANGERS.values(), ids=STRANGERS)
-def test_rules_by_a_helper_serve_strangers(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
+@pytest.mark.parametrize("rules", HELPER_RULES.values(), ids=HELPER_RULES)
+def test_rules_with_a_helper_serve_strangers(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
     """Defect: the check accepted these rules."""
     options = ["--interface", STRANGER, "-A", "somebody"]
     with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, complaints):
@@ -116,12 +117,14 @@ def test_rules_by_a_helper_serve_strangers(module_testbed: Testbed, origin: Orig
 
 
 @pytest.mark.nightly(besides=("[on]",))
-@pytest.mark.parametrize("seen", ["on", "off"])
-def test_rules_by_a_claimed_address_serve_strangers(module_testbed: Testbed, origin: Origin, seen: str) -> None:
-    """Defect: the check accepted this. A helper gets the claimed address, even if rules do not use it."""
+@pytest.mark.parametrize("indirect", ["on", "off"])
+def test_rules_that_trust_a_claimed_address_serve_strangers(
+    module_testbed: Testbed, origin: Origin, indirect: str
+) -> None:
+    """Defect: the check accepted this. A helper gets the claimed address, even if Squid's rules do not use it."""
     rules = [
         "follow_x_forwarded_for allow all",
-        f"acl_uses_indirect_client {seen}",
+        f"acl_uses_indirect_client {indirect}",
         "external_acl_type who %SRC /usr/bin/sed -u s/^10\\.1\\.2\\.3.*/OK/;t;s/.*/ERR/",
         "acl known external who",
         "http_access allow known",
@@ -135,7 +138,9 @@ def test_rules_by_a_claimed_address_serve_strangers(module_testbed: Testbed, ori
 
 
 @pytest.mark.parametrize("prefix", EMBEDDED)
-def test_rules_by_an_embedded_ipv4_prefix_serve_strangers(module_testbed: Testbed, origin: Origin, prefix: str) -> None:
+def test_rules_with_an_embedded_ipv4_prefix_serve_strangers(
+    module_testbed: Testbed, origin: Origin, prefix: str
+) -> None:
     """Defect: the check accepted these prefixes."""
     address = EMBEDDED[prefix]
     rules = [f"acl translated src {prefix}", "http_access allow translated"]

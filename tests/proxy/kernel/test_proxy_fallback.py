@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a kernel without MPTCP and a library that cannot be loaded: the proxy serves by TCP and logs the reason."""
+"""Tests for a kernel without MPTCP, and a library that cannot be loaded: the proxy serves TCP and logs the reason."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_turns_library_is_not_loaded_if_all_its_features_are_off(
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
     proxy = start_proxy(node, configuration(node), arguments=("--turns", "kernel", "--without", "zero-read"))
-    wait_until(lambda: len(mptcp_listeners(node)) > 0, "it listens", process=proxy.process)
+    wait_until(lambda: len(mptcp_listeners(node)) > 0, "the proxy listens", process=proxy.process)
     assert [libraries_of(pid) for pid in all_workers(proxy)] == [["mptcp_listen.so"]] * len(all_workers(proxy))
     got = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True)
     assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
@@ -74,7 +74,7 @@ def test_turns_library_is_not_loaded_if_all_its_features_are_off(
 @pytest.mark.nightly(besides=("no library",))
 @pytest.mark.parametrize("loads", [True, False], ids=["library", "no library"])
 def test_library_that_was_not_loaded_is_reported(testbed: Testbed, require: Callable[..., None], loads: bool) -> None:
-    """The loader complains, but Squid still starts."""
+    """The loader reports an error, but Squid still starts."""
     require("squid", "gcc")
     if not loads:
         needs_library()

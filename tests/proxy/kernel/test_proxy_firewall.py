@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the rules of docs/firewall.md, in force on the proxy's host."""
+"""Tests for the rules of docs/firewall.md, loaded on the proxy's host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.ar
 
 
 @pytest.mark.nightly
-def test_rules_pass_both_paths_and_block_other_ports(
+def test_rules_accept_both_paths_and_block_other_ports(
     make_testbed: Callable[..., Testbed], require: Callable[..., None]
 ) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc", "nftables")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for clients that close their half of a connection (FIN) and wait: Squid then closes the other half, too.
+"""Tests for clients that close their half of a connection (FIN) and wait: Squid then also closes the other half.
 
-This is known and accepted (docs/squid-versions.md): ``half_closed_clients on`` would help, but lets clients crash
-Squid. If a Squid no longer behaves this way, this test fails, and the page must be corrected.
+This is known and accepted (docs/squid-versions.md): ``half_closed_clients on`` would prevent it, but lets clients crash
+Squid. If a later Squid keeps the other half open, this test fails, and the page must be corrected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_
 pytestmark = pytest.mark.kernel
 TCP, MPTCP = 6, 262
 PORT = 443
-# An origin that answers /whole at once, and /half when Squid has closed the connection, or after a minute.
+# An origin that answers /whole immediately, and /half when Squid has closed the connection or after a minute.
 ORIGIN = """
 import socket, sys, threading
 listener = socket.create_server(("", int(sys.argv[1])))
@@ -44,19 +44,19 @@ while True:
     connection, _ = listener.accept()
     threading.Thread(target=serve, args=(connection,)).start()
 """
-# A client that prints whether the answer came.
+# A client that prints whether the answer arrived.
 CLIENT = """
 import socket, sys
-proxy, port, goal, protocol, tunnel, half = sys.argv[1:]
+proxy, port, target, protocol, tunnel, half = sys.argv[1:]
 connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(protocol))
 connection.settimeout(100)
 connection.connect((proxy, int(port)))
 if tunnel == "tunnel":
-    connection.sendall(f"CONNECT {goal} HTTP/1.1\\r\\nHost: {goal}\\r\\n\\r\\n".encode())
+    connection.sendall(f"CONNECT {target} HTTP/1.1\\r\\nHost: {target}\\r\\n\\r\\n".encode())
     assert b" 200 " in connection.recv(1000)
     connection.sendall(f"GET /{half} HTTP/1.1\\r\\n\\r\\n".encode())
 else:
-    head = f"GET http://{goal}/{half} HTTP/1.1\\r\\nHost: {goal}\\r\\nConnection: close\\r\\n\\r\\n"
+    head = f"GET http://{target}/{half} HTTP/1.1\\r\\nHost: {target}\\r\\nConnection: close\\r\\n\\r\\n"
     connection.sendall(head.encode())
 if half == "half":
     connection.shutdown(socket.SHUT_WR)
@@ -76,21 +76,21 @@ print(got.endswith(b"answer"))
 def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
     require("squid", "gcc")
     origin = module_testbed["origin"]
-    served = origin.popen(python_command(ORIGIN, str(PORT)), name="origin")
-    wait_until(lambda: f":{PORT} " in origin.run(["ss", "-Htln"]).stdout, "the origin listens", process=served)
+    process = origin.popen(python_command(ORIGIN, str(PORT)), name="origin")
+    wait_until(lambda: f":{PORT} " in origin.run(["ss", "-Htln"]).stdout, "the origin listens", process=process)
     return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
 
 
 @pytest.mark.parametrize("protocol", [MPTCP, TCP])
-@pytest.mark.parametrize("how", ["tunnel", "request"])
+@pytest.mark.parametrize("method", ["tunnel", "request"])
 def test_only_a_client_that_half_closes_loses_its_answer(
-    module_testbed: Testbed, proxy: Proxy, how: str, protocol: int
+    module_testbed: Testbed, proxy: Proxy, method: str, protocol: int
 ) -> None:
     origin, node = module_testbed["origin"].service_address(), module_testbed["proxy"].service_address()
     before = all_workers(proxy)
 
     def answered(half: str) -> bool:
-        command = python_command(CLIENT, node, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), how, half)
+        command = python_command(CLIENT, node, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), method, half)
         return module_testbed["client"].run(command, timeout=120).stdout.strip() == "True"
 
     assert answered("whole")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for lists in files: Squid uses the checked copy, whatever happens to the operator's file before a reload."""
+"""Tests that Squid uses the checked copy of a list, even if the operator edits the file before a reload."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxying import PATIENTLY, all_workers, fetch, mptcp_listeners, squid, workers
+from proxying import WITH_RETRIES, all_workers, fetch, mptcp_listeners, squid, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
 UNUSED = "192.0.2.1\n"
-"""An address of RFC 5737."""
+"""A documentation address (RFC 5737), which no host uses."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
 
 @pytest.fixture
 def listed(testbed: Testbed) -> Path:
-    """Return the file whose addresses are forbidden as destinations."""
+    """Return the file with the addresses that are forbidden as destinations."""
     path = testbed.directory / "forbidden.txt"
     path.write_text(UNUSED)
     return path
@@ -48,11 +48,12 @@ def proxy(testbed: Testbed, origin: Origin, listed: Path) -> Proxy:
 def test_unfinished_edit_of_a_list_has_no_effect(
     testbed: Testbed, proxy: Proxy, origin: Origin, listed: Path, edit: str
 ) -> None:
-    """Defect: a new address of the host or a restarted worker made Squid read the edited file; a bad word ended it."""
+    """Defect: after a new address of the host or a worker's restart, Squid read the edited file and ended at a bad
+    word."""
     node, client = testbed["proxy"], testbed["client"]
 
     def served() -> int:
-        return fetch(client, origin.url("file"), proxy.url(), options=PATIENTLY).status
+        return fetch(client, origin.url("file"), proxy.url(), options=WITH_RETRIES).status
 
     assert served() == 200
     before = all_workers(proxy)
@@ -64,15 +65,15 @@ def test_unfinished_edit_of_a_list_has_no_effect(
     log = proxy.logs / "cache.log"
     wait_until(lambda: "Reconfiguring Squid Cache" in log.read_text(), "Squid reads it", process=proxy.process)
     assert served() == 200
-    assert workers(proxy.process) == before, "no worker has ended"
+    assert workers(proxy.process) == before, "a worker ended"
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     wait_until(
         lambda: len(after := workers(proxy.process)) == len(before) and not set(after) & set(before),
-        "all are replaced",
+        "Squid replaces all workers",
         process=proxy.process,
     )
-    wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}"}, "they listen", process=proxy.process)
+    wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}"}, "the workers listen", process=proxy.process)
     assert served() == 200
     assert squid(proxy.process) == first
 

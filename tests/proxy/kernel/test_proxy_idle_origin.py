@@ -12,7 +12,7 @@ from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import python_command, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
-# An origin that answers the first request; it reads a second one on the same connection and replies by FIN or RST.
+# An origin that answers the first request of a connection, and replies to the second request by FIN or RST.
 ORIGIN = """
 import socket, struct, sys, threading
 listener = socket.create_server(("", int(sys.argv[1])))
@@ -27,10 +27,10 @@ while True:
     connection, _ = listener.accept()
     threading.Thread(target=serve, args=(connection,)).start()
 """
-# A client that sends two requests, the second after the first answer, and prints both statuses.
+# A client that sends one request, a second request after the first answer, and prints both statuses.
 CLIENT = """
 import socket, sys
-def ask(request):
+def send(request):
     with socket.create_connection(("10.77.8.2", 3128), timeout=60) as proxy:
         proxy.sendall(request)
         answer = b""
@@ -40,8 +40,8 @@ def ask(request):
 url = f"http://10.77.9.2:{sys.argv[2]}/"
 head = f"{sys.argv[1]} {url} HTTP/1.1\\r\\nHost: 10.77.9.2\\r\\nConnection: close\\r\\n"
 body = "" if sys.argv[1] == "GET" else "Content-Length: 2\\r\\n\\r\\nab"
-first = ask(f"GET {url} HTTP/1.1\\r\\nHost: 10.77.9.2\\r\\nConnection: close\\r\\n\\r\\n".encode())
-print(first, ask((head + (body or "\\r\\n")).encode()))
+first = send(f"GET {url} HTTP/1.1\\r\\nHost: 10.77.9.2\\r\\nConnection: close\\r\\n\\r\\n".encode())
+print(first, send((head + (body or "\\r\\n")).encode()))
 """
 
 
@@ -54,7 +54,7 @@ def testbed(module_testbed: Testbed, require: Callable[..., None]) -> Testbed:
 
 
 @pytest.mark.parametrize(
-    ("port", "method", "by", "statuses"),
+    ("port", "method", "close", "statuses"),
     [
         (8101, "GET", "FIN", "200 200"),
         # Reading fails with an error, after which Squid does not repeat the request (docs/squid-versions.md).
@@ -63,12 +63,12 @@ def testbed(module_testbed: Testbed, require: Callable[..., None]) -> Testbed:
         (8104, "POST", "RST", "200 200"),
     ],
 )
-def test_client_notices_only_a_reset_and_only_without_a_body(
-    testbed: Testbed, port: int, method: str, by: str, statuses: str
+def test_only_a_reset_of_a_request_without_body_is_an_error_for_the_client(
+    testbed: Testbed, port: int, method: str, close: str, statuses: str
 ) -> None:
     """Squid sends requests with a body on new connections."""
     origin = testbed["origin"]
-    served = origin.popen(python_command(ORIGIN, str(port), by), name=f"origin-{port}")
-    wait_until(lambda: str(port) in origin.run(["ss", "-Htln"]).stdout, "the origin listens", process=served)
+    process = origin.popen(python_command(ORIGIN, str(port), close), name=f"origin-{port}")
+    wait_until(lambda: str(port) in origin.run(["ss", "-Htln"]).stdout, "the origin listens", process=process)
     client = testbed["client"]
     assert client.run(python_command(CLIENT, method, str(port)), timeout=200).stdout.strip() == statuses

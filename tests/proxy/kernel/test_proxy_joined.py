@@ -29,14 +29,14 @@ def written(pid: int) -> int:
 
 
 @pytest.mark.nightly(besides=("fair",))
-@pytest.mark.parametrize(("turns", "least", "most"), [("fair", 0, 0.1), ("kernel", 1, 1.1)])
+@pytest.mark.parametrize(("turns", "min_share", "max_share"), [("fair", 0, 0.1), ("kernel", 1, 1.1)])
 def test_nearly_all_writes_of_a_download_are_joined(
-    testbed: Testbed, require: Callable[..., None], turns: str, least: float, most: float
+    testbed: Testbed, require: Callable[..., None], turns: str, min_share: float, max_share: float
 ) -> None:
     require("squid", "apache2", "gcc")
     squid = installed()
     if squid and squid.has_mptcp_option:
-        pytest.skip("this Squid writes in large pieces itself")
+        pytest.skip("this Squid itself writes large pieces")
     host = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file": SIZE})
     proxy = start_proxy(host, configuration(host, "workers 1"), arguments=("--turns", turns))
@@ -44,10 +44,10 @@ def test_nearly_all_writes_of_a_download_are_joined(
     before = written(worker)
     answer = fetch(testbed["client"], origin.url("file"), proxy.url(), mptcp=True)
     assert (answer.status, answer.size) == (200, SIZE)
-    assert least <= (written(worker) - before) / SIZE <= most
+    assert min_share <= (written(worker) - before) / SIZE <= max_share
     file = proxy.state / "counters"
     assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (0, 0o644)
     counted = library_counters.read(file)
-    # Squid runs as another user by now, but its processes mapped the file while they were root's.
+    # Squid now runs as another user, but its processes mapped the file while they ran as root.
     assert all(bool(counted[name]) == (turns == "fair") for name in ("turns", "joined_writes", "promised_writes"))
     assert (turns == "fair") == (counted["joined_bytes"] > 0.8 * SIZE)

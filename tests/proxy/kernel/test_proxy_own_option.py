@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a Squid that itself opens Multipath TCP listeners, as built by ``./run squid``.
+"""Tests for a Squid from ``./run squid``, which opens Multipath TCP listeners itself.
 
 They are skipped if dist has no such package, unless ``--all`` builds it. To run all other tests here with this Squid:
 
@@ -22,12 +22,12 @@ pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("squid_with_patches")]
 LOG_LINE = "Multipath TCP by its own option mptcp"
 
 
-def ports_in_force(proxy: Proxy) -> list[str]:
+def http_ports(proxy: Proxy) -> list[str]:
     lines = (proxy.state / "squid.conf").read_text().splitlines()
     return [line for line in lines if line.startswith("http_port")]
 
 
-def reloaded(proxy: Proxy, times: int) -> None:
+def reload(proxy: Proxy, times: int) -> None:
     proxy.process.signal(signal.SIGHUP)
     wait_until(
         lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= times,
@@ -43,23 +43,23 @@ def test_own_listeners_accept_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed
     origin = start_origin(testbed["origin"], {"file.bin": 5_000_000})
     proxy = start_proxy(node, configuration(node, several))
     assert LOG_LINE in proxy.process.output()
-    (port,) = ports_in_force(proxy)
+    (port,) = http_ports(proxy)
     assert port.split().count("mptcp") == 1
     assert ("worker-queues" in port.split()) == (count > 1)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "an MPTCP listener", process=proxy.process)
     for mptcp in (True, False):
         got = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=mptcp)
         assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
-    assert _taken_by_mptcp(node) == 1
+    assert _accepted_by_mptcp(node) == 1
     before = (proxy.logs / "cache.log").read_text().count("Accepting HTTP")
     configuration(node, several, "http_port 3129")
-    reloaded(proxy, before + 2)
+    reload(proxy, before + 2)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "both ports", process=proxy.process)
     assert "mptcp_listen" not in proxy.process.output()
 
 
-def _taken_by_mptcp(node: LiveNode) -> int:
-    """Return how many MPTCP connections this host has accepted."""
+def _accepted_by_mptcp(node: LiveNode) -> int:
+    """Return the number of MPTCP connections that this host has accepted."""
     text = node.run(["nstat", "-asz", "MPTcpExtMPCapableACKRX"]).stdout
     return int(float(text.split("MPTcpExtMPCapableACKRX")[1].split()[0]))
 

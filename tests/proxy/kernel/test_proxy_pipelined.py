@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for pipelined answers: a client that reads late gets all of them, although Squid closes after the last one."""
+"""Tests that a client that reads late gets all pipelined answers, although Squid closes the connection after the
+last."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, start_origin, start_proxy
 pytestmark = pytest.mark.kernel
 SIZES = {"small": 300, "piece": 3000, "pieces": 9000}
 CONNECTIONS = int(os.environ.get("MPTCP_PIPELINED", "3000"))
-"""Number of connections. The library with the defect lost about three of this many."""
+"""Number of connections. With the defect, about three of 3,000 lost answers."""
 CLIENT = dedent("""
     import json, random, selectors, socket, sys, time
 
@@ -29,31 +30,31 @@ CLIENT = dedent("""
         if rng.random() < 0.9: client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         client.connect(tuple(proxy))
         answers = rng.choice([1, rng.randrange(5, 40)])
-        some = rng.choices([*names, *6 * names[1:2]], k=answers)
-        asked = [f"GET {origin}/{name} HTTP/1.1\\r\\nHost: o\\r\\n\\r\\n" for name in some]
+        chosen = rng.choices([*names, *6 * names[1:2]], k=answers)
+        requests = [f"GET {origin}/{name} HTTP/1.1\\r\\nHost: o\\r\\n\\r\\n" for name in chosen]
         # The last answer has no body.
-        asked.append(f"HEAD {origin}/{names[0]} HTTP/1.1\\r\\nHost: o\\r\\nConnection: close\\r\\n\\r\\n")
-        client.sendall("".join(asked).encode())
+        requests.append(f"HEAD {origin}/{names[0]} HTTP/1.1\\r\\nHost: o\\r\\nConnection: close\\r\\n\\r\\n")
+        client.sendall("".join(requests).encode())
         client.setblocking(False)
         return client, answers + 1, bytearray(), now() + rng.choice([0] + 6 * [0.8])
     waiting, begun = [], 0
     while done < number:
         while begun < number and len(waiting) < 150:
             waiting.append(begin()); begun += 1
-        left = []
+        still_waiting = []
         for each in waiting:
-            client, answers, got, late = each
-            if now() < late:
-                left.append(each); continue
+            client, answers, got, read_at = each
+            if now() < read_at:
+                still_waiting.append(each); continue
             try: more = client.recv(65536)
-            except BlockingIOError: left.append(each); continue
+            except BlockingIOError: still_waiting.append(each); continue
             except OSError: more = b""
             if more:
-                got += more; left.append(each)
+                got += more; still_waiting.append(each)
             else:
                 client.close(); done += 1
-                if (here := got.count(b"HTTP/1.1 200 ")) != answers: lost.append((here, answers))
-        waiting = left
+                if (received := got.count(b"HTTP/1.1 200 ")) != answers: lost.append((received, answers))
+        waiting = still_waiting
         time.sleep(0.002)
     print(json.dumps(lost))
 """)

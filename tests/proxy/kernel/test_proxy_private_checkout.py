@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a checkout that others may not enter, or whose path LD_PRELOAD cannot hold.
+"""Tests for a checkout that other users may not enter, or whose path LD_PRELOAD cannot contain.
 
 Home directories are often private. Squid's workers must still get the library.
 """

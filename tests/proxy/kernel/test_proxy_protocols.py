@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the shipped conf/squid.conf: names without an address, other protocols and odd messages."""
+"""Tests for the shipped conf/squid.conf: names without an address, other protocols and malformed messages."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from mptcp_lab.testbed.services import python_command, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
 ORIGIN = "10.77.9.2"
-SILENT = 5.0
-"""Seconds: connect_timeout of the shipped squid.conf."""
-PATIENCE = 60.0
-"""Seconds: request_start_timeout and request_timeout."""
+CONNECT_SECONDS = 5.0
+"""The connect_timeout of the shipped squid.conf."""
+REQUEST_SECONDS = 60.0
+"""The request_start_timeout and request_timeout of the shipped squid.conf."""
 OK, BANNER, STRAY, WEBSOCKET = 2001, 2002, 2003, 2004
 """Ports of the origin's servers.
 
-OK sends a valid answer, BANNER the greeting of a mail server, STRAY an answer without a body and then more bytes;
-WEBSOCKET accepts an upgrade.
+OK sends a valid answer; BANNER sends the greeting of a mail server; STRAY sends an answer without a body and then more
+bytes; WEBSOCKET accepts an upgrade.
 """
 DEAD = "10.77.9.66"
-"""An address from which nothing comes back, not even an ICMP error."""
-# A name server that knows two names. The first address of the second name is dead.
+"""An address from which no answer comes, not even an ICMP error."""
+# A name server for two names. The first address of the second name is DEAD.
 NAMES = """
 import socket, struct
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -62,22 +62,22 @@ def serve(port, answer):
     listener = socket.create_server(("", port))
     while True:
         connection, _ = listener.accept()
-        with open(sys.argv[1], "ab") as seen:
-            seen.write(connection.recv(65536))
+        with open(sys.argv[1], "ab") as record:
+            record.write(connection.recv(65536))
         connection.sendall(answer)
         connection.shutdown(socket.SHUT_WR)
 for port, answer in %r.items():
     threading.Thread(target=serve, args=(port, answer)).start()
 """
-# A server that accepts an upgrade, sends ten bytes at once, and returns what it receives in capitals.
-UPGRADED = """
+# A server that accepts an upgrade, immediately sends ten bytes, and returns all received bytes in capitals.
+UPGRADE_SERVER = """
 import socket, sys
 listener = socket.create_server(("", int(sys.argv[1])))
 while True:
     connection, _ = listener.accept()
-    asked = b""
-    while b"\\r\\n\\r\\n" not in asked:
-        asked += connection.recv(65536)
+    request = b""
+    while b"\\r\\n\\r\\n" not in request:
+        request += connection.recv(65536)
     head = b"HTTP/1.1 101 Switching Protocols\\r\\nConnection: Upgrade\\r\\nUpgrade: websocket\\r\\n\\r\\n"
     connection.sendall(head + b"0123456789")
     while data := connection.recv(65536):
@@ -85,7 +85,7 @@ while True:
     connection.close()
 """
 # A client that sends ten bytes twice, each time after all earlier bytes were returned.
-UPGRADING = """
+UPGRADE_CLIENT = """
 import json, socket, sys
 with socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(sys.argv[3])) as proxy:
     proxy.settimeout(60)
@@ -99,8 +99,8 @@ with socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(sys.argv[3])) as prox
             assert piece, answer
             answer += piece
     read(10)
-    for number, said in enumerate((b"abcdefghij", b"klmnopqrst"), 2):
-        proxy.sendall(said)
+    for number, data in enumerate((b"abcdefghij", b"klmnopqrst"), 2):
+        proxy.sendall(data)
         read(10 * number)
 print(json.dumps(answer.decode("latin-1")))
 """
@@ -120,21 +120,21 @@ print(json.dumps(answer.decode("latin-1")))
 """
 
 
-# A client that begins a request in each way, does not continue, and reports how long the proxy waited.
+# A client that sends the beginning of each request, does not continue, and reports how long the proxy waited.
 UNFINISHED = """
 import json, select, socket, sys, time
-begun = time.monotonic()
+start = time.monotonic()
 waiting = {}
-for begins in sys.argv[2:]:
+for beginning in sys.argv[2:]:
     connection = socket.create_connection((sys.argv[1], 3128), timeout=60)
-    connection.sendall(begins.encode())
-    waiting[connection] = begins
-took = {}
-while waiting and time.monotonic() < begun + 280:
+    connection.sendall(beginning.encode())
+    waiting[connection] = beginning
+durations = {}
+while waiting and time.monotonic() < start + 280:
     for connection in select.select(list(waiting), [], [], 1)[0]:
         if not connection.recv(65536):
-            took[waiting.pop(connection)] = time.monotonic() - begun
-print(json.dumps(took))
+            durations[waiting.pop(connection)] = time.monotonic() - start
+print(json.dumps(durations))
 """
 
 
@@ -143,32 +143,35 @@ class Scene:
     """A client of the proxy, and origins that record the requests they receive."""
 
     client: LiveNode
-    seen: Path
+    record: Path
 
-    def ask(self, request: str, *, whole: bool = True) -> str:
-        """Send *request*; return everything until the proxy closes, or, if not *whole*, until the end of the header."""
+    def send(self, request: str, *, until_close: bool = True) -> str:
+        """Send *request*. Return all data until the proxy closes, or without *until_close* until the end of the
+        header."""
         lines = request.replace("\n", "\r\n")
-        output = self.client.run(python_command(CLIENT, "10.77.8.2", lines, "all" if whole else "one"), timeout=90)
+        output = self.client.run(
+            python_command(CLIENT, "10.77.8.2", lines, "all" if until_close else "one"), timeout=90
+        )
         answer: str = json.loads(output.stdout)
         return answer
 
     def status(self, request: str) -> int:
-        return int(self.ask(request).split()[1])
+        return int(self.send(request).split()[1])
 
 
 @pytest.fixture(scope="module")
 def scene(module_testbed: Testbed, require: Callable[..., None]) -> Scene:
     require("squid", "gcc")
     origin = module_testbed["origin"]
-    seen = module_testbed.directory / "seen"
+    record = module_testbed.directory / "record"
     origin.popen(python_command(NAMES), name="names")
-    origin.popen(python_command(SERVERS % ANSWERS, str(seen)), name="servers")
-    origin.popen(python_command(UPGRADED, str(WEBSOCKET)), name="websocket")
+    origin.popen(python_command(SERVERS % ANSWERS, str(record)), name="servers")
+    origin.popen(python_command(UPGRADE_SERVER, str(WEBSOCKET)), name="websocket")
     for port in (STRAY, WEBSOCKET):
         wait_until(partial(listens, origin, port), "the origin listens")
     proxy = module_testbed["proxy"]
     start_proxy(proxy, configuration(proxy, f"dns_nameservers {ORIGIN}"))
-    return Scene(module_testbed["client"], seen)
+    return Scene(module_testbed["client"], record)
 
 
 def listens(node: LiveNode, port: int) -> bool:
@@ -180,7 +183,7 @@ def get(url: str, *headers: str) -> str:
 
 
 def test_plain_requests_are_answered(scene: Scene) -> None:
-    """This shows that the proxy does not refuse everything; otherwise the refusals below would prove nothing."""
+    """If the proxy refused everything, the refusals in the other tests would prove nothing."""
     assert scene.status(get(f"http://{ORIGIN}:{OK}/")) == 200
     assert scene.status(get(f"http://known.example:{OK}/")) == 200
 
@@ -192,7 +195,7 @@ def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testb
     unused = [DEAD, "lladdr", "02:00:00:00:00:66", "dev", device]
     numbers = count()
 
-    def took() -> float:
+    def duration() -> float:
         # Use a new name each time: for a known name Squid skips the silent address.
         began = time.monotonic()
         assert scene.status(get(f"http://half-dead-{next(numbers)}.known.example:{OK}/")) == 200
@@ -200,30 +203,32 @@ def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testb
 
     with core.changed(["ip", "neigh", "add", *unused], ["ip", "neigh", "del", *unused]):
         # Squid's timers have a resolution of a second.
-        assert SILENT - 1 <= least_time(took, 4 * SILENT) < 4 * SILENT
+        assert CONNECT_SECONDS - 1 <= least_time(duration, 4 * CONNECT_SECONDS) < 4 * CONNECT_SECONDS
 
 
 @pytest.mark.nightly
 def test_unfinished_request_ends_after_the_timeout(scene: Scene) -> None:
     """Without the settings Squid waits five minutes for each such client, which occupies a descriptor."""
-    begun = ("", "GET http://", f"GET http://{ORIGIN}:{OK}/ HTTP/1.1\r\nHost: x\r\nX: ")
+    beginnings = ("", "GET http://", f"GET http://{ORIGIN}:{OK}/ HTTP/1.1\r\nHost: x\r\nX: ")
 
     def longest() -> float:
-        took = json.loads(scene.client.run(python_command(UNFINISHED, "10.77.8.2", *begun), timeout=300).stdout)
-        assert took.keys() == set(begun)
-        assert min(took.values()) >= PATIENCE * 0.9, took
-        return float(max(took.values()))
+        durations = json.loads(
+            scene.client.run(python_command(UNFINISHED, "10.77.8.2", *beginnings), timeout=300).stdout
+        )
+        assert durations.keys() == set(beginnings)
+        assert min(durations.values()) >= REQUEST_SECONDS * 0.9, durations
+        return float(max(durations.values()))
 
-    assert least_time(longest, 3 * PATIENCE) < 3 * PATIENCE
+    assert least_time(longest, 3 * REQUEST_SECONDS) < 3 * REQUEST_SECONDS
 
 
 def test_name_without_an_address_gives_503(scene: Scene) -> None:
     """Without the rule the status is 502, and 500 for CONNECT."""
-    answer = scene.ask(get(f"http://nowhere.example:{OK}/"))
+    answer = scene.send(get(f"http://nowhere.example:{OK}/"))
     assert int(answer.split()[1]) == 503
     assert "ERR_DNS_FAIL" in answer
     # Squid keeps this connection open.
-    tunnel = scene.ask("CONNECT nowhere.example:443 HTTP/1.1\nHost: nowhere.example:443\n\n", whole=False)
+    tunnel = scene.send("CONNECT nowhere.example:443 HTTP/1.1\nHost: nowhere.example:443\n\n", until_close=False)
     assert int(tunnel.split()[1]) == 503
 
 
@@ -232,20 +237,20 @@ def test_name_without_an_address_gives_503(scene: Scene) -> None:
     [f"ftp://{ORIGIN}:{OK}/x%0d%0aDELE%20y", f"whois://{ORIGIN}:{OK}/FLUSHALL", f"gopher://{ORIGIN}:{OK}/1", "urn:x:y"],
 )
 def test_other_protocols_are_refused_without_a_connection(scene: Scene, url: str) -> None:
-    before = scene.seen.read_bytes() if scene.seen.exists() else b""
+    before = scene.record.read_bytes() if scene.record.exists() else b""
     assert scene.status(get(url)) in (400, 403, 501)
-    assert (scene.seen.read_bytes() if scene.seen.exists() else b"") == before
+    assert (scene.record.read_bytes() if scene.record.exists() else b"") == before
 
 
-def test_answer_that_is_not_http_is_not_passed_on(scene: Scene) -> None:
-    answer = scene.ask(get(f"http://{ORIGIN}:{BANNER}/"))
+def test_answer_that_is_not_http_is_not_forwarded(scene: Scene) -> None:
+    answer = scene.send(get(f"http://{ORIGIN}:{BANNER}/"))
     assert int(answer.split()[1]) == 403
     assert "ESMTP" not in answer
 
 
 def test_answer_without_a_body_closes_the_connection(scene: Scene) -> None:
     """Bytes that an origin sends after the answer must not become the answer to the client's next request."""
-    answer = scene.ask(f"GET http://{ORIGIN}:{STRAY}/ HTTP/1.1\nHost: {ORIGIN}\n\n", whole=False)
+    answer = scene.send(f"GET http://{ORIGIN}:{STRAY}/ HTTP/1.1\nHost: {ORIGIN}\n\n", until_close=False)
     head = answer.partition("\r\n\r\n")[0]
     assert head.split()[1] == "204"
     assert "\r\nConnection: close" in head
@@ -256,12 +261,13 @@ def test_get_with_a_body_is_accepted(scene: Scene) -> None:
     assert scene.status(get(f"http://{ORIGIN}:{OK}/", "Content-Length: 3") + "abc") == 200
 
 
-def test_only_an_upgrade_to_websocket_is_passed_on(scene: Scene) -> None:
+def test_only_an_upgrade_to_websocket_is_forwarded(scene: Scene) -> None:
     for protocol in ("websocket", "h2c"):
-        scene.ask(
-            get(f"http://{ORIGIN}:{OK}/{protocol}", f"Upgrade: {protocol}").replace("close", "Upgrade"), whole=False
+        scene.send(
+            get(f"http://{ORIGIN}:{OK}/{protocol}", f"Upgrade: {protocol}").replace("close", "Upgrade"),
+            until_close=False,
         )
-    sent = scene.seen.read_text()
+    sent = scene.record.read_text()
     assert "Upgrade: websocket" in sent
     assert "Upgrade: h2c" not in sent
 
@@ -271,31 +277,31 @@ def test_websocket_passes_bytes_both_ways(scene: Scene, protocol: int) -> None:
     request = (
         get(f"http://{ORIGIN}:{WEBSOCKET}/", "Upgrade: websocket").replace("close", "Upgrade").replace("\n", "\r\n")
     )
-    output = scene.client.run(python_command(UPGRADING, "10.77.8.2", request, str(protocol)), timeout=90)
-    head, _, came = json.loads(output.stdout).partition("\r\n\r\n")
+    output = scene.client.run(python_command(UPGRADE_CLIENT, "10.77.8.2", request, str(protocol)), timeout=90)
+    head, _, received = json.loads(output.stdout).partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 101 ")
     assert "Upgrade: websocket" in head
-    assert came == "0123456789ABCDEFGHIJKLMNOPQRST"
+    assert received == "0123456789ABCDEFGHIJKLMNOPQRST"
 
 
-def test_claimed_client_address_is_not_passed_on(scene: Scene) -> None:
+def test_claimed_client_address_is_not_forwarded(scene: Scene) -> None:
     assert (
         scene.status(get(f"http://{ORIGIN}:{OK}/claims", "Forwarded: for=192.0.2.7", "X-Forwarded-For: 192.0.2.7"))
         == 200
     )
-    assert "/claims" in scene.seen.read_text()
-    assert "192.0.2.7" not in scene.seen.read_text()
+    assert "/claims" in scene.record.read_text()
+    assert "192.0.2.7" not in scene.record.read_text()
 
 
 @pytest.mark.parametrize("coding", ["gzip", "chunked, identity", "x"])
 def test_body_with_an_unknown_coding_is_refused(scene: Scene, coding: str) -> None:
-    """A server that ignored the length next to it would read the body as a request, as Squid 5 does with "identity"."""
+    """A server that ignored Content-Length would read the body as a request, as Squid 5 does with "identity"."""
     inner = f"GET http://{ORIGIN}:{OK}/inner HTTP/1.1\n\n"
     headers = f"Host: {ORIGIN}\nTransfer-Encoding: {coding}\nContent-Length: {len(inner) + 2}\nConnection: close\n\n"
-    answer = scene.ask(f"PUT http://{ORIGIN}:{OK}/coded HTTP/1.1\n{headers}{inner}")
+    answer = scene.send(f"PUT http://{ORIGIN}:{OK}/coded HTTP/1.1\n{headers}{inner}")
     assert int(answer.split()[1]) in (400, 403, 411, 501)
-    assert "/inner" not in scene.seen.read_text()
-    assert "/coded" not in scene.seen.read_text()
+    assert "/inner" not in scene.record.read_text()
+    assert "/coded" not in scene.record.read_text()
 
 
 def test_trace_is_refused(scene: Scene) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the proxy's DNS questions: it asks for addresses of requested names, never for names of addresses."""
+"""Tests that the proxy's DNS queries are for the addresses of requested names, never for names of addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mptcp_lab.testbed.services import python_command, start_origin, start_proxy
 pytestmark = pytest.mark.kernel
 A, PTR, AAAA = 1, 12, 28
 NAME = "www.origin.example"
-# A DNS server that records type and name of each question. All names have the given address; all addresses have one
+# A DNS server that records type and name of each query. All names have the given address; all addresses have the same
 # name.
 SERVER = """
 import json, socket, struct, sys
@@ -37,10 +37,10 @@ while True:
 """
 
 
-def questions(testbed: Testbed, *statements: str) -> Sequence[tuple[int, str]]:
-    """Return the questions of a proxy with *statements* while requests of all kinds come in."""
+def queries(testbed: Testbed, *statements: str) -> Sequence[tuple[int, str]]:
+    """Return the DNS queries of a proxy with *statements* that gets requests of all kinds."""
     client, node, origin = testbed["client"], testbed["proxy"], testbed["origin"]
-    address, record = origin.service_address(), testbed.directory / "questions"
+    address, record = origin.service_address(), testbed.directory / "queries"
     server = origin.popen(python_command(SERVER, str(record), address), name="dns")
     wait_until(lambda: ":53 " in origin.run(["ss", "-Huln"]).stdout, "the name server listens", process=server)
     web = start_origin(origin, {"file": 1000})
@@ -63,15 +63,15 @@ def _needs(require: Callable[..., None]) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc")
 
 
-def test_proxy_asks_only_for_addresses(testbed: Testbed) -> None:
-    """A question about each client would reveal the client to the name server, and cost as much as the requests."""
-    found = questions(testbed)
+def test_proxy_queries_only_addresses(testbed: Testbed) -> None:
+    """A query for each client's name would reveal the client to the name server, and double the number of queries."""
+    found = queries(testbed)
     assert {kind for kind, _ in found} == {A, AAAA}, found
     assert {name for _, name in found} == {NAME}
 
 
-def test_log_with_client_names_asks_for_names_of_addresses(testbed: Testbed) -> None:
+def test_log_with_client_names_queries_names_of_addresses(testbed: Testbed) -> None:
     client = testbed["client"]
-    found = questions(testbed, "logformat named %>A", "access_log stdio:/var/log/${service_name}/named.log named")
+    found = queries(testbed, "logformat named %>A", "access_log stdio:/var/log/${service_name}/named.log named")
     reverse = ".".join(reversed(client.address("eth0").split("."))) + ".in-addr.arpa"
     assert (PTR, reverse) in found

@@ -26,7 +26,7 @@ acl clients src 10.0.0.0/8
 http_access allow clients
 http_access deny all
 """
-# A sandbox that leaves no trace on the host and lists the files that the command made.
+# A sandbox that leaves no trace on the host, and lists the files that the command created.
 SANDBOX = """
 ip link set lo up
 for directory in /var/log /dev/shm /run; do mount -t tmpfs tmpfs $directory || exit 99; done
@@ -46,26 +46,26 @@ BROKEN = {
     "intercept": (GOOD.replace("3128", "3128 intercept"), ":1: http_port 3128 intercept: an MPTCP socket does not"),
     "unknown port option": (GOOD.replace("3128", "3128 mpt"), ":1: http_port 3128 mpt: Unknown http_port option"),
     "open proxy": (GOOD.replace("allow clients", "allow all"), ":3: http_access allow all: an open proxy"),
-    "open proxy by a name": (GOOD.replace("10.0.0.0/8", "all"), ":3: http_access allow clients: an open proxy"),
-    "open proxy by last rule": (
+    "open proxy with a named list": (GOOD.replace("10.0.0.0/8", "all"), ":3: http_access allow clients: an open proxy"),
+    "open proxy without a last rule": (
         GOOD.replace("allow clients\nhttp_access deny all", "deny to_localhost"),
         ":3: http_access deny to_localhost: an open proxy",
     ),
-    "open proxy by a port": (
+    "open proxy for a port": (
         GOOD.replace("acl clients src 10.0.0.0/8", "acl clients port 80 443"),
         ":3: http_access allow clients: an open proxy",
     ),
-    "open proxy by halves": (
+    "open proxy in two halves": (
         GOOD.replace("10.0.0.0/8", "0.0.0.0/1 128.0.0.0/1"),
         ":3: http_access allow clients: an open proxy",
     ),
-    "open proxy by not": (GOOD.replace("allow clients", "allow !clients"), ":3: http_access allow !clients: an open"),
-    "open proxy in other letters": (GOOD.replace("allow clients", "allow ALL"), ":3: http_access allow ALL: an open"),
+    "open proxy by !acl": (GOOD.replace("allow clients", "allow !clients"), ":3: http_access allow !clients: an open"),
+    "open proxy in upper case": (GOOD.replace("allow clients", "allow ALL"), ":3: http_access allow ALL: an open"),
     "open proxy in an if": (
         GOOD.replace("http_access allow clients", "if 1 = 1\nhttp_access allow all\nendif"),
         ":4: http_access allow all: an open proxy",
     ),
-    "open proxy by a range": (
+    "open proxy for a range": (
         GOOD.replace("10.0.0.0/8", "1.0.0.0-223.255.255.255"),
         ":3: http_access allow clients: an open proxy",
     ),
@@ -76,7 +76,7 @@ BROKEN = {
     "wrong netmask": (GOOD.replace("/8", "/33"), ":2: acl clients src 10.0.0.0/33: unknown netmask '33'"),
     "unknown access list": (GOOD.replace("allow clients", "allow client"), ":3: http_access allow client: ACL not"),
     "neither allow nor deny": (GOOD.replace("deny all", "refuse all"), ":4: http_access refuse all: expecting 'allow'"),
-    "include of nothing": (GOOD + "include /nonexistent/*.conf\n", ":5: include /nonexistent/*.conf: there is no such"),
+    "include no file": (GOOD + "include /nonexistent/*.conf\n", ":5: include /nonexistent/*.conf: there is no such"),
     "list from a missing file": (GOOD + 'acl x dst "/nonexistent"\n', ':5: acl x dst "/nonexistent": Can not open'),
     "unknown user": (GOOD + "cache_effective_user nobodyhere\n", ":5: cache_effective_user nobodyhere: there is"),
     "root": (GOOD + "cache_effective_user root\n", ":5: cache_effective_user root: Squid refuses to serve as root"),
@@ -108,7 +108,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     besides=(
         "unknown directive",
         "open proxy]",
-        "open proxy by halves",
+        "open proxy in two halves",
         "[intercept]",
         "unknown user",
         "unfinished",
@@ -121,9 +121,9 @@ def test_mistake_gives_one_message_and_starts_nothing(tmp_path: Path, mistake: s
     text, message = BROKEN[mistake]
     config = tmp_path / "squid.conf"
     config.write_text(text)
-    for verb in ("check", "run"):
-        answer = command(verb, "--config", str(config))
-        assert answer.returncode == (CONFIGURATION if verb == "run" else FAILED)
+    for subcommand in ("check", "run"):
+        answer = command(subcommand, "--config", str(config))
+        assert answer.returncode == (CONFIGURATION if subcommand == "run" else FAILED)
         assert answer.stdout == ""
         errors = [line for line in answer.stderr.splitlines() if "warning: " not in line]
         assert len(errors) == 1, answer.stderr
@@ -133,8 +133,8 @@ def test_mistake_gives_one_message_and_starts_nothing(tmp_path: Path, mistake: s
 
 @pytest.mark.parametrize("name", ["my-proxy", "", "squid", "a" * 33, "x/y"])
 def test_bad_service_name_is_refused(name: str) -> None:
-    for verb in ("check", "run", "doctor"):
-        answer = command(verb, "--service-name", name)
+    for subcommand in ("check", "run", "doctor"):
+        answer = command(subcommand, "--service-name", name)
         assert answer.returncode == 1
         assert answer.stdout == ""
         assert answer.stderr.startswith(f"mptcp-proxy: --service-name {name}: ")
@@ -193,22 +193,22 @@ def test_shipped_configuration_is_good_without_a_warning() -> None:
 
 
 def test_statement_that_a_later_squid_refuses_is_left_out() -> None:
-    """The installed Squid checks the rest of the file, but under another version number."""
-    there = installed()
-    assert there is not None
-    # An installed Squid 6 would refuse the statement that 5.7 is given, so skip that case.
-    for version, given in (("5.7", True), ("6.13", False))[there.version.startswith("6") :]:
-        checked = check(ROOT / "conf/squid.conf", "mptcpproxy", replace(there, version=version))
+    """The installed Squid, under another version number, checks the rest of the file."""
+    squid = installed()
+    assert squid is not None
+    # An installed Squid 6 would refuse the statement for 5.7, so skip that case.
+    for version, included in (("5.7", True), ("6.13", False))[squid.version.startswith("6") :]:
+        checked = check(ROOT / "conf/squid.conf", "mptcpproxy", replace(squid, version=version))
         assert checked.errors == ()
-        assert (b"\nrequest_entities on\n" in checked.rendered(1)) is given
-        assert len(checked.notes) == (not given)
+        assert (b"\nrequest_entities on\n" in checked.rendered(1)) is included
+        assert len(checked.notes) == (not included)
 
 
 def test_missing_squid_is_reported(tmp_path: Path) -> None:
     config = tmp_path / "squid.conf"
     config.write_text(GOOD)
-    each = "for each in $(which -a squid | xargs -n 1 realpath | sort -u)"
-    hidden = ["sh", "-ec", f'{each}; do mount --bind /dev/null "$each"; done; exec "$@"', "sh"]
+    loop = "for each in $(which -a squid | xargs -n 1 realpath | sort -u)"
+    hidden = ["sh", "-ec", f'{loop}; do mount --bind /dev/null "$each"; done; exec "$@"', "sh"]
     answer = subprocess.run(
         ["unshare", "--mount", *hidden, program("mptcp-proxy"), "run", "--config", str(config)],
         capture_output=True,
@@ -229,7 +229,7 @@ def test_open_proxy_is_allowed_by_the_option(tmp_path: Path) -> None:
     assert ":3: warning: http_access allow all: an open proxy" in allowed.stderr
 
 
-def test_one_line_turns_caching_on(tmp_path: Path) -> None:
+def test_removal_of_one_line_enables_caching(tmp_path: Path) -> None:
     assert SHIPPED.count("\ncache deny all\n") == 1
     config = tmp_path / "squid.conf"
     config.write_text(SHIPPED.replace("\ncache deny all\n", "\n#cache deny all\n"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a relay at home: it takes plain TCP from clients and uses Multipath TCP to its parents over two uplinks."""
+"""Tests for a relay at home that accepts plain TCP, and uses Multipath TCP to its parents over two uplinks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from contextlib import ExitStack
 
 import pytest
 from proxying import MPTCP_OPTION, captured_syns, curl, fetch, mptcp_listeners, needs_open_checkout, tcp_listeners
-from relaying import DOWNLOAD, FILES, PEER, UPLINKS, Chain, Download, chain, configuration, name_server, peer
+from relaying import (
+    FILES,
+    MAX_DOWNLOAD_SECONDS,
+    PEER,
+    UPLINKS,
+    Chain,
+    Download,
+    chain,
+    configuration,
+    name_server,
+    peer,
+)
 
 from mptcp_lab.testbed import RELAY, Testbed
 from mptcp_lab.testbed.home import silent
@@ -25,16 +36,16 @@ s.sendall(b"CONNECT 10.77.9.2:443 HTTP/1.1\\r\\nHost: 10.77.9.2:443\\r\\n\\r\\n"
 print(s.recv(99), flush=True)
 time.sleep(600)
 """
-DEAD = 500
-"""Squid's answer to CONNECT if it knows that all parents are dead. While it finds this out, it answers 503."""
+NO_PARENT = 500
+"""Squid's status for CONNECT if it knows that all parents are dead. Before it knows, the status is 503."""
 HASHING_SINK = """
 import hashlib, http.server
 class Sink(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_PUT(self):
-        left, digest = int(self.headers["Content-Length"]), hashlib.sha256()
-        while left > 0 and (piece := self.rfile.read1(min(left, 65536))):
-            left -= len(piece); digest.update(piece)
+        remaining, digest = int(self.headers["Content-Length"]), hashlib.sha256()
+        while remaining > 0 and (piece := self.rfile.read1(min(remaining, 65536))):
+            remaining -= len(piece); digest.update(piece)
         answer = digest.hexdigest().encode()
         self.send_response(200); self.send_header("Content-Length", str(len(answer))); self.end_headers()
         self.wfile.write(answer)
@@ -58,13 +69,13 @@ def url_of(relayed: Chain, name: str, *, https: bool) -> str:
 
 
 def get(relayed: Chain, name: str = "small.bin", *, https: bool = False) -> tuple[int, bool]:
-    """Return the status that the client gets, and whether the downloaded file is complete."""
+    """Return the status of a client's download, and whether the file is complete."""
     url, proxy = url_of(relayed, name, https=https), relayed.relay.url()
-    got = fetch(relayed.client, url, proxy, tunnel=https, options=["-k"], wait=DOWNLOAD)
+    got = fetch(relayed.client, url, proxy, tunnel=https, options=["-k"], wait=MAX_DOWNLOAD_SECONDS)
     return got.status, got.sha256 == relayed.origin.digests[name]
 
 
-def begin(relayed: Chain) -> Callable[[bool], Download]:
+def download_starter(relayed: Chain) -> Callable[[bool], Download]:
     def start(https: bool) -> Download:
         file = relayed.client.directory / "begun"
         command = curl(
@@ -72,7 +83,7 @@ def begin(relayed: Chain) -> Callable[[bool], Download]:
             relayed.relay.url(),
             mptcp=False,
             tunnel=https,
-            options=["-k", "-m", str(DOWNLOAD), "-o", str(file)],
+            options=["-k", "-m", str(MAX_DOWNLOAD_SECONDS), "-o", str(file)],
         )
         return Download(relayed.client.popen(command), file)
 
@@ -83,11 +94,11 @@ def assert_uses_both_uplinks(relayed: Chain, *, https: bool = False) -> None:
     """Repeat a download until one uses both uplinks: on a busy machine it may end before the second subflow joins."""
 
     def both() -> bool:
-        with relayed.carried() as octets:
+        with relayed.carried() as sizes:
             assert get(relayed, "large.bin", https=https) == (200, True)
-        return min(octets.values()) > FILES["large.bin"] / 10
+        return min(sizes.values()) > FILES["large.bin"] / 10
 
-    wait_until(both, "a download takes both uplinks", timeout=DOWNLOAD)
+    wait_until(both, "a download uses both uplinks", timeout=MAX_DOWNLOAD_SECONDS)
 
 
 @pytest.mark.parametrize("https", [False, True], ids=["HTTP", "HTTPS"])
@@ -100,22 +111,24 @@ def test_download_of_a_plain_tcp_client_uses_both_uplinks(relayed: Chain, https:
 
 
 def test_large_upload_uses_both_uplinks(relayed: Chain) -> None:
-    """The upload has 16 MB, more than all buffers on the way."""
+    """The upload has 16 MB, which is more than all buffers on the path can hold."""
     origin, client = relayed.testbed["origin"], relayed.client
     sink = origin.popen(python_command(HASHING_SINK), name="hashing-sink")
-    wait_until(lambda: bool(origin.run(["ss", "-Htln", "sport", "=", ":8081"]).stdout), "it listens", process=sink)
+    wait_until(
+        lambda: bool(origin.run(["ss", "-Htln", "sport", "=", ":8081"]).stdout), "the origin listens", process=sink
+    )
     body = client.directory / "body"
     body.write_bytes(bytes(range(256)) * 62_500)
-    options = ["-m", str(DOWNLOAD), "-H", "Expect:", "-T", str(body)]
+    options = ["-m", str(MAX_DOWNLOAD_SECONDS), "-H", "Expect:", "-T", str(body)]
     command = curl("http://10.77.9.2:8081/x", relayed.relay.url(), mptcp=False, tunnel=False, options=options)
 
     def both() -> bool:
-        with relayed.carried(sent=True) as octets:
-            answer = client.run(command, timeout=DOWNLOAD + 10)
+        with relayed.carried(sent=True) as sizes:
+            answer = client.run(command, timeout=MAX_DOWNLOAD_SECONDS + 10)
         assert answer.stdout == hashlib.sha256(body.read_bytes()).hexdigest()
-        return min(octets.values()) > 1_600_000
+        return min(sizes.values()) > 1_600_000
 
-    wait_until(both, "an upload takes both uplinks", timeout=DOWNLOAD)
+    wait_until(both, "an upload uses both uplinks", timeout=MAX_DOWNLOAD_SECONDS)
 
 
 @pytest.mark.nightly(besides=("HTTP-eth0-silent", "HTTPS-wlan0-down"))
@@ -123,18 +136,18 @@ def test_large_upload_uses_both_uplinks(relayed: Chain) -> None:
 @pytest.mark.parametrize("device", UPLINKS)
 @pytest.mark.parametrize("https", [False, True], ids=["HTTP", "HTTPS"])
 def test_download_survives_the_loss_of_an_uplink(relayed: Chain, https: bool, device: str, silently: bool) -> None:
-    # Squid may have noticed an uplink that an earlier test took away. It finds the parent again within seconds.
+    # In an earlier test, Squid may have lost the parent with an uplink. It finds the parent again within seconds.
     wait_until(lambda: get(relayed) == (200, True), "the parent is alive", timeout=120)
-    before = relayed.octets()
-    download = begin(relayed)(https)
+    before = relayed.uplink_bytes()
+    download = download_starter(relayed)(https)
 
     def both() -> bool:
         nonlocal before, download
         if not download.process.running:
             # On a busy machine the download may have ended before the second subflow had joined.
-            before = relayed.octets()
-            download = begin(relayed)(https)
-        return all(octets - before[uplink] > 500_000 for uplink, octets in relayed.octets().items())
+            before = relayed.uplink_bytes()
+            download = download_starter(relayed)(https)
+        return all(sizes - before[uplink] > 500_000 for uplink, sizes in relayed.uplink_bytes().items())
 
     wait_until(both, "both uplinks carry the download", timeout=60)
     with silent(relayed.testbed["core"], device) if silently else relayed.node.link_down(device):
@@ -146,17 +159,17 @@ def test_download_survives_the_loss_of_an_uplink(relayed: Chain, https: bool, de
 def test_new_connections_work_while_an_uplink_is_down(relayed: Chain, device: str) -> None:
     """Connections normally begin on the first of the two uplinks."""
     wait_until(lambda: get(relayed) == (200, True), "the parent is alive", timeout=120)
-    with relayed.node.link_down(device), relayed.carried() as octets:
+    with relayed.node.link_down(device), relayed.carried() as sizes:
         # The relay has one parent: if the first connection had failed, the answer would be 503.
         assert get(relayed) == (200, True)
         assert get(relayed, https=True) == (200, True)
         assert get(relayed, "large.bin") == (200, True)
-    assert octets.pop(device) < FILES["small.bin"]
-    assert octets.popitem()[1] > FILES["large.bin"]
+    assert sizes.pop(device) < FILES["small.bin"]
+    assert sizes.popitem()[1] > FILES["large.bin"]
 
 
 def test_only_connections_to_parents_use_multipath_tcp(make_testbed: Callable[..., Testbed]) -> None:
-    """The operator has exempted one destination: connections to it use plain TCP, as from any other proxy."""
+    """The operator has exempted one destination: the relay connects to it directly, with plain TCP."""
     near = ("acl near dst -n 10.77.9.2/32", "acl small urlpath_regex small", "always_direct allow near small")
     relayed = chain(make_testbed(RELAY), statements=near)
     with ExitStack() as captures:
@@ -180,16 +193,17 @@ def test_parent_is_reached_by_either_ip_version(make_testbed: Callable[..., Test
     assert relayed.doctor()["the running relay"]["status"] == "ok"
 
 
-def test_doctor_without_root_lists_what_it_cannot_see_of_a_relay(relayed: Chain) -> None:
-    """Defect: without root, the doctor said that connections to parents use plain TCP, and that no parent exists."""
+def test_doctor_without_root_lists_checks_of_a_relay_that_need_root(relayed: Chain) -> None:
+    """Defect: without root, the doctor reported that connections to parents use plain TCP, and that no parent
+    exists."""
     needs_open_checkout()
     as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    by_root, found = (
+    root_statuses, found = (
         {name: finding["status"] for name, finding in relayed.doctor(user).items()} for user in ([], as_nobody)
     )
-    assert "unseen" not in by_root.values()
+    assert "unseen" not in root_statuses.values()
     assert found["the running relay"] == "unseen"
-    assert {name for name, status in found.items() if status not in ("unseen", by_root.get(name))} <= {
+    assert {name for name, status in found.items() if status not in ("unseen", root_statuses.get(name))} <= {
         "kernel features"
     }
     relayed.config.chmod(0o600)
@@ -220,21 +234,21 @@ def test_dead_parent_is_skipped_and_used_again_when_it_returns(
     wait_until(lambda: not tcp_listeners(testbed["proxy2"]), "no process listens", timeout=60)
     before = origin.mib()["TcpPassiveOpens"]
     for https in (False, True) * 3:
-        assert get(relayed, https=https)[0] in ({503, DEAD} if https else {503})
-    assert origin.mib()["TcpPassiveOpens"] == before, "no request bypassed the parents"
+        assert get(relayed, https=https)[0] in ({503, NO_PARENT} if https else {503})
+    assert origin.mib()["TcpPassiveOpens"] == before, "a request bypassed the parents"
 
     wait_until(lambda: not tcp_listeners(testbed["proxy"]), "its port is free", timeout=60)
     wait_until(
-        lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "the parent is gone", timeout=60
+        lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "the parent has ended", timeout=60
     )
     start_proxy(testbed["proxy"])
-    # A request or Squid's own probe finds the parent again; test_proxy_relay_parents.py tests which comes first.
+    # A request or Squid's own probe finds the parent again; test_proxy_relay_parents.py tests the order.
     wait_until(lambda: get(relayed) == (200, True), "the parent is used again", timeout=120)
 
 
 @pytest.mark.nightly
 def test_silent_parents_delay_requests_only_until_they_count_as_dead(make_testbed: Callable[..., Testbed]) -> None:
-    """Requests wait once for connect-timeout of each parent. Then both count as dead, and no request waits for them."""
+    """Requests wait once for each parent's connect-timeout. Then both parents count as dead, and no request waits."""
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"))
     assert get(relayed) == (200, True)
@@ -244,15 +258,12 @@ def test_silent_parents_delay_requests_only_until_they_count_as_dead(make_testbe
         with silent(testbed["core"], "proxy2"):
             statuses = [get(relayed, https=https)[0] for https in (False, True) * 2]
             assert {*statuses[::2]} == {503}
-            assert {*statuses[1::2]} <= {503, DEAD}
+            assert {*statuses[1::2]} <= {503, NO_PARENT}
 
 
 @pytest.mark.nightly
 def test_requests_use_the_other_uplink_while_the_first_is_silent(make_testbed: Callable[..., Testbed]) -> None:
-    """The parent is configured once for each uplink, as docs/relay.md advises.
-
-    The uplink of the first subflow decides.
-    """
+    """The relay has the parent once for each uplink, as docs/relay.md advises; the uplink carries the first subflow."""
     testbed = make_testbed(RELAY)
     address, uplinks = testbed["proxy"].service_address(), {"eth0": "10.77.1.2", "wlan0": "10.77.2.2"}
     statements = [
@@ -265,12 +276,12 @@ def test_requests_use_the_other_uplink_while_the_first_is_silent(make_testbed: C
     )
     assert get(relayed) == (200, True)
     assert_uses_both_uplinks(relayed)
-    with silent(testbed["core"], "eth0"), relayed.carried() as octets:
+    with silent(testbed["core"], "eth0"), relayed.carried() as sizes:
         assert get(relayed, "large.bin") == (200, True)
         assert get(relayed, https=True) == (200, True)
-    assert octets["wlan0"] > FILES["large.bin"]
+    assert sizes["wlan0"] > FILES["large.bin"]
     with silent(testbed["core"], "wlan0"):
-        # Squid finds out within seconds that the first uplink is back, or through a request that is refused.
+        # Squid detects within seconds, or by a refused request, that the first uplink works again.
         wait_until(lambda: get(relayed) == (200, True), "the other uplink is used again", timeout=120)
 
 
@@ -281,8 +292,7 @@ def test_relay_follows_the_addresses_of_a_parents_name(make_testbed: Callable[..
     name = "parents.example.net"
     addresses = [first.service_address(family) for family in (4, 6)]
     known, mounts = name_server(testbed["core"], "10.77.1.1", {name: addresses})
-    # Squid caches an answer for at least a minute, whatever TTL the name server gives; the statement lowers this
-    # minimum.
+    # Squid caches an answer for at least a minute, whatever its TTL; negative_dns_ttl reduces this minimum.
     relayed = chain(
         testbed,
         ("proxy", "proxy2"),
@@ -298,22 +308,22 @@ def test_relay_follows_the_addresses_of_a_parents_name(make_testbed: Callable[..
     known.write_text(f'{{"{name}": ["{second.service_address()}"]}}')
     relayed.relay.process.signal(signal.SIGHUP)
     wait_until(lambda: "10.77.11.2:3128" in listed.read_text(), "the new address is listed")
-    # Addresses that Squid may still have cached for the name stay listed, too.
+    # Addresses that Squid may still have in its cache stay listed.
     assert listed.read_text().split()[1:] == ["10.77.8.2:3128", "[fd77:8::2]:3128"]
     wait_until(lambda: get(relayed) == (200, True) and relayed.served(1) > 0, "the new address is used", timeout=120)
 
     def opened(*names: str) -> int:
-        """Return by how much these counters of both parents together have grown."""
-        grown = zip((first, second), before, strict=True)
-        return sum(parent.mib()[name] - then[name] for parent, then in grown for name in names)
+        """Return the increase of these counters, added for both parents."""
+        pairs = zip((first, second), before, strict=True)
+        return sum(parent.mib()[name] - old[name] for parent, old in pairs for name in names)
 
-    # Each connection from the relay to a parent was a Multipath TCP connection or a subflow of one. The kernel may also
-    # count a join that it rejects because its connection had ended. On a busy machine it counts an ACK twice.
-    taken = ("MPTcpExtMPCapableACKRX", "MPTcpExtMPJoinAckRx")
+    # Each connection from the relay to a parent was a Multipath TCP connection or a subflow. The kernel also counts
+    # joins that it rejects because their connection had ended. On a busy machine it counts some ACKs twice.
+    accepted = ("MPTcpExtMPCapableACKRX", "MPTcpExtMPJoinAckRx")
     rejected = ("MPTcpExtMPJoinRejected", "MPTcpExtMPJoinAckHMacFailure")
     wait_until(
-        lambda: 0 < opened("TcpPassiveOpens") <= opened(*taken, *rejected),
-        "all of its connections are Multipath TCP",
+        lambda: 0 < opened("TcpPassiveOpens") <= opened(*accepted, *rejected),
+        "all connections of the relay use Multipath TCP",
     )
 
 
@@ -325,39 +335,39 @@ def test_requests_do_not_share_a_connection_to_the_parent(
     relayed = chain(make_testbed(RELAY), more="server_persistent_connections on\n" if shared else "")
     urls = [relayed.origin.url("small.bin")] * 2
     before = relayed.node.mib()["MPTcpExtMPCapableSYNTX"]
-    command = ["curl", "-sS", "-x", relayed.relay.url(), "-m", str(DOWNLOAD)]
+    command = ["curl", "-sS", "-x", relayed.relay.url(), "-m", str(MAX_DOWNLOAD_SECONDS)]
     for url in urls:
         command += ["-o", "/dev/null", url]
-    relayed.client.run(command, timeout=DOWNLOAD + 10)
+    relayed.client.run(command, timeout=MAX_DOWNLOAD_SECONDS + 10)
     assert relayed.node.mib()["MPTcpExtMPCapableSYNTX"] - before == connections
 
 
 @pytest.mark.nightly(besides=("no library",))
-@pytest.mark.parametrize("what", ["right", "no library", "no list"])
+@pytest.mark.parametrize("state", ["right", "no library", "no list"])
 def test_broken_library_or_list_causes_plain_tcp_and_is_reported(
-    make_testbed: Callable[..., Testbed], what: str
+    make_testbed: Callable[..., Testbed], state: str
 ) -> None:
     testbed = make_testbed(RELAY)
     broken, _ = (testbed["relay"].write(name, "no library") for name in ("mptcp_listen.so", "squid_turns.so"))
-    relayed = chain(testbed, env={"MPTCP_LISTEN_SHIM": str(broken)} if what == "no library" else None)
-    if what == "no list":
+    relayed = chain(testbed, env={"MPTCP_LISTEN_SHIM": str(broken)} if state == "no library" else None)
+    if state == "no list":
         (relayed.relay.state / "parents").write_text("")
     before = testbed["proxy"].mib()["MPTcpExtMPCapableSYNRX"]
     assert get(relayed, "large.bin") == (200, True)
     by_mptcp = testbed["proxy"].mib()["MPTcpExtMPCapableSYNRX"] - before
-    assert bool(by_mptcp) == (what == "right")
+    assert bool(by_mptcp) == (state == "right")
     found = relayed.doctor()["the running relay"]
-    assert found["status"] == ("ok" if what == "right" else "fail")
+    assert found["status"] == ("ok" if state == "right" else "fail")
     texts = {
         "right": "none by plain TCP",
         "no library": "Squid runs without the preload library",
         "no list": "its list of parents lacks 10.77.8.2:3128",
     }
-    assert texts[what] in found["text"]
+    assert texts[state] in found["text"]
 
 
-def test_doctor_counts_connections_to_parents_by_plain_tcp(make_testbed: Callable[..., Testbed]) -> None:
-    """The parent's kernel has no Multipath TCP."""
+def test_doctor_counts_plain_tcp_connections_to_parents(make_testbed: Callable[..., Testbed]) -> None:
+    """In this test, the parent's kernel has no Multipath TCP."""
     testbed = make_testbed(RELAY)
     with testbed["proxy"].sysctl("net.mptcp.enabled", "0"):
         relayed = chain(testbed)
@@ -401,9 +411,9 @@ def test_remedy_corrects_the_fault_of_a_relay(make_testbed: Callable[..., Testbe
         relayed.node.run(command)
     found = relayed.doctor()
     assert found[check]["status"] == "fail"
-    # These paths are emulated: nothing drops packets that leave by an uplink that does not own their source address.
-    one_path = check != "routes of uplinks"
-    assert found["parent 10.77.8.2:3128"]["status"] == ("fail" if one_path else "ok")
+    # On these emulated paths, no provider drops packets with the source address of the other uplink.
+    has_one_path = check != "routes of uplinks"
+    assert found["parent 10.77.8.2:3128"]["status"] == ("fail" if has_one_path else "ok")
     for remedy in found[check]["remedy"].split("#")[0].split("&&"):
         if ">>" not in remedy:
             relayed.node.run(["sh", "-c", remedy])
@@ -413,7 +423,7 @@ def test_remedy_corrects_the_fault_of_a_relay(make_testbed: Callable[..., Testbe
     assert [name for name, each in found.items() if each["status"] == "fail"] == []
 
 
-WITHOUT_ANSWER = """
+CONNECT = """
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
 s.settimeout(60)
@@ -425,7 +435,7 @@ s.connect((sys.argv[1], 3128))
 def test_doctor_detects_that_the_kernel_gave_up_multipath_tcp(
     make_testbed: Callable[..., Testbed],
 ) -> None:
-    """The network drops packets with the MPTCP option (30) for a while, as if an uplink were silent for seconds."""
+    """For a while, the network drops packets with the MPTCP option (30), like an uplink that is silent for seconds."""
     relayed = chain(make_testbed(RELAY))
     core, node = relayed.testbed["core"], relayed.node
     if not node.run(["sysctl", "-n", "net.mptcp.blackhole_timeout"], check=False).stdout:
@@ -435,14 +445,14 @@ def test_doctor_detects_that_the_kernel_gave_up_multipath_tcp(
     core.run(["nft", "add table inet hole"])
     core.run(["nft", "add chain inet hole way { type filter hook prerouting priority 0; }"])
     core.run(["nft", "add rule inet hole way tcp option 30 exists drop"])
-    node.run(python_command(WITHOUT_ANSWER, "10.77.8.2"), timeout=90)
+    node.run(python_command(CONNECT, "10.77.8.2"), timeout=90)
     core.run(["nft", "delete table inet hole"])
     found = relayed.doctor()
     assert found["sysctl blackhole"]["status"] == found["parent 10.77.8.2:3128"]["status"] == "fail"
     assert "MPTcpExtBlackhole 1" in found["sysctl blackhole"]["text"]
     assert "sysctl blackhole" in found["parent 10.77.8.2:3128"]["why"]
     relayed.relay.process.signal(signal.SIGHUP)
-    wait_until(lambda: "given up" in relayed.relay.process.output(), "the relay says so", timeout=90)
+    wait_until(lambda: "given up" in relayed.relay.process.output(), "the relay reports it", timeout=90)
     node.run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"])
     found = relayed.doctor()
     assert found["sysctl blackhole"]["status"] == found["parent 10.77.8.2:3128"]["status"] == "ok"
@@ -453,7 +463,9 @@ def test_reload_uses_new_parents(make_testbed: Callable[..., Testbed]) -> None:
     relayed = chain(testbed, ("proxy", "proxy2"), peers=[peer(testbed["proxy"])])
     configuration(relayed.node, peer(testbed["proxy2"]))
     relayed.relay.process.signal(signal.SIGHUP)
-    wait_until(lambda: get(relayed) == (200, True) and relayed.served(1) > 0, "the new parent is asked", timeout=120)
+    wait_until(
+        lambda: get(relayed) == (200, True) and relayed.served(1) > 0, "the relay uses the new parent", timeout=120
+    )
     assert "reload accepted" in relayed.relay.process.output()
     before = testbed["proxy2"].mib()["MPTcpExtMPJoinAckRx"]
 
@@ -461,4 +473,4 @@ def test_reload_uses_new_parents(make_testbed: Callable[..., Testbed]) -> None:
         assert get(relayed, "large.bin") == (200, True)
         return testbed["proxy2"].mib()["MPTcpExtMPJoinAckRx"] > before
 
-    wait_until(joined, "a download has both its subflows", timeout=DOWNLOAD)
+    wait_until(joined, "a download has two subflows", timeout=MAX_DOWNLOAD_SECONDS)

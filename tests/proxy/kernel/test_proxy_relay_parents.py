@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a relay's parents that die and return: what is reported, and that no request is lost when one returns."""
+"""Tests for a relay's parents that die and return: the relay reports both, and loses no request when a parent
+returns."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from proxying import tcp_listeners
 from relaying import Chain, chain, peer
-from test_proxy_relay import DEAD, get
+from test_proxy_relay import NO_PARENT, get
 
 from mptcp_lab.testbed import RELAY, Testbed
 from mptcp_lab.testbed.home import silent
@@ -16,7 +17,7 @@ from mptcp_lab.testbed.services import start_proxy, wait_until
 from mptcp_proxy.process import pid_in
 
 pytestmark = pytest.mark.kernel
-DIED, BACK = "parent {} does not answer", "parent {} answers again"
+DIED, RETURNED = "parent {} does not answer", "parent {} answers again"
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def wait_for_message(relayed: Chain, text: str, parent: str) -> None:
 
 
 def refused(relayed: Chain) -> bool:
-    return get(relayed)[0] == 503 and get(relayed, https=True)[0] in (503, DEAD)
+    return get(relayed)[0] == 503 and get(relayed, https=True)[0] in (503, NO_PARENT)
 
 
 @pytest.mark.nightly(besides=("[2]",))
@@ -41,7 +42,7 @@ def test_first_request_uses_a_parent_that_returned(make_testbed: Callable[..., T
     proxy = testbed["proxy"]
     assert get(relayed) == (200, True)
     relayed.parents[0].process.kill_tree()
-    # Each worker finds out separately that the parent is dead.
+    # Each worker must detect the dead parent itself.
     wait_until(
         lambda: refused(relayed) and DIED.format("proxy") in relayed.relay.process.output(),
         "the parent counts as dead",
@@ -51,12 +52,12 @@ def test_first_request_uses_a_parent_that_returned(make_testbed: Callable[..., T
 
     wait_until(lambda: not tcp_listeners(proxy), "its port is free", timeout=60)
     wait_until(
-        lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "the parent is gone", timeout=60
+        lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "the parent has ended", timeout=60
     )
     before = proxy.mib()["MPTcpExtMPCapableSYNRX"]
     start_proxy(proxy)
-    wait_for_message(relayed, BACK, "proxy")
-    assert proxy.mib()["MPTcpExtMPCapableSYNRX"] > before, "the parent is tried in the same way as it is used"
+    wait_for_message(relayed, RETURNED, "proxy")
+    assert proxy.mib()["MPTcpExtMPCapableSYNRX"] > before, "the relay tests the parent without Multipath TCP"
     for https in (False, True) * workers:
         assert get(relayed, https=https) == (200, True)
     assert relayed.doctor()["parents, to Squid"]["status"] == "ok"
@@ -73,7 +74,7 @@ def test_silent_parent_is_preferred_again_once_it_answers(make_testbed: Callable
         # Two requests wait for the parent; then it counts as dead.
         assert [get(relayed) for _ in range(2)] == [(200, True)] * 2
         wait_for_message(relayed, DIED, "proxy")
-    wait_for_message(relayed, BACK, "proxy")
+    wait_for_message(relayed, RETURNED, "proxy")
     relayed.wait_for_served(1, 2)
     assert get(relayed) == (200, True)
     relayed.wait_for_served(2, 2)
@@ -81,10 +82,7 @@ def test_silent_parent_is_preferred_again_once_it_answers(make_testbed: Callable
 
 @pytest.mark.nightly
 def test_only_one_request_waits_for_a_silent_parent(make_testbed: Callable[..., Testbed]) -> None:
-    """docs/relay.md advises a limit of 1.
-
-    With a limit of 2, a second request would wait before the parent counts as dead.
-    """
+    """With a limit of 1, as docs/relay.md advises, the parent counts as dead before a second request waits."""
     testbed = make_testbed(RELAY)
     names = ("proxy", "proxy2")
     relayed = chain(testbed, names, peers=[peer(testbed[name], limit=1) for name in names])
@@ -94,7 +92,7 @@ def test_only_one_request_waits_for_a_silent_parent(make_testbed: Callable[..., 
         assert get(relayed) == (200, True)
         wait_for_message(relayed, DIED, "proxy")
         relayed.wait_for_served(1, 1)
-    wait_for_message(relayed, BACK, "proxy")
+    wait_for_message(relayed, RETURNED, "proxy")
     assert get(relayed) == (200, True)
     relayed.wait_for_served(2, 1)
 

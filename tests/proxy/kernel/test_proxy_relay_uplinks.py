@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a relay whose uplinks ``mptcp-gateway`` watches: the first one fails silently, and returns."""
+"""Tests for a relay whose uplinks ``mptcp-gateway`` watches: the first uplink fails silently, and returns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kernel
 
 @contextmanager
 def gateway(relayed: Chain) -> Iterator[Callable[[], dict[str, str]]]:
-    """Run the daemon. Yield a function that returns the verdict on each uplink by IPv4."""
+    """Run ``mptcp-gateway``. Yield a function that returns its IPv4 verdict on each uplink."""
     node, directory = relayed.node, relayed.node.directory / "gateway"
     parent = relayed.testbed["proxy"].service_address()
     devices = ", ".join(f"{device}: {device}" for device in UPLINKS)
@@ -33,13 +33,13 @@ def gateway(relayed: Chain) -> Iterator[Callable[[], dict[str, str]]]:
         return {each["uplink"]: each["verdict"] for each in ways if each["version"] == 4}
 
     with node.running(command) as process:
-        wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "both are good", process=process)
+        wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "both uplinks are good", process=process)
         yield verdicts
         process.stop()
 
 
 def test_requests_succeed_while_the_first_uplink_is_silent(make_testbed: Callable[..., Testbed]) -> None:
-    """Defect: with one parent each request failed for as long as the outage lasted."""
+    """Defect: with one parent, each request failed until the end of the outage."""
     relayed = chain(make_testbed(RELAY))
 
     def served() -> bool:
@@ -48,10 +48,12 @@ def test_requests_succeed_while_the_first_uplink_is_silent(make_testbed: Callabl
 
     with gateway(relayed) as verdicts:
         with silent(relayed.testbed["core"], "eth0"):
-            wait_until(served, "requests are answered by the other one")
-            wait_until(lambda: verdicts() == {"eth0": "no answer", "wlan0": "good"}, "the first one is found silent")
-        wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "the uplink is back")
+            wait_until(served, "requests use the other uplink")
+            wait_until(
+                lambda: verdicts() == {"eth0": "no answer", "wlan0": "good"}, "the gateway detects the silent uplink"
+            )
+        wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "the uplink is good again")
         assert served()
-        with relayed.carried() as octets:
+        with relayed.carried() as sizes:
             assert served()
-        assert octets["eth0"] > FILES["small.bin"] / 2, "connections begin there again"
+        assert sizes["eth0"] > FILES["small.bin"] / 2, "connections do not begin on the first uplink"

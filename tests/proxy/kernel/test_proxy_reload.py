@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for good and bad reloads while a download runs, for Squid's end and exit status, and for logs."""
+"""Tests for valid and invalid reloads during a download, for the end and exit status of Squid, and for logs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
 
 
 class HeldDownload:
-    """A download over MPTCP that has begun and cannot end before :meth:`finish`: nothing reads the client's output.
+    """A running download over MPTCP, which cannot end before :meth:`finish` because nothing reads the client's output.
 
-    Its file is larger than all buffers between origin and client, so that the proxy still holds some of it.
+    The file is larger than all buffers between origin and client, so that the proxy still holds a part of it.
     """
 
     def __init__(self, client: LiveNode, origin: Origin, proxy: Proxy) -> None:
@@ -68,8 +68,8 @@ class HeldDownload:
         os.set_blocking(self._output, True)
         digest = hashlib.sha256()
         with open(self._output, "rb") as output:
-            while octets := output.read(1 << 20):
-                digest.update(octets)
+            while piece := output.read(1 << 20):
+                digest.update(piece)
         assert self._client.wait(60) == 0, self._client.output()
         assert digest.hexdigest() == self._wanted
 
@@ -86,15 +86,15 @@ def test_accepted_reload_lets_a_download_finish(testbed: Testbed, origin: Origin
     wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "the new port is open", process=proxy.process)
     download.finish()
     assert (squid(proxy.process), *workers(proxy.process)) == before
-    on_new_port = proxy.url().replace("3128", "3129")
+    new_url = proxy.url().replace("3128", "3129")
     joins = node.mib()["MPTcpExtMPJoinAckRx"]
 
     def joined() -> bool:
         """Return whether a download used both paths: on a busy machine it may end before the second subflow joins."""
-        assert fetch(client, origin.url(FILE), on_new_port, mptcp=True).sha256 == origin.digests[FILE]
+        assert fetch(client, origin.url(FILE), new_url, mptcp=True).sha256 == origin.digests[FILE]
         return node.mib()["MPTcpExtMPJoinAckRx"] > joins
 
-    wait_until(joined, "a download by the new port has both paths", process=proxy.process)
+    wait_until(joined, "a download through the new port uses both paths", process=proxy.process)
 
 
 def test_refused_reload_keeps_the_old_settings(testbed: Testbed, origin: Origin) -> None:
@@ -114,7 +114,7 @@ def test_refused_reload_keeps_the_old_settings(testbed: Testbed, origin: Origin)
     assert (squid(proxy.process), *workers(proxy.process)) == before
     assert mptcp_listeners(node) == {"*:3128"}
 
-    # If Squid restarts a worker, the worker reads the configuration in force, not the broken file.
+    # A worker that Squid restarts reads the active configuration, not the broken file.
     before = all_workers(proxy)
     os.kill(before[-1], signal.SIGSEGV)
     wait_until(
@@ -137,38 +137,38 @@ def test_reload_command_waits_for_the_result(testbed: Testbed, require: Callable
         process = node.popen([program("mptcp-proxy"), "reload"], name="reload", mounts=mounts)
         return process.wait(90), process.output()
 
-    def of_the_doctor() -> tuple[str, str]:
+    def doctor_finding() -> tuple[str, str]:
         argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]
         process = node.popen(argv, name="doctor", mounts=mounts)
         process.wait(120)
         (found,) = (each for each in json.loads(process.output()) if each["check"] == "last reload")
         return found["status"], found["text"]
 
-    assert of_the_doctor() == ("ok", "the proxy has not reloaded since its start")
+    assert doctor_finding() == ("ok", "the proxy has had none since its start")
     configuration(node, "http_acess deny all")
     code, output = reload()
     assert code == 1
     assert f"reload refused, the old settings stay in force: {config}:2: http_acess: there is no such" in output
     assert mptcp_listeners(node) == {"*:3128"}
-    # The file is valid again, but its content is not in force yet.
+    # The file is valid again, but not yet active.
     configuration(node, "http_port 3129")
-    status, text = of_the_doctor()
+    status, text = doctor_finding()
     assert status == "warn"
     assert f": {config}:2: http_acess: there is no such" in text
     assert reload() == (0, "configuration reloaded\n")
-    assert of_the_doctor()[1].startswith("accepted at ")
-    # The command returns when Squid listens again, not when Squid got the signal.
+    assert doctor_finding()[1].startswith("accepted at ")
+    # The command returns when Squid listens again, not already when Squid gets the signal.
     assert mptcp_listeners(node) == {"*:3128", "*:3129"}
 
 
-def test_ready_notification_comes_when_squid_listens_by_mptcp(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_ready_notification_follows_when_squid_listens_by_mptcp(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(node.directory / "notify"))
         manager.settimeout(60)
-        given = {"NOTIFY_SOCKET": str(node.directory / "notify"), "WATCHDOG_USEC": "2000000"}
-        proxy = start_proxy(node, env=given)
+        variables = {"NOTIFY_SOCKET": str(node.directory / "notify"), "WATCHDOG_USEC": "2000000"}
+        proxy = start_proxy(node, env=variables)
         lines: list[str] = []
         while lines.count("WATCHDOG=1") < 3 or "READY=1" not in lines:
             lines += manager.recv(4096).decode().split("\n")
@@ -214,7 +214,7 @@ sys.exit(main(sys.argv[1:]))
 def test_stop_kills_a_squid_that_does_not_handle_signals_yet(
     testbed: Testbed, require: Callable[..., None], number: int
 ) -> None:
-    """On a very busy machine Squid may start more slowly than a stop waits. The signal then kills it."""
+    """On a very busy machine, Squid may not handle signals before the stop's time limit. Then the signal kills it."""
     require("squid", "gcc")
     process = start(testbed["proxy"], python_command(IMPATIENT_SUPERVISION))
     wait_until(lambda: "started Squid" in process.output(), "Squid is started", process=process)
@@ -224,7 +224,7 @@ def test_stop_kills_a_squid_that_does_not_handle_signals_yet(
 
 
 def test_reloads_right_after_the_start_reach_squid_when_ready(testbed: Testbed, require: Callable[..., None]) -> None:
-    """A SIGHUP would kill Squid's processes if it came before they handle it."""
+    """A SIGHUP would kill Squid's processes before they handle it."""
     require("squid", "gcc")
     node = testbed["proxy"]
     process = start_unready(node)
@@ -253,7 +253,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_reload_during_the_first_check_follows_the_start(testbed: Testbed, require: Callable[..., None]) -> None:
-    """If SIGHUP comes during the first check of the configuration, the reload follows as soon as Squid runs."""
+    """After a SIGHUP during the first check of the configuration, the reload follows as soon as Squid runs."""
     require("squid", "gcc")
     node = testbed["proxy"]
     process = start(node, python_command(EARLY_RELOAD))
@@ -263,7 +263,7 @@ def test_reload_during_the_first_check_follows_the_start(testbed: Testbed, requi
 
 
 def test_reload_without_a_temporary_directory_is_refused(testbed: Testbed, origin: Origin) -> None:
-    """The cause is the host (no temporary directory), not the configuration."""
+    """The host causes the refusal, because it has no temporary directory."""
     node = testbed["proxy"]
     temporary = node.directory / "temporary"
     temporary.mkdir()
@@ -288,7 +288,7 @@ from mptcp_proxy.cli import main
 from mptcp_proxy.process import children
 def fail(self, process):
     if children(process.pid):
-        raise MemoryError("in the middle of it")
+        raise MemoryError("during the supervision")
 supervisor._Supervisor._run_due_checks = fail
 sys.exit(main(sys.argv[1:]))
 """
@@ -300,7 +300,7 @@ def test_crashing_supervisor_leaves_no_squid_behind(testbed: Testbed, require: C
     process = start(node, python_command(FAILING_SUPERVISION))
     assert process.wait(60) == 1
     assert "started Squid" in process.output()
-    assert "MemoryError: in the middle of it" in process.output()
+    assert "MemoryError: during the supervision" in process.output()
     assert namespace_processes(node.namespace) == ()
 
 
@@ -329,12 +329,12 @@ def test_crash_of_squid_gives_a_nonzero_status(testbed: Testbed, require: Callab
     os.kill(squid(proxy.process), signal.SIGKILL)
     assert proxy.process.wait(60) == 128 + signal.SIGKILL
     assert "Squid ended by itself (signal SIGKILL); the reason is" in proxy.process.output()
-    # Orphaned workers would keep the port.
+    # Workers without their main process would keep the port.
     assert namespace_processes(node.namespace) == ()
 
 
 def refusals(process: Process) -> list[str]:
-    """Return the output without the lines about statements that this version of Squid does not need."""
+    """Return the output without the lines about statements that this version of Squid does not get."""
     return [line for line in process.output().splitlines() if ": left out, Squid" not in line]
 
 
@@ -358,15 +358,15 @@ def test_second_proxy_with_another_name_needs_a_free_port(testbed: Testbed, requ
     places = {f"/{kind}/second": node.directory / f"second-{kind[:3]}" for kind in ("run", "var/log")}
     for directory in places.values():
         directory.mkdir()
-    # Shared memory is named after the service: a second proxy of another test suite would share it, too.
+    # Squid names shared memory after the service: the proxy of another test run would share it.
     mounts: dict[str, str | Path] = {**places, "/dev/shm": TMPFS, "/run/squid": TMPFS}
 
-    def begin(config: Path) -> Process:
+    def start_second(config: Path) -> Process:
         assert isinstance(first.process, Process)
         argv = [first.process.argv[0], "run", "--service-name", "second", "--config", str(config)]
         return node.popen(argv, name="second", mounts=mounts)
 
-    refused = begin(configuration(node, name="taken.conf"))
+    refused = start_second(configuration(node, name="taken.conf"))
     assert refused.wait(60) == 1
     assert re.search(r"conf/squid.conf:\d+: port 3128 is in use by squid \(process \d+\)", refused.output())
     assert len(refusals(refused)) == 1
@@ -375,7 +375,7 @@ def test_second_proxy_with_another_name_needs_a_free_port(testbed: Testbed, requ
     own.write_text(
         (Path(__file__).parents[3] / "conf/squid.conf").read_text().replace("http_port 3128", "http_port 3130")
     )
-    second = begin(own)
+    second = start_second(own)
     wait_until(lambda: "*:3130" in mptcp_listeners(node), "the second proxy listens", process=second)
     assert first.process.running
     assert second.stop(60) == 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests that no log contains a client's secrets, whether its request is served, refused or invalid.
 
-Secrets are a query, user and password of a URL, and header fields with credentials (RFC 9110, 11.6 and 11.7).
+Secrets are the query, user and password of a URL, and header fields with credentials (RFC 9110, 11.6 and 11.7).
 """
 
 from __future__ import annotations
@@ -69,15 +69,16 @@ def test_secrets_of_requests_are_in_no_log(testbed: Testbed, require: Callable[.
     origin = start_origin(testbed["origin"], {"small": 1000})
     host = origin.url("small").partition("//")[2].partition("/")[0]
     # No name server runs here.
-    hasty = ("dns_timeout 1 second", "dns_retransmit_interval 1 second")
-    proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *hasty))
+    short_timeouts = ("dns_timeout 1 second", "dns_retransmit_interval 1 second")
+    proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *short_timeouts))
     answers = send_requests(testbed["client"], proxy, host, REQUESTS)
-    assert b" 200 " in answers["served"].partition(b"\r\n")[0], "the valid request was served"
+    assert b" 200 " in answers["served"].partition(b"\r\n")[0], "the valid request was not served"
     with testbed["client"].entered():
         socket.create_connection((proxy.host.service_address(), PROXY_PORT), 60).close()
     log = proxy.logs / "access.log"
     wait_until(
-        lambda: log.read_text().count(" 10.77.1.2 ") > len(REQUESTS), "each has its line, as has that without one"
+        lambda: log.read_text().count(" 10.77.1.2 ") > len(REQUESTS),
+        "each request and the empty connection have a line",
     )
     proxy.process.stop(60)
     written = {path.name: path.read_text(errors="replace") for path in proxy.logs.iterdir()}
@@ -85,10 +86,10 @@ def test_secrets_of_requests_are_in_no_log(testbed: Testbed, require: Callable[.
     # Defect: cache.log got two such lines for each connection that ended without a request.
     assert "context without" not in written["cache.log"]
     assert f" GET http://{host}/small? " in written["access.log"], (
-        "a request that was read keeps its URL, but for these"
+        "the URL of a valid request is logged, without its secrets"
     )
     assert f" GET error:ERR_ACCESS_DENIED:{host} " in written["access.log"]
-    # The log line of a tunnel contains only what is certainly a host.
+    # The log line of a tunnel contains the target only if it is certainly a host.
     assert f" CONNECT {host}:443 " in written["access.log"]
     assert " CONNECT 127.0.0.1:443 " in written["access.log"]
     # Squid 6 considers two of the requests with a password invalid; their log lines have no method.
@@ -115,7 +116,7 @@ def test_users_of_tunnels_are_in_no_log_of_a_relay(
     tunnels = {name: REQUESTS[name] for name in names}
     answers = send_requests(relayed.client, relayed.relay, host, tunnels)
     assert b" 200 " in answers["a tunnel"].partition(b"\r\n")[0]
-    # After the stop each request has a line, though not always as a tunnel: Squid 6 considers some requests invalid.
+    # After the stop, each request has a line, but not always as a tunnel: Squid 6 considers some requests invalid.
     relayed.relay.process.stop(60)
     written = (relayed.relay.logs / "access.log").read_text()
     assert f" CONNECT {host}:443 " in written
@@ -142,5 +143,5 @@ def read_answer(client: socket.socket) -> bytes:
         while b"\r\n\r\n" not in answer and (more := client.recv(65536)):
             answer += more
     except ConnectionResetError:
-        pass  # a reset counts as an answer, too
+        pass  # a reset also counts as an answer
     return answer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload library under a small program instead of Squid, in its own network namespace."""
+"""Tests for the preload libraries with a small program instead of Squid, in its own network namespace."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ def test_listener_on_a_listed_port_becomes_mptcp(preloaded: Preloaded, family: s
     found = preloaded(f"""
 s = socket({family}, SOCK_STREAM); number = s.fileno()
 s.bind(({address!r}, 3129)); s.listen()
-tell(protocol=protocol(s), same=s.fileno() == number, name=s.getsockname()[:2], files=len(os.listdir("/proc/self/fd")))
+report(protocol=protocol(s), same=s.fileno() == number, name=s.getsockname()[:2],
+       files=len(os.listdir("/proc/self/fd")))
 """)
     assert found["protocol"] == MPTCP
     assert found["same"]
     assert found["name"] == [address or "0.0.0.0", 3129]
-    # Standard input, output and error, the socket, and the directory that is being read: no descriptor leaked.
+    # No descriptor leaked: these are standard input, output and error, the socket, and the directory that is read.
     assert found["files"] == 5
     assert preloaded.stderr == ""
 
 
 @pytest.mark.parametrize("opened", ["socket()", "socket(AF_INET, SOCK_STREAM, 262)"], ids=["TCP", "MPTCP"])
-@pytest.mark.parametrize("together", [False, True])
-def test_port_is_shared_only_with_so_reuseport(preloaded: Preloaded, opened: str, together: bool) -> None:
-    """Squid's workers do this: each has its own listener on the port."""
+@pytest.mark.parametrize("shared", [False, True])
+def test_port_is_shared_only_with_so_reuseport(preloaded: Preloaded, opened: str, shared: bool) -> None:
+    """Squid's workers share the port: each has its own listener."""
     found = preloaded(f"""
 def listener():
-    s = {opened}; s.setsockopt(SOL_SOCKET, SO_REUSEPORT, {int(together)}); s.bind(("", 3128)); s.listen(); return s
+    s = {opened}; s.setsockopt(SOL_SOCKET, SO_REUSEPORT, {int(shared)}); s.bind(("", 3128)); s.listen(); return s
 first = listener()
 try: second = protocol(listener())
 except OSError as error: second = error.errno
-tell(protocols=[protocol(first), second])
+report(protocols=[protocol(first), second])
 """)
-    assert found["protocols"] == [MPTCP, MPTCP if together else errno.EADDRINUSE]
+    assert found["protocols"] == [MPTCP, MPTCP if shared else errno.EADDRINUSE]
 
 
 def test_own_mptcp_listener_is_kept_and_gets_the_congestion_control(preloaded: Preloaded) -> None:
@@ -60,7 +61,7 @@ def test_own_mptcp_listener_is_kept_and_gets_the_congestion_control(preloaded: P
 a = socket(AF_INET, SOCK_STREAM, 262); inode = os.fstat(a.fileno()).st_ino
 a.bind(("", 3128)); a.listen()
 c = socket(AF_INET, SOCK_STREAM, 262); c.bind(("", 3130))
-tell(kept=os.fstat(a.fileno()).st_ino == inode,
+report(kept=os.fstat(a.fileno()).st_ino == inode,
      congestion=[s.getsockopt(IPPROTO_TCP, TCP_CONGESTION, 16).rstrip(b"\\0").decode() for s in (a, c)])
 """,
         congestion="reno",
@@ -71,7 +72,7 @@ tell(kept=os.fstat(a.fileno()).st_ino == inode,
 
 
 @pytest.mark.parametrize(
-    ("why", "code"),
+    ("case", "code"),
     [
         ("port not listed", "s = socket(); s.bind(('127.0.0.1', 3130))"),
         ("port 0, as before connect", "s = socket(); s.bind(('127.0.0.1', 0))"),
@@ -80,13 +81,13 @@ tell(kept=os.fstat(a.fileno()).st_ino == inode,
         ("number that contains a listed one", "s = socket(); s.bind(('127.0.0.1', 31280))"),
     ],
 )
-def test_other_tcp_sockets_stay_tcp(preloaded: Preloaded, why: str, code: str) -> None:
-    assert preloaded(f"{code}\ntell(protocol=protocol(s))")["protocol"] == TCP, why
+def test_other_tcp_sockets_stay_tcp(preloaded: Preloaded, case: str, code: str) -> None:
+    assert preloaded(f"{code}\nreport(protocol=protocol(s))")["protocol"] == TCP, case
 
 
-@pytest.mark.parametrize(("left_out", "answer"), [("", 11), ("may-write,zero-read", "")])
+@pytest.mark.parametrize(("disabled", "answer"), [("", 11), ("may-write,zero-read", "")])
 def test_read_of_zero_bytes_does_not_report_the_end_of_a_connection(
-    preloaded: Preloaded, left_out: str, answer: int | str
+    preloaded: Preloaded, disabled: str, answer: int | str
 ) -> None:
     """Squid 5 reads zero bytes if its buffer is full. Reads of files and pipes are unchanged."""
     found = preloaded(
@@ -94,9 +95,9 @@ def test_read_of_zero_bytes_does_not_report_the_end_of_a_connection(
 a, b = socketpair(); b.send(b"more"); r, w = os.pipe(); f = os.open("/proc/self/maps", os.O_RDONLY)
 try: socket_read = os.read(a.fileno(), 0).decode()
 except BlockingIOError as error: socket_read = error.errno
-tell(socket=socket_read, file=os.read(f, 0).decode(), after=os.read(a.fileno(), 9).decode())
+report(socket=socket_read, file=os.read(f, 0).decode(), after=os.read(a.fileno(), 9).decode())
 """,
-        MPTCP_WITHOUT=left_out,
+        MPTCP_WITHOUT=disabled,
     )
     assert found == {"socket": answer, "file": "", "after": "more"}
 
@@ -105,7 +106,7 @@ def test_udp_and_unix_sockets_are_unchanged(preloaded: Preloaded) -> None:
     found = preloaded("""
 u = socket(AF_INET, SOCK_DGRAM); u.bind(("127.0.0.1", 3128))
 x = socket(AF_UNIX, SOCK_STREAM); x.bind("\\0mpx-shim-test")
-tell(udp=protocol(u), unix=x.getsockname() and protocol(x))
+report(udp=protocol(u), unix=x.getsockname() and protocol(x))
 """)
     assert found == {"udp": 17, "unix": 0}
 
@@ -148,11 +149,11 @@ s = socket({family}, SOCK_STREAM)
 s.setsockopt({level}, {option}, {value})
 before = s.getsockopt({level}, {option})
 s.bind(({address!r}, 3128))
-tell(protocol=protocol(s), before=before, after=s.getsockopt({level}, {option}))
+report(protocol=protocol(s), before=before, after=s.getsockopt({level}, {option}))
 """)
     assert preloaded.stderr == ""
     assert found["protocol"] == MPTCP
-    # The kernel may round the value (TCP_DEFER_ACCEPT), so compare with the value before.
+    # The kernel may round the value (TCP_DEFER_ACCEPT), so compare it with the earlier value.
     assert found["after"] == found["before"]
     if option != "TCP_DEFER_ACCEPT":
         assert found["after"] == read
@@ -165,7 +166,7 @@ def test_v6only_is_copied_for_any_default(preloaded: Preloaded, only: int, defau
         f"""
 s = socket(AF_INET6, SOCK_STREAM); s.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, {only}); s.bind(("::", 3128)); s.listen()
 c = socket()
-tell(protocol=protocol(s), only=s.getsockopt(IPPROTO_IPV6, IPV6_V6ONLY), ipv4=c.connect_ex(("127.0.0.1", 3128)))
+report(protocol=protocol(s), only=s.getsockopt(IPPROTO_IPV6, IPV6_V6ONLY), ipv4=c.connect_ex(("127.0.0.1", 3128)))
 """,
         setup=f"sysctl -qw net.ipv6.bindv6only={default}",
     )
@@ -177,7 +178,7 @@ tell(protocol=protocol(s), only=s.getsockopt(IPPROTO_IPV6, IPV6_V6ONLY), ipv4=c.
 def test_transparent_listener_may_bind_to_a_foreign_address(preloaded: Preloaded) -> None:
     found = preloaded("""
 s = socket(); s.setsockopt(IPPROTO_IP, IP_TRANSPARENT, 1); s.bind(("192.0.2.1", 3128)); s.listen()
-tell(protocol=protocol(s), name=s.getsockname())
+report(protocol=protocol(s), name=s.getsockname())
 """)
     assert found == {"protocol": MPTCP, "name": ["192.0.2.1", 3128]}
 
@@ -190,7 +191,7 @@ def test_descriptor_flags_are_copied_to_the_mptcp_listener(
     found = preloaded(f"""
 s = socket(); s.setblocking({not nonblocking}); s.set_inheritable({inheritable}); s.bind(("127.0.0.1", 3128))
 flags = fcntl.fcntl(s, fcntl.F_GETFL)
-tell(protocol=protocol(s), nonblocking=bool(flags & os.O_NONBLOCK), inheritable=s.get_inheritable())
+report(protocol=protocol(s), nonblocking=bool(flags & os.O_NONBLOCK), inheritable=s.get_inheritable())
 """)
     assert found == {"protocol": MPTCP, "nonblocking": nonblocking, "inheritable": inheritable}
 
@@ -204,20 +205,20 @@ def error(do):
 hold = "import socket, sys; s = socket.socket(2, 1, 262); s.bind(('127.0.0.1', 3128)); s.listen(); print(flush=True)"
 other = subprocess.Popen(["env", sys.executable, "-c", hold + "; sys.stdin.read()"], stdin=-1, stdout=-1)
 other.stdout.readline()
-taken = error(lambda: socket().bind(("127.0.0.1", 3128)))
+in_use = error(lambda: socket().bind(("127.0.0.1", 3128)))
 other.communicate()
 a = socket(AF_INET, SOCK_STREAM, 262); a.bind(("127.0.0.1", 3128)); a.listen()
 twice = error(lambda: a.bind(("127.0.0.1", 3129)))
 foreign = error(lambda: socket().bind(("192.0.2.1", 3128)))
-tell(taken=taken, twice=twice, foreign=foreign, first=a.getsockname())
+report(in_use=in_use, twice=twice, foreign=foreign, first=a.getsockname())
 """)
-    assert found["taken"] == "EADDRINUSE"
+    assert found["in_use"] == "EADDRINUSE"
     assert found["twice"] == "EINVAL"
     assert found["foreign"] == "EADDRNOTAVAIL"
     assert found["first"] == ["127.0.0.1", 3128]
 
 
-def test_changes_of_the_list_file_are_noticed(preloaded: Preloaded, tmp_path: Path) -> None:
+def test_changes_of_the_list_file_are_effective(preloaded: Preloaded, tmp_path: Path) -> None:
     ports = tmp_path / "ports"
     ports.write_text("3128\n")
     found = preloaded(
@@ -226,16 +227,16 @@ def bound(port):
     s = socket(); s.bind(("127.0.0.1", port)); return protocol(s)
 first = [bound(3128), bound(3129)]
 open({str(ports)!r}, "w").write("3128,3131\\n")
-tell(first=first, then=[bound(3130), bound(3131)])
+report(first=first, after_change=[bound(3130), bound(3131)])
 """,
         ports=str(ports),
     )
-    assert found == {"first": [MPTCP, TCP], "then": [TCP, MPTCP]}
+    assert found == {"first": [MPTCP, TCP], "after_change": [TCP, MPTCP]}
 
 
 def test_unreadable_list_is_reported_once(preloaded: Preloaded, tmp_path: Path) -> None:
     found = preloaded(
-        'a, b = socket(), socket(); a.bind(("", 3128)); b.bind(("", 3129)); tell(a=protocol(a), b=protocol(b))',
+        'a, b = socket(), socket(); a.bind(("", 3128)); b.bind(("", 3129)); report(a=protocol(a), b=protocol(b))',
         ports=str(tmp_path / "none"),
     )
     assert found == {"a": TCP, "b": TCP}
@@ -249,7 +250,7 @@ def test_listener_without_kernel_mptcp_stays_tcp_with_one_message(preloaded: Pre
 a = socket(); a.setsockopt(SOL_SOCKET, SO_MARK, 5); a.bind(("", 3128)); a.listen()
 b = socket(AF_INET6, SOCK_STREAM); b.bind(("::1", 3129)); b.listen()
 c = socket()
-tell(a=protocol(a), b=protocol(b), mark=a.getsockopt(SOL_SOCKET, SO_MARK), works=c.connect_ex(("127.0.0.1", 3128)))
+report(a=protocol(a), b=protocol(b), mark=a.getsockopt(SOL_SOCKET, SO_MARK), works=c.connect_ex(("127.0.0.1", 3128)))
 """,
         setup="sysctl -qw net.mptcp.enabled=0",
     )
@@ -267,26 +268,28 @@ STARTS = {
     "execvp": "os.fork() or os.execvp('sh', ARGV); os.wait()",
     "execl": "os.fork() or C.execl(b'/bin/sh', b'sh', b'-c', SCRIPT.encode(), None); os.wait()",
 }
-SHOW = """printf '["%s", "%s", %s]\\n' "$LD_PRELOAD" "$MPTCP_LISTEN_PORTS" "$(grep -Ec "$OWN" /proc/$$/maps)" """
+PRINT_VARIABLES = (
+    """printf '["%s", "%s", %s]\\n' "$LD_PRELOAD" "$MPTCP_LISTEN_PORTS" "$(grep -Ec "$OWN" /proc/$$/maps)" """
+)
 
 
 @pytest.fixture(params=["both", "only listen", "only turns", "both reversed"])
 def loaded(request: pytest.FixtureRequest, libraries: list[Path]) -> Preloaded:
     """Return one of the libraries, or both in either order."""
     turns, listen = libraries
-    each_way = {"both": libraries, "only listen": [listen], "only turns": [turns]}
-    return Preloaded(each_way.get(request.param, [listen, turns]))
+    choices = {"both": libraries, "only listen": [listen], "only turns": [turns]}
+    return Preloaded(choices.get(request.param, [listen, turns]))
 
 
-@pytest.mark.parametrize("how", STARTS)
-def test_other_programs_start_without_the_libraries(loaded: Preloaded, how: str) -> None:
+@pytest.mark.parametrize("call", STARTS)
+def test_other_programs_start_without_the_libraries(loaded: Preloaded, call: str) -> None:
     found = loaded(f"""
 import ctypes
 C = ctypes.CDLL(None)
-SCRIPT = os.environ["SHOW"]; ARGV = ["/bin/sh", "-c", SCRIPT]
+SCRIPT = os.environ["PRINT_VARIABLES"]; ARGV = ["/bin/sh", "-c", SCRIPT]
 assert has_library()
-{STARTS[how]}
-""", SHOW=SHOW, OWN="mptcp_listen|squid_turns")  # fmt: skip
+{STARTS[call]}
+""", PRINT_VARIABLES=PRINT_VARIABLES, OWN="mptcp_listen|squid_turns")  # fmt: skip
     assert found == ["", "", 0]
 
 
@@ -299,10 +302,10 @@ OWN_STARTS = {
 }
 
 
-@pytest.mark.parametrize("how", OWN_STARTS)
-def test_own_program_starts_with_the_libraries(loaded: Preloaded, how: str) -> None:
-    """Squid executes its workers from the same binary, while effective and real user ids differ."""
-    if "ids differ" in how:
+@pytest.mark.parametrize("call", OWN_STARTS)
+def test_own_program_starts_with_the_libraries(loaded: Preloaded, call: str) -> None:
+    """Squid executes its workers from its own binary, while effective and real user ids differ."""
+    if "ids differ" in call:
         needs_open_checkout()
     found = loaded(f"""
 import ctypes
@@ -312,18 +315,18 @@ def C(function, program):
     getattr(ctypes.CDLL(None), function)(program.encode(), arguments)
 assert has_library() and "LD_PRELOAD" not in os.environ and "MPTCP_LISTEN_PORTS" not in os.environ
 if os.fork() == 0:
-    {OWN_STARTS[how]}
+    {OWN_STARTS[call]}
     os._exit(1)
 os.wait()
 """)
-    # The library's constructor in the child has removed the variables from its environment again.
+    # In the child, the library's constructor has also removed the variables from the environment.
     hidden = dict.fromkeys(("preload", "ports", "congestion", "parents", "turns"))
     assert found == {"libraries": sorted((path.name for path in loaded.libraries), reverse=True), **hidden}
 
 
 @pytest.mark.parametrize("start", ["os.execv(ARGV[0], ARGV)", "C.execvp(ARGV[0].encode(), ARGUMENTS)"])
 def test_failed_exec_keeps_the_effective_ids(preloaded: Preloaded, tmp_path: Path, start: str) -> None:
-    """If the program's file was removed, execve(2) fails, and the process must continue without root's privileges."""
+    """If execve(2) fails because the program's file is missing, the process must continue without root's privileges."""
     interpreter = tmp_path / "python"
     shutil.copy(os.path.realpath(sys.executable), interpreter)
     for directory in (tmp_path, *tmp_path.parents):
@@ -343,7 +346,7 @@ try:
     error = ctypes.get_errno()
 except OSError as e:
     error = e.errno
-tell(error=errno.errorcode[error], ids=[os.getuid(), os.geteuid(), os.getgid(), os.getegid()])
+report(error=errno.errorcode[error], ids=[os.getuid(), os.geteuid(), os.getgid(), os.getegid()])
 """,
         interpreter=str(interpreter),
     )
@@ -361,7 +364,7 @@ for _ in range(30):
 events = len(loop.poll(5))
 server, client = kept.pop(); server.recv(9); before = set(os.listdir("/proc/self/fd")); server.close()
 beyond = [fd for fd in set(os.listdir("/proc/self/fd")) - before if int(fd) >= 4096]
-tell(protocol=protocol(s), events=events, held=len(beyond))
+report(protocol=protocol(s), events=events, held=len(beyond))
 """
     turns, listen = libraries
     found = [Preloaded(each)(code, turns="fair", setup=DESCRIPTORS) for each in ([turns, listen], [listen], [turns])]
@@ -372,11 +375,11 @@ tell(protocol=protocol(s), events=events, held=len(beyond))
     ]
 
 
-@pytest.mark.parametrize("way", ["file", "no file", "too short"])
-def test_counters_sum_all_processes_of_the_program(preloaded: Preloaded, tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("state", ["file", "no file", "too short"])
+def test_counters_sum_all_processes_of_the_program(preloaded: Preloaded, tmp_path: Path, state: str) -> None:
     file = tmp_path / "counters"
-    if way != "no file":
-        file.write_bytes(library_counters.NONE if way == "file" else library_counters.NONE[8:])
+    if state != "no file":
+        file.write_bytes(library_counters.NONE if state == "file" else library_counters.NONE[8:])
     code = (
         PREAMBLE
         + """
@@ -395,14 +398,14 @@ except BlockingIOError: pass
 loop.unregister(server); server.recv(9); os.close(server.detach())
 if port == 3128:
     if os.fork() == 0: os.execve(sys.executable, ["python", "-c", os.environ["CODE"]], {})
-    tell(hidden=os.environ.get("MPTCP_COUNTERS"), child=os.wait()[1])
+    report(hidden=os.environ.get("MPTCP_COUNTERS"), child=os.wait()[1])
 sys.stdout.flush(); os._exit(0)
 """
     )
     found = preloaded(code, turns="fair", setup=DESCRIPTORS, CODE=code, MPTCP_COUNTERS=str(file))
     assert found == {"hidden": None, "child": 0}
     counted = library_counters.read(file)
-    if way == "file":
+    if state == "file":
         assert counted == {
             **{"turns": 2 * 2, "cut_turns": 2, "joined_writes": 2, "joined_bytes": 2 * 4096, "promised_writes": 2},
             **{"late_writers": 2, "zero_reads": 2, "postponed_accepts": 0},
@@ -420,7 +423,7 @@ host = open("/proc/sys/net/ipv4/tcp_congestion_control").read().strip()
 def test_congestion_control_applies_only_to_listeners_and_connections(
     preloaded: Preloaded, require: Callable[..., None]
 ) -> None:
-    """It applies to the listener on the listed port, and to connections accepted there by MPTCP and by TCP."""
+    """The setting applies to the listener on the listed port, and to its MPTCP and TCP connections."""
     other = "reno"
     found = preloaded(
         CONGESTION
@@ -431,7 +434,7 @@ t = socket(); t.bind(("127.0.0.1", 4000)); t.listen()
 def both(protocol):
     c = socket(AF_INET, SOCK_STREAM, protocol); c.connect(("127.0.0.1", 3128)); a, _ = s.accept()
     return [name(a), name(c) == host]
-tell(listener=name(s), other=name(t) == host, mptcp=both(262), tcp=both(6),
+report(listener=name(s), other=name(t) == host, mptcp=both(262), tcp=both(6),
      hidden=os.environ.get("MPTCP_CONGESTION"))
 """,
         congestion=other,
@@ -448,7 +451,7 @@ def test_missing_congestion_control_is_reported_once(preloaded: Preloaded, name:
 a = socket(); a.bind(("127.0.0.1", 3128)); a.listen()
 b = socket(); b.bind(("127.0.0.1", 3129)); b.listen()
 c = socket(); c.connect(("127.0.0.1", 3129))
-tell(a=protocol(a), b=protocol(b), host=name(a) == name(b) == host)
+report(a=protocol(a), b=protocol(b), host=name(a) == name(b) == host)
 """,
         congestion=name,
     )
@@ -459,12 +462,12 @@ tell(a=protocol(a), b=protocol(b), host=name(a) == name(b) == host)
 
 NAME_OF_LISTENER = """
 s = socket(); s.bind(("127.0.0.1", 3128)); s.listen()
-tell(name=name(s), hidden=os.environ.get("MPTCP_CONGESTION"))
+report(name=name(s), hidden=os.environ.get("MPTCP_CONGESTION"))
 """
 
 
 def test_own_program_keeps_the_congestion_control(preloaded: Preloaded) -> None:
-    """The child, like a worker, opens the listener itself."""
+    """Like a worker of Squid, the child opens the listener itself."""
     found = preloaded(
         CONGESTION
         + """
@@ -479,8 +482,8 @@ os.wait()
     assert found == {"name": "reno", "hidden": None}
 
 
-def test_foreign_preload_entry_is_passed_on(libraries: list[Path], tmp_path: Path) -> None:
-    """If LD_PRELOAD also holds a foreign library, a child that is another program keeps only that one."""
+def test_children_keep_a_foreign_preload_entry(libraries: list[Path], tmp_path: Path) -> None:
+    """If LD_PRELOAD also contains a foreign library, a child that runs another program keeps only this library."""
     second = tmp_path / "second.so"
     subprocess.run(["gcc", "-shared", "-o", str(second), "-x", "c", "/dev/null"], check=True)
     turns, listen = libraries

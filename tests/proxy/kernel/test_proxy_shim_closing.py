@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload library at the end of connections: late writers get an error at once, and no answer is lost."""
+"""Tests for the preload library at the end of connections: late writers get an error soon, and no answer is lost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from preloading import DESCRIPTORS, MPTCP, TCP, Preloaded
 
 pytestmark = pytest.mark.kernel
-HELD = 512
-"""Largest number of held connections."""
+MAX_HELD = 512
+"""Maximum number of held connections."""
 SCENE = """
 import select, struct, threading, time
 listener = socket(); listener.bind(("127.0.0.1", 3128)); listener.listen(2000)
@@ -21,33 +21,33 @@ def connect(kind=262):
     server, _ = listener.accept()
     assert server.recv(1) == b"?"
     return client, server
-def write_error(client, meanwhile=lambda: time.sleep(0.02)):
-    "Return the error that the client gets when it goes on writing."
+def write_error(client, pause=lambda: time.sleep(0.02)):
+    "Return the error that the client gets if it continues to write."
     began = time.monotonic()
     while time.monotonic() < began + 60:
         try: client.sendall(b"more")
         except OSError as error: return errno.errorcode[error.errno]
-        meanwhile()
+        pause()
 def wait_for(connection, event):
     "Wait until poll(2) reports *event*: the kernel has then handled the action of the other end."
-    look = select.poll(); look.register(connection, event)
-    assert look.poll(60_000)
+    poll = select.poll(); poll.register(connection, event)
+    assert poll.poll(60_000)
 def sockets():
     count = 0
     for each in os.scandir("/proc/self/fd"):
         try: count += os.readlink(each.path).startswith("socket:")
         except OSError: pass
     return count
-def until(true):
+def until(condition):
     deadline = time.monotonic() + 60
-    while not true():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 """
 
 
 @pytest.fixture
-def play(preloaded_each_way: Preloaded) -> Callable[..., Any]:
+def run_scene(preloaded_each_way: Preloaded) -> Callable[..., Any]:
     def run(code: str, **variables: str) -> Any:
         # The interpreter frees little memory when it exits.
         found = preloaded_each_way(SCENE + code, setup=DESCRIPTORS, ASAN_OPTIONS="detect_leaks=0", **variables)
@@ -58,40 +58,40 @@ def play(preloaded_each_way: Preloaded) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("kind", [MPTCP, TCP])
-def test_late_writer_gets_an_error(play: Callable[..., Any], kind: int) -> None:
-    found = play(f"""
+def test_late_writer_gets_an_error(run_scene: Callable[..., Any], kind: int) -> None:
+    found = run_scene(f"""
 client, server = connect({kind})
 server.sendall(b"answer"); server.close()
 got = client.recv(100)
 wait_for(client, select.POLLRDHUP)
-tell(got=got.decode(), error=write_error(client), left=sockets())
+report(got=got.decode(), error=write_error(client), left=sockets())
 """)
     assert found["got"] == "answer"
     assert found["error"] in ("EPIPE", "ECONNRESET")
 
 
-def test_answer_arrives_although_the_client_writes(play: Callable[..., Any]) -> None:
-    found = play("""
+def test_answer_arrives_although_the_client_writes(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
 client, server = connect()
 size = 3_000_000
 def answer(): server.sendall(b"x" * size); server.close()
 thread = threading.Thread(target=answer, daemon=True); thread.start()
 got = 0
 thread.join(0.05)
-# It has not closed as long as not all of it fits into the buffers.
+# The server cannot close until the rest of the answer fits into the buffers.
 while thread.is_alive(): got += len(client.recv(65536)); thread.join(0.05)
-under_way = size - got
+unread = size - got
 client.sendall(b"the next request")
 while got < size: got += len(client.recv(65536))
-tell(under_way=under_way, got=got == size, error=write_error(client))
+report(unread=unread, got=got == size, error=write_error(client))
 """)
-    assert found["under_way"] > 0
+    assert found["unread"] > 0
     assert found["got"]
     assert found["error"] in ("EPIPE", "ECONNRESET")
 
 
-def test_held_connection_is_freed_when_the_client_closes(play: Callable[..., Any]) -> None:
-    found = play("""
+def test_held_connection_is_freed_when_the_client_closes(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
 before = sockets()
 client, server = connect()
 server.sendall(b"answer"); server.close()
@@ -99,21 +99,21 @@ got = [client.recv(100).decode(), client.recv(100).decode()]
 held = sockets() - before - 1
 client.close()
 until(lambda: sockets() == before)
-tell(got=got, held=held)
+report(got=got, held=held)
 """)
     assert found == {"got": ["answer", ""], "held": 1}
 
 
-@pytest.mark.parametrize(("left_out", "held"), [("", 1), ("zero-read,late-writes", 0)])
-def test_late_writes_can_be_switched_off(play: Callable[..., Any], left_out: str, held: int) -> None:
-    found = play(
+@pytest.mark.parametrize(("disabled", "held"), [("", 1), ("zero-read,late-writes", 0)])
+def test_late_writes_can_be_disabled(run_scene: Callable[..., Any], disabled: str, held: int) -> None:
+    found = run_scene(
         """
 client, server = connect()
 before = sockets()
 server.sendall(b"answer"); server.close(); server = None
-tell(held=sockets() - before + 1, got=client.recv(100).decode(), end=client.recv(100).decode())
+report(held=sockets() - before + 1, got=client.recv(100).decode(), end=client.recv(100).decode())
 """,
-        MPTCP_WITHOUT=left_out,
+        MPTCP_WITHOUT=disabled,
     )
     assert found == {"held": held, "got": "answer", "end": ""}
 
@@ -126,41 +126,41 @@ tell(held=sockets() - before + 1, got=client.recv(100).decode(), end=client.recv
         "client.sendall(b'unread'); wait_for(server, select.POLLIN)",
     ],
 )
-def test_connection_that_needs_no_delay_is_closed_at_once(play: Callable[..., Any], first: str) -> None:
-    found = play(f"""
+def test_connection_that_needs_no_delay_is_closed_immediately(run_scene: Callable[..., Any], first: str) -> None:
+    found = run_scene(f"""
 client, server = connect()
 before = sockets()
 {first}
 server.close(); server = None
-tell(held=sockets() - before + 1)
+report(held=sockets() - before + 1)
 """)
     assert found["held"] == 0
 
 
-def test_reused_descriptor_belongs_to_the_new_connection(play: Callable[..., Any]) -> None:
-    found = play("""
+def test_reused_descriptor_belongs_to_the_new_connection(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
 client, server = connect()
 other = socket(AF_INET, SOCK_STREAM, 262)
 poll = select.epoll(); number = server.fileno(); poll.register(server, select.EPOLLIN)
 poll.unregister(server); server.close()
 other.connect(("127.0.0.1", 3128)); accepted, _ = listener.accept()
-again = accepted.fileno() == number
+reused = accepted.fileno() == number
 poll.register(number, select.EPOLLIN)
-late = []
-# By then the library has handled the late data, and given up the old connection.
-got_error = write_error(client, lambda: late.extend(poll.poll(0.02))) is not None
-late += poll.poll(0)
-other.sendall(b"mine")
-mine = [each for each, _ in poll.poll(60)]
-tell(got_error=got_error, late=late, mine=mine == [number], again=again)
+late_events = []
+# When the client gets the error, the library has handled the late data, and closed the old connection.
+got_error = write_error(client, lambda: late_events.extend(poll.poll(0.02))) is not None
+late_events += poll.poll(0)
+other.sendall(b"new data")
+new_events = [each for each, _ in poll.poll(60)]
+report(got_error=got_error, late_events=late_events, new_events=new_events == [number], reused=reused)
 """)
-    assert found == {"got_error": True, "late": [], "mine": True, "again": True}
+    assert found == {"got_error": True, "late_events": [], "new_events": True, "reused": True}
 
 
-def test_number_of_held_connections_is_bounded(play: Callable[..., Any]) -> None:
-    found = play("""
+def test_number_of_held_connections_is_bounded(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
 def tasks(): return os.listdir("/proc/self/task")
-# With the first thread, a sanitizer also starts one.
+# A sanitizer starts its own thread together with the first thread.
 thread = threading.Thread(target=int); thread.start(); thread.join()
 until(lambda: str(thread.native_id) not in tasks())
 threads = len(tasks())
@@ -173,23 +173,23 @@ if not pid:
 os.waitpid(pid, 0)
 alive = all(server.send(b"!") == 1 for _, server in pairs)
 for _, server in pairs: server.close()
-tell(alive=alive, held=sockets() - before + 600, threads=len(tasks()) - threads)
+report(alive=alive, held=sockets() - before + 600, threads=len(tasks()) - threads)
 """)
-    assert found == {"alive": True, "held": HELD, "threads": 1}
+    assert found == {"alive": True, "held": MAX_HELD, "threads": 1}
 
 
 @pytest.mark.parametrize(("beyond", "held"), [(0, 0), (40, 40)])
 def test_held_connections_use_none_of_the_programs_descriptors(
-    play: Callable[..., Any], beyond: int, held: int
+    run_scene: Callable[..., Any], beyond: int, held: int
 ) -> None:
-    """Defect: Squid relied on descriptors that the library held, and accepted nothing more when none was free."""
-    found = play(f"""
+    """Defect: Squid counted on descriptors that the library held, and accepted no connection when none was free."""
+    found = run_scene(f"""
 import resource
 pairs = [connect() for _ in range(100)]
 soft = 2 * len(pairs) + 50
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft + {beyond}))
 for _, server in pairs: server.close()
 held = [int(each) for each in os.listdir("/proc/self/fd") if int(each) >= soft]
-tell(held=len(held), left=sockets() - len(held) - len(pairs) - 1)
+report(held=len(held), left=sockets() - len(held) - len(pairs) - 1)
 """)
     assert found == {"held": held, "left": 0}

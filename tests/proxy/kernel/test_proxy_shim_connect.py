@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for connections under the preload library: those to parents use Multipath TCP, all others are unchanged."""
+"""Tests for connections with the preload library: those to parents use Multipath TCP; all others are unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ servers = [server(4000), server(4001), server(4002)]
 """
 
 
-@pytest.mark.parametrize("of", ["list", "file"])
+@pytest.mark.parametrize("source", ["list", "file"])
 @pytest.mark.parametrize(
     ("family", "address", "protocol"),
     [
@@ -38,11 +38,11 @@ servers = [server(4000), server(4001), server(4002)]
     ],
 )
 def test_only_a_connection_to_a_parent_is_mptcp(
-    preloaded: Preloaded, tmp_path: Path, of: str, family: str, address: tuple[str, int], protocol: int
+    preloaded: Preloaded, tmp_path: Path, source: str, family: str, address: tuple[str, int], protocol: int
 ) -> None:
-    """Both address and port must match a parent; the same port elsewhere, or another port there, is no parent."""
+    """Both address and port must match a parent; an address or a port alone does not suffice."""
     parents = PARENTS
-    if of == "file":
+    if source == "file":
         (tmp_path / "parents").write_text(PARENTS)
         parents = str(tmp_path / "parents")
     found = preloaded(
@@ -51,12 +51,12 @@ def test_only_a_connection_to_a_parent_is_mptcp(
 s = socket({family}); number = s.fileno()
 s.connect({address!r}); s.send(b"hello")
 a, _ = servers[{address[1]} - 4000].accept()
-tell(protocol=protocol(s), same=s.fileno() == number, files=len(os.listdir("/proc/self/fd")), got=a.recv(9).decode(),
+report(protocol=protocol(s), same=s.fileno() == number, files=len(os.listdir("/proc/self/fd")), got=a.recv(9).decode(),
      peer=s.getpeername()[:2], accepted=protocol(a))
 """,
         parents=parents,
     )
-    # Three standard files, three servers, both ends, and the directory that is being read.
+    # The files are three standard files, three servers, both ends, and the directory that is read.
     assert found == {
         "protocol": protocol,
         "same": True,
@@ -69,7 +69,7 @@ tell(protocol=protocol(s), same=s.fileno() == number, files=len(os.listdir("/pro
 
 
 def test_no_connection_is_mptcp_without_parents(preloaded: Preloaded) -> None:
-    code = SERVERS + "s = socket(); s.connect(('127.0.0.1', 4000)); tell(protocol=protocol(s))"
+    code = SERVERS + "s = socket(); s.connect(('127.0.0.1', 4000)); report(protocol=protocol(s))"
     assert preloaded(code)["protocol"] == TCP
     assert preloaded(code, parents="")["protocol"] == TCP
     assert preloaded.stderr == ""
@@ -81,21 +81,21 @@ def test_parents_file_may_change_and_an_unreadable_one_is_reported(preloaded: Pr
     found = preloaded(
         SERVERS
         + f"""
-def there(port):
+def protocol_to(port):
     s = socket(); s.connect(("127.0.0.1", port)); return protocol(s)
-first = [there(4000), there(4001)]
+first = [protocol_to(4000), protocol_to(4001)]
 open({str(parents)!r}, "w").write("127.0.0.1:4000\\n")
-then = [there(4000), there(4001)]
+after_change = [protocol_to(4000), protocol_to(4001)]
 os.unlink({str(parents)!r})
 socket(AF_INET, SOCK_DGRAM).connect(("127.0.0.1", 53))
 print("before", file=sys.stderr, flush=True)
-tell(first=first, then=then, gone=[there(4000), there(4001)])
+report(first=first, after_change=after_change, unreadable=[protocol_to(4000), protocol_to(4001)])
 """,
         parents=str(parents),
     )
-    assert found == {"first": [TCP, MPTCP], "then": [MPTCP, TCP], "gone": [TCP, TCP]}
+    assert found == {"first": [TCP, MPTCP], "after_change": [MPTCP, TCP], "unreadable": [TCP, TCP]}
     before, message = preloaded.stderr.splitlines()
-    # The name server's address is not looked up in the list of parents.
+    # The library does not read the list of parents for a UDP socket.
     assert before == "before"
     assert (
         f"the list of parents cannot be read, all are reached by plain TCP, over one path: {parents}: No such"
@@ -114,7 +114,7 @@ def test_descriptor_flags_are_copied_to_the_connection(
 s = socket(); s.setblocking({not nonblocking}); s.set_inheritable({inheritable})
 failure = error(lambda: s.connect(("127.0.0.1", 4000)))
 flags = fcntl.fcntl(s, fcntl.F_GETFL)
-tell(protocol=protocol(s), nonblocking=bool(flags & os.O_NONBLOCK), inheritable=s.get_inheritable(), failure=failure)
+report(protocol=protocol(s), nonblocking=bool(flags & os.O_NONBLOCK), inheritable=s.get_inheritable(), failure=failure)
 """,
         parents=PARENTS,
     )
@@ -144,7 +144,7 @@ def test_options_are_copied_to_the_connection(preloaded: Preloaded, level: str, 
         + f"""
 s = socket(); s.setsockopt({level}, {option}, {value}); before = s.getsockopt({level}, {option})
 s.connect(("127.0.0.1", 4000))
-tell(protocol=protocol(s), same=s.getsockopt({level}, {option}) == before != 0)
+report(protocol=protocol(s), same=s.getsockopt({level}, {option}) == before != 0)
 """,
         parents=PARENTS,
     )
@@ -167,13 +167,13 @@ tell(protocol=protocol(s), same=s.getsockopt({level}, {option}) == before != 0)
 def test_bound_address_is_copied_to_the_connection(
     preloaded: Preloaded, family: str, name: tuple[str, int], address: tuple[str, int], reuse: int
 ) -> None:
-    """This is needed for tcp_outgoing_address: the first subflow must leave from that address."""
+    """For Squid's tcp_outgoing_address, the first subflow must use the bound address."""
     found = preloaded(
         SERVERS
         + f"""
 s = socket({family}); s.setsockopt(SOL_SOCKET, SO_REUSEADDR, {reuse}); s.bind({name!r}); port = s.getsockname()[1]
 s.connect({address!r}); a, peer = servers[0].accept()
-tell(protocol=protocol(s), same=s.getsockname()[1] == port == peer[1], reuse=s.getsockopt(SOL_SOCKET, SO_REUSEADDR),
+report(protocol=protocol(s), same=s.getsockname()[1] == port == peer[1], reuse=s.getsockopt(SOL_SOCKET, SO_REUSEADDR),
      name=s.getsockname()[0])
 """,
         parents=PARENTS,
@@ -186,7 +186,7 @@ tell(protocol=protocol(s), same=s.getsockname()[1] == port == peer[1], reuse=s.g
 
 
 def test_connected_or_connecting_socket_is_unchanged(preloaded: Preloaded) -> None:
-    """A second connect(2) asks for the result of the first one. No host answers at 192.0.2.9."""
+    """A second connect(2) returns the result of the first. No host answers at 192.0.2.9."""
     found = preloaded(
         SERVERS
         + """
@@ -197,7 +197,7 @@ first = error(lambda: waits.connect(("192.0.2.8", 4000)))
 second = error(lambda: waits.connect(("192.0.2.9", 4000)))
 p = socket(); p.setblocking(False)
 parent = [error(lambda: p.connect(("192.0.2.9", 4000))), protocol(p), error(lambda: p.connect(("192.0.2.9", 4000)))]
-tell(done=protocol(done), again=again, waits=protocol(waits), first=first, second=second, parent=parent)
+report(done=protocol(done), again=again, waits=protocol(waits), first=first, second=second, parent=parent)
 """,
         setup="ip link add far type veth peer name near && ip link set near up && ip link set far up"
         " && ip address add 192.0.2.1/24 dev far",
@@ -222,7 +222,7 @@ closed, s = socket(), socket()
 refused = error(lambda: s.connect(("127.0.0.1", 4000)))
 udp = error(lambda: socket(AF_INET, SOCK_DGRAM).connect(("127.0.0.1", 4000)))
 unix = error(lambda: socket(AF_UNIX).connect("/x"))
-tell(refused=refused, nowhere=error(lambda: closed.connect(("192.0.2.9", 4000))), udp=udp, unix=unix)
+report(refused=refused, nowhere=error(lambda: closed.connect(("192.0.2.9", 4000))), udp=udp, unix=unix)
 """,
         parents=PARENTS,
     )
@@ -237,7 +237,7 @@ import ctypes, struct
 libc, s = ctypes.CDLL(None, use_errno=True), socket()
 ctypes.set_errno(99)
 result = libc.connect(s.fileno(), struct.pack("=H", AF_INET) + struct.pack("!H4s8x", 4000, inet_aton("127.0.0.1")), 16)
-tell(result=result, errno=ctypes.get_errno(), protocol=protocol(s))
+report(result=result, errno=ctypes.get_errno(), protocol=protocol(s))
 """,
         parents=PARENTS,
     )
@@ -250,7 +250,7 @@ def test_connection_without_kernel_mptcp_is_tcp_with_one_message(preloaded: Prel
         + """
 a, b = socket(), socket(AF_INET6); a.bind(("127.0.0.5", 5005))
 a.connect(("127.0.0.1", 4000)); b.connect(("::1", 4000))
-tell(a=protocol(a), b=protocol(b), name=a.getsockname())
+report(a=protocol(a), b=protocol(b), name=a.getsockname())
 """,
         setup="sysctl -qw net.mptcp.enabled=0",
         parents=PARENTS,
@@ -261,32 +261,32 @@ tell(a=protocol(a), b=protocol(b), name=a.getsockname())
     assert "net.mptcp.enabled" in preloaded.stderr
 
 
-FILTERED = """
+SECCOMP_FILTER = """
 import ctypes, struct
 def refuse_mptcp(number):
-    # seccomp(2): load the word of socket(2)'s third argument where that is the system call, and compare.
+    # seccomp(2): if the system call is socket(2), compare its third argument with IPPROTO_MPTCP.
     arch = {"x86_64": 41, "aarch64": 198}.get(os.uname().machine)
     code = [(0x20, 0, 0, 0), (0x15, 0, 3, arch), (0x20, 0, 0, 32), (0x15, 0, 1, 262), (6, 0, 0, 0x50000 | number),
             (6, 0, 0, 0x7FFF0000)]
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
-    whole = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(program)))
+    filter_program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(program)))
     libc = ctypes.CDLL(None, use_errno=True)
-    assert arch and libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, whole) == 0, ctypes.get_errno()
+    assert arch and libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, filter_program) == 0, ctypes.get_errno()
 """
 
 
 @pytest.mark.parametrize("error", ["EPROTONOSUPPORT", "EINVAL", "EPERM", "EAFNOSUPPORT"])
 def test_connection_is_tcp_for_any_error_of_mptcp(preloaded: Preloaded, error: str) -> None:
-    """The causes are a kernel without MPTCP, one without it for IPv6, and a container's seccomp filter."""
+    """The errors come from a kernel without MPTCP, a kernel without it for IPv6, and a container's seccomp filter."""
     found = preloaded(
         SERVERS.replace("protocol=262", "protocol=0")
-        + FILTERED
+        + SECCOMP_FILTER
         + f"""
 refuse_mptcp(errno.{error})
 assert error(lambda: socket(AF_INET, SOCK_STREAM, 262)) == "{error}"
 a = socket(); a.settimeout(9); a.setsockopt(SOL_SOCKET, SO_MARK, 7); a.bind(("127.0.0.5", 5005))
 a.connect(("127.0.0.1", 4000)); a.send(b"hello"); b, _ = servers[0].accept()
-tell(protocol=protocol(a), name=a.getsockname(), mark=a.getsockopt(SOL_SOCKET, SO_MARK), got=b.recv(9).decode(),
+report(protocol=protocol(a), name=a.getsockname(), mark=a.getsockopt(SOL_SOCKET, SO_MARK), got=b.recv(9).decode(),
      files=len(os.listdir("/proc/self/fd")))
 """,
         parents=PARENTS,
@@ -298,7 +298,7 @@ tell(protocol=protocol(a), name=a.getsockname(), mark=a.getsockopt(SOL_SOCKET, S
 
 @pytest.mark.parametrize(("spare", "protocol"), [(0, TCP), (1, TCP), (2, MPTCP)])
 def test_connection_is_tcp_without_spare_descriptors(preloaded: Preloaded, spare: int, protocol: int) -> None:
-    """Replacing the socket needs two more descriptors for a moment."""
+    """To replace the socket, the library temporarily needs two more descriptors."""
     found = preloaded(
         SERVERS
         + f"""
@@ -307,30 +307,30 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 s, held = socket(), []
 while not (failure := error(lambda: held.append(os.dup(0)))): pass
 for each in [held.pop() for _ in range({spare})]: os.close(each)
-s.connect(("127.0.0.1", 4000)); left = 0
-while not error(lambda: held.append(os.dup(0))): left += 1
-tell(failure=failure, protocol=protocol(s), left=left)
+s.connect(("127.0.0.1", 4000)); free = 0
+while not error(lambda: held.append(os.dup(0))): free += 1
+report(failure=failure, protocol=protocol(s), free=free)
 """,
         parents=PARENTS,
     )
-    assert found == {"failure": "EMFILE", "protocol": protocol, "left": spare}
+    assert found == {"failure": "EMFILE", "protocol": protocol, "free": spare}
 
 
 def test_connections_of_several_threads_become_mptcp(preloaded: Preloaded) -> None:
-    """This is the situation of a relay: no Multipath TCP listener, and no closed connection is kept (late_writes.c)."""
+    """As in a relay, there is no Multipath TCP listener, and the library keeps no closed connection (late_writes.c)."""
     found = preloaded(
         SERVERS
         + """
 import threading
 before, found = len(os.listdir("/proc/self/fd")), []
-def some():
+def connect_repeatedly():
     for number in range(6):
         s = socket(); s.connect(("127.0.0.1", 4000 + number % 2)); found.append(protocol(s) - 256 * (number % 2 == 0))
         s.close()
-threads = [threading.Thread(target=some) for _ in range(8)]
+threads = [threading.Thread(target=connect_repeatedly) for _ in range(8)]
 for each in threads: each.start()
 for each in threads: each.join()
-tell(found=sorted(set(found)), count=len(found), more=len(os.listdir("/proc/self/fd")) - before)
+report(found=sorted(set(found)), count=len(found), more=len(os.listdir("/proc/self/fd")) - before)
 """,
         ports=None,
         parents=PARENTS,
@@ -345,7 +345,7 @@ def test_failed_connect_may_be_repeated_on_the_same_socket(preloaded: Preloaded)
         + """
 s = socket(); first = error(lambda: s.connect(("127.0.0.1", 4000))); late = server(4000)
 second = error(lambda: s.connect(("127.0.0.1", 4000)))
-tell(first=first, second=second, protocol=protocol(s))
+report(first=first, second=second, protocol=protocol(s))
 """,
         parents=PARENTS,
     )
@@ -358,7 +358,7 @@ def test_parent_without_mptcp_is_reached_by_tcp(preloaded: Preloaded) -> None:
         SERVERS.replace("protocol=262", "protocol=0")
         + """
 s = socket(); s.connect(("127.0.0.1", 4000)); s.send(b"hello"); a, _ = servers[0].accept()
-tell(got=a.recv(9).decode(), accepted=protocol(a))
+report(got=a.recv(9).decode(), accepted=protocol(a))
 """,
         parents=PARENTS,
     )
@@ -373,7 +373,7 @@ def name(port):
     s = socket(); s.connect(("127.0.0.1", port))
     return s.getsockopt(IPPROTO_TCP, TCP_CONGESTION, 16).split(b"\\0")[0].decode()
 host = open("/proc/sys/net/ipv4/tcp_congestion_control").read().strip()
-tell(parent=name(4000), other=name(4001) == host, differs=host != "reno")
+report(parent=name(4000), other=name(4001) == host, differs=host != "reno")
 """,
         parents=PARENTS,
         congestion="reno",
@@ -390,9 +390,9 @@ helper = subprocess.run(["sh", "-c", "echo $MPTCP_PARENTS"], capture_output=True
 r, w = os.pipe(); os.set_inheritable(w, True)
 if os.fork() == 0:
     os.dup2(w, 1); os.execv(sys.executable, ["python", "-c", child])
-os.wait(); tell(hidden=hidden, helper=helper, child=json.loads(os.read(r, 99)))
+os.wait(); report(hidden=hidden, helper=helper, child=json.loads(os.read(r, 99)))
 """,
         parents=PARENTS,
-        CHILD=PREAMBLE + SERVERS + "s = socket(); s.connect(('127.0.0.1', 4000)); tell(protocol=protocol(s))",
+        CHILD=PREAMBLE + SERVERS + "s = socket(); s.connect(('127.0.0.1', 4000)); report(protocol=protocol(s))",
     )
     assert found == {"hidden": None, "helper": "", "child": {"protocol": MPTCP}}

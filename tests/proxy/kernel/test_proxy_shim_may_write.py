@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload library and epoll(7): it reports a socket as writable without the kernel, if it is writable."""
+"""Tests for the preload library and epoll(7): the library itself reports writable sockets, without the kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import Preloaded, playing
+from preloading import Preloaded, scene_runner
 
 pytestmark = pytest.mark.kernel
 FULL = """
@@ -21,15 +21,15 @@ FULL = """
 #include <sys/epoll.h>
 
 /* Simulates a kernel without memory for the next $FULL changes. */
-int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
+int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *event)
 {
 	int (*next)(int, int, int, struct epoll_event *) = dlsym(RTLD_NEXT, "epoll_ctl");
-	int left = getenv("FULL") != NULL ? atoi(getenv("FULL")) : 0;
+	int remaining = getenv("FULL") != NULL ? atoi(getenv("FULL")) : 0;
 	char text[16];
 
-	if (left == 0)
-		return next(epoll, what, fd, event);
-	snprintf(text, sizeof text, "%d", left - 1);
+	if (remaining == 0)
+		return next(epoll, operation, fd, event);
+	snprintf(text, sizeof text, "%d", remaining - 1);
 	setenv("FULL", text, 1);
 	errno = ENOMEM;
 	return -1;
@@ -46,8 +46,8 @@ def connect(events, address="127.0.0.1"):
     server.setblocking(False); client.setblocking(False)
     loop.register(server, events)
     return server, client
-def known(server):
-    "Return the events that the kernel's epoll waits for on this socket; None if it has no entry (proc_pid_fdinfo(5))."
+def kernel_events(server):
+    "Return the requested events of the socket in the kernel's epoll; None without an entry (proc_pid_fdinfo(5))."
     for each in os.scandir("/proc/self/fd"):
         try:
             if os.readlink(each.path) != "anon_inode:[eventpoll]": continue
@@ -56,90 +56,90 @@ def known(server):
         for words in map(str.split, lines):
             if words[:2] == ["tfd:", str(server.fileno())]: return int(words[3], 16) & 0x7
 def turn(wait=0): return dict(loop.poll(wait, 2048))
-def put(server, data):
+def write(server, data):
     try: return os.write(server.fileno(), data)
     except OSError as error: return errno.errorcode[error.errno]
 def fill(server):
-    while put(server, b"x" * 50_000) == 50_000: pass
+    while write(server, b"x" * 50_000) == 50_000: pass
 """
 
 
-def test_writable_socket_is_reported_twice_without_the_kernel(play: Callable[..., Any]) -> None:
-    found = play("""
+def test_writable_socket_is_reported_twice_without_the_kernel(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
 server, client = connect(IN)
-steps = [[known(server), turn().get(server.fileno())]]
+steps = [[kernel_events(server), turn().get(server.fileno())]]
 loop.modify(server, IN | OUT)
-for _ in range(4): steps.append([turn().get(server.fileno()), known(server)])
-loop.modify(server, IN); steps.append([turn().get(server.fileno()), known(server)])
-tell(steps=steps)
+for _ in range(4): steps.append([turn().get(server.fileno()), kernel_events(server)])
+loop.modify(server, IN); steps.append([turn().get(server.fileno()), kernel_events(server)])
+report(steps=steps)
 """)
     assert found["steps"] == [[1, None], [4, 1], [4, 1], [4, 5], [4, 5], [None, 1]]
 
 
-def test_continuous_writer_is_reported_without_the_kernel(play: Callable[..., Any]) -> None:
-    found = play("""
+def test_continuous_writer_is_reported_without_the_kernel(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
 server, client = connect(IN | OUT)
 reported = []
 for _ in range(20):
-    reported.append(turn().get(server.fileno())); put(server, b"x"); client.recv(9)
-tell(reported=reported, known=known(server))
+    reported.append(turn().get(server.fileno())); write(server, b"x"); client.recv(9)
+report(reported=reported, known=kernel_events(server))
 """)
     assert found["reported"].count(4) >= 19
     assert found["known"] == 1
 
 
-def test_kernel_is_asked_without_fair_turns(play: Callable[..., Any]) -> None:
-    assert play("tell(known=known(connect(IN | OUT)[0]))", turns="kernel") == {"known": 5}
+def test_kernel_reports_events_without_fair_turns(run_scene: Callable[..., Any]) -> None:
+    assert run_scene("report(known=kernel_events(connect(IN | OUT)[0]))", turns="kernel") == {"known": 5}
 
 
-def test_may_write_can_be_switched_off(play: Callable[..., Any]) -> None:
-    found = play(
+def test_may_write_can_be_disabled(run_scene: Callable[..., Any]) -> None:
+    found = run_scene(
         """
 server, client = connect(IN | OUT)
-steps = [known(server)]
-for _ in range(3): steps.append(turn().get(server.fileno())); put(server, b"x")
-tell(steps=[*steps, known(server)])
+steps = [kernel_events(server)]
+for _ in range(3): steps.append(turn().get(server.fileno())); write(server, b"x")
+report(steps=[*steps, kernel_events(server)])
 """,
         MPTCP_WITHOUT="zero-read,may-write",
     )
     assert found["steps"] == [5, 4, 4, 4, 5]
 
 
-def test_full_socket_is_reported_when_it_has_room(play: Callable[..., Any]) -> None:
-    found = play("""
+def test_full_socket_is_reported_when_it_has_room(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
 server, client = connect(IN)
 fill(server)
 loop.modify(server, IN | OUT)
-steps = [turn().get(server.fileno()), known(server)]
+steps = [turn().get(server.fileno()), kernel_events(server)]
 while True:
     try: client.recv(1 << 20)
     except BlockingIOError: break
     time.sleep(0.01)
 steps.append(turn(5).get(server.fileno()))
-tell(steps=steps)
+report(steps=steps)
 """)
     assert found["steps"] == [None, 5, 4]
 
 
-def test_socket_used_with_send_is_reported_by_the_kernel(play: Callable[..., Any]) -> None:
-    """Defect: GnuTLS sends by itself, found no room in the socket, and the download was cut off."""
-    found = play("""
+def test_socket_used_with_send_is_reported_by_the_kernel(run_scene: Callable[..., Any]) -> None:
+    """Defect: GnuTLS, which calls send(2), found no room in the socket, and the download was truncated."""
+    found = run_scene("""
 server, client = connect(IN)
-vain = 0
+failures = 0
 for _ in range(200):
     loop.modify(server, IN | OUT)
     if turn().get(server.fileno(), 0) & OUT:
         try: server.send(b"x" * 50_000)
-        except BlockingIOError: vain += 1
+        except BlockingIOError: failures += 1
     loop.modify(server, IN)
-tell(vain=vain)
+report(failures=failures)
 """)
-    assert found["vain"] == 0
+    assert found["failures"] == 0
 
 
-def test_connecting_socket_is_reported_only_when_connected(play: Callable[..., Any]) -> None:
-    """The socket reuses the number of a connection to which everything could be written."""
-    found = play("""
+def test_connecting_socket_is_reported_only_when_connected(run_scene: Callable[..., Any]) -> None:
+    """The socket reuses the descriptor of a connection that was always writable."""
+    found = run_scene("""
 connect(IN)
 full = socket(AF_INET, SOCK_STREAM); full.bind(("127.0.0.1", 4000)); full.listen(0)
 waiting = []
@@ -147,82 +147,82 @@ for _ in range(4):
     each = socket(AF_INET, SOCK_STREAM); each.setblocking(False); waiting.append(each)
     each.connect_ex(("127.0.0.1", 4000))
 time.sleep(0.1)
-here, there = socketpair(); number = here.fileno()
-loop.register(here, IN); put(here, b"x"); here.close()
+near, far = socketpair(); number = near.fileno()
+loop.register(near, IN); write(near, b"x"); near.close()
 last = socket(AF_INET, SOCK_STREAM); last.setblocking(False)
-said = errno.errorcode[last.connect_ex(("127.0.0.1", 4000))]
+result = errno.errorcode[last.connect_ex(("127.0.0.1", 4000))]
 loop.register(last, OUT)
-tell(same=last.fileno() == number, said=said, reported=[turn().get(number) for _ in range(3)])
+report(same=last.fileno() == number, result=result, reported=[turn().get(number) for _ in range(3)])
 """)
-    assert found == {"same": True, "said": "EINPROGRESS", "reported": [None] * 3}
+    assert found == {"same": True, "result": "EINPROGRESS", "reported": [None] * 3}
 
 
-def test_change_undone_in_the_same_turn_needs_no_system_call(play: Callable[..., Any]) -> None:
-    """An example is an idle connection to an origin that is used again."""
-    found = play("""
+def test_change_undone_in_the_same_turn_needs_no_system_call(run_scene: Callable[..., Any]) -> None:
+    """An example is an idle connection to an origin that gets another request."""
+    found = run_scene("""
 connect(IN)
-here, there = socketpair(); there.send(b"?")
-loop.register(here, IN); steps = [turn().get(here.fileno())]; here.recv(9); put(here, b"x")
-loop.unregister(here); steps.append(known(here))
-loop.register(here, OUT); steps += [turn().get(here.fileno()), known(here)]
-put(here, b"x")
-loop.modify(here, IN | OUT); loop.modify(here, IN); steps += [turn().get(here.fileno()), known(here)]
-there.send(b"?"); steps.append(turn(5).get(here.fileno()))
-loop.unregister(here); turn(); steps.append(known(here))
-try: loop.unregister(here)
-except FileNotFoundError: steps.append("not there")
-tell(steps=steps)
+near, far = socketpair(); far.send(b"?")
+loop.register(near, IN); steps = [turn().get(near.fileno())]; near.recv(9); write(near, b"x")
+loop.unregister(near); steps.append(kernel_events(near))
+loop.register(near, OUT); steps += [turn().get(near.fileno()), kernel_events(near)]
+write(near, b"x")
+loop.modify(near, IN | OUT); loop.modify(near, IN); steps += [turn().get(near.fileno()), kernel_events(near)]
+far.send(b"?"); steps.append(turn(5).get(near.fileno()))
+loop.unregister(near); turn(); steps.append(kernel_events(near))
+try: loop.unregister(near)
+except FileNotFoundError: steps.append("not registered")
+report(steps=steps)
 """)
-    assert found["steps"] == [1, 1, 4, 1, None, 1, 1, None, "not there"]
+    assert found["steps"] == [1, 1, 4, 1, None, 1, 1, None, "not registered"]
 
 
-def test_failed_registration_is_reported_at_once(play: Callable[..., Any]) -> None:
-    found = play("""
+def test_failed_registration_is_reported_immediately(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
 connect(IN)
-said, file = [], os.open("/etc/hostname", os.O_RDONLY)
+result, file = [], os.open("/etc/hostname", os.O_RDONLY)
 for events in (IN, OUT):
     try: loop.register(file, events)
-    except OSError as error: said.append(errno.errorcode[error.errno])
-here, there = socketpair(); loop.register(here, IN)
-try: loop.register(here, IN)
-except OSError as error: said.append(errno.errorcode[error.errno])
-tell(said=said)
+    except OSError as error: result.append(errno.errorcode[error.errno])
+near, far = socketpair(); loop.register(near, IN)
+try: loop.register(near, IN)
+except OSError as error: result.append(errno.errorcode[error.errno])
+report(result=result)
 """)
-    assert found == {"said": ["EPERM", "EPERM", "EEXIST"]}
+    assert found == {"result": ["EPERM", "EPERM", "EEXIST"]}
 
 
-def test_socket_registered_before_the_first_client_uses_the_kernel(play: Callable[..., Any]) -> None:
-    found = play("""
-here, there = socketpair(); there.send(b"?"); loop.register(here, IN | OUT)
+def test_socket_registered_before_the_first_client_uses_the_kernel(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
+near, far = socketpair(); far.send(b"?"); loop.register(near, IN | OUT)
 connect(IN)
-steps = [turn().get(here.fileno()), known(here)]
-loop.modify(here, IN); steps += [turn().get(here.fileno()), known(here)]
-loop.unregister(here); steps += [turn().get(here.fileno()), known(here)]
-tell(steps=steps)
+steps = [turn().get(near.fileno()), kernel_events(near)]
+loop.modify(near, IN); steps += [turn().get(near.fileno()), kernel_events(near)]
+loop.unregister(near); steps += [turn().get(near.fileno()), kernel_events(near)]
+report(steps=steps)
 """)
     assert found["steps"] == [5, 5, 1, 1, None, None]
 
 
-def test_kernel_is_asked_after_four_turns_of_reports(play: Callable[..., Any]) -> None:
-    """While more sockets are to be reported, the kernel is asked without waiting."""
-    found = play("""
+def test_kernels_events_follow_after_four_turns_of_reports(run_scene: Callable[..., Any]) -> None:
+    """While the library has more sockets to report, it calls the kernel's epoll without waiting."""
+    found = run_scene("""
 many = {}
 for _ in range(100):
     server, client = connect(OUT); many[server.fileno()] = server, client
-here, there = socketpair(); there.send(b"?"); loop.register(here, IN)
+near, far = socketpair(); far.send(b"?"); loop.register(near, IN)
 before, began = 0, time.monotonic()
-while here.fileno() not in (got := turn(5)): before += len(got)
+while near.fileno() not in (got := turn(5)): before += len(got)
 reported = set(got)
 for _ in range(16): reported |= set(turn(5))
-tell(before=before, quick=time.monotonic() - began < 2, all=len(reported & set(many)))
+report(before=before, quick=time.monotonic() - began < 2, all=len(reported & set(many)))
 """)
     assert found["before"] == 16
     assert found["quick"]
     assert found["all"] == 100
 
 
-def test_each_client_gets_its_share_of_the_reports(play: Callable[..., Any]) -> None:
-    found = play("""
+def test_each_client_gets_its_share_of_the_reports(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
 many = {}
 for address in ["127.0.0.2"] * 60 + ["127.0.0.3"]:
     server, client = connect(OUT, address); many[server.fileno()] = server, client
@@ -230,50 +230,48 @@ last = server.fileno()
 reported = dict.fromkeys(many, 0)
 for _ in range(400):
     for fd in turn():
-        reported[fd] += 1; put(many[fd][0], b"x"); many[fd][1].recv(9)
-of_one = reported.pop(last)
-tell(one=of_one, least=min(reported.values()), most=max(reported.values()))
+        reported[fd] += 1; write(many[fd][0], b"x"); many[fd][1].recv(9)
+last_client = reported.pop(last)
+report(one=last_client, smallest=min(reported.values()), largest=max(reported.values()))
 """)
-    assert found["one"] > 5 * found["most"]
-    assert found["least"] > 0
+    assert found["one"] > 5 * found["largest"]
+    assert found["smallest"] > 0
 
 
-def test_copy_of_a_closed_descriptor_has_no_events_in_epoll(play: Callable[..., Any]) -> None:
-    """A helper that is just being started holds such a copy.
-
-    Its event would carry a number that belongs to another socket.
-    """
-    found = play("""
+def test_copy_of_a_closed_descriptor_has_no_events_in_epoll(run_scene: Callable[..., Any]) -> None:
+    """A helper has such a copy until its start ends. The copy's event would have the descriptor of another socket."""
+    found = run_scene("""
 connect(IN)
-here, there = socketpair(); loop.register(here, IN)
-copy = os.dup(here.fileno())
-loop.unregister(here); here.close()
-there.send(b"?")
-tell(got=turn())
+near, far = socketpair(); loop.register(near, IN)
+copy = os.dup(near.fileno())
+loop.unregister(near); near.close()
+far.send(b"?")
+report(got=turn())
 """)
     assert found == {"got": {}}
 
 
-def test_writable_origin_does_not_block_clients(play: Callable[..., Any]) -> None:
-    """Defect: an origin that accepted everything kept the library from asking the kernel about clients."""
-    found = play("""
-asking, client = connect(IN, "127.0.0.2")
+def test_writable_origin_does_not_block_clients(run_scene: Callable[..., Any]) -> None:
+    """Defect: because of an origin that was always writable, the library did not get events of clients from the
+    kernel."""
+    found = run_scene("""
+server, client = connect(IN, "127.0.0.2")
 origin, other = socketpair(); origin.setblocking(False); loop.register(origin, OUT)
-turn(); put(origin, b"x"); client.sendall(b"?")
+turn(); write(origin, b"x"); client.sendall(b"?")
 for turns in range(200):
-    if asking.fileno() in turn(): break
-    put(origin, b"x"); other.recv(9)
-tell(turns=turns)
+    if server.fileno() in turn(): break
+    write(origin, b"x"); other.recv(9)
+report(turns=turns)
 """)
     assert found["turns"] < 40
 
 
-def test_change_refused_for_lack_of_memory_is_repeated(tmp_path: Path, preloaded: Preloaded) -> None:
-    """Defect: the change was never repeated, and Squid waited for an event forever."""
+def test_change_without_memory_is_repeated(tmp_path: Path, preloaded: Preloaded) -> None:
+    """Defect: the library did not repeat the change, and Squid waited for an event forever."""
     full = tmp_path / "full.so"
     (tmp_path / "full.c").write_text(FULL)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(full), str(tmp_path / "full.c")], check=True)
-    found = playing(Preloaded([*preloaded.libraries, full]), SCENE)("""
+    found = scene_runner(Preloaded([*preloaded.libraries, full]), SCENE)("""
 server, client = connect(IN)
 turn()
 client.sendall(b"?")
@@ -282,15 +280,15 @@ os.environ["FULL"] = "3"
 loop.modify(server, IN); loop.modify(server, OUT); fill(server)
 reported = []
 for _ in range(8):
-    reported.append(known(server)); turn()
-tell(first=reported[0], last=reported[-1])
+    reported.append(kernel_events(server)); turn()
+report(first=reported[0], last=reported[-1])
 """)
     assert found == {"first": 1, "last": 4}
 
 
 def test_crash_within_the_library_is_reported(preloaded: Preloaded) -> None:
-    """Squid's signal handler closes its listeners, which needed a lock that the interrupted code held."""
-    found = playing(preloaded, SCENE)("""
+    """Defect: Squid's signal handler closes its listeners, but the interrupted code held the lock for that."""
+    found = scene_runner(preloaded, SCENE)("""
 import ctypes
 server, client = connect(IN | OUT)
 turn()

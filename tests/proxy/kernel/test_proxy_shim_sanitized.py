@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload libraries under the address and undefined-behaviour sanitizers, in a program like Squid."""
+"""Tests for the preload libraries with the address and undefined-behaviour sanitizers, in a program similar to
+Squid."""
 
 from __future__ import annotations
 
@@ -45,18 +46,18 @@ if len(sys.argv) > 1:
         os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
     assert os.wait()[1] == 0
     os.environ["LD_PRELOAD"] = ""
-    said = subprocess.run(["sh", "-c", "echo $MPTCP_LISTEN_PORTS"], capture_output=True, text=True).stdout.strip()
+    variable = subprocess.run(["sh", "-c", "echo $MPTCP_LISTEN_PORTS"], capture_output=True, text=True).stdout.strip()
     try: os.execvp("no-such-program", ["x"])
-    except FileNotFoundError: found.append(said)
+    except FileNotFoundError: found.append(variable)
 print(json.dumps([hidden, "mptcp_listen" in preload or "squid_turns" in preload, *found]), flush=True)
 """
 
 
-@pytest.mark.parametrize("of", ["list", "file"])
-def test_sanitizers_report_no_error(tmp_path: Path, require: Callable[..., None], of: str) -> None:
+@pytest.mark.parametrize("source", ["list", "file"])
+def test_sanitizers_report_no_error(tmp_path: Path, require: Callable[..., None], source: str) -> None:
     require("root", "namespaces", "mptcp", "gcc")
     ports, parents = "3128, 3129", "127.0.0.1:4000 [::1]:4001"
-    if of == "file":
+    if source == "file":
         (tmp_path / "parents").write_text(parents + "\n" * 5000)
         parents = str(tmp_path / "parents")
         (tmp_path / "ports").write_text("3128,3129\n" + " " * 5000)
@@ -79,7 +80,7 @@ def test_sanitizers_report_no_error(tmp_path: Path, require: Callable[..., None]
         check=False,
     )
     assert (answer.returncode, answer.stderr) == (0, "")
-    # If the program starts itself again, the child has the library; another program has nothing of it.
+    # A child that runs the same program has the library; another program has neither library nor variables.
     child, parent = map(json.loads, answer.stdout.splitlines())
     expected = [[None, None, None], False, MPTCP, MPTCP, 6, MPTCP, MPTCP, 6, "again", "x"]
     assert child == expected

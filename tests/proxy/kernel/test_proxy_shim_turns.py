@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload library and epoll(7): each client gets its share of a turn, however many connections it has."""
+"""Tests for the preload library and epoll(7): each client gets its share of a turn, with any number of connections."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from preloading import Preloaded
 
 pytestmark = pytest.mark.kernel
 TURN = 4
-"""Number of clients' events in a turn (shim/turns/turns.h)."""
+"""Maximum number of events of clients in a turn (shim/turns/turns.h)."""
 SCENE = """
 import collections, select, struct, threading, time
 listeners = {}
 def listen(name, port, family):
     listener = listeners[port] = socket(family, SOCK_STREAM); listener.bind((name, port)); listener.listen(2000)
 def connect(address, number, port=3130, family=AF_INET):
-    "Return the accepted descriptors of *number* connections from *address*; each has data to read."
+    "Return the accepted descriptors of *number* connections from *address*; each has unread data."
     found = []
     for _ in range(number):
         client = socket(family, SOCK_STREAM); client.bind((address, 0))
@@ -36,34 +36,34 @@ def epolls():
         except OSError: pass
     return found
 kept, loop = {}, select.epoll()
-def turn(most=2048): return [fd for fd, _ in loop.poll(5, most)]
+def turn(limit=2048): return [fd for fd, _ in loop.poll(5, limit)]
 listen("127.0.0.1", 3130, AF_INET)
 """
 
 
-ONE_BESIDE_MANY = """
+ONE_AND_MANY = """
 many, one = connect("127.0.0.2", 100), connect("127.0.0.3", 1)
-here, there = socketpair(); there.send(b"?"); loop.register(here, select.EPOLLIN)
+near, far = socketpair(); far.send(b"?"); loop.register(near, select.EPOLLIN)
 got = turn()
-tell(all=len(got), once=len(set(got)) == len(got), many=len(set(got) & set(many)), one=one[0] in got,
-     here=here.fileno() in got, hidden=os.environ.get("MPTCP_TURNS"))
+report(all=len(got), once=len(set(got)) == len(got), many=len(set(got) & set(many)), one=one[0] in got,
+     near=near.fileno() in got, hidden=os.environ.get("MPTCP_TURNS"))
 """
 
 
-def test_client_with_many_connections_gets_an_equal_share(play: Callable[..., Any]) -> None:
-    found = play(ONE_BESIDE_MANY)
-    most = TURN // 2
-    assert found == {"all": most + 2, "once": True, "many": most, "one": True, "here": True, "hidden": None}
+def test_client_with_many_connections_gets_an_equal_share(run_scene: Callable[..., Any]) -> None:
+    found = run_scene(ONE_AND_MANY)
+    share = TURN // 2
+    assert found == {"all": share + 2, "once": True, "many": share, "one": True, "near": True, "hidden": None}
 
 
 @pytest.mark.parametrize("turns", [None, "kernel"])
-def test_all_events_come_at_once_without_fair_turns(play: Callable[..., Any], turns: str | None) -> None:
-    assert play(ONE_BESIDE_MANY, turns=turns)["all"] == 102
+def test_all_events_come_in_one_turn_without_fair_turns(run_scene: Callable[..., Any], turns: str | None) -> None:
+    assert run_scene(ONE_AND_MANY, turns=turns)["all"] == 102
 
 
-def test_each_connection_of_a_client_gets_its_turn(play: Callable[..., Any]) -> None:
-    """No connection is served twice before each was served once: unread data keeps a socket ready."""
-    found = play(f"""
+def test_each_connection_of_a_client_gets_its_turn(run_scene: Callable[..., Any]) -> None:
+    """Each connection is served once before any connection is served twice. Unread data keep a socket ready."""
+    found = run_scene(f"""
 many = connect("127.0.0.2", {6 * TURN})
 served = collections.Counter()
 spreads = []
@@ -71,45 +71,45 @@ for _ in range(18):
     got = turn()
     served.update(got)
     spreads.append([len(got), max(served.values()) - min(served[fd] for fd in many)])
-tell(spreads=spreads)
+report(spreads=spreads)
 """)
     assert all(spread == [TURN, 1 if (number + 1) % 6 else 0] for number, spread in enumerate(found["spreads"]))
 
 
-def test_few_events_come_unchanged(play: Callable[..., Any]) -> None:
-    code = "many = connect('127.0.0.2', 2) + connect('127.0.0.3', 2)\ntell(got=sorted(turn()), all=sorted(many))"
-    found = play(code)
+def test_few_events_come_unchanged(run_scene: Callable[..., Any]) -> None:
+    code = "many = connect('127.0.0.2', 2) + connect('127.0.0.3', 2)\nreport(got=sorted(turn()), all=sorted(many))"
+    found = run_scene(code)
     assert found["got"] == found["all"]
 
 
-def test_many_clients_get_one_event_each(play: Callable[..., Any]) -> None:
-    found = play("""
+def test_many_clients_get_one_event_each(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
 many = [connect(f"127.0.1.{n}", 3) for n in range(1, 41)]
-all_of_them = turn()
+all_events = turn()
 few = [turn(10) for _ in range(20)]
-tell(all=len(all_of_them), most=max(map(len, few)), least=min(map(len, few)),
-     clients=sum(any(fd in mine for each in few for fd in each) for mine in many))
+report(all=len(all_events), largest=max(map(len, few)), smallest=min(map(len, few)),
+     clients=sum(any(fd in client for each in few for fd in each) for client in many))
 """)
-    assert found == {"all": 40, "most": 10, "least": 10, "clients": 40}
+    assert found == {"all": 40, "largest": 10, "smallest": 10, "clients": 40}
 
 
-def test_number_of_epolls_is_bounded(play: Callable[..., Any]) -> None:
+def test_number_of_epolls_is_bounded(run_scene: Callable[..., Any]) -> None:
     """Defect: each client had an epoll, so that Squid ran out of descriptors in accept() and never accepted again."""
-    found = play("""
+    found = run_scene("""
 before = epolls()
 many = [fd for n in range(1, 201) for fd in connect(f"127.0.1.{n}", 2)]
 places, served = epolls() - before, set()
 for _ in range(50): served.update(turn())
 for fd in many:
     for end in kept.pop(fd): end.close()
-tell(places=places, served=len(served), after=epolls() - before)
+report(places=places, served=len(served), after=epolls() - before)
 """)
     assert found == {"places": 63, "served": 400, "after": 0}
 
 
 @pytest.mark.parametrize("turns", ["fair", "kernel"])
 def test_accept_without_free_descriptors_can_be_repeated(preloaded: Preloaded, turns: str) -> None:
-    """Defects: Squid took EMFILE of accept(2) for the end of its listener; and it tried again without a pause."""
+    """Defects: after EMFILE of accept(2), Squid no longer used its listener, or it tried again without a pause."""
     found = preloaded(
         SCENE
         + """
@@ -117,32 +117,32 @@ import resource, time
 waiting = socket(AF_INET, SOCK_STREAM); waiting.connect(("127.0.0.1", 3130))
 listeners[3130].setblocking(False)
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-here = max(int(each) for each in os.listdir("/proc/self/fd")) + 1
+first_free = max(int(each) for each in os.listdir("/proc/self/fd")) + 1
 filled = []
-resource.setrlimit(resource.RLIMIT_NOFILE, (here, hard))
+resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, hard))
 try:
     while True: filled.append(os.dup(0))
 except OSError: pass
-said, began = set(), time.monotonic()
+results, began = set(), time.monotonic()
 for _ in range(50):
-    try: listeners[3130].accept(); said.add("accepted")
-    except OSError as error: said.add(errno.errorcode[error.errno])
+    try: listeners[3130].accept(); results.add("accepted")
+    except OSError as error: results.add(errno.errorcode[error.errno])
 took = time.monotonic() - began
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-tell(said=list(said), paused=took > 0.05, then=listeners[3130].accept()[0].fileno() > 0)
+report(results=list(results), paused=took > 0.05, then=listeners[3130].accept()[0].fileno() > 0)
 """,
         turns=turns,
     )
-    assert found == {"said": ["EAGAIN"], "paused": True, "then": True}
+    assert found == {"results": ["EAGAIN"], "paused": True, "then": True}
     assert preloaded.stderr.count("no descriptor is free") == preloaded.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("number", "least", "most"), [(1, 450, 600), (100, 0, 250)])
+@pytest.mark.parametrize(("number", "min_pauses", "max_pauses"), [(1, 450, 600), (100, 0, 250)])
 def test_waiting_upload_does_not_slow_down_other_clients(
-    play: Callable[..., Any], number: int, least: int, most: int
+    run_scene: Callable[..., Any], number: int, min_pauses: int, max_pauses: int
 ) -> None:
     """Defect: a pause in each of the short turns took half of a worker's time (zero_read.c)."""
-    found = play(f"""
+    found = run_scene(f"""
 import resource
 [upload] = connect("127.0.0.2", 1)
 connect("127.0.0.3", {number})
@@ -152,14 +152,14 @@ for _ in range(500):
     turn()
     try: os.read(upload, 0)
     except BlockingIOError: pass
-tell(pauses=waits() - before)
+report(pauses=waits() - before)
 """)
-    assert least <= found["pauses"] <= most
+    assert min_pauses <= found["pauses"] <= max_pauses
 
 
-def test_turn_has_at_most_the_requested_number_of_events(play: Callable[..., Any]) -> None:
-    found = play(
-        "connect('127.0.0.2', 30); connect('127.0.0.3', 30)\ntell(got=[len(turn(most)) for most in (2, 3, 99)])"
+def test_turn_has_at_most_the_requested_number_of_events(run_scene: Callable[..., Any]) -> None:
+    found = run_scene(
+        "connect('127.0.0.2', 30); connect('127.0.0.3', 30)\nreport(got=[len(turn(limit)) for limit in (2, 3, 99)])"
     )
     assert found["got"] == [2, 2, TURN]
 
@@ -167,71 +167,74 @@ def test_turn_has_at_most_the_requested_number_of_events(play: Callable[..., Any
 ACCEPTING = """
 connect("127.0.0.2", 1)
 listener = listeners[3130]; listener.setblocking(False); loop.register(listener, select.EPOLLIN)
-def come(number):
+def open_clients(number):
     for _ in range(number):
         client = socket(AF_INET, SOCK_STREAM); client.connect(("127.0.0.1", 3130)); waiting.append(client)
-def accept(most=99):
-    "Accept once for each event of the listener; return the number of events."
-    asked = turn().count(listener.fileno())
-    for _ in range(min(most, asked)):
+def accept(limit=99):
+    "Accept a connection for each event of the listener; return the number of events."
+    events = turn().count(listener.fileno())
+    for _ in range(min(limit, events)):
         try: accepted.append(listener.accept())
         except BlockingIOError: pass
-    return asked
+    return events
 waiting, accepted = [], []
 """
 
 
-def test_turn_accepts_more_connections_if_many_wait(play: Callable[..., Any]) -> None:
-    """Defect: each turn accepted one connection, so that later clients waited for all connections of an earlier one."""
-    found = play(f"""{ACCEPTING}
-come(42)
-asked = [accept() for _ in range(10)]
-come(1)
-tell(asked=asked, then=[accept(), accept(), accept()], accepted=len(accepted))
+def test_turn_accepts_more_connections_if_many_wait(run_scene: Callable[..., Any]) -> None:
+    """Defect: each turn accepted one connection, so that a client waited for all connections of an earlier client."""
+    found = run_scene(f"""{ACCEPTING}
+open_clients(42)
+events = [accept() for _ in range(10)]
+open_clients(1)
+report(events=events, then=[accept(), accept(), accept()], accepted=len(accepted))
 """)
     # Five of the last eight calls found no connection to accept.
-    assert found == {"asked": [1, 2, 4, 8, 8, 8, 8, 8, 0, 0], "then": [1, 0, 0], "accepted": 43}
+    assert found == {"events": [1, 2, 4, 8, 8, 8, 8, 8, 0, 0], "then": [1, 0, 0], "accepted": 43}
 
 
-def test_listener_without_waiting_connections_gets_one_event_again(play: Callable[..., Any]) -> None:
-    found = play(f"""{ACCEPTING}
-asked = []
+def test_listener_without_waiting_connections_gets_one_event_again(run_scene: Callable[..., Any]) -> None:
+    found = run_scene(f"""{ACCEPTING}
+events = []
 for _ in range(4):
-    come(4); asked.append([accept(), accept(), accept()])
-tell(asked=asked, accepted=len(accepted))
+    open_clients(4); events.append([accept(), accept(), accept()])
+report(events=events, accepted=len(accepted))
 """)
-    assert found == {"asked": [[1, 2, 4], [1, 2, 4], [1, 2, 4], [1, 2, 4]], "accepted": 16}
+    assert found == {"events": [[1, 2, 4], [1, 2, 4], [1, 2, 4], [1, 2, 4]], "accepted": 16}
 
 
-def test_listener_events_fit_into_the_requested_number(play: Callable[..., Any]) -> None:
-    found = play(f"""{ACCEPTING}
+def test_listener_events_fit_into_the_requested_number(run_scene: Callable[..., Any]) -> None:
+    found = run_scene(f"""{ACCEPTING}
 connect("127.0.0.3", 5)
-come(40)
+open_clients(40)
 for _ in range(4): accept(0)
-tell(got=[len(turn(most)) for most in (9, 12, 3, 2, 1)])
+report(got=[len(turn(limit)) for limit in (9, 12, 3, 2, 1)])
 """)
     assert found["got"] == [9, 11, 3, 2, 1]
 
 
-def test_number_of_a_closed_listener_may_be_reused(play: Callable[..., Any]) -> None:
-    found = play(f"""{ACCEPTING}
-come(20)
+def test_number_of_a_closed_listener_may_be_reused(run_scene: Callable[..., Any]) -> None:
+    found = run_scene(f"""{ACCEPTING}
+open_clients(20)
 for _ in range(3): accept()
 number = listener.fileno(); listener.close()
-here, there = socketpair(); there.send(b"?"); os.dup2(here.fileno(), number); loop.register(number, select.EPOLLIN)
-tell(got=[turn().count(number) for _ in range(5)])
+near, far = socketpair(); far.send(b"?"); os.dup2(near.fileno(), number); loop.register(number, select.EPOLLIN)
+report(got=[turn().count(number) for _ in range(5)])
 """)
     assert found == {"got": [1] * 5}
 
 
 @pytest.mark.parametrize("turns", [None, "kernel"])
-def test_listener_gets_one_event_without_fair_turns(play: Callable[..., Any], turns: str | None) -> None:
-    assert play(f"{ACCEPTING}\ncome(9)\ntell(asked=[accept() for _ in range(9)])", turns=turns)["asked"] == [1] * 9
+def test_listener_gets_one_event_without_fair_turns(run_scene: Callable[..., Any], turns: str | None) -> None:
+    assert (
+        run_scene(f"{ACCEPTING}\nopen_clients(9)\nreport(events=[accept() for _ in range(9)])", turns=turns)["events"]
+        == [1] * 9
+    )
 
 
-def test_closed_descriptor_no_longer_counts_as_a_client(play: Callable[..., Any]) -> None:
-    """The kernel reuses the number, for example for a connection to an origin, which takes part in no turns."""
-    found = play("""
+def test_closed_descriptor_no_longer_counts_as_a_client(run_scene: Callable[..., Any]) -> None:
+    """The kernel reuses the descriptor, for example for a connection to an origin, to which turns do not apply."""
+    found = run_scene("""
 before = epolls()
 many = connect("127.0.0.2", 100)
 during = epolls()
@@ -240,26 +243,26 @@ for fd in many:
     server.close(); client.close()
 after = epolls()
 pairs = [socketpair() for _ in range(50)]
-for here, there in pairs: there.send(b"?"); loop.register(here, select.EPOLLIN)
-again = {here.fileno() for here, there in pairs}
-tell(epolls=[during - before, after - before], reused=len(again & set(many)) > 25, got=set(turn()) == again)
+for near, far in pairs: far.send(b"?"); loop.register(near, select.EPOLLIN)
+again = {near.fileno() for near, far in pairs}
+report(epolls=[during - before, after - before], reused=len(again & set(many)) > 25, got=set(turn()) == again)
 """)
     assert found == {"epolls": [1, 0], "reused": True, "got": True}
 
 
-def test_copy_of_a_closed_descriptor_has_no_events_in_turns(play: Callable[..., Any]) -> None:
-    """late_writes.c keeps such a copy. Its events would carry a number that now belongs to another connection."""
-    found = play("""
+def test_copy_of_a_closed_descriptor_has_no_events_in_turns(run_scene: Callable[..., Any]) -> None:
+    """late_writes.c keeps such a copy. Its events would have the descriptor of another connection."""
+    found = run_scene("""
 first, other = connect("127.0.0.2", 2)
 server, client = kept.pop(first)
 copy = os.dup(first); server.close()
-tell(got=turn() == [other])
+report(got=turn() == [other])
 """)
     assert found == {"got": True}
 
 
-def test_requested_events_can_be_changed_and_removed(play: Callable[..., Any]) -> None:
-    found = play("""
+def test_requested_events_can_be_changed_and_removed(run_scene: Callable[..., Any]) -> None:
+    found = run_scene("""
 [fd] = connect("127.0.0.2", 1)
 steps = [loop.poll(5, 2048)]
 loop.modify(fd, select.EPOLLOUT); steps.append(loop.poll(5, 2048))
@@ -270,10 +273,10 @@ late = threading.Timer(0.2, lambda: kept[fd][1].sendall(b"later"))
 kept[fd][0].recv(9); late.start()
 steps.append(loop.poll(20, 2048))
 try: loop.register(fd, select.EPOLLIN)
-except FileExistsError: steps.append("there")
-tell(steps=[[event for _, event in step] if isinstance(step, list) else step for step in steps])
+except FileExistsError: steps.append("registered")
+report(steps=[[event for _, event in step] if isinstance(step, list) else step for step in steps])
 """)
-    assert found["steps"] == [[1], [4], [], [], [1], [1], "there"]
+    assert found["steps"] == [[1], [4], [], [], [1], [1], "registered"]
 
 
 @pytest.mark.parametrize(
@@ -281,45 +284,45 @@ tell(steps=[[event for _, event in step] if isinstance(step, list) else step for
     [
         ("2001:db8::1", "2001:db8::2:0:0:1", 1),
         ("2001:db8::1", "2001:db8:0:1::1", 2),
-        # All clients of a NAT64 share the first 64 bits, so count these by their IPv4 address.
+        # All clients of a NAT64 share the first 64 bits, so the library counts them by their IPv4 address.
         ("64:ff9b::192.0.2.1", "64:ff9b::198.51.100.9", 2),
     ],
 )
 def test_addresses_of_one_ipv6_network_are_one_client(
-    play: Callable[..., Any], first: str, second: str, clients: int
+    run_scene: Callable[..., Any], first: str, second: str, clients: int
 ) -> None:
-    found = play(f"""
+    found = run_scene(f"""
 addresses = ["{first}", "{second}"]
 for each in addresses: subprocess.run(["ip", "addr", "add", each, "dev", "lo", "nodad"], check=True)
 listen("::1", 3131, AF_INET6)
 before = epolls()
 for each in addresses: connect(each, 20, 3131, AF_INET6)
-tell(clients=epolls() - before, got=len(turn()))
+report(clients=epolls() - before, got=len(turn()))
 """)
     assert found == {"clients": clients, "got": TURN}
 
 
-def test_ipv4_client_is_the_same_at_a_dual_stack_listener(play: Callable[..., Any]) -> None:
-    """Squid's listener is an IPv6 socket for both families, where this client's address is ::ffff:127.0.0.2."""
-    found = play("""
+def test_ipv4_client_is_the_same_at_a_dual_stack_listener(run_scene: Callable[..., Any]) -> None:
+    """Squid's listener is an IPv6 socket for both families. There, the client's address is ::ffff:127.0.0.2."""
+    found = run_scene("""
 listen("::", 3131, AF_INET6)
 before = epolls()
 connect("127.0.0.2", 20); connect("127.0.0.2", 20, 3131)
 same = epolls() - before
 connect("127.1.0.2", 20, 3131)
-tell(clients=[same, epolls() - before], got=len(turn()))
+report(clients=[same, epolls() - before], got=len(turn()))
 """)
     assert found == {"clients": [1, 2], "got": TURN}
 
 
-def test_forked_child_does_not_change_the_parents_turns(play: Callable[..., Any]) -> None:
+def test_forked_child_does_not_change_the_parents_turns(run_scene: Callable[..., Any]) -> None:
     """Squid's forked children close inherited descriptors, but parent and child share the same epoll."""
-    found = play("""
+    found = run_scene("""
 many = connect("127.0.0.2", 40)
 if (child := os.fork()) == 0:
     for fd in many: os.close(fd)
     os._exit(0)
 os.waitpid(child, 0)
-tell(got=len(turn()), clients=epolls())
+report(got=len(turn()), clients=epolls())
 """)
     assert found == {"got": TURN, "clients": 2}

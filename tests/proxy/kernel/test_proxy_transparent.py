@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for Squid's listeners for transparent proxying ("tproxy"), whose workers need a capability."""
+"""Tests for transparent proxying: Squid's workers need a capability for listeners with the option tproxy."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PORT = 3129
 
 
 def capabilities(pid: int) -> int:
-    """Return the effective capabilities."""
+    """Return the effective capabilities of the process."""
     (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("CapEff:"))
     return int(line.split()[1], 16)
 
@@ -70,21 +70,25 @@ def test_workers_have_the_same_capabilities_as_without_the_library(
     count = number if number == 1 else number + 1  # several workers have a coordinator
     wait_until(lambda: len(workers(started.process)) == count, "all workers run")
 
-    def in_force() -> set[int]:
+    def all_capabilities() -> set[int]:
         return {capabilities(pid) for pid in workers(started.process)}
 
-    wait_until(lambda: in_force() == {NET_BIND_SERVICE}, "the workers have dropped other capabilities")
+    wait_until(lambda: all_capabilities() == {NET_BIND_SERVICE}, "the workers have dropped other capabilities")
     before = set(workers(started.process))
     configuration(node, f"workers {number}", f"http_port {PORT} tproxy")
     started.process.signal(signal.SIGHUP)
     wait_until(lambda: f"*:{PORT}" in mptcp_listeners(node), "the transparent listener is open")
-    wait_until(lambda: in_force() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the capability for it")
-    assert set(workers(started.process)) == before, "no worker died"
+    wait_until(
+        lambda: all_capabilities() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the listener's capability"
+    )
+    assert set(workers(started.process)) == before, "a worker ended"
     assert all(has_libraries(pid) for pid in before)
     assert started.process.stop(60) == 0
 
     started = start_proxy(node, configuration(node, f"workers {number}", f"http_port {PORT} tproxy"))
-    wait_until(lambda: in_force() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the capability from the start")
+    wait_until(
+        lambda: all_capabilities() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the capability from the start"
+    )
     wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}", f"*:{PORT}"}, "both listeners are open")
     got = fetch(testbed["client"], origin.url("file.bin"), started.url(), mptcp=True)
     assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
@@ -127,8 +131,8 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
 
     def received(scheme: str) -> dict[str, int]:
         before = client.counters()
-        form = ["-w", "%{http_code} %{size_download}", "-o", "/dev/null"]
-        command = mptcp_command(["curl", "-sSk", "-m", "50", *form, f"{scheme}://{SITE}/large.bin"])
+        output = ["-w", "%{http_code} %{size_download}", "-o", "/dev/null"]
+        command = mptcp_command(["curl", "-sSk", "-m", "50", *output, f"{scheme}://{SITE}/large.bin"])
         assert client.run(command, timeout=60).stdout == f"200 {FILES['large.bin']}"
         after = client.counters()
         return {device: after[device].received - before[device].received for device in ("eth0", "wlan0")}
@@ -142,9 +146,9 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
     throttler = start_throttler(node, settings)
     for scheme in ("http", "https"):
         begun = time.monotonic()
-        octets = received(scheme)
-        assert octets["eth0"] * 8 < 1.2 * CAP * (time.monotonic() - begun), "the cap holds"
-        assert octets["wlan0"] > octets["eth0"]
+        sizes = received(scheme)
+        assert sizes["eth0"] * 8 < 1.2 * CAP * (time.monotonic() - begun), "the cap is exceeded"
+        assert sizes["wlan0"] > sizes["eth0"]
     throttler.process.stop()
     answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
     found = {each["check"]: each["status"] for each in json.loads(answer.stdout)}

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for uploads that the origin does not read: tcp_rmem bounds the kernel memory that they hold, write_timeout
-their duration.
+"""Tests for uploads that the origin does not read. docs/operator.md describes the settings.
 
-docs/operator.md describes both settings.
+The sysctl tcp_rmem limits the kernel memory of these uploads, and write_timeout of Squid limits their duration.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from mptcp_lab.testbed.topologies import UNSHAPED
 
 pytestmark = pytest.mark.kernel
 UPLOADS, PORT = 60, 8081
-RECOMMENDED, SMALLER = 2 << 20, 512 << 10
-"""Bytes: the largest receive buffer that docs/operator.md recommends, and a smaller one, to show its effect."""
-MAX_RECEIVED, MAX_WITH_SMALLER = 2_500_000, 800_000
-"""Largest bytes per upload with each: the buffer, and the data in flight until the client learns the window."""
-PATIENCE = 180.0
-"""Seconds within which the received bytes must stop growing."""
-GIVEN_UP = 120.0
-"""Seconds until the kernels have given up the remaining data of both ends.
+RECOMMENDED, SMALL = 2 << 20, 512 << 10
+"""Maximum receive buffers in bytes: the recommendation of docs/operator.md, and a smaller one, to show the effect."""
+MAX_RECEIVED, MAX_WITH_SMALL = 2_500_000, 800_000
+"""Maximum bytes per upload with each buffer: the buffer, and the data in flight until the client learns the window."""
+MAX_SETTLING_SECONDS = 180.0
+"""Maximum seconds until the received bytes stop growing."""
+MAX_CLOSING_SECONDS = 120.0
+"""Maximum seconds until the kernels of both ends have dropped the remaining data.
 
-Without a reset this includes the minute for a vanished client (docs/operator.md) and retransmissions.
+Without a reset, this includes the minute for a vanished client (docs/operator.md) and retransmissions.
 """
 # A server that accepts connections but reads nothing.
 SILENT = """
@@ -70,14 +69,14 @@ def held(node: LiveNode) -> int:
 
 
 def settled(node: LiveNode, unchanged: float) -> int:
-    """Return these bytes when they have not grown for *unchanged* seconds."""
-    most, since, deadline = 0, time.monotonic(), time.monotonic() + PATIENCE
+    """Return the result of :func:`held` when it has not grown for *unchanged* seconds."""
+    largest_size, since, deadline = 0, time.monotonic(), time.monotonic() + MAX_SETTLING_SECONDS
     while time.monotonic() < min(since + unchanged, deadline):
-        if (now := held(node)) > 1.01 * most:
-            most, since = now, time.monotonic()
+        if (now := held(node)) > 1.01 * largest_size:
+            largest_size, since = now, time.monotonic()
         time.sleep(0.3)
     assert time.monotonic() < deadline, "the received data still grow"
-    return most
+    return largest_size
 
 
 @pytest.fixture
@@ -87,53 +86,59 @@ def hosts(make_testbed: Callable[..., Testbed], require: Callable[..., None]) ->
     testbed = make_testbed(UNSHAPED)
     client, proxy, origin = (testbed[name] for name in ("client", "proxy", "origin"))
     silent = origin.popen(python_command(SILENT, str(PORT)), name="silent")
-    wait_until(lambda: bool(origin.run(["ss", "-Htln", "sport", "=", f":{PORT}"]).stdout), "it listens", process=silent)
+    wait_until(
+        lambda: bool(origin.run(["ss", "-Htln", "sport", "=", f":{PORT}"]).stdout), "the origin listens", process=silent
+    )
     return client, proxy, origin
 
 
 @pytest.mark.nightly
 def test_largest_receive_buffer_bounds_the_memory_of_unread_uploads(hosts: Sequence[LiveNode]) -> None:
     client, proxy, origin = hosts
-    where = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", str(UPLOADS))
+    arguments = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", str(UPLOADS))
     found = {}
-    for largest in (SMALLER, RECOMMENDED):
-        with uploading(client, proxy, largest, where):
+    for buffer in (SMALL, RECOMMENDED):
+        with uploading(client, proxy, buffer, arguments):
             # On a busy machine the sender may pause.
-            found[largest] = settled(proxy, 15.0)
-    print({largest: f"{size / UPLOADS / 1e6:.2f} MB each" for largest, size in found.items()})
-    assert found[SMALLER] < UPLOADS * MAX_WITH_SMALLER
+            found[buffer] = settled(proxy, 15.0)
+    print({buffer: f"{size / UPLOADS / 1e6:.2f} MB each" for buffer, size in found.items()})
+    assert found[SMALL] < UPLOADS * MAX_WITH_SMALL
     assert found[RECOMMENDED] < UPLOADS * MAX_RECEIVED
-    # The buffer size is the limit: with a larger buffer, more data is accepted.
-    assert found[RECOMMENDED] > 1.15 * found[SMALLER]
+    # The buffer size is the limit: with a larger buffer, the proxy accepts more data.
+    assert found[RECOMMENDED] > 1.15 * found[SMALL]
 
 
 def test_write_timeout_ends_uploads_of_vanished_clients(hosts: Sequence[LiveNode]) -> None:
-    """The shipped value is 5 minutes, and nothing else ends these uploads earlier."""
+    """The shipped value is 5 minutes. No other timeout ends these uploads earlier."""
     client, proxy, origin = hosts
-    where = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", "5")
-    with uploading(client, proxy, RECOMMENDED, where, "write_timeout 5 seconds") as uploads:
+    arguments = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", "5")
+    with uploading(client, proxy, RECOMMENDED, arguments, "write_timeout 5 seconds") as uploads:
         settled(proxy, 3.0)
         uploads.stop(60)
-        wait_until(lambda: towards_origin(proxy) == 0, "the origin is left", timeout=PATIENCE)
+        wait_until(
+            lambda: connections_to_origin(proxy) == 0,
+            "the connection to the origin is closed",
+            timeout=MAX_SETTLING_SECONDS,
+        )
 
 
-def towards_origin(proxy: LiveNode) -> int:
+def connections_to_origin(proxy: LiveNode) -> int:
     return len(proxy.run(["ss", "-Htn", "state", "established", "dport", "=", f":{PORT}"]).stdout.splitlines())
 
 
 @contextmanager
 def uploading(
-    client: LiveNode, proxy: LiveNode, largest: int, where: Sequence[str], *statements: str
+    client: LiveNode, proxy: LiveNode, buffer: int, arguments: Sequence[str], *statements: str
 ) -> Iterator[Process]:
-    """Run uploads through a proxy with *statements* whose receive buffers grow to *largest* bytes."""
-    with proxy.sysctl("net.ipv4.tcp_rmem", f"4096 131072 {largest}"):
+    """Run uploads through a proxy with *statements*, whose receive buffers grow to *buffer* bytes."""
+    with proxy.sysctl("net.ipv4.tcp_rmem", f"4096 131072 {buffer}"):
         serving = start_proxy(proxy, configuration(proxy, *statements))
-        uploads = client.popen(python_command(UPLOAD, *where), name=f"uploads-{largest}")
+        uploads = client.popen(python_command(UPLOAD, *arguments), name=f"uploads-{buffer}")
         try:
-            wait_until(lambda: "all" in uploads.output(), "all upload", process=uploads)
+            wait_until(lambda: "all" in uploads.output(), "all uploads run", process=uploads)
             yield uploads
         finally:
             uploads.stop(60)
-            # Squid no longer reads and would not notice that the clients have left.
+            # Squid no longer reads, so it would not detect that the clients have disconnected.
             serving.process.stop(60)
-        wait_until(lambda: held(proxy) == 0, "the kernel has given up all data", timeout=GIVEN_UP)
+        wait_until(lambda: held(proxy) == 0, "the kernel has dropped all data", timeout=MAX_CLOSING_SECONDS)

@@ -13,17 +13,17 @@ from mptcp_lab.testbed.services import Proxy, python_command, start_proxy, wait_
 
 pytestmark = pytest.mark.kernel
 SIZE = 16_000_000
-"""Bytes: more than Squid's request buffer (client_request_buffer_max_size, 512 KB) and all socket buffers together."""
+"""More bytes than Squid's request buffer (client_request_buffer_max_size, 512 KB) and all socket buffers together."""
 SLOW_SINK = """
 import http.server, socket, sys, time
 class Sink(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_PUT(self):
-        size = left = int(self.headers["Content-Length"])
-        while left > 0 and (piece := self.rfile.read1(min(left, 65536))):
-            left -= len(piece)
+        size = remaining = int(self.headers["Content-Length"])
+        while remaining > 0 and (piece := self.rfile.read1(min(remaining, 65536))):
+            remaining -= len(piece)
             time.sleep(0.01)
-        answer = str(size - left).encode()
+        answer = str(size - remaining).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the proxy notices vanished clients, with an idle tunnel and with a download whose data wait."""
+"""Tests that the proxy detects vanished clients with an idle tunnel, or with a download that has unsent data."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mptcp_lab.testbed.services import PROXY_PORT, Origin, python_command, start
 pytestmark = pytest.mark.kernel
 FILE, SIZE = "file.bin", 200_000_000
 PORT = 3129
-WRITING = 30
-"""Seconds in which the client accepts no byte."""
+WRITE_TIMEOUT = 30
+"""Seconds after which Squid closes the connection of a client that accepts no byte."""
 PROBES_SENT = "TcpExtTCPKeepAlive"
 """Counter of the keepalive probes that the kernel has sent."""
-SHORT = (f"http_port {PORT} tcpkeepalive=2,1,2", f"write_timeout {WRITING} seconds")
+SHORT_TIMEOUTS = (f"http_port {PORT} tcpkeepalive=2,1,2", f"write_timeout {WRITE_TIMEOUT} seconds")
 TUNNEL = """
 import socket, sys, time
 proxy, port, target = sys.argv[1:]
@@ -45,7 +45,7 @@ def silent(client: LiveNode) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def keepalive_times(require: Callable[..., None]) -> None:
-    """Skip the test on older kernels, whose MPTCP sockets have no keepalive times."""
+    """Skip the test on older kernels, whose MPTCP sockets do not support keepalive times."""
     require("mptcp")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as probe:
         try:
@@ -57,14 +57,14 @@ def keepalive_times(require: Callable[..., None]) -> None:
 @pytest.fixture
 def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
     require("squid", "apache2", "curl", "mptcpize", "gcc", "nftables")
-    # Seconds that a connection without subflows waits for a new one; the default is 60.
+    # A connection without subflows waits for a new subflow for this number of seconds; the default is 60.
     testbed["proxy"].run(["sysctl", "-qw", "net.mptcp.close_timeout=1"])
-    start_proxy(testbed["proxy"], configuration(testbed["proxy"], *SHORT))
+    start_proxy(testbed["proxy"], configuration(testbed["proxy"], *SHORT_TIMEOUTS))
     return start_origin(testbed["origin"], {FILE: SIZE})
 
 
 def sockets(node: LiveNode, *expression: str) -> int:
-    """Return how many TCP sockets of *node* ss(8) finds for *expression*, without listening and TIME-WAIT ones."""
+    """Return the number of TCP sockets of *node* for *expression* (ss(8)), except listening and TIME-WAIT sockets."""
     listing = node.run(["ss", "-Htan", "exclude", "listening", "exclude", "time-wait", *expression]).stdout
     return len(listing.splitlines())
 
@@ -75,7 +75,7 @@ def start(testbed: Testbed, command: Sequence[str], port: int = PORT) -> Process
     return process
 
 
-def wait_until_download_goes_on(client: LiveNode, process: Process) -> None:
+def wait_until_download_continues(client: LiveNode, process: Process) -> None:
     """Wait until the download has received another megabyte."""
     before = client.interface_bytes("eth0").received
     wait_until(
@@ -91,18 +91,18 @@ def tunnel(testbed: Testbed, port: int = PORT) -> list[str]:
 def test_shipped_configuration_probes_each_subflow_after_a_minute(testbed: Testbed, origin: Origin) -> None:
     began = time.monotonic()
     start(testbed, tunnel(testbed, PROXY_PORT), PROXY_PORT)
-    asked_in: list[int] = []
+    timers: list[int] = []
 
     def are_two() -> bool:
-        nonlocal asked_in
+        nonlocal timers
         expression = ["state", "established", "sport", "=", f":{PROXY_PORT}"]
         listing = testbed["proxy"].run(["ss", "-Htno", *expression]).stdout
-        asked_in = [int(seconds) for seconds in re.findall(r"timer:\(keepalive,(\d+)sec", listing)]
-        return len(asked_in) == 2
+        timers = [int(seconds) for seconds in re.findall(r"timer:\(keepalive,(\d+)sec", listing)]
+        return len(timers) == 2
 
     wait_until(are_two, "both subflows have the timer")
     passed = time.monotonic() - began
-    assert all(60 - passed - 2 <= seconds <= 60 for seconds in asked_in), (asked_in, passed)
+    assert all(60 - passed - 2 <= seconds <= 60 for seconds in timers), (timers, passed)
 
 
 def download(testbed: Testbed, origin: Origin) -> list[str]:
@@ -115,29 +115,33 @@ def test_idle_tunnel_is_closed_only_if_its_client_vanished(testbed: Testbed, ori
     client = start(testbed, tunnel(testbed))
     before = proxy.mib()[PROBES_SENT]
     # The kernel gives up a subflow after two unanswered probes.
-    wait_until(lambda: proxy.mib()[PROBES_SENT] >= before + 8, "both subflows are probed repeatedly", process=client)
-    assert sockets(proxy, "dport", "=", ":443") == 1, "the tunnel of an idle client that answers stays open"
+    wait_until(
+        lambda: proxy.mib()[PROBES_SENT] >= before + 8, "the kernel probes both subflows repeatedly", process=client
+    )
+    assert sockets(proxy, "dport", "=", ":443") == 1, "the proxy closed the tunnel of an idle client that answers"
     assert sockets(proxy, "sport", "=", f":{PORT}") == 2
     with silent(testbed["client"]):
-        wait_until(lambda: sockets(proxy, "dport", "=", ":443") == 0, "the origin is left")
-        wait_until(lambda: sockets(proxy, "sport", "=", f":{PORT}") == 0, "nothing is left")
+        wait_until(lambda: sockets(proxy, "dport", "=", ":443") == 0, "the connection to the origin is closed")
+        wait_until(lambda: sockets(proxy, "sport", "=", f":{PORT}") == 0, "the connection to the client is closed")
 
 
 @pytest.mark.nightly
-def test_download_of_a_vanished_client_is_given_up(testbed: Testbed, origin: Origin) -> None:
+def test_download_of_a_vanished_client_is_closed(testbed: Testbed, origin: Origin) -> None:
     proxy = testbed["proxy"]
     process = start(testbed, download(testbed, origin))
-    wait_until_download_goes_on(testbed["client"], process)
+    wait_until_download_continues(testbed["client"], process)
     assert sockets(proxy, "dport", "=", ":80") == 1
     with silent(testbed["client"]):
-        wait_until(lambda: sockets(proxy, "dport", "=", ":80") == 0, "the origin is left", timeout=180)
+        wait_until(
+            lambda: sockets(proxy, "dport", "=", ":80") == 0, "the connection to the origin is closed", timeout=180
+        )
 
 
 @pytest.mark.nightly
 def test_download_survives_a_short_silence_of_the_client(testbed: Testbed, origin: Origin) -> None:
     client = testbed["client"]
     process = start(testbed, download(testbed, origin))
-    wait_until_download_goes_on(client, process)
+    wait_until_download_continues(client, process)
     with silent(client):
         time.sleep(2)
-    wait_until_download_goes_on(client, process)
+    wait_until_download_continues(client, process)

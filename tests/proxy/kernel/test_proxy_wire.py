@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests on the wire: MPTCP towards clients, plain TCP towards origins, and the same bytes at both ends."""
+"""Tests of packets and counters: MPTCP to clients, plain TCP to origins, and the same bytes at both ends."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Scene:
         before = {name: self.testbed[name].mib() for name in nodes}
         url = self.origin.url(FILE, family=family, port=443 if tunnel else 80)
         # The download takes two seconds, because on a busy machine the second subflow joins late.
-        slowly = ["--limit-rate", "3M"]
-        got = fetch(self.testbed["client"], url, self.proxy.url(family), mptcp=mptcp, tunnel=tunnel, options=slowly)
+        limit = ["--limit-rate", "3M"]
+        got = fetch(self.testbed["client"], url, self.proxy.url(family), mptcp=mptcp, tunnel=tunnel, options=limit)
         assert (got.status, got.size) == (200, SIZE)
         assert got.sha256 == self.origin.digests[FILE]
         return {
@@ -69,7 +69,7 @@ def test_client_without_mptcp_is_served_by_tcp(scene: Scene, family: int, tunnel
 @pytest.mark.parametrize("family", [4, 6])
 def test_client_has_two_subflows(scene: Scene, family: int) -> None:
     client = scene.testbed["client"]
-    # The download would take two minutes; it is ended as soon as both subflows were seen.
+    # The download would take two minutes; the test ends it as soon as both subflows exist.
     slow = ["--limit-rate", "50K", "-o", "/dev/null"]
     command = curl(
         scene.origin.url(FILE, family=family), scene.proxy.url(family), mptcp=True, tunnel=False, options=slow
@@ -77,7 +77,7 @@ def test_client_has_two_subflows(scene: Scene, family: int) -> None:
     download = client.popen(command, name="curl")
     wait_until(
         lambda: connections(client, PROXY_PORT) == 1 and subflows(client, PROXY_PORT) >= 2,
-        "one MPTCP connection of at least two subflows",
+        "one MPTCP connection with at least two subflows",
         process=download,
     )
     download.kill_tree()
@@ -98,7 +98,7 @@ def test_syns_to_the_origin_have_no_mptcp_option(scene: Scene) -> None:
 
     assert sorted(port for port, _ in to_origin) == [80, 80, 443, 443]
     assert not any(MPTCP_OPTION in kinds for _, kinds in to_origin)
-    # The capture on the client's side does contain the option, in every SYN.
+    # The capture on the client's side contains the option in each SYN.
     from_client = [kinds for port, kinds in at_proxy if port == PROXY_PORT]
     assert len(from_client) >= 4
     assert all(MPTCP_OPTION in kinds for kinds in from_client)

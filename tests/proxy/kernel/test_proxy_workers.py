@@ -27,7 +27,7 @@ from mptcp_proxy.process import children, command
 pytestmark = pytest.mark.kernel
 WORKERS = 2
 HELPER = """#!/bin/sh
-# Every request goes through unchanged.
+# This helper does not change any request.
 while read -r line; do echo ERR; done
 """
 
@@ -66,25 +66,25 @@ def test_workers_serve_mptcp_and_use_plain_tcp(
     before = {name: module_testbed[name].mib() for name in ("proxy", "origin")}
     url = origin.url("file.bin", port=443 if tunnel else 80)
     # Each download takes two seconds, because on a busy machine the second subflow may join late.
-    slowly = ["--limit-rate", "1M"]
+    limit = ["--limit-rate", "1M"]
     downloads = 0
 
-    def grown(name: str, counter: str) -> int:
+    def increase(name: str, counter: str) -> int:
         return module_testbed[name].mib()[counter] - before[name][counter]
 
     def joined() -> bool:
-        """Return whether one more download used both paths."""
+        """Return whether another download used both paths."""
         nonlocal downloads
-        downloads, joins = downloads + 1, grown("proxy", "MPTcpExtMPJoinAckRx")
-        got = fetch(module_testbed["client"], url, proxy.url(), mptcp=True, tunnel=tunnel, options=slowly)
+        downloads, joins = downloads + 1, increase("proxy", "MPTcpExtMPJoinAckRx")
+        got = fetch(module_testbed["client"], url, proxy.url(), mptcp=True, tunnel=tunnel, options=limit)
         assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
-        return grown("proxy", "MPTcpExtMPJoinAckRx") > joins
+        return increase("proxy", "MPTcpExtMPJoinAckRx") > joins
 
     for _ in range(5):
-        wait_until(joined, "a download has both paths", process=proxy.process)
-    assert grown("proxy", "MPTcpExtMPCapableSYNRX") == downloads
-    assert grown("proxy", "MPTcpExtMPCapableSYNTX") == 0
-    assert grown("origin", "MPTcpExtMPCapableSYNRX") == 0
+        wait_until(joined, "a download uses both paths", process=proxy.process)
+    assert increase("proxy", "MPTcpExtMPCapableSYNRX") == downloads
+    assert increase("proxy", "MPTcpExtMPCapableSYNTX") == 0
+    assert increase("origin", "MPTcpExtMPCapableSYNRX") == 0
 
 
 def test_each_worker_has_its_own_mptcp_listener(module_testbed: Testbed, proxy: Proxy) -> None:
@@ -119,47 +119,52 @@ def test_shipped_configuration_starts_a_worker_for_each_processor(
     testbed: Testbed, require: Callable[..., None], processors: int | None
 ) -> None:
     require("squid", "gcc")
-    node, may_use = testbed["proxy"], os.sched_getaffinity(0)
+    node, allowed = testbed["proxy"], os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(0, set(sorted(may_use)[:processors]))
+        os.sched_setaffinity(0, set(sorted(allowed)[:processors]))
         count = len(os.sched_getaffinity(0))
         started = start_proxy(node)
     finally:
-        os.sched_setaffinity(0, may_use)
+        os.sched_setaffinity(0, allowed)
     kids = count + (count > 1)  # the coordinator exists if there are several workers
-    wait_until(lambda: len(workers(started.process)) == kids, "they run", process=started.process)
-    wait_until(lambda: len(listening(node)) == count, "each listens", process=started.process)
+    wait_until(lambda: len(workers(started.process)) == kids, "all processes run", process=started.process)
+    wait_until(lambda: len(listening(node)) == count, "each worker listens", process=started.process)
     assert f"{count} worker{'s' * (count > 1)} (one for each processor)" in started.process.output()
     # Keep the directories for shared memory and sockets open: only Squid's namespace has them, and they must be
     # readable after its end.
-    places = [os.open(f"/proc/{squid(started.process)}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")]
+    directories = [
+        os.open(f"/proc/{squid(started.process)}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")
+    ]
     try:
-        assert all(os.listdir(place) for place in places) or count == 1
+        assert all(os.listdir(directory) for directory in directories) or count == 1
         assert started.process.stop(60) == 0
-        assert [os.listdir(place) for place in places] == [[], []]
+        assert [os.listdir(directory) for directory in directories] == [[], []]
     finally:
-        for place in places:
-            os.close(place)
+        for directory in directories:
+            os.close(directory)
     assert listening(node) == []
 
 
 def test_only_foreign_files_stay_after_a_killed_squid(testbed: Testbed, require: Callable[..., None]) -> None:
-    """Squid removes its shared memory itself only if it ends regularly."""
+    """Squid itself removes its shared memory only at a regular end."""
     require("squid", "gcc")
     node = testbed["proxy"]
     started = with_two_workers(node)
     first = squid(started.process)
-    places = [os.open(f"/proc/{first}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")]
+    directories = [os.open(f"/proc/{first}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")]
     others = ["mptcpproxy2-cf__metadata.shm", "squid-coordinator.ipc"]
     try:
-        assert all(os.listdir(place) for place in places)
-        for place, name in zip(places, others, strict=True):
-            os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=place))
+        assert all(os.listdir(directory) for directory in directories)
+        for directory, name in zip(directories, others, strict=True):
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=directory))
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: [os.listdir(place) for place in places] == [[name] for name in others], "nothing is left")
+        wait_until(
+            lambda: [os.listdir(directory) for directory in directories] == [[name] for name in others],
+            "only the foreign files remain",
+        )
     finally:
-        for place in places:
-            os.close(place)
+        for directory in directories:
+            os.close(directory)
     # Squid ended by itself, so the status is not 0, unlike after a requested stop.
     assert started.process.wait(60) != 0
 
@@ -173,9 +178,9 @@ def test_files_of_another_user_do_not_prevent_the_start(testbed: Testbed, requir
     for target in ("/run/mptcpproxy", "/var/log/mptcpproxy"):
         mounts[target] = node.directory / target[1:4]
         Path(mounts[target]).mkdir()
-    put = "cd /dev/shm && touch mptcpproxy-cf__metadata.shm && mkdir mptcpproxy-x.shm && chown nobody mptcpproxy-*"
+    create = "cd /dev/shm && touch mptcpproxy-cf__metadata.shm && mkdir mptcpproxy-x.shm && chown nobody mptcpproxy-*"
     argv = [program("mptcp-proxy"), "run", "--config", str(config)]
-    process = node.popen(["sh", "-ec", f'{put}; exec "$0" "$@"', *argv], name="early", mounts=mounts)
+    process = node.popen(["sh", "-ec", f'{create}; exec "$0" "$@"', *argv], name="early", mounts=mounts)
     wait_until(lambda: len(listening(node)) == 2, "both listen", process=process)
     assert process.stop(60) == 0
 
@@ -199,15 +204,15 @@ def test_port_removed_by_a_reload_is_closed(testbed: Testbed, require: Callable[
     wait_until(lambda: len(listening(node)) == 4, "both workers on both ports", process=started.process)
     configuration(node, "workers 2")
     started.process.signal(signal.SIGHUP)
-    left = {f"*:{PROXY_PORT}"}
+    remaining = {f"*:{PROXY_PORT}"}
     wait_until(
-        lambda: mptcp_listeners(node) == left and len(listening(node)) == 2,
+        lambda: mptcp_listeners(node) == remaining and len(listening(node)) == 2,
         "both workers listen only on the remaining port",
     )
 
 
 def test_reload_does_not_change_the_number_of_workers(testbed: Testbed, require: Callable[..., None]) -> None:
-    """A restarted worker reads the file. If it read another number of workers, it could not join the others."""
+    """A restarted worker reads the file. With another number of workers, it could not join the other processes."""
     require("squid", "gcc")
     node = testbed["proxy"]
     started = with_two_workers(node)
@@ -225,7 +230,7 @@ def test_reload_does_not_change_the_number_of_workers(testbed: Testbed, require:
 
 @pytest.mark.nightly
 def test_reload_refuses_features_that_workers_cannot_share(testbed: Testbed, require: Callable[..., None]) -> None:
-    """Defect: each worker had the full rate, and a restarted worker overwrote the other one's cache."""
+    """Defect: each worker had the full rate, and a restarted worker overwrote the other worker's cache."""
     require("squid", "gcc")
     node = testbed["proxy"]
     started = with_two_workers(node)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for sets of addresses, compared with Python's sets over few addresses."""
+"""Tests that compare sets of addresses with Python's sets of a few numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from mptcp_proxy.configuration.addresses import EVERYBODY, IPV4, IPV6, NOBODY, Addresses
 
-_FEW = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=6)
+_SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=6)
 
 
-def made(spans: list[tuple[int, int]]) -> tuple[Addresses, set[int]]:
-    """Return the same small addresses as an Addresses object and as a Python set."""
+def both_forms(spans: list[tuple[int, int]]) -> tuple[Addresses, set[int]]:
+    """Return the same addresses as an Addresses object and as a Python set."""
     plain = {number for first, more in spans for number in range(first, first + more + 1)}
     parts = [Addresses(((first, first + more),)) for first, more in spans]
     return Addresses.union(parts), plain
@@ -25,9 +25,9 @@ def numbers(addresses: Addresses) -> set[int]:
     return {number for low, high in addresses.ranges for number in range(low, high + 1)}
 
 
-@given(_FEW, _FEW)
+@given(_SPANS, _SPANS)
 def test_arithmetic_agrees_with_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
-    (a, plain_a), (b, plain_b) = made(left), made(right)
+    (a, plain_a), (b, plain_b) = both_forms(left), both_forms(right)
     assert numbers(a | b) == plain_a | plain_b
     assert numbers(a & b) == plain_a & plain_b
     assert numbers(a - b) == plain_a - plain_b

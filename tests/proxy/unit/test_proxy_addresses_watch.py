@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for when Squid is reconfigured for new addresses of the host, with a fake host and a fake clock."""
+"""Tests for the times at which Squid is reconfigured for new addresses of the host, with a fake host and clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AFTER: frozenset[Network] = frozenset({ip_network("192.0.2.2/32")})
 
 
 class Troubles:
-    """Records the reported trouble about the addresses."""
+    """Records the problem that the watch reports."""
 
     text = ""
 
@@ -28,7 +28,7 @@ class Troubles:
 
 
 class Host:
-    """A fake host: its addresses, its clock, and an obstacle that keeps Squid from reading its configuration."""
+    """A fake host: its addresses, its clock, and an obstacle because of which Squid cannot read its configuration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.trials, self.ends, self.obstacle = 1000.0, 0, 0, ""
@@ -67,7 +67,7 @@ class Host:
         self.ready = None
 
     def until(self, end: float) -> int:
-        """Advance the clock to *end*, and return how often Squid was reconfigured."""
+        """Advance the clock to *end*, and return the number of reconfigurations of Squid."""
         count = 0
         while self.watch.due is not None and self.watch.due <= end:
             self.now = max(self.now, self.watch.due)
@@ -88,9 +88,9 @@ def test_new_address_reconfigures_squid(host: Host) -> None:
 
 
 def test_squid_is_reconfigured_only_if_it_can_read_its_configuration(host: Host) -> None:
-    """Defect: Squid ended with all transfers if a name in squid.conf had no address when the host's addresses changed.
+    """Defect: if a name in squid.conf had no address, Squid ended after a change of the host's addresses.
 
-    And the next start was refused for the same reason.
+    For the same reason, the next start was refused.
     """
     host.obstacle = "Squid would end at Bungled squid.conf line 3: acl own src office.example"
     assert host.until(1300.0) == 0
@@ -115,7 +115,7 @@ def test_further_changes_cause_no_additional_trials(host: Host) -> None:
 
 
 def test_slow_trials_are_repeated_less_often(host: Host) -> None:
-    """Defect: a trial that took the longest allowed time was repeated at once, forever."""
+    """Defect: a trial that took the maximum time was repeated without a pause, forever."""
     host.obstacle, host.lasts = "Squid does not read it within 60 s", 60.0
     host.until(2000.0)
     # The pauses are 2, 4, 8, 16, 32, 60, 60 … seconds.
@@ -124,7 +124,7 @@ def test_slow_trials_are_repeated_less_often(host: Host) -> None:
 
 
 def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: writing was tried after 2, 4, 8 … s, so that it succeeded up to a minute after the disk had room."""
+    """Defect: the watch tried to write after 2, 4, 8 … s, and succeeded up to a minute after the disk had room."""
     attempts = 0
 
     def full(*_: object) -> None:
@@ -143,7 +143,7 @@ def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.Mo
     host.watch.changed()
     host.until(1330.0)
     assert host.trials == trials + 2, (
-        "the new address, and ten seconds later the old one: the earlier outcome no longer counts"
+        "the trials are for the new address, and for the old one ten seconds later; the earlier outcome is obsolete"
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for which published fixes a version of Squid lacks, and for the page with the same table."""
+"""Tests for the list of published fixes that a version of Squid lacks, and for the page with the same table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def open_in(version: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("version", "left_open"),
+    ("version", "expected"),
     [
         ("5.7-2+deb12u6", {"CVE-2026-61642"}),
         ("5.7-2+deb12u6+mptcp1", {"CVE-2026-61642"}),
@@ -34,11 +34,11 @@ def open_in(version: str) -> set[str]:
         ("not a version", set()),
     ],
 )
-def test_advisories_open_in_a_version_are_listed(version: str, left_open: set[str]) -> None:
-    assert open_in(version) == left_open
+def test_advisories_open_in_a_version_are_listed(version: str, expected: set[str]) -> None:
+    assert open_in(version) == expected
     (finding,) = advisories(version)
-    assert finding.status is (Status.WARN if left_open else Status.OK)
-    assert all(each in finding.text for each in left_open)
+    assert finding.status is (Status.WARN if expected else Status.OK)
+    assert all(each in finding.text for each in expected)
 
 
 def test_mitigated_advisories_are_named() -> None:

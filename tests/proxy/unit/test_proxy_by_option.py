@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for listeners that Squid itself opens for Multipath TCP, if it knows the option."""
+"""Tests for Multipath TCP listeners that Squid itself opens, if it knows the option."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def configured(*texts: str) -> Checked:
         (["#http_port 3128", "http_port # x"], ["#http_port 3128", "http_port # x"]),
     ],
 )  # fmt: skip
-def test_option_is_added_once_and_line_numbers_stay(texts: list[str], read_by_squid: list[str]) -> None:
+def test_option_is_added_once_without_changed_line_numbers(texts: list[str], read_by_squid: list[str]) -> None:
     checked = configured(*texts)
     assert checked.rendered(1, mptcp_option=True).decode().splitlines() == ["workers 1", *read_by_squid]
     assert checked.rendered(1).decode().splitlines() == ["workers 1", *texts]
@@ -56,7 +56,7 @@ def test_option_changes_only_the_port_line_of_the_shipped_file() -> None:
 def test_only_a_patched_proxy_opens_listeners_by_option() -> None:
     assert squid_opens_mptcp(PATCHED, Role.PROXY)
     assert not squid_opens_mptcp(STOCK, Role.PROXY)
-    assert not squid_opens_mptcp(PATCHED, Role.RELAY), "the clients of a relay have one path to it"
+    assert not squid_opens_mptcp(PATCHED, Role.RELAY), "the clients of a relay have only one path to it"
 
 
 @pytest.mark.parametrize(
@@ -72,23 +72,23 @@ def test_doctor_reports_how_listeners_are_opened(squid: Squid, words: str) -> No
     assert finding.status is Status.OK
 
 
-@pytest.mark.parametrize(("word", "status", "known"), [("mptcp", 0, True), ("mptcp", 1, False), ("none", 0, False)])
-def test_option_is_tried_if_squid_contains_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, status: int, known: bool
+@pytest.mark.parametrize(("marker", "status", "known"), [("mptcp", 0, True), ("mptcp", 1, False), ("none", 0, False)])
+def test_option_is_tested_if_squid_contains_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: str, status: int, known: bool
 ) -> None:
-    """A stub answers like a Squid that knows the option, and like one that does not."""
+    """A stub acts as a Squid that knows the option, and as a Squid that does not."""
     call = tmp_path / "call"
     program = tmp_path / "squid"
     program.write_text(
         "#!/bin/sh\n"
         'if [ "$1" = -v ]; then echo "Squid Cache: Version 5.7"; exit; fi\n'
-        f'{{ echo "$*"; cat; }} > {call}  # {word}\n'
+        f'{{ echo "$*"; cat; }} > {call}  # {marker}\n'
         f"exit {status}\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert installed() == Squid(str(program), "5.7", "nobody", has_mptcp_option=known)
-    if word == "none":
+    if marker == "none":
         assert not call.exists()
     else:
         assert call.read_text() == "-f /dev/stdin -k parse\nhttp_port 3128 mptcp\n"

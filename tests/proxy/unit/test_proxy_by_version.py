@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for using one squid.conf with several versions of Squid."""
+"""Tests for a squid.conf that several versions of Squid use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def suit(version: str, *texts: str) -> Adapted:
     return adapted(lines, list(statements(lines, "n")), version)
 
 
-def texts(of: Adapted) -> list[str]:
-    return [line.text for line in of.lines]
+def texts(answer: Adapted) -> list[str]:
+    return [line.text for line in answer.lines]
 
 
 @pytest.mark.parametrize("version", ["5.7", "4.13", "unknown", ""])
@@ -70,7 +70,7 @@ def test_shipped_file_has_one_statement_to_leave_out() -> None:
         ("acl ident src 10.0.0.0/8", "5.7", None),
     ],
 )
-def test_directive_that_a_later_version_lacks_is_warned_of(text: str, version: str, words: str | None) -> None:
+def test_directive_that_a_later_version_lacks_gives_a_warning(text: str, version: str, words: str | None) -> None:
     lines = [PhysicalLine("squid.conf", 1, text)]
     found = list(removed_directive_problems(list(statements(lines, "n")), version))
     assert [str(each) for each in found] == (

@@ -16,9 +16,9 @@ from mptcp_proxy import shim
 from mptcp_proxy.cli import main
 
 
-@pytest.mark.parametrize("verb", ["run", "check", "doctor"])
-def test_bad_service_name_is_refused_first(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([verb, "--service-name", "a-b"]) == 1
+@pytest.mark.parametrize("subcommand", ["run", "check", "doctor"])
+def test_bad_service_name_is_refused_first(subcommand: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([subcommand, "--service-name", "a-b"]) == 1
     answer = capsys.readouterr()
     assert answer.out == ""
     assert answer.err.startswith("mptcp-proxy: --service-name a-b: ")
@@ -35,23 +35,25 @@ def test_invalid_congestion_control_is_refused(name: str, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "turns"), [((), "fair"), (("--turns", "fair"), "fair"), (("--turns", "kernel"), "kernel")]
 )
-def test_option_turns_is_passed_on(arguments: tuple[str, ...], turns: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    passed = []
+def test_supervisor_gets_the_option_turns(
+    arguments: tuple[str, ...], turns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = []
 
     def run(*_: object, turns: str, **__: object) -> int:
-        passed.append(turns)
+        received.append(turns)
         return 0
 
     monkeypatch.setattr("mptcp_proxy.cli.RecordedSignals", lambda _: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.run", run)
     assert main(["run", *arguments]) == 0
-    assert passed == [turns]
+    assert received == [turns]
 
 
 def test_failed_check_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: a traceback came if Squid waited longer than a minute for a name server."""
+    """Defect: the command printed a traceback if Squid waited longer than a minute for a name server."""
     file, program = tmp_path / "squid.conf", tmp_path / "squid"
     file.write_text("http_port 3128\nhttp_access deny all\n")
     program.write_text("#!/bin/sh\n[ $# -gt 1 ] && exec sleep 600\necho 'Squid Cache: Version 5.7'\n")
@@ -68,7 +70,7 @@ def test_failed_check_is_reported_in_one_line(
 def test_unwritable_output_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the command had succeeded, but the interpreter complained at its end."""
+    """Defect: the command had succeeded, but the interpreter printed an error at its end."""
     monkeypatch.setattr(shim, "library", lambda name: Path("/usr/lib", name))
     with open("/dev/full", "w") as full:
         monkeypatch.setattr("sys.stdout", full)
@@ -79,7 +81,7 @@ def test_unwritable_output_is_reported_in_one_line(
 def test_interrupted_start_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: Ctrl-C gave a traceback. With host names and no name server, the check takes more than a minute."""
+    """Defect: Ctrl-C printed a traceback. With host names and no name server, the check takes more than a minute."""
 
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for turning the output of squid -k parse into problems. The texts are Squid 5.7's unless noted."""
+"""Tests for the problems that the check derives from the output of squid -k parse, mostly with texts of Squid 5.7."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Squid = Callable[[Sequence[PhysicalLine]], str]
 
 
 def squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Squid:
-    """Return a fake Squid that prints *remarks* at statements with that beginning, and stops at "FATAL: Bungled"."""
+    """Return a fake Squid that prints *remarks* by the beginning of a statement, and stops after "FATAL: Bungled"."""
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
         printed = ["Startup: Initialized Authentication.", "Processing Configuration File: /tmp/x (depth 0)"]
@@ -48,7 +48,7 @@ BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
             ["/tmp/x(1): unrecognized: 'http_prot'"],
             "squid.conf:1: http_prot: there is no such directive; did you mean http_port?",
         ),
-        # Squid 6 and later write the place in this form and quote the whole statement.
+        # Squid 6 and later write file and line in this form, and quote the whole statement.
         (
             "zzqx on",
             ["/tmp/x:1: unrecognized: 'zzqx on'"],
@@ -137,7 +137,7 @@ def test_equal_statements_are_distinguished() -> None:
     assert [problem.line for problem in found(parse, "via maybe", "via maybe")] == [1, 2]
 
 
-def test_use_of_a_wrongly_defined_name_is_no_second_mistake() -> None:
+def test_use_of_a_wrongly_defined_name_is_not_a_second_mistake() -> None:
     parse = squid(
         {
             "acl a": ["unknown netmask", BUNGLED],
@@ -154,7 +154,7 @@ def test_fatal_remark_after_the_last_line_concerns_the_file() -> None:
     assert str(problem) == "squid.conf: No valid signing certificate configured for HTTPS_port"
 
 
-def test_usual_output_of_squid_is_no_problem() -> None:
+def test_usual_output_of_squid_gives_no_problem() -> None:
     end = ["Initializing https:// proxy context", "  Finished.  Wrote 0 entries.", "CPU Usage: 0.017 seconds", ""]
     assert found(squid({}, end=end), "via on") == []
 
@@ -166,7 +166,7 @@ def test_skipped_branches_do_not_shift_the_places() -> None:
 
 
 def added(text: str, at: int = -1) -> Squid:
-    """Return a fake Squid that announces what it reads, and prints *text* in between."""
+    """Return a fake Squid that prints each statement that it reads, and *text* before the output line *at*."""
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
         printed = squid({})(lines).split("\n")
@@ -210,7 +210,7 @@ def test_difference_between_squid_and_the_check_is_refused(parse: Squid, texts: 
     assert [each.warning for each in complaints(lines, "n", parse, allow_open=True)] == [True]
 
 
-def test_parsing_process_is_no_worker() -> None:
+def test_parsing_process_is_not_a_worker() -> None:
     def parse(lines: Sequence[PhysicalLine]) -> str:
         return squid({})(lines).replace("${process_number}", "0").replace("${process_name}", "squid")
 
@@ -238,9 +238,9 @@ def test_number_of_runs_of_squid_is_bounded() -> None:
 
 
 def test_slow_squid_is_not_run_again() -> None:
-    """Defect: each host name without a name server took ten seconds.
+    """Defect: without a name server, each host name took ten seconds.
 
-    During a reload the supervisor sent no watchdog message meanwhile, and systemd waits only for three minutes.
+    In this time, the supervisor sent no watchdog message during a reload, and systemd waits only for three minutes.
     """
     calls = 0
     parse = squid({"acl": ["Bad host/IP", BUNGLED]})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for how connections to parents are carried, according to ss."""
+"""Tests for the count of connections to parents by protocol and subflows, from the output of ss."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def test_subflows_are_counted_for_one_connection() -> None:
 
 
 @pytest.mark.parametrize("name", [b"\xff", "fünfzehn Zeichen".encode()[:2]])
-def test_process_with_an_undecodable_name_does_not_disturb(
+def test_process_with_an_undecodable_name_has_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes
 ) -> None:
-    """Defect: a process name that is not UTF-8, for example cut within a character, made the doctor print nothing."""
+    """Defect: because of a process name that is not UTF-8, for example a truncated one, the doctor printed nothing."""
     other = line(remote="192.0.2.7:443", users=' users:(("NAME",pid=9,fd=3))')
     printed = f"{other}\n{line(inner=INITIAL)}\n".encode().replace(b"NAME", name)
     ss = tmp_path / "ss"

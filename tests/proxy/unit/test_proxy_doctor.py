@@ -131,7 +131,7 @@ def test_doctor_judges_the_settings_of_the_throttler(answer: Answer | None, stat
 
 
 def test_remedy_copies_existing_example_settings(tmp_path: Path) -> None:
-    """Defect: the remedy copied from conf/, which exists only in a checkout, and into the current directory."""
+    """Defect: the remedy copied files of conf/, which exists only in a checkout, to the current directory."""
     packaged, checkout = gather._EXAMPLES
     assert all(path.is_file() for path in checkout)
     rules = (Path(__file__).parents[3] / "debian/rules").read_text()
@@ -144,7 +144,7 @@ def test_remedy_copies_existing_example_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "why_not", "status", "words"),
+    ("head", "error", "status", "words"),
     [
         (HEAD, "", OK, "it runs, with 2 rules on wan0 (nftables)"),
         (REFUSED, "", WARN, "it refused its last reload: p.yaml:3: wrong"),
@@ -152,13 +152,13 @@ def test_remedy_copies_existing_example_settings(tmp_path: Path) -> None:
         (None, "", WARN, "it does not answer"),
     ],
 )
-def test_doctor_judges_the_throttler(head: dict[str, Any] | None, why_not: str, status: Status, words: str) -> None:
-    finding = throttler.daemon(head, Answer(1, why_not))
+def test_doctor_judges_the_throttler(head: dict[str, Any] | None, error: str, status: Status, words: str) -> None:
+    finding = throttler.daemon(head, Answer(1, error))
     assert (finding.status, finding.text) == (status, words)
     assert is_complete(finding)
 
 
-ELSEWHERE = "listen_ports: [3129, 3130]\n"
+OTHER_PORTS = "listen_ports: [3129, 3130]\n"
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ ELSEWHERE = "listen_ports: [3129, 3130]\n"
         # The throttler's settings are as shipped, but squid.conf has another port.
         (None, "", "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128"),
         (HEAD, "", "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128"),
-        (None, ELSEWHERE, None),
+        (None, OTHER_PORTS, None),
         # An older throttler does not report its ports.
-        (HEAD, ELSEWHERE, None),
-        # The throttler read its settings at its start, and they were changed later.
+        (HEAD, OTHER_PORTS, None),
+        # The operator changed the settings after the throttler's start.
         (
             HEAD | {"listen_ports": [3128]},
-            ELSEWHERE,
+            OTHER_PORTS,
             "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128",
         ),
         (HEAD | {"listen_ports": [3128, 3129]}, "", None),
@@ -202,7 +202,7 @@ def test_port_that_the_throttler_does_not_watch_is_reported(
 def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int | None) -> None:
     settings = tmp_path / "throttler.yaml"
     if status is not None:
-        settings.write_text(ELSEWHERE)
+        settings.write_text(OTHER_PORTS)
     monkeypatch.setattr(gather, "_throttler", lambda *_: (Answer(1, "wrong"), ""))
     findings = list(gather._throttler_findings(settings, None, Answer(1, ""), (3128,), "/etc/squid.conf"))
     assert [each.check for each in findings] == ["throttler settings", "throttler"]
@@ -252,7 +252,7 @@ def test_doctor_judges_the_path_manager_limits(text: str, status: Status) -> Non
         ({"all": 1, "eth0": 2, "eth1": 0}, {"eth0", "eth1"}, ["eth1"]),
         ({"all": 2, "eth0": 1, "eth1": 1}, {"eth0", "eth1"}, []),
         ({"all": 0, "eth0": 1, "eth1.5": 1}, {"eth0", "eth1.5"}, ["eth0", "eth1.5"]),
-        # With one interface, answers cannot take another way.
+        # With one interface, answers cannot take another path.
         ({"all": 1, "eth0": 1}, {"eth0"}, []),
         ({"all": 0, "eth0": 0, "docker0": 1}, {"eth0", "eth1"}, []),
     ],
@@ -287,9 +287,11 @@ def test_doctor_judges_the_congestion_control(current: str, available: str, stat
     assert is_complete(finding)
 
 
-@pytest.mark.parametrize(("there", "status"), [({"libpcap.so.0.8", "libnftables.so.1"}, OK), ({"libpcap.so.1"}, OK)])
-def test_pcap_may_have_several_names(there: set[str], status: Status) -> None:
-    assert libraries.pcap(there.__contains__).status is status
+@pytest.mark.parametrize(
+    ("installed", "status"), [({"libpcap.so.0.8", "libnftables.so.1"}, OK), ({"libpcap.so.1"}, OK)]
+)
+def test_pcap_may_have_several_names(installed: set[str], status: Status) -> None:
+    assert libraries.pcap(installed.__contains__).status is status
 
 
 def test_doctor_reports_missing_libraries() -> None:
@@ -364,7 +366,7 @@ def test_doctor_judges_the_descriptor_limit(hard: int, file_nr: str, status: Sta
     ],
 )
 @pytest.mark.parametrize("role", Role)
-def test_doctor_judges_the_congestion_control_by_mptcp(
+def test_doctor_judges_the_congestion_control_of_mptcp(
     available: str, modules: str, status: Status, text: str, role: Role
 ) -> None:
     values = {"net.ipv4.tcp_available_congestion_control": available}
@@ -378,7 +380,7 @@ def test_doctor_judges_the_congestion_control_by_mptcp(
 
 
 def test_interfaces_are_named_without_address_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: eth0:1 counted as a second interface, and strict filtering on one with only a label went unnoticed."""
+    """Defect: eth0:1 counted as a second interface, and strict filtering on an interface with only a label did not."""
 
     class Routes:
         def get_addr(self, family: int) -> list[dict[str, int]]:
@@ -387,7 +389,7 @@ def test_interfaces_are_named_without_address_labels(monkeypatch: pytest.MonkeyP
 
     def name(index: int) -> str:
         if index == 4:
-            raise OSError("it went meanwhile")
+            raise OSError("the interface was deleted")
         return {1: "lo", 2: "eth0", 3: "eth1.5"}[index]
 
     monkeypatch.setattr(gather, "IPRoute", lambda: nullcontext(Routes()))
@@ -395,8 +397,8 @@ def test_interfaces_are_named_without_address_labels(monkeypatch: pytest.MonkeyP
     assert gather._interfaces() == {"eth0", "eth1.5"}
 
 
-def test_loopback_port_is_no_port_of_clients() -> None:
-    """Defect: the doctor permanently reported the console's loopback port as one whose clients are not capped."""
+def test_loopback_port_is_not_a_port_of_clients() -> None:
+    """Defect: the doctor always reported the console's loopback port as a port whose clients are not capped."""
     ports = ["http_port 3128", "http_port 127.0.0.1:3129", "http_port [::1]:3130", "http_port localhost:3131"]
     lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(ports, 1))
     found = tuple(listeners(statements(lines, "n")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the doctor's finding about paths that drop full-sized packets, with data recorded from real ones."""
+"""Tests for the doctor's finding about paths that drop full-sized packets, with recorded output of ss(8)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STUCK = (
     " lost:10 tcp-ulp-mptcp flags:Jec token:0000(id:4)/73df2208(id:0) sfseq:0\n"
 )
 LOST = STUCK.replace("bytes_retrans", "bytes_acked:6711456 bytes_retrans")
-"""A path that died in mid-download."""
+"""A path that failed during a download."""
 OTHER = STUCK.replace("backoff:4 ", "").replace("42465", "1").replace("73df2208", "1234abcd").replace(
     "bytes_retrans", "bytes_acked:99999 bytes_retrans"
 )  # fmt: skip
@@ -34,7 +34,7 @@ OTHER = STUCK.replace("backoff:4 ", "").replace("42465", "1").replace("73df2208"
         (FIRST + STUCK, WARN),
         (STUCK + FIRST.replace("::ffff:10.77.1.2", "fd77:1::2"), WARN),
         ("", OK),
-        (STUCK, OK),  # nothing arrived over the other subflow either
+        (STUCK, OK),  # no data arrived over the other subflow either
         (FIRST, OK),
         (FIRST + LOST, OK),
         (FIRST + STUCK + OTHER, OK),
@@ -59,7 +59,7 @@ def test_no_warning_if_the_kernel_probes_the_mtu() -> None:
 
 
 def test_indistinguishable_connections_are_unseen() -> None:
-    without = (FIRST + STUCK).replace("tcp-ulp-mptcp", "")
-    assert [each.status for each in black_holes("0", without, {3128}, False)] == [UNSEEN]
+    plain_tcp = (FIRST + STUCK).replace("tcp-ulp-mptcp", "")
+    assert [each.status for each in black_holes("0", plain_tcp, {3128}, False)] == [UNSEEN]
     assert [each.status for each in black_holes("0", FIRST + STUCK, {3128}, False)] == [WARN]
     assert list(black_holes("0", None, {3128}, True)) == []

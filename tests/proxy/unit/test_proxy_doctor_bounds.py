@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the doctor's bounds on what one client can use of the host, by squid.conf, kernel and nftables."""
+"""Tests for the doctor's findings about the memory and the connections that one client can use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_memory_of_one_client_is_compared_with_the_hosts(
 
 
 def test_memory_of_one_client_is_compared_with_tcp_mem() -> None:
-    """Defect: 4.2 GB were "ok" on a host of 24 GB, whose kernel saves memory on all connections beyond 1.6 GB."""
+    """Defect: the doctor accepted 4.2 GB on a host with 24 GB, whose kernel reduces all buffers beyond 1.6 GB."""
     sizes = (4096, 131072, 2097152)
     assert bounds.unread_uploads(1000, 2, sizes, 24 * GB, 5 * GB, "f").status is OK
     finding = bounds.unread_uploads(1000, 2, sizes, 24 * GB, 1_600_000_000, "f")
@@ -81,7 +81,7 @@ def test_unbounded_new_connections_are_a_warning() -> None:
     assert all(map(is_complete, (loaded, not_loaded, unknown)))
 
 
-def test_table_for_new_connections_exists_where_the_doctor_says() -> None:
+def test_table_for_new_connections_exists_at_the_paths_of_the_doctor() -> None:
     packaged, checkout = gather._BOUNDS
     assert checkout.is_file()
     rules = (Path(__file__).parents[3] / "debian/rules").read_text()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the doctor's trials: the throttler's needs of kernel and netfilter, and the preload library."""
+"""Tests for the doctor's trials of kernel and netfilter features for the throttler, and of the preload library."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from mptcp_proxy.shim import LISTEN, TURNS
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 BOTH = [LISTEN, TURNS]
-OF_TURNS = {"fair-turns", "may-write", "joined-writes"}
+TURNS_FEATURES = {"fair-turns", "may-write", "joined-writes"}
 
 NEEDED = ("htb", "pfifo", "packet sockets", "socket diagnostics")
 UPLOADS = ("tbf", "ifb", "nftables at ingress")
 
 
 @pytest.mark.parametrize(
-    ("environment", "loaded", "status", "left_out"),
+    ("environment", "loaded", "status", "disabled"),
     [
         ({"MPTCP_TURNS": "fair"}, BOTH, OK, set()),
         ({"MPTCP_TURNS": "fair", "MPTCP_WITHOUT": "zero-read,may-write"}, BOTH, OK, {"zero-read", "may-write"}),
-        ({"MPTCP_TURNS": "kernel"}, BOTH, OK, OF_TURNS),
-        ({"MPTCP_TURNS": "kernel", "MPTCP_WITHOUT": "zero-read"}, [LISTEN], OK, {*OF_TURNS, "zero-read"}),
+        ({"MPTCP_TURNS": "kernel"}, BOTH, OK, TURNS_FEATURES),
+        ({"MPTCP_TURNS": "kernel", "MPTCP_WITHOUT": "zero-read"}, [LISTEN], OK, {*TURNS_FEATURES, "zero-read"}),
         ({"MPTCP_TURNS": "kernel"}, [LISTEN], FAIL, set()),
         ({"MPTCP_TURNS": "fair"}, [LISTEN], FAIL, set()),
         ({"MPTCP_TURNS": "fair"}, [TURNS], FAIL, set()),
@@ -40,12 +40,12 @@ UPLOADS = ("tbf", "ifb", "nftables at ingress")
     ],
 )
 def test_doctor_reports_the_features_of_the_libraries(
-    environment: dict[str, str], loaded: list[str], status: Status, left_out: set[str]
+    environment: dict[str, str], loaded: list[str], status: Status, disabled: set[str]
 ) -> None:
     finding = features.library_features(environment, loaded, Role.RELAY)
     assert finding.status is status
-    _, _, off = finding.text.partition("left out: ")
-    assert set(filter(None, off.split(", "))) == left_out
+    _, _, listed = finding.text.partition("left out: ")
+    assert set(filter(None, listed.split(", "))) == disabled
     assert is_complete(finding)
 
 
@@ -61,7 +61,7 @@ def test_doctor_reports_the_counters_of_the_libraries() -> None:
 def test_doctor_accepts_available_kernel_features() -> None:
     findings = list(features.of_throttler(dict.fromkeys((*NEEDED, *UPLOADS))))
     assert [finding.status for finding in findings] == [OK] * 7
-    # A relay has no throttler, so nothing of it is tried.
+    # A relay has no throttler, so the doctor tries no feature for it.
     assert list(features.of_throttler({"mptcp": None})) == []
 
 
@@ -134,7 +134,7 @@ def test_doctor_judges_the_preload_library(results: features.Results, error: str
 def test_failed_trial_shows_its_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, reason: str
 ) -> None:
-    """Defect: instead of unshare's message the doctor showed its command and exit status."""
+    """Defect: the doctor showed the command and the exit status of unshare instead of its message."""
     unshare = tmp_path / "unshare"
     unshare.write_text(f"#!/bin/sh\n{program}\n")
     unshare.chmod(0o755)

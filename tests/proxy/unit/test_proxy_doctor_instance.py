@@ -78,13 +78,13 @@ def test_doctor_judges_the_transparent_rules(rules: str | None, delivering: bool
 
 @pytest.mark.parametrize("role", list(Role))
 def test_port_without_a_listener_of_a_running_proxy_is_a_failure(role: Role) -> None:
-    """Defect: the doctor reported the port as free and ok, although Squid's workers were gone."""
+    """Defect: the doctor reported the port as free and ok, although Squid's workers had ended."""
     (finding,) = host.ports(checked("http_port 3128"), [], frozenset({7}), True, role, frozenset({3128}))
     assert finding.status is FAIL
     assert finding.text == f"the {role.value} runs, but no process listens on it"
     assert f"systemctl restart mptcp-{role.value}" in finding.remedy
     assert is_complete(finding)
-    # The port was added to the file after the last reload, or nothing runs.
+    # The operator added the port after the last reload, or no proxy runs.
     (finding,) = host.ports(checked("http_port 3129"), [], frozenset({7}), True, role, frozenset({3128}))
     assert (finding.status, finding.text) == (OK, "free")
     (finding,) = host.ports(checked("http_port 3128"), [], frozenset(), True, role, frozenset({3128}))
@@ -103,10 +103,10 @@ def test_doctor_reports_the_status_of_the_running_service() -> None:
 
 
 def test_doctor_judges_free_space() -> None:
-    there, missing_addresses = (
+    enough, missing_addresses = (
         host.free_space(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True)
     )
-    assert (there.status, missing_addresses.status) == (OK, WARN)
+    assert (enough.status, missing_addresses.status) == (OK, WARN)
     assert missing_addresses.check == "room in /run/n"
     assert is_complete(missing_addresses)
 
@@ -123,8 +123,8 @@ def test_doctor_judges_the_configuration() -> None:
     assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf", Role.PROXY).status is OK
 
 
-def test_included_file_that_only_root_may_read_is_no_fault() -> None:
-    """Defect: the doctor told an ordinary user that the proxy refuses to start."""
+def test_included_file_that_only_root_may_read_is_not_a_fault() -> None:
+    """Defect: for an ordinary user, the doctor reported that the proxy refuses to start."""
     denied = Problem('acl a src "/etc/list": Can not open file /etc/list for reading', "squid.conf", 3)
     good = checked("via on", problems=(denied,))
     assert host.hidden(good, lambda name: name == "/etc/list") == "/etc/list"
@@ -134,7 +134,7 @@ def test_included_file_that_only_root_may_read_is_no_fault() -> None:
 
 
 def test_file_that_the_unit_cannot_open_is_reported() -> None:
-    """Defect: the doctor, run by root, accepted the file because root can open it."""
+    """Defect: the doctor accepted the file because root can open it."""
     odd = Problem("strange", "relay.conf", 4, warning=True)
     unseen = Problem("include /root/x: mptcp-relay.service does not see it", "relay.conf", 3, "elsewhere", warning=True)
     good = checked("via on", problems=(odd, unseen, NO_SQUID))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the doctor's reading of the host if programs give unusual output."""
+"""Tests that the doctor handles unusual output of the host's programs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mptcp_proxy.doctor import reading
 
 
 def test_output_with_undecodable_bytes_is_read() -> None:
-    """Defect: an interface name with the byte 0xff ended the doctor, which printed none of its findings."""
+    """Defect: because of an interface name with the byte 0xff, the doctor ended without any finding."""
     assert reading.output("printf", r"w\377an") == "w\ufffdan"
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), subprocess.TimeoutExpired("ip", 30)])
 def test_program_without_answer_counts_as_empty_output(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Defect: a program that took too long ended the doctor."""
+    """Defect: the doctor ended if a program took too long."""
 
     def answer(*_: object, **__: object) -> None:
         raise error

@@ -32,7 +32,7 @@ def refused(*lines: str, policy: str = POLICY) -> list[tuple[Status, str]]:
 
 
 def test_path_clients_that_the_shipped_rules_deny_are_reported() -> None:
-    """Defect: clients of the policy page's own example got 403, without any explanation."""
+    """Defect: clients of the example on the policy page got 403 without an explanation."""
     ((status, text),) = refused(*SHIPPED.read_text().splitlines())
     assert status is Status.WARN
     assert "100.64.0.0/10 (path lte), 2001:db8:1::/48 (path lte)" in text
@@ -53,7 +53,7 @@ def test_path_clients_that_the_shipped_rules_deny_are_reported() -> None:
         [CLIENTS, "acl known proxy_auth REQUIRED", ALLOW, "http_access allow known", DENY],
         [CLIENTS, "acl known srcdomain .example.org", ALLOW, "http_access allow known", DENY],
         [CLIENTS, "acl web port 80", ALLOW, "http_access allow web", DENY],
-        # Squid's implicit last rule is the opposite of the last one.
+        # Squid's implicit last rule is the opposite of the last rule.
         [CLIENTS, "acl bad port 25", ALLOW, "http_access deny bad"],
     ],
 )
@@ -68,7 +68,7 @@ def test_path_clients_that_a_rule_may_allow_are_not_reported(lines: list[str]) -
         [CLIENTS, "follow_x_forwarded_for allow all", ALLOW, DENY],
     ],
 )
-def test_no_finding_if_the_clients_of_a_rule_are_not_known(lines: list[str]) -> None:
+def test_no_finding_if_the_clients_of_a_rule_are_unknown(lines: list[str]) -> None:
     assert refused(*lines) == []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the doctor's checks of a relay, with recorded output of various hosts."""
+"""Tests for the doctor's findings about a relay, with recorded output of various hosts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def assert_finding(finding: Finding, status: Status, *words: str) -> None:
         ({}, "", WARN, "names none"),
     ],
 )
-def test_parents_that_squid_takes_for_dead_are_reported(
+def test_parents_that_squid_considers_dead_are_reported(
     states: dict[str, bool], error: str, status: Status, words: str
 ) -> None:
     assert_finding(relay.alive(states, error, "write it"), status, words)
@@ -63,11 +63,11 @@ def test_doctor_judges_the_subflow_limit(subflows: int | None, status: Status, w
 
 
 @pytest.mark.parametrize(
-    ("seconds", "counts", "in_force", "status", "words"),
+    ("seconds", "counts", "active", "status", "words"),
     [
         (None, (0, 0), False, OK, []),
         ("0", (0, 0), False, OK, []),
-        # The kernel had given up MPTCP, but this is over.
+        # The kernel had given up MPTCP earlier.
         ("0", (2, 30), False, OK, []),
         ("3600", (0, 0), False, WARN, ["is 3600", "not in force", "sysctl -w net.mptcp.blackhole_timeout=0"]),
         ("3600", (2, 30), False, WARN, ["not in force", "MPTcpExtBlackhole 2", "30 connections"]),
@@ -76,9 +76,9 @@ def test_doctor_judges_the_subflow_limit(subflows: int | None, status: Status, w
     ],
 )  # fmt: skip
 def test_doctor_reports_that_the_kernel_gave_up_multipath_tcp(
-    seconds: str | None, counts: tuple[int, int], in_force: bool, status: Status, words: list[str]
+    seconds: str | None, counts: tuple[int, int], active: bool, status: Status, words: list[str]
 ) -> None:
-    assert_finding(relay.blackhole(seconds, GivenUp(*counts), in_force), status, *words)
+    assert_finding(relay.blackhole(seconds, GivenUp(*counts), active), status, *words)
 
 
 def test_plain_tcp_is_explained_by_the_kernel_if_it_gave_up() -> None:
@@ -116,7 +116,7 @@ def test_remedy_adds_no_endpoint_if_the_gateway_manages_them(monkeypatch: pytest
 
 
 def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
-    """Defect: "delete id 0 ADDRESS" removed nothing, because id 0 means the first subflow, not an endpoint."""
+    """Defect: "delete id 0 ADDRESS" removed no endpoint, because id 0 means the initial subflow."""
     lost = [Uplink("10.0.0.9", "", id=3), Uplink("2001:db8::9", "", id=7)]
     assert relay.uplinks([ETH, *lost], [ETH, WLAN]).remedy.split("; ") == [
         "ip mptcp endpoint delete id 3",
@@ -140,7 +140,7 @@ def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
         ),
         ([(ETH6, "2001:db8::1", "")], FAIL, ["no route", "ip -6 rule add from fd77:1::2 table 102"]),
         ([(Uplink("10.0.0.9", "usb0"), "192.0.2.1", "eth0")], FAIL, ["via GATEWAY dev usb0"]),
-        # A rule would change nothing here.
+        # A rule would have no effect on this endpoint.
         (
             [(Uplink("10.77.2.2", "wlan0", id=3, bound="eth0"), "192.0.2.1", "eth0")],
             FAIL,
@@ -198,7 +198,7 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "unloaded", "now", "status", "words"),
+    ("listed", "unloaded", "towards", "status", "words"),
     [
         (["a:1"], 0, ConnectionCounts(), OK, "0 connections to parents, none by plain TCP"),
         (
@@ -221,9 +221,9 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
     ],
 )
 def test_doctor_judges_a_running_relay(
-    listed: list[str], unloaded: int, now: ConnectionCounts, status: Status, words: str
+    listed: list[str], unloaded: int, towards: ConnectionCounts, status: Status, words: str
 ) -> None:
-    (finding,) = relay.running(listed, ["a:1"], unloaded, now)
+    (finding,) = relay.running(listed, ["a:1"], unloaded, towards)
     assert_finding(finding, status, words)
 
 

@@ -28,7 +28,7 @@ DOUBTFUL = [
     ["acl c src 10.1.0.0-10.0.0.0"],
     ["acl c src fd00::/8/8"],
     ['acl c src "/nonexistent/clients" 10.0.0.0/8'],
-    # A name that differs between processes, or for Squid, which keeps only 62 bytes.
+    # These names differ between processes, or for Squid, which uses only 62 bytes.
     ["acl a${process_number} src all"],
     ["http_access allow a${process_number}"],
     ['acl a src "/etc/clients-${process_name}"'],

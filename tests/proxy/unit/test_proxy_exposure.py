@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check of what clients can reach on the host, and which rule allows it."""
+"""Tests for the check that finds which services of the host clients can reach, and which rule allows it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PARTS = {
     "own addresses": TO_OWN,
     "CONNECT": TUNNELS,
 }
-LET_IN = ["http_access allow clients", "http_access deny all"]
+ALLOW_CLIENTS = ["http_access allow clients", "http_access deny all"]
 
 
 def exposed(*texts: str) -> list[str]:
@@ -49,23 +49,23 @@ def exposed(*texts: str) -> list[str]:
 
 
 def test_configuration_with_all_protections_has_no_warning() -> None:
-    assert exposed(*SHIPPED, *(line for part in PARTS.values() for line in part), *LET_IN) == []
+    assert exposed(*SHIPPED, *(line for part in PARTS.values() for line in part), *ALLOW_CLIENTS) == []
     assert exposed("http_access allow localhost", "http_access deny all") == []
-    by_squid = ["http_access deny to_localhost", "http_access deny to_linklocal"]
-    assert exposed(*SHIPPED, *by_squid, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *LET_IN) == []
+    squids_lists = ["http_access deny to_localhost", "http_access deny to_linklocal"]
+    assert exposed(*SHIPPED, *squids_lists, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *ALLOW_CLIENTS) == []
 
 
 @pytest.mark.parametrize("missing", PARTS)
 def test_each_missing_protection_is_a_warning(missing: str) -> None:
     others = [line for name, part in PARTS.items() if name != missing for line in part]
-    (text,) = exposed(*SHIPPED, *others, *LET_IN)
+    (text,) = exposed(*SHIPPED, *others, *ALLOW_CLIENTS)
     assert missing in text
-    # A deny rule after the rule that lets clients in has no effect.
-    (text,) = exposed(*SHIPPED, *others, *LET_IN, *PARTS[missing])
+    # A deny rule after the rule that allows clients has no effect.
+    (text,) = exposed(*SHIPPED, *others, *ALLOW_CLIENTS, *PARTS[missing])
     assert missing in text
-    # Neither has a rule that applies only in some processes, or to some requests.
+    # A rule that applies only in some processes has no effect either.
     conditional = ["if ${process_number} = 1", *PARTS[missing], "endif"]
-    (text,) = exposed(*SHIPPED, *others, *conditional, *LET_IN)
+    (text,) = exposed(*SHIPPED, *others, *conditional, *ALLOW_CLIENTS)
     assert missing in text
     assert not any(other in text for other in PARTS if other != missing)
 
@@ -73,11 +73,11 @@ def test_each_missing_protection_is_a_warning(missing: str) -> None:
 TO_A_PEER = ["acl page dstdomain page.internal", "http_access allow page clients"]
 
 
-def test_requests_that_only_a_peer_serves_expose_nothing_here() -> None:
+def test_requests_that_only_a_peer_serves_expose_no_service() -> None:
     protected = [line for part in PARTS.values() for line in part]
-    elsewhere = [*SHIPPED, *TO_A_PEER, *protected, *LET_IN]
-    assert exposed(*elsewhere, "never_direct allow page") == []
-    assert exposed(*elsewhere, "never_direct allow PAGE") == []
+    configuration = [*SHIPPED, *TO_A_PEER, *protected, *ALLOW_CLIENTS]
+    assert exposed(*configuration, "never_direct allow page") == []
+    assert exposed(*configuration, "never_direct allow PAGE") == []
     for more in (
         [],
         ["never_direct allow other"],
@@ -86,7 +86,7 @@ def test_requests_that_only_a_peer_serves_expose_nothing_here() -> None:
         ["never_direct allow page", "always_direct allow clients"],
         ["if ${process_number} = 1", "never_direct allow page", "endif"],
     ):
-        (text,) = exposed(*elsewhere, *more)
+        (text,) = exposed(*configuration, *more)
         assert "loopback" in text, more
 
 
@@ -100,7 +100,7 @@ def shipped(name: str) -> list[str]:
 @pytest.mark.parametrize("name", ["squid.conf", "relay-squid.conf"])
 @pytest.mark.parametrize("missing", ["to_metadata", "to_embedded"])
 def test_shipped_rules_need_each_metadata_address(name: str, missing: str) -> None:
-    """Defect: Azure's and Oracle's addresses were in neither list, so any client could reach them through the proxy."""
+    """Defect: the lists lacked Azure's and Oracle's addresses, so any client could reach them through the proxy."""
     lines = shipped(name)
 
     def texts_for(lines: list[str]) -> list[str]:
@@ -109,22 +109,21 @@ def test_shipped_rules_need_each_metadata_address(name: str, missing: str) -> No
         return [problem.text for problem in found]
 
     assert texts_for(lines) == []
-    taken = 0
+    tested = 0
     for number, line in enumerate(lines):
         for address in line.split() if line.startswith(f"acl {missing} dst ") else ():
-            # Of NAT64's forms, only these are single addresses; the others are denied as a whole, or are in another
-            # list.
+            # Test only single addresses. The lists deny NAT64's prefixes as a whole, or in another list.
             if address[0] in "16f" and address not in ("64:ff9b::/104", "64:ff9b:1::/48"):
                 without = line.replace(f" {address}", " 192.0.2.1")
                 (text,) = texts_for([*lines[:number], without, *lines[number + 1 :]])
                 assert ("behind NAT64" if missing == "to_embedded" else "168.63.129.16") in text, address
-                taken += 1
-    assert taken == {"to_metadata": 11, "to_embedded": 7}[missing]
+                tested += 1
+    assert tested == {"to_metadata": 11, "to_embedded": 7}[missing]
 
 
 def test_denying_half_of_the_loopback_addresses_is_a_warning() -> None:
     half = ["acl lo dst 127.0.0.0/9 ::1/128", "http_access deny lo"]
-    (text,) = exposed(*SHIPPED, *half, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *LET_IN)
+    (text,) = exposed(*SHIPPED, *half, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *ALLOW_CLIENTS)
     assert "loopback" in text
 
 
@@ -134,13 +133,13 @@ PROTECTED = [line for part in PARTS.values() for line in part]
 @pytest.mark.parametrize(
     "rules",
     [
-        ["http_access deny CONNECT bad", *LET_IN],
-        ["http_access deny CONNECT clients", *LET_IN],
-        ["acl most port 1-65535", "http_access deny CONNECT !most", *LET_IN],
-        ["acl most port 443 1025-65535", "http_access deny CONNECT !most", *LET_IN],
-        ["acl get method GET", "http_access deny get", *LET_IN],
-        ["http_access allow CONNECT clients", *TUNNELS, *LET_IN],
-        ["acl all_ports any-of bad CONNECT", "http_access deny all_ports bad", *LET_IN],
+        ["http_access deny CONNECT bad", *ALLOW_CLIENTS],
+        ["http_access deny CONNECT clients", *ALLOW_CLIENTS],
+        ["acl most port 1-65535", "http_access deny CONNECT !most", *ALLOW_CLIENTS],
+        ["acl most port 443 1025-65535", "http_access deny CONNECT !most", *ALLOW_CLIENTS],
+        ["acl get method GET", "http_access deny get", *ALLOW_CLIENTS],
+        ["http_access allow CONNECT clients", *TUNNELS, *ALLOW_CLIENTS],
+        ["acl all_ports any-of bad CONNECT", "http_access deny all_ports bad", *ALLOW_CLIENTS],
     ],
 )
 def test_denying_only_some_tunnels_is_a_warning(rules: list[str]) -> None:
@@ -160,7 +159,9 @@ def test_denying_only_some_tunnels_is_a_warning(rules: list[str]) -> None:
     ],
 )
 def test_each_way_to_deny_tunnels_is_accepted(rules: list[str]) -> None:
-    assert exposed(*SHIPPED, *TO_LOOPBACK, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *rules, *LET_IN) == []
+    assert (
+        exposed(*SHIPPED, *TO_LOOPBACK, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *rules, *ALLOW_CLIENTS) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,23 +174,23 @@ def test_each_way_to_deny_tunnels_is_accepted(rules: list[str]) -> None:
     ],
 )
 def test_rule_that_opens_the_status_pages_to_clients_is_a_warning(rules: list[str], first: str) -> None:
-    (text,) = exposed("acl clients src 10.0.0.0/8", *rules, *PROTECTED, *LET_IN)
+    (text,) = exposed("acl clients src 10.0.0.0/8", *rules, *PROTECTED, *ALLOW_CLIENTS)
     assert text.startswith(f"{first}: no rule before this one denies Squid's own status pages (manager)")
 
 
-def test_rule_for_the_status_pages_opens_nothing_else() -> None:
-    (text,) = exposed("acl clients src 10.0.0.0/8", "http_access allow manager clients", *PROTECTED, *LET_IN)
+def test_rule_for_the_status_pages_opens_no_other_service() -> None:
+    (text,) = exposed("acl clients src 10.0.0.0/8", "http_access allow manager clients", *PROTECTED, *ALLOW_CLIENTS)
     assert "loopback" not in text
     assert "CONNECT" not in text
 
 
-def test_rule_with_negated_manager_lets_clients_in() -> None:
-    (text,) = exposed(*SHIPPED, "http_access allow !manager clients", *PROTECTED, *LET_IN)
+def test_rule_with_negated_manager_allows_clients() -> None:
+    (text,) = exposed(*SHIPPED, "http_access allow !manager clients", *PROTECTED, *ALLOW_CLIENTS)
     assert text.startswith("http_access allow !manager clients")
     assert "loopback" in text
 
 
-def test_rule_for_users_with_a_password_lets_clients_in() -> None:
+def test_rule_for_users_with_a_password_allows_clients() -> None:
     (text,) = exposed(*SHIPPED, "acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all")
     assert "loopback" in text
 
@@ -197,16 +198,19 @@ def test_rule_for_users_with_a_password_lets_clients_in() -> None:
 def test_addresses_that_several_rules_deny_are_protected() -> None:
     parts = ["acl a dst 127.0.0.0/9", "acl b dst 127.128.0.0/9", "acl c dst ::1", "acl any_c any-of c"]
     rules = ["http_access deny a", "http_access deny all b", "http_access deny any_c"]
-    assert exposed(*SHIPPED, *parts, *rules, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *LET_IN) == []
+    assert (
+        exposed(*SHIPPED, *parts, *rules, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *ALLOW_CLIENTS)
+        == []
+    )
 
 
 def test_nested_lists_are_evaluated_once_each() -> None:
     lists = ["acl l0 port 80", *(f"acl l{n} any-of l{n - 1} l{n - 1}" for n in range(1, 41))]
-    assert exposed(*SHIPPED, *lists, *PROTECTED, "http_access deny l40", *LET_IN) == []
+    assert exposed(*SHIPPED, *lists, *PROTECTED, "http_access deny l40", *ALLOW_CLIENTS) == []
 
 
-ALL = [*SHIPPED, *PROTECTED, "http_access allow localhost", *LET_IN]
-BY_PROXY_PROTOCOL = "http_port 3129 require-proxy-header"
+ALL = [*SHIPPED, *PROTECTED, "http_access allow localhost", *ALLOW_CLIENTS]
+PROXY_PROTOCOL_PORT = "http_port 3129 require-proxy-header"
 
 
 @pytest.mark.parametrize(
@@ -219,24 +223,24 @@ BY_PROXY_PROTOCOL = "http_port 3129 require-proxy-header"
         (["acl users proxy_auth REQUIRED", "acl us any-of localhost users"], "follow_x_forwarded_for allow us"),
         (["acl_uses_indirect_client off", "acl_uses_indirect_client on"], "follow_x_forwarded_for allow clients"),
         (["if ${process_number} = 1"], "follow_x_forwarded_for allow clients"),
-        ([BY_PROXY_PROTOCOL], "proxy_protocol_access allow clients"),
-        ([BY_PROXY_PROTOCOL, "acl_uses_indirect_client off"], "proxy_protocol_access allow clients"),
+        ([PROXY_PROTOCOL_PORT], "proxy_protocol_access allow clients"),
+        ([PROXY_PROTOCOL_PORT, "acl_uses_indirect_client off"], "proxy_protocol_access allow clients"),
     ],
 )
 def test_client_that_may_claim_a_local_address_is_a_warning(before: list[str], rule: str) -> None:
-    """Defect: a client that put 127.0.0.1 into a header saw the status pages, and no warning mentioned it."""
-    believed = [*before, rule, *(["endif"] if before and before[0].startswith("if ") else [])]
-    (text,) = exposed(*ALL, *believed)
+    """Defect: a client that sent 127.0.0.1 in a header could read the status pages, and the check gave no warning."""
+    trusting = [*before, rule, *(["endif"] if before and before[0].startswith("if ") else [])]
+    (text,) = exposed(*ALL, *trusting)
     assert text == (
         "http_access allow localhost manager: no rule before this one denies Squid's own status pages (manager):"
         f" clients reach services that are not meant for them; other hosts can claim this host's address"
         f" ({rule})"
     )
-    assert exposed("acl clients src 10.0.0.0/8", "http_access deny manager", *ALL[3:], *believed) == []
+    assert exposed("acl clients src 10.0.0.0/8", "http_access deny manager", *ALL[3:], *trusting) == []
 
 
 @pytest.mark.parametrize(
-    "believed",
+    "trusting",
     [
         ["follow_x_forwarded_for allow localhost", "follow_x_forwarded_for deny all"],
         ["follow_x_forwarded_for allow localhost clients"],
@@ -245,18 +249,18 @@ def test_client_that_may_claim_a_local_address_is_a_warning(before: list[str], r
         ["follow_x_forwarded_for deny clients", "follow_x_forwarded_for allow localhost"],
         ["acl_uses_indirect_client off", "follow_x_forwarded_for allow clients"],
         ["http_port 3129", "proxy_protocol_access allow clients"],
-        [BY_PROXY_PROTOCOL, "proxy_protocol_access allow localhost"],
+        [PROXY_PROTOCOL_PORT, "proxy_protocol_access allow localhost"],
     ],
 )
-def test_client_whose_claim_is_not_believed_is_no_warning(believed: list[str]) -> None:
-    assert exposed(*ALL, *believed) == []
+def test_client_whose_claim_is_not_trusted_gives_no_warning(trusting: list[str]) -> None:
+    assert exposed(*ALL, *trusting) == []
 
 
 def test_client_that_may_claim_a_local_address_reaches_local_services() -> None:
     first = ["acl clients src 10.0.0.0/8", "http_access deny manager", "http_access allow localhost"]
-    (text,) = exposed(*first, *PROTECTED, *LET_IN, "follow_x_forwarded_for allow clients")
+    (text,) = exposed(*first, *PROTECTED, *ALLOW_CLIENTS, "follow_x_forwarded_for allow clients")
     assert text.startswith("http_access allow localhost: no rule before this one denies loopback addresses, link-local")
-    assert exposed(*first, *PROTECTED, *LET_IN) == []
+    assert exposed(*first, *PROTECTED, *ALLOW_CLIENTS) == []
 
 
 @pytest.mark.parametrize(
@@ -269,6 +273,6 @@ def test_client_that_may_claim_a_local_address_reaches_local_services() -> None:
     ],
 )
 def test_list_with_other_clients_is_not_only_for_this_host(known: list[str]) -> None:
-    """Defect: such a list counted as containing only this host, and what it opens was not reported."""
+    """Defect: the check treated such a list as a list of only this host, and did not report the exposed services."""
     (text,) = exposed(*known, "acl us any-of localhost known", "http_access allow us", "http_access deny all")
     assert text.startswith("http_access allow us: no rule before this one denies loopback addresses")

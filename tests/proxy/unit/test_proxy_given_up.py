@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for noticing that the kernel has given up Multipath TCP, from its counters, with one report each time."""
+"""Tests that the relay detects from the kernel's counters that the kernel gave up Multipath TCP, and reports it
+once."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def test_counters_of_this_kernel_are_read() -> None:
     assert given_up().times >= 0
 
 
-def test_black_hole_is_in_force_while_the_counter_grows() -> None:
+def test_black_hole_is_active_while_the_counter_grows() -> None:
     counts = [GivenUp(1, 5), GivenUp(1, 5), GivenUp(1, 6), GivenUp(1, 6)]
     watch = Watch(lambda: counts.pop(0))
     assert [watch.in_force() for _ in range(3)] == [None, GivenUp(1, 6), None]
@@ -54,16 +55,16 @@ def test_relay_reports_each_black_hole_once(
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr(parents, "_INTERVAL", 0.001)
     counts = [GivenUp(), GivenUp(1, 1), GivenUp(1, 2), GivenUp(1, 2), GivenUp(1, 9), GivenUp(2, 12), GivenUp(2, 12)]
-    looked = 0
+    reads = 0
 
-    def look() -> GivenUp:
-        nonlocal looked
-        looked += 1
-        return counts[min(looked, len(counts)) - 1]
+    def read() -> GivenUp:
+        nonlocal reads
+        reads += 1
+        return counts[min(reads, len(counts)) - 1]
 
-    parents.Follower(Places("mptcprelay"), read_counts=look).start([])
+    parents.Follower(Places("mptcprelay"), read_counts=read).start([])
     deadline = time.monotonic() + 60
-    while looked <= len(counts):  # the last count has been handled
+    while reads <= len(counts):  # the last count has been handled
         assert time.monotonic() < deadline
         time.sleep(0.001)
     messages = [line for line in capsys.readouterr().err.splitlines() if "given up" in line]

@@ -12,10 +12,10 @@ from mptcp_proxy.configuration.access import open_proxy_problems
 
 OWN_AND_US = ["acl own src 10.0.0.0/8", "acl ok all-of own us"]
 OPEN = [
-    # A client can claim an address. Its AS number and its name, or a helper that knows it, then let the client in.
+    # A client can claim an address. The rules then allow it by this address's AS number or name, or by a helper.
     *(
-        [*believed, *known, "http_access allow ok", "http_access deny all"]
-        for believed in (
+        [*trusting, *known, "http_access allow ok", "http_access deny all"]
+        for trusting in (
             ["follow_x_forwarded_for allow all"],
             ["http_port 3128 require-proxy-header", "proxy_protocol_access allow all"],
         )
@@ -26,7 +26,7 @@ OPEN = [
             ["external_acl_type who %>A /bin/helper", "acl ok external who"],
         )
     ),
-    # Helpers always get the address that is logged, even if rules use the other one.
+    # Helpers always get the logged address, even if the rules use the other address.
     [
         "acl_uses_indirect_client off",
         "follow_x_forwarded_for allow all",
@@ -65,9 +65,9 @@ OPEN = [
             # code.
             "%DST:%SRC /bin/helper",
             "%%SRC /bin/helper",
-            # Only the first digit of the address.
+            # This helper gets only the first digit of the address.
             "%.1SRC /bin/helper",
-            # Headers of the request, which any client can set to any value.
+            # Any client can set these headers to any value.
             "%>ha{Host} /bin/helper",
             "%>{Referer} /bin/helper",
             "%{Accept-Language:;en}>h /bin/helper",
@@ -84,14 +84,14 @@ OPEN = [
                     "Remote-Addr",
                 )
             ),
-            # The result of another helper, or of no helper.
+            # These codes stand for the result of another helper, or are empty.
             "%EXT_USER /bin/helper",
             "%EXT_TAG %ea /bin/helper",
             "%un /bin/helper",
             "%{user}note /bin/helper",
         )
     ),
-    # The result of a helper that gets only the destination, not the client.
+    # These rules use the result of a helper that gets only the destination, not the client.
     [
         "external_acl_type where %DST /bin/helper",
         "acl ok external where",
@@ -134,7 +134,7 @@ OPEN = [
             ["auth_param basic program /bin/passwords", "external_acl_type who %SRC /bin/helper"],
         )
     ),
-    # Each helper gets only the other one's result.
+    # Each helper gets only the other helper's result.
     [
         "external_acl_type one %EXT_USER /bin/helper",
         "external_acl_type other %EXT_TAG /bin/helper",
@@ -143,17 +143,17 @@ OPEN = [
         "http_access allow ok fine",
         "http_access deny all",
     ],
-    # The name of a client without login comes from its own identd; notes may come from anywhere.
+    # A client without login supplies its name itself (identd); notes may have any source.
     *(
         [
             "auth_param basic program /bin/passwords",
             f"external_acl_type named {format_codes} /bin/helper",
-            asks,
+            setting,
             "acl ok external named",
             "http_access allow ok",
             "http_access deny all",
         ]
-        for format_codes, asks in (
+        for format_codes, setting in (
             ("%un", "acl me ident REQUIRED"),
             ("%un", "acl me ident_regex ."),
             ("%un", "ident_lookup_access allow all"),
@@ -163,7 +163,7 @@ OPEN = [
             ("%note{clt_conn_tag}", "url_rewrite_program /bin/rewriter"),
         )
     ),
-    # Helpers that accept any password, or any address.
+    # These helpers accept any password, or any address.
     *(
         [f"auth_param {program}", "acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all"]
         for program in (
@@ -283,7 +283,7 @@ CLOSED = [
         "http_access deny !ok",
         "http_access allow named",
     ],
-    # No helper ever supplies a user name, so this rule matches no client.
+    # No helper supplies a user name, so this rule matches no client.
     ["acl named ext_user REQUIRED", "http_access allow named", "http_access deny all"],
     *(
         [*settings, "follow_x_forwarded_for allow all", *known, "http_access allow ok", "http_access deny all"]
@@ -316,7 +316,7 @@ def test_helper_that_identifies_clients_is_accepted(texts: list[str]) -> None:
 
 
 def test_helper_that_is_named_in_a_file_is_recognized(tmp_path: Path) -> None:
-    """Defect: the check took a helper that gets nothing about the client for one that identifies it."""
+    """Defect: the check accepted a helper that gets no information about the client."""
     name = tmp_path / "helper"
     name.write_text("where\n")
     rules = ("external_acl_type where %DST /bin/helper", f'acl ok external "{name}"', "http_access allow ok")
@@ -324,7 +324,7 @@ def test_helper_that_is_named_in_a_file_is_recognized(tmp_path: Path) -> None:
 
 
 def test_helper_that_gets_no_client_is_named_in_the_problem() -> None:
-    """Such a helper classifies page addresses, for example, and never names a user."""
+    """For example, such a helper classifies page addresses, and supplies no user name."""
     texts = [
         "external_acl_type cat %URI /bin/categories",
         "external_acl_type ipu %SRC /bin/users",

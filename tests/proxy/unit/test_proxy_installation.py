@@ -70,8 +70,8 @@ def test_files_are_installed_with_their_content_and_mode(tmp_path: Path, monkeyp
     assert places.logs.stat().st_mode & 0o777 == 0o750
 
 
-def test_error_pages_of_squid_are_installed_with_ours(tmp_path: Path) -> None:
-    """Squid complains about each of its page names that is missing. Our pages link to the check page if it exists."""
+def test_error_pages_of_squid_are_installed_with_the_projects_pages(tmp_path: Path) -> None:
+    """Squid reports each missing page. The project's pages link to the check page if it exists."""
     for name in ("ERR_DNS_FAIL", "ERR_NEW"):
         (tmp_path / name).write_text("Squid's own")
     plain = dict(error_pages(with_check_page=False, squid_templates=tmp_path / "none"))
@@ -86,7 +86,7 @@ def test_error_pages_of_squid_are_installed_with_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "a:b", "a\tb"])
-def test_library_with_a_path_unfit_for_ld_preload_is_copied(tmp_path: Path, name: str) -> None:
+def test_library_whose_path_ld_preload_cannot_contain_is_copied(tmp_path: Path, name: str) -> None:
     Here.directory = tmp_path
     tmp_path.chmod(0o755)
     places = Here("n")
@@ -100,18 +100,18 @@ def test_library_with_a_path_unfit_for_ld_preload_is_copied(tmp_path: Path, name
 
 
 def test_no_file_is_replaced_if_one_cannot_be_written(tmp_path: Path) -> None:
-    """Defect: if a reload was refused because the last file had no room, the first file was already in force."""
+    """Defect: if a reload was refused because the last file had no room, the first file was already replaced."""
     first = tmp_path / "squid.conf"
-    first.write_text("in force")
+    first.write_text("active")
     with pytest.raises(OSError, match="No such file"):
         installation.write_all(
             installation.File(first, b"refused", 0o640), installation.File(tmp_path / "none" / "b", b"", 0o644)
         )
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"squid.conf": "in force"}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"squid.conf": "active"}
 
 
-def test_anything_with_a_name_of_shared_memory_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: any user's file of such a name in /dev/shm kept Squid from starting."""
+def test_any_file_with_a_name_of_shared_memory_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: because of any user's file of such a name in /dev/shm, Squid did not start."""
     for name in ("WORKER_SOCKETS", "SHARED_MEMORY"):
         monkeypatch.setattr(installation, name, tmp_path)
     (tmp_path / "n-cf__metadata.shm").touch()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that addresses that come and go do not make Squid read its configuration each time."""
+"""Tests that Squid does not read its configuration for each change of flapping addresses."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ HOME, GUEST = ip_network("10.0.0.1/32"), ip_network("10.9.9.9/32")
 BOTH = frozenset({HOME, GUEST})
 
 
-def test_flapping_address_is_passed_to_squid_once() -> None:
+def test_squid_gets_a_flapping_address_once() -> None:
     lingering = Lingering[Network](10.0)
-    passed = [lingering.update({HOME}, 0.0)[0]]
+    lists = [lingering.update({HOME}, 0.0)[0]]
     for second in range(1, 600):
         wanted, _ = lingering.update({HOME, GUEST} if second % 2 else {HOME}, float(second))
-        if wanted != passed[-1]:
-            passed.append(wanted)
-    assert passed == [{HOME}, {HOME, GUEST}]
+        if wanted != lists[-1]:
+            lists.append(wanted)
+    assert lists == [{HOME}, {HOME, GUEST}]
 
 
-def test_new_address_is_denied_at_once_and_a_lost_one_still_lingers() -> None:
+def test_new_address_is_denied_immediately_and_a_deleted_one_lingers() -> None:
     lingering = Lingering[Network](10.0)
     assert lingering.update({HOME, GUEST}, 0.0) == (BOTH, None)
     assert lingering.update({HOME}, 1.0) == (BOTH, 11.0)
@@ -32,7 +32,7 @@ def test_new_address_is_denied_at_once_and_a_lost_one_still_lingers() -> None:
     assert lingering.update({HOME}, 11.0) == (frozenset({HOME}), None)
 
 
-def test_long_lived_address_lingers_no_longer_than_a_short_lived_one() -> None:
+def test_long_lived_address_lingers_as_long_as_a_short_lived_one() -> None:
     lingering = Lingering[Network](10.0)
     lingering.update({HOME, GUEST}, 0.0)
     assert lingering.update({HOME}, 3600.0) == (BOTH, 3610.0)
@@ -53,12 +53,12 @@ def reloads(every: float, until: float) -> list[float]:
     return times
 
 
-@pytest.mark.parametrize(("every", "most"), [(1.0, 65), (5.0, 65), (20.0, 65), (50.0, 75)])
-def test_reloads_for_many_new_addresses_become_rarer(every: float, most: int) -> None:
-    """Defect: Squid reloaded for each new address, up to once a second, and each time refused clients for a moment."""
+@pytest.mark.parametrize(("every", "max_reloads"), [(1.0, 65), (5.0, 65), (20.0, 65), (50.0, 75)])
+def test_reloads_for_many_new_addresses_become_rarer(every: float, max_reloads: int) -> None:
+    """Defect: Squid reloaded for each new address, up to once a second, and refused clients during each reload."""
     times = reloads(every, 3600.0)
     assert times[0] == 0.0
-    assert len(times) <= most
+    assert len(times) <= max_reloads
     assert min(later - earlier for earlier, later in itertools.pairwise(times[10:])) >= 60.0
 
 
@@ -70,7 +70,7 @@ def test_reload_is_immediate_again_after_a_quiet_time() -> None:
         spacing.done(now)
     assert spacing.interval == 32.0
     assert spacing.earliest(36.0) == 67.0
-    # This comes after a pause of twice the interval, which resets the interval.
+    # A pause of twice the interval resets the interval.
     spacing.done(99.0)
     assert spacing.interval == 2.0
     assert reloads(120.0, 1000.0) == [0.0, 120.0, 240.0, 360.0, 480.0, 600.0, 720.0, 840.0, 960.0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the supervisor's conclusions if listeners cannot be seen."""
+"""Tests for the supervisor if it cannot list the listeners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mptcp_proxy.serving import CHANGE_SECONDS, INTERVAL, PROBLEM_INTERVAL, WITH
 def test_start_and_reload_end_if_ss_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: Squid was ended because no listener was seen, and a start or reload waited forever."""
+    """Defect: the supervisor ended Squid because it found no listener, and a start or reload waited forever."""
 
     def no_ss(*_: object, **__: object) -> None:
         raise FileNotFoundError
@@ -34,17 +34,17 @@ def test_start_and_reload_end_if_ss_does_not_answer(
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     found = list(listeners(statements([PhysicalLine("f", 1, "http_port 3128")], "n")))
     watch = ListenersWatch(Places(), Role.PROXY, Reporter(Places()), 0, found, 1)
-    # A process in place of Squid, without our child processes.
+    # This process, which has no children, takes the place of Squid.
     with subprocess.Popen(["sleep", "60"]) as squid:
         for _ in range(2):
-            begun = now
-            over = []
-            while now < begun + 2 * WITHOUT_LISTENERS_SECONDS:
+            start = now
+            blind_times = []
+            while now < start + 2 * WITHOUT_LISTENERS_SECONDS:
                 if watch.check(squid.pid) == NO_SOCKET_LIST:
-                    over.append(now)
+                    blind_times.append(now)
                 assert not watch.must_restart(squid.pid)
                 now += 1
-            assert begun + CHANGE_SECONDS <= over[0] <= begun + CHANGE_SECONDS + INTERVAL + PROBLEM_INTERVAL
+            assert start + CHANGE_SECONDS <= blind_times[0] <= start + CHANGE_SECONDS + INTERVAL + PROBLEM_INTERVAL
             watch.expect_change(found)
         squid.kill()
     assert notified.count("READY=1") == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for finding out which process listens on which port."""
+"""Tests for the list of listening ports and their processes."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_sockets_are_distinguished_without_their_processes(monkeypatch: pytest.M
     monkeypatch.setattr(subprocess, "run", answer)
     assert identities({3128}) == ("*:3128 ino:501 sk:1001", "*:3128 ino:502 sk:a")
     assert identities({80}) == ()
-    # The option "p" must be missing, because it makes ss read each descriptor of each process.
+    # The option "p" must be missing, because with it ss reads each descriptor of each process.
     assert {tuple(command) for command in commands} == {("ss", "-HOltne")}
 
 
 def test_process_with_an_undecodable_name_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: any user's listening process with the byte 0xff in its name ended the supervisor, and Squid with it."""
+    """Defect: because of any listening process with the byte 0xff in its name, supervisor and Squid ended."""
     ss = tmp_path / "ss"
     ss.write_bytes(b"#!/bin/sh\ncat <<'END'\n" + SS.replace("apache2", "@").encode().replace(b"@", b"\xff") + b"END\n")
     ss.chmod(0o755)
@@ -65,14 +65,14 @@ def test_process_with_an_undecodable_name_is_listed(tmp_path: Path, monkeypatch:
     assert identities({80}) == ("10.0.0.1%eth0:80",)
 
 
-@pytest.mark.parametrize("how", ["no ss", "too late", "fails"])
-def test_listeners_are_unknown_if_ss_fails(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Defect: an ss that took too long ended the supervisor, and a failing ss counted as "nobody listens"."""
+@pytest.mark.parametrize("failure", ["no ss", "too late", "fails"])
+def test_listeners_are_unknown_if_ss_fails(monkeypatch: pytest.MonkeyPatch, failure: str) -> None:
+    """Defect: the supervisor ended if ss took too long, and concluded from a failing ss that no process listens."""
 
     def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        if how == "no ss":
+        if failure == "no ss":
             raise FileNotFoundError
-        if how == "too late":
+        if failure == "too late":
             raise subprocess.TimeoutExpired(command, 30)
         return subprocess.CompletedProcess(command, 1, "", "Cannot open netlink socket")
 
@@ -107,7 +107,7 @@ def test_port_counts_as_taken_if_its_address_overlaps(host: str, port: int, take
         ("0.0.0.0", "10.0.0.1", True),
         ("0.0.0.0", "[fd00::1]", False),
         ("0.0.0.0", "", True),
-        # Squid opens [::] for IPv4, too, in any notation.
+        # Squid's [::], in any notation, also serves IPv4.
         ("0.0.0.0", "[0::0]", True),
         ("[::]", "[fd00::1]", True),
         ("[::]", "10.0.0.1", False),

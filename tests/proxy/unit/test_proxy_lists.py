@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for lists in files: Squid gets the checked content, and messages have the names that the operator wrote."""
+"""Tests for lists in files: Squid gets the checked content, and messages contain the operator's file names."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_names_of_files_are_replaced_by_those_of_copies(clients: Path) -> None:
         'acl own dst "/run/${service_name}/own-addresses"',
         f'request_header_add X "{clients}" a',
     )
-    (only,) = found.lists
-    assert (only.name, only.content) == (str(clients), b"10.0.0.0/8\n")
-    assert only.copy.parent == COPIES
-    assert only.copy.name.endswith("-our-clients.txt")
+    (list_copy,) = found.lists
+    assert (list_copy.name, list_copy.content) == (str(clients), b"10.0.0.0/8\n")
+    assert list_copy.copy.parent == COPIES
+    assert list_copy.copy.name.endswith("-our-clients.txt")
     changed = texts(found)
-    assert changed[0].startswith(f'acl a src "{only.copy}" 192.168.0.0/16 #')
-    assert changed[1] == f'acl b src "{only.copy}"'
+    assert changed[0].startswith(f'acl a src "{list_copy.copy}" 192.168.0.0/16 #')
+    assert changed[1] == f'acl b src "{list_copy.copy}"'
     assert changed[2:] == [
         f'acl own dst -n "{OWN}"',
         'acl own dst "/run/${service_name}/own-addresses"',
@@ -74,8 +74,8 @@ def test_names_of_files_are_replaced_by_those_of_copies(clients: Path) -> None:
 def test_name_on_several_lines_is_replaced_and_an_unused_one_is_not(clients: Path) -> None:
     first, rest = str(clients)[:5], str(clients)[5:]
     found = copied("acl a \\", f'   src "{first}\\', f'{rest}"', "if false", f'acl b src "{clients}"', "endif")
-    (only,) = found.lists
-    assert texts(found) == ["", "", f'acl a src "{only.copy}"', "if false", f'acl b src "{clients}"', "endif"]
+    (list_copy,) = found.lists
+    assert texts(found) == ["", "", f'acl a src "{list_copy.copy}"', "if false", f'acl b src "{clients}"', "endif"]
 
 
 def test_long_statement_with_a_list_is_accepted(clients: Path) -> None:
@@ -101,7 +101,7 @@ def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("configuration_includes_quoted_values on", "in another way than this check (allowed: off)"),
         ("configuration_includes_quoted_values ${process_number}", "in another way than this check (allowed: off)"),
@@ -111,8 +111,7 @@ def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
         ('http_access2 allow "/etc/names"', "names of lists from a file are not checked"),
         ('acl a any-of "/etc/names"', "names of lists from a file are not checked"),
         ('follow_x_forwarded_for allow "/etc/names"', "names of lists from a file are not checked"),
-        # Defect: the next list, for example of clients, would get the second line of this file instead of its own
-        # values.
+        # Defect: the next list, for example of clients, got the second line of this file instead of its own values.
         ('acl a random "/etc/values"', "one value for random, and the rest of the file as values of the next"),
         ('acl a max_user_ip -s "/etc/values"', "one value for max_user_ip, and the rest of the file"),
         ("acl a connections_encrypted '/etc/values'", "one value for connections_encrypted, and the rest of"),
@@ -123,9 +122,9 @@ def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
         ('acl a url_regex "/etc/a\\ b"', "not a name in quotation marks, without blanks"),
     ],
 )
-def test_file_that_squid_would_read_unchecked_is_refused(text: str, why: str) -> None:
+def test_file_that_squid_would_read_unchecked_is_refused(text: str, reason: str) -> None:
     (problem, *_) = copied(text).problems
-    assert why in str(problem)
+    assert reason in str(problem)
     assert not problem.warning
 
 
@@ -143,18 +142,18 @@ def test_statement_that_reads_no_file_is_unchanged(text: str) -> None:
     assert (texts(found), found.lists, found.problems) == ([text], (), ())
 
 
-def test_missing_list_never_comes_into_force_later(tmp_path: Path) -> None:
+def test_missing_list_never_becomes_active_later(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     found = copied(f'acl a src "{missing}"', "if ${process_number} = 1", f'acl b src "{missing}"', "endif")
-    (only,) = found.lists
-    assert only.content is None
+    (list_copy,) = found.lists
+    assert list_copy.content is None
     assert not [text for text in texts(found) if str(missing) in text]
-    # Squid itself complains about the other one.
+    # Squid itself reports the first statement.
     (problem,) = found.problems
     assert str(problem).startswith(f'squid.conf:3: acl b src "{missing}": {missing} cannot be read')
 
 
-def test_list_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+def test_list_that_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (problem,) = copied(f'acl a src "{pipe}"').problems
@@ -163,7 +162,7 @@ def test_list_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Squid):
+class PrintingSquid(Squid):
     """A fake Squid that prints the content of each ACL's list."""
 
     def parse(self, configuration: Path, service_name: str, is_cancelled: Callable[[], bool] = bool) -> str:
@@ -184,7 +183,7 @@ def problems_about(checked: Checked, about: str) -> Sequence[str]:
 def test_problem_names_the_original_file_and_not_the_copy(tmp_path: Path, clients: Path) -> None:
     file = tmp_path / "squid.conf"
     file.write_text(f'http_port 3128\nacl a src "{clients}"\nhttp_access allow a\nhttp_access deny all\n')
-    checked = check(file, "n", Reading("/usr/sbin/squid", "5.7", "proxy"))
+    checked = check(file, "n", PrintingSquid("/usr/sbin/squid", "5.7", "proxy"))
     (problem,) = problems_about(checked, "it has")
     assert problem.startswith(f'{file}:2: acl a src "{clients}": "{clients}": it has 10.0.0.0/8')
     assert checked.lists[0].content == b"10.0.0.0/8\n"
@@ -194,7 +193,7 @@ def test_problem_names_the_original_file_and_not_the_copy(tmp_path: Path, client
 def test_list_that_changes_during_the_check_is_judged_as_copied(
     tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the check judged one reading of a list, but Squid read it again itself, also at each reload."""
+    """Defect: the check judged its own copy of a list, but Squid read the file again, also at each reload."""
     from mptcp_proxy.configuration import lists
 
     read = lists._read
@@ -242,14 +241,14 @@ def test_copies_are_installed_and_unused_copies_are_removed(
         checked = check(file, "n", None)
         installation.make_directories(places, checked)
         installation.install(places, checked, [], 1)
-        # An unfinished edit afterwards changes nothing.
+        # A later unfinished edit has no effect.
         clients.write_text("0.0.0.0/1\n")
         (copy,) = [each.copy for each in checked.lists]
         assert copy.read_text() == content
         assert copy.stat().st_mode & 0o777 == 0o640
         assert f'"{copy}"' in places.configuration_in_force.read_text()
         generations.append(copy)
-        # A worker that is just starting still reads the previous configuration.
+        # A worker that starts now may still read the previous configuration.
         assert set(places.lists.iterdir()) == set(generations[-2:])
 
 

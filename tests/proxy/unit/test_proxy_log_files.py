@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for renaming log files, and for noticing a full disk."""
+"""Tests for the rotation of log files, and for the detection of a full disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_logs_larger_than_the_limit_are_renamed(tmp_path: Path) -> None:
     assert contents() == {"access.log.1": "fourth", "access.log.2": "third", "cache.log": "c", "other.txt": "much too long"}  # fmt: skip  # noqa: E501
 
 
-def test_no_log_is_renamed_if_a_new_one_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_log_is_renamed_if_a_new_log_cannot_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "access.log").write_text("kept")
 
     def no_inode(**_: object) -> None:
@@ -61,9 +61,10 @@ def test_full_disk_of_the_logs_is_reported_once(
 def test_lasting_error_is_reported_once_with_its_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: the error was logged every ten seconds, and a failed statvfs was reported as a problem of a new log."""
+    """Defect: the supervisor logged the error every ten seconds, and reported a failed statvfs as a problem of a
+    log."""
 
-    def fails(number: int) -> Callable[..., None]:
+    def failing(number: int) -> Callable[..., None]:
         def fail(*_: object, **__: object) -> None:
             raise OSError(number, os.strerror(number))
 
@@ -72,15 +73,15 @@ def test_lasting_error_is_reported_once_with_its_cause(
     logs = log_files.Logs(tmp_path)
     (tmp_path / "access.log").write_bytes(b"x" * (log_files.MAX_BYTES + 1))
     for number in (errno.ENOSPC, errno.ENOSPC, errno.EROFS):
-        monkeypatch.setattr(tempfile, "mkstemp", fails(number))
+        monkeypatch.setattr(tempfile, "mkstemp", failing(number))
         assert not logs.rotate_and_report()
     with monkeypatch.context() as unreadable:
-        unreadable.setattr(log_files, "is_full", fails(errno.EIO))
+        unreadable.setattr(log_files, "is_full", failing(errno.EIO))
         assert not logs.rotate_and_report()
         assert not logs.rotate_and_report()
     monkeypatch.undo()
     assert logs.rotate_and_report()
-    monkeypatch.setattr(log_files, "is_full", fails(errno.EIO))
+    monkeypatch.setattr(log_files, "is_full", failing(errno.EIO))
     assert not logs.rotate_and_report()
     assert capsys.readouterr().err.splitlines() == [
         "mptcp-proxy: cannot begin a new log: No space left on device",

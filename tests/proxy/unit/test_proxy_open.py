@@ -32,7 +32,7 @@ OPEN = [
     ["acl inner localport 3128", "http_access allow inner", "http_access deny all"],
     ["acl own src 10.0.0.0/8", "acl web port 80", "acl any any-of own web", "http_access allow any"],
     ["acl web port 80", "acl site dstdomain .example", "acl both all-of web site", "http_access allow both"],
-    # The deny rule turns away only IPv4 clients.
+    # The deny rule refuses only IPv4 clients.
     ["acl halves src 0.0.0.0/1 128.0.0.0/1", "http_access deny halves", "http_access allow all"],
     ["acl bad dstdomain .example", "http_access deny !bad", "http_access allow all"],
     # Names of ACLs are not case-sensitive.
@@ -62,33 +62,34 @@ OPEN = [
     ["acl near src 2000::-2fff:ffff::", "http_access allow near", "http_access deny all"],
     ["acl half src 0.0.0.0/1", "http_access allow half", "http_access deny all"],
     ["acl all_again src 0.0.0.0-0.0.0.0/0", "http_access allow all_again", "http_access deny all"],
-    # An invalid netmask: Squid's interpretation is not known.
+    # This netmask is invalid, and Squid's interpretation is unknown.
     ["acl odd src 10.0.0.0/255.0.255.0", "http_access allow odd", "http_access deny all"],
-    # All addresses except a few.
+    # These rules allow all addresses except a few.
     ["acl few src 203.0.113.0/24", "http_access deny few", "http_access allow all"],
-    # If a mask has zeros before ones, Squid uses only the first ones; if it has no ones there, it uses a mask of all
-    # ones.
+    # If a mask has zeros before ones, Squid uses only the ones before the zeros; without such ones, it uses a mask of
+    # all ones.
     ["acl odd src 10.0.0.0/0.255.255.255", "http_access allow odd", "http_access deny all"],
     # Squid ignores any text after a valid address.
     ["acl odd src 0.0.0.0/1,128.0.0.0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src 0.0.0.0/1x", "http_access allow odd", "http_access deny all"],
     ["acl odd src 1.0.0.0-223.255.255.255x", "http_access allow odd", "http_access deny all"],
-    # Short, octal and hexadecimal addresses, and host names, to which a mask cannot be applied.
+    # Squid cannot apply a mask to short, octal and hexadecimal addresses, and to host names.
     ["acl odd src 0/1 128.0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src 001.0.0.0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src 0x0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src localhost/1", "http_access allow odd", "http_access deny all"],
     # Squid applies the mask from the wrong end, so that it matches all clients.
     ["acl odd src ::ffff:10.0.0.0/104", "http_access allow odd", "http_access deny all"],
-    # A number that wraps around to 128.0.0.0; a non-digit, so that the earlier mask continues (/3); IPv4 within IPv6.
+    # The first mask overflows to 128.0.0.0; the second is not a number, so that the earlier mask applies (/3); the
+    # third value is an IPv4 address within IPv6.
     ["acl odd src 0.0.0.0/2147483648", "http_access allow odd", "http_access deny all"],
     ["acl odd src 10.0.0.0/13 2000::/+", "http_access allow odd", "http_access deny all"],
     ["acl odd src 12-ff00::", "http_access allow odd", "http_access deny all"],
-    # All addresses that one of the five regional registries assigns.
+    # These are all addresses that one of the five regional registries assigns.
     ["acl own src 2a00::/12", "http_access allow own", "http_access deny all"],
-    # Each host with an IPv4 address owns some of these (6to4).
+    # Each host with an IPv4 address owns some of these addresses (6to4).
     ["acl own src 2002::/16", "http_access allow own", "http_access deny all"],
-    # Squid believes these senders if they state another client address.
+    # Squid trusts these senders if they claim another client address.
     ["follow_x_forwarded_for allow all", *ONLY_OWN],
     ["follow_x_forwarded_for deny own", "acl_uses_indirect_client on", *ONLY_OWN],
     ["acl_uses_indirect_client off", "acl_uses_indirect_client on", "follow_x_forwarded_for allow all", *ONLY_OWN],
@@ -100,7 +101,7 @@ OPEN = [
         *ONLY_OWN,
     ],
     ["http_port 3128 require-proxy-header", "proxy_protocol_access allow all", *ONLY_OWN],
-    # Of nested "if" statements Squid respects only the inner one.
+    # Of nested "if" statements, Squid evaluates only the inner one.
     ["if false", "if true", "http_access allow all", "endif", "endif", "http_access deny all"],
     ["if false", "if false", "else", "http_access allow all", "endif", "endif", "http_access deny all"],
     # Squid parses numbers as C does.
@@ -109,31 +110,31 @@ OPEN = [
     ["if 99999999999999999999 = 9223372036854775807", "http_access allow all", "endif", "http_access deny all"],
     # Squid cuts a line at the first carriage return.
     ["http_access allow all\r!all", "http_access deny all"],
-    # For Squid, a Unicode blank is not white space: one of these two ACLs matches all clients.
+    # For Squid, a Unicode blank is not white space: the first of these two ACLs matches all clients.
     ["acl a\u00a0b src all", "acl a src 10.0.0.0/8", "http_access allow a\u00a0b"],
-    # Squid drops a value that overlaps an earlier one: in the first case all, in the second all except 192.0.2.1.
+    # Squid drops a value that overlaps an earlier one: the value "all", or the ranges with all other addresses.
     ["acl few src 192.0.2.1 all", "http_access deny few", "http_access allow all"],
     ["acl few src 192.0.2.1 0.0.0.0/1 128.0.0.0/1 ::/1 8000::/1", "http_access deny few", "http_access allow all"],
-    # Letters that Python folds to the same case, but C does not; values that are case-sensitive.
+    # Python converts these letters to the same case, but C does not. Values are case-sensitive.
     ["acl k src 10.0.0.0/8", "acl \u212a src all", "http_access allow \u212a"],
     ["acl every src ALL", "http_access deny every", "http_access allow all"],
-    # The client itself runs the identd and the name server that answer here.
+    # The client itself runs the identd and the name server that these rules trust.
     ["acl users ident REQUIRED", "http_access allow users", "http_access deny all"],
     ["acl users ident_regex .", "http_access deny !users", "http_access allow all"],
     ["acl named srcdom_regex .", "http_access allow named", "http_access deny all"],
-    # [[:alnum:]], beginning of a word and letter n: the C library matches these, Python does not.
+    # The C library matches [[:alnum:]], the beginning of a word and \N as the letter n; Python does not.
     ["acl named srcdom_regex [[:alnum:]]", "http_access allow named", "http_access deny all"],
     ["acl named srcdom_regex \\<[[:alpha:]]", "http_access allow named", "http_access deny all"],
     ["acl named srcdom_regex -i \\N", "http_access allow named", "http_access deny all"],
-    # Patterns that cannot be compiled, or that would use up all memory or the whole stack.
+    # These patterns cannot be compiled, or would use all memory or the whole stack.
     ["acl named srcdom_regex example)|(", "http_access allow named", "http_access deny all"],
     ["acl named srcdom_regex ((x{255}){255}){255}", "http_access allow named", "http_access deny all"],
     [f"acl named srcdom_regex {'(' * 500}x{')' * 500}", "http_access allow named", "http_access deny all"],
     ["acl named srcdomain .com .net .org", "http_access allow named", "http_access deny all"],
-    # Patterns that match whole countries.
+    # These patterns match whole countries.
     ["acl named srcdom_regex \\.fr$", "http_access allow named", "http_access deny all"],
     ["acl named srcdom_regex -i \\.(be|nl)$", "http_access allow named", "http_access deny all"],
-    # All hosts with an IPv4 address, in the prefixes of translators and tunnels.
+    # These prefixes of translators and tunnels contain all hosts with an IPv4 address.
     *(
         [f"acl all4 src {prefix}", "http_access allow all4", "http_access deny all"]
         for prefix in (
@@ -148,7 +149,7 @@ OPEN = [
             "::4000:0/98",
             "::ffff:0:0:0/96",
             "::ffff:0:4000:0-::ffff:0:7fff:ffff",
-            # NAT64's prefix for local use: each network chooses how it divides the bits after it.
+            # This is NAT64's prefix for local use. Each network divides the bits after it in its own way.
             "64:ff9b:1::/48",
             "64:ff9b:1:fffe::/96",
             "64:ff9b:1:fffe::4000:0/98",
@@ -160,10 +161,10 @@ OPEN = [
             "64:ff9b:1:4000::-64:ff9b:1:5fff:ff::",
         )
     ),
-    # For Squid 5 and 6 a prefix length of 0 means one address, whatever the notation; so do the words ipv4 and ipv6.
+    # For Squid 5 and 6, a prefix length of 0 in any notation and the words ipv4 and ipv6 mean one address.
     ["acl v6 src ::/0", "acl v4 src 10.0.0.0/0", "http_access deny v4", "http_access deny v6", "http_access allow all"],
     ["acl v6 src ipv6", "acl v4 src ipv4", "http_access deny v4", "http_access deny v6", "http_access allow all"],
-    # If a file does not exist, Squid ends the statement there: no ACL name, no rule, and no value after it.
+    # Squid ends a statement at a file that does not exist, so it reads no ACL name, rule or value after the file.
     ['http_access deny "/nonexistent/names"', "http_access allow all"],
     ['acl every src "/nonexistent/clients" all', "http_access deny every", "http_access allow all"],
 ]
@@ -281,20 +282,20 @@ def test_file_is_read_with_each_kind_of_quotation_mark(tmp_path: Path, word: str
     [
         # Squid ignores words after the file name.
         ("0.0.0.0/1\n128.0.0.0/1\n", " ::/1 8000::/1"),
-        # Squid takes only the first value of each line.
+        # Squid uses only the first value of each line.
         ("0.0.0.0/1 128.0.0.0/1\n::/1 8000::/1\n", ""),
-        # Squid reads at most 2047 bytes of a line; the rest is another value.
+        # Squid reads at most 2047 bytes of a line; the rest of the line is another value.
         (f"# {'x' * 2045}10.0.0.0/8\n", ""),
     ],
 )
 def test_values_that_squid_ignores_in_a_file_deny_no_client(tmp_path: Path, listed: str, after: str) -> None:
-    names = tmp_path / "strangers"
+    names = tmp_path / "denied"
     names.write_text(listed)
-    rules = (f'acl strangers src "{names}"{after}', "http_access deny strangers", "http_access allow all")
+    rules = (f'acl denied src "{names}"{after}', "http_access deny denied", "http_access allow all")
     assert list(open_proxy_problems(parse(*rules)))
 
 
-def test_text_behind_2047_bytes_of_comment_is_a_value(tmp_path: Path) -> None:
+def test_text_after_2047_bytes_of_a_comment_is_a_value(tmp_path: Path) -> None:
     names = tmp_path / "clients"
     rules = (f'acl clients src "{names}"', "http_access allow clients", "http_access deny all")
     for comment, found in ((f"#{'x' * 2046}", 1), (f"#{'x' * 2000}", 0)):
@@ -311,17 +312,15 @@ def test_names_of_lists_are_read_from_a_file(tmp_path: Path) -> None:
 
 
 def test_nested_lists_are_evaluated_once_each() -> None:
-    """Each of 40 ACLs includes the previous one twice; without a cache the check would need 2 to the 40th steps."""
+    """Each of 40 ACLs includes the previous ACL twice. Without a cache, the check would need 2^40 steps."""
     lists = ["acl l0 src 10.0.0.0/8", *(f"acl l{n} any-of l{n - 1} l{n - 1}" for n in range(1, 41))]
     assert not list(open_proxy_problems(parse(*lists, "http_access allow l40", "http_access deny all")))
     assert list(open_proxy_problems(parse(*lists, "acl l7 src all", "http_access allow l40", "http_access deny all")))
 
 
 def test_long_lists_are_judged_in_less_than_quadratic_time(tmp_path: Path) -> None:
-    """Two lists have 20,000 addresses each, none adjacent.
-
-    Adding them one by one to a merged set would take minutes.
-    """
+    """Each of two lists has 20,000 addresses, of which none are adjacent. One by one, a merged set would take
+    minutes."""
     for name, last in (("one", 1), ("other", 3)):
         (tmp_path / name).write_text("".join(f"11.{n // 250}.{n % 250}.{last}\n" for n in range(20_000)))
     lists = [f'acl {name} src "{tmp_path}/{name}"' for name in ("one", "other")]
@@ -352,17 +351,17 @@ def test_long_lists_are_judged_in_less_than_quadratic_time(tmp_path: Path) -> No
             ],
             3,
         ),
-        # Rules that also require an address or a password, or that deny.
+        # These rules also require an address or a password, or they deny.
         (["external_acl_type who %>A %SRC /bin/helper", "acl ok external who", "http_access allow ok"], None),
         (["acl own src 10.0.0.0/8", "acl us srcdomain .example.com", "http_access allow own us"], None),
         (["acl us srcdomain .example.com", "acl users proxy_auth REQUIRED", "http_access allow us users"], None),
         (["acl bad srcdomain .example.com", "http_access deny bad", *ONLY_OWN], None),
-        # This is an open proxy, which another problem reports.
+        # Another problem reports this open proxy.
         (["acl us srcdomain .com", "http_access allow us", "http_access deny all"], None),
     ],
 )
-def test_rule_for_names_that_strangers_may_claim_is_a_warning(texts: list[str], line: int | None) -> None:
-    """Defect: no warning said that strangers control the reverse zone of their own address, which Squid believes."""
+def test_rule_for_names_that_any_client_may_claim_is_a_warning(texts: list[str], line: int | None) -> None:
+    """Defect: the check did not warn that a client controls the reverse zone of its address, which Squid trusts."""
     problems = list(claimed_name_problems(parse(*texts)))
     assert [problem.line for problem in problems] == ([] if line is None else [line])
     assert all(problem.warning and "reverse zone" in problem.text for problem in problems)

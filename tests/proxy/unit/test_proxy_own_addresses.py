@@ -31,7 +31,7 @@ def test_addresses_within_others_are_not_written() -> None:
 
 @given(st.integers(0, 32), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**80 - 1))
 def test_own_ipv4_address_is_included_as_embedded_in_ipv6(length: int, own: int, other: int, rest: int) -> None:
-    """NAT64 has the IPv4 address at the end, 6to4 after the first 16 bits."""
+    """In NAT64, the IPv4 address is at the end; in 6to4, it follows the first 16 bits."""
     prefix = IPv4Network((own, length), strict=False)
     nat64, six_to_four = own_addresses.embedded(prefix)
     for each in (own, other):
@@ -40,7 +40,7 @@ def test_own_ipv4_address_is_included_as_embedded_in_ipv6(length: int, own: int,
         assert (IPv6Address((0x2002 << 112) | each << 80 | rest) in six_to_four) is is_own
 
 
-def test_addresses_that_the_fixed_rules_cover_are_left_out() -> None:
+def test_addresses_that_the_fixed_rules_cover_are_omitted() -> None:
     names = ("10.0.0.1/32", "127.0.0.0/8", "169.254.1.1/32", "fe80::1/128", "::1/128", "fd00::1/128", "192.0.2.1/32")
     listed = own_addresses.reachable(map(ip_network, names))
     assert {str(prefix) for prefix in listed} == {"10.0.0.1/32", "fd00::1/128", "192.0.2.1/32"}

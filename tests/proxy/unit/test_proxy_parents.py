@@ -55,9 +55,9 @@ def test_parent_is_read_from_cache_peer(text: str, host: str, port: int) -> None
 
 
 def test_parent_with_a_named_port_is_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: such a parent was not recognized and got plain TCP.
+    """Defect: the relay did not recognize such a parent, and used plain TCP to it.
 
-    If it was the only one, check reported no cache_peer.
+    If this was the only parent, check reported no cache_peer.
     """
     monkeypatch.setattr("socket.getservbyname", lambda name, protocol: {("webcache", "tcp"): 8080}[name, protocol])
     text = "cache_peer proxy.example.net parent webcache 0 no-query"
@@ -80,7 +80,7 @@ def test_parent_with_a_named_port_is_recognized(monkeypatch: pytest.MonkeyPatch)
         "cache_peerx p parent 3128 0",
     ],
 )
-def test_cache_peer_that_is_no_remote_parent_is_reported(text: str) -> None:
+def test_cache_peer_that_is_not_a_remote_parent_is_reported(text: str) -> None:
     assert list(parents(parse(text))) == []
     own = "127.0.0.1" in text or "::1" in text or "localhost" in text
     assert ("this host cannot be a parent" if own else "no cache_peer") in problems(text, NEVER)[0].text
@@ -89,7 +89,7 @@ def test_cache_peer_that_is_no_remote_parent_is_reported(text: str) -> None:
 
 @pytest.mark.parametrize("host", ["http://10.0.0.1:3128", "10.0.0.1:3128", "proxy.example.net/", "-p", "p-", "a" * 300])
 def test_parent_with_an_invalid_host_is_refused(host: str) -> None:
-    """Defect: check accepted it, and a relay that was reloaded with it no longer answered anything."""
+    """Defect: check accepted such a host, and a relay answered no request after a reload with it."""
     (found,) = problems(f"cache_peer {host} parent 3128 0 no-query", NEVER)
     assert (found.line, found.warning) == (1, False)
     assert "neither an address nor a name" in found.text
@@ -159,16 +159,16 @@ def test_shipped_configuration_lacks_only_a_parent_and_is_closed() -> None:
     assert list(open_proxy_problems(configuration)) == []
     assert list(exposure_problems(configuration, own, connects=False)) == []
     assert list(listener_problems(listeners(configuration), "x", True, by_mptcp=False)) == []
-    without = [each for each in configuration if each.directive != "cache_peer"]
-    assert "no cache_peer" in next(parent_problems(without, "x")).text
+    without_parents = [each for each in configuration if each.directive != "cache_peer"]
+    assert "no cache_peer" in next(parent_problems(without_parents, "x")).text
 
 
 def test_rules_without_name_lookups_do_not_protect_a_proxy() -> None:
     """With "dst -n", a name whose address is 127.0.0.1 would not match."""
     own = str(Places("mptcprelay").own_addresses)
     (problem,) = exposure_problems(shipped(), own)
-    for what in ("loopback addresses, link-local addresses", "behind NAT64", "this host's own addresses"):
-        assert what in problem.text
+    for text in ("loopback addresses, link-local addresses", "behind NAT64", "this host's own addresses"):
+        assert text in problem.text
 
 
 def test_relay_ships_the_same_rules_as_the_proxy() -> None:
@@ -183,7 +183,7 @@ def test_relay_ships_the_same_rules_as_the_proxy() -> None:
 
 
 def test_relay_may_have_an_intercepting_listener() -> None:
-    """Its listener is a TCP socket, so Squid can read the original destination of a redirected connection."""
+    """A relay's listener is a TCP socket, so Squid can read the original destination of a redirected connection."""
     configuration = parse("http_port 3128 intercept")
     assert list(listener_problems(listeners(configuration), "x", True, by_mptcp=False)) == []
 
@@ -197,18 +197,18 @@ def test_relay_may_have_an_intercepting_listener() -> None:
         (socket.AF_INET6, "::ffff:192.0.2.1", "192.0.2.1:3128"),
     ],
 )
-def test_goal_is_written_as_the_preload_library_does(family: int, address: str, written: str) -> None:
+def test_goal_has_the_notation_of_the_preload_library(family: int, address: str, written: str) -> None:
     assert goal(family, address, 3128) == written
 
 
 @given(st.sets(st.integers(0, 1000)), st.sets(st.integers(0, 1000)))
 def test_list_begins_with_current_addresses_and_fits_the_buffer(present: set[int], lingering: set[int]) -> None:
-    now, before = {f"[2001:db8:ffff:ffff:ffff:ffff:ffff:{n:x}]:65535" for n in present}, {f"b{n}" for n in lingering}
-    text = render(now, before)
+    current, old = {f"[2001:db8:ffff:ffff:ffff:ffff:ffff:{n:x}]:65535" for n in present}, {f"b{n}" for n in lingering}
+    text = render(current, old)
     listed = text.split()
-    assert set(listed) <= now | before
-    assert len(listed) == min(followed.MAX_ENTRIES, len(now | before))
-    assert set(listed[: len(now)]) <= now
+    assert set(listed) <= current | old
+    assert len(listed) == min(followed.MAX_ENTRIES, len(current | old))
+    assert set(listed[: len(current)]) <= current
     size = re.search(r"#define LIST_SIZE (\d+)", (Path(shim.__file__).parent / "listen/listen.h").read_text())
     assert size
     assert len(text) < int(size[1])
@@ -272,7 +272,7 @@ def test_names_are_followed_and_a_silent_name_server_loses_none(
     follower = Follower(places, look_up)
     follower.start([parent("p")])
     assert places.parents.read_text() == ""
-    # As long as the parent has no address, the name is asked for again soon.
+    # While the parent has no address, the relay looks up the name frequently.
     until(lambda: len(looked_up) > 3)
     answers["p"] = frozenset({"192.0.2.1"})
     until(lambda: places.parents.read_text() == "192.0.2.1:3128\n")
@@ -288,7 +288,7 @@ def test_names_are_followed_and_a_silent_name_server_loses_none(
 def test_start_and_end_of_each_name_server_failure_are_reported(
     places: Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: if the address was unchanged afterwards, the end was not reported, and neither was the next failure."""
+    """Defect: if the address did not change, the relay reported neither the end nor the next failure."""
     found = frozenset({"192.0.2.1:3128"})
     answers: list[frozenset[str] | OSError] = [
         found,
@@ -320,7 +320,7 @@ def test_addresses_need_no_name_server() -> None:
 
 @given(st.binary(min_size=16, max_size=16))
 def test_ipv6_address_is_written_as_inet_ntop_does(address: bytes) -> None:
-    """The library compares texts, so that both must write an address in the same way."""
+    """The library compares texts, so Python and the library must write an address in the same way."""
     libc = ctypes.CDLL(None)
     buffer = ctypes.create_string_buffer(64)
     libc.inet_ntop.restype = ctypes.c_char_p
@@ -329,8 +329,8 @@ def test_ipv6_address_is_written_as_inet_ntop_does(address: bytes) -> None:
         assert goal(socket.AF_INET6, text, 1) == f"[{text}]:1"
 
 
-def test_silent_name_server_of_one_parent_delays_no_other(places: Places) -> None:
-    """Defect: the list was written only after all look-ups, so until then all parents were reached by plain TCP."""
+def test_silent_name_server_of_one_parent_does_not_delay_others(places: Places) -> None:
+    """Defect: the list was written only after all look-ups, so until then the relay used plain TCP to all parents."""
     silent, ended = threading.Event(), threading.Event()
 
     def look_up(host: str, port: int) -> frozenset[str]:

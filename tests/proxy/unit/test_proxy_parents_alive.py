@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for which parents answer: parsing Squid's page about them, reports of changes, and the page's address."""
+"""Tests for the states of parents: Squid's page about them, reports of changes, and the address of the page."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def test_cache_manager_is_queried_for_the_parents() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nParent"])
-def test_answer_that_breaks_off_is_no_refusal(sent: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    """Defect: at a restart of Squid the relay said that squid.conf refuses the question, and forgot dead parents."""
+def test_incomplete_answer_is_not_a_refusal(sent: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    """Defect: at a restart of Squid, the relay reported that squid.conf refuses the query, and forgot dead parents."""
 
     class Ending(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -138,8 +138,8 @@ def test_answer_that_breaks_off_is_no_refusal(sent: bytes, capsys: pytest.Captur
     assert watch._states == DOWN
 
 
-def test_answer_before_the_workers_registered_is_no_refusal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Defect: a relay that was asked while it started was reported to refuse the question."""
+def test_answer_before_the_workers_registered_is_not_a_refusal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Defect: during the start of Squid, the relay reported that squid.conf refuses the query."""
     watch = ParentsWatch()
     watch._states = DOWN
     with squid(404, "ERR_INVALID_URL") as (place, _):
@@ -164,27 +164,27 @@ def test_states_of_the_parents_are_queried_once_for_a_command() -> None:
 
 def test_change_is_reported_once_and_is_in_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
     answers: list[dict[str, bool] | Exception] = [
-        UP, UP, DOWN, DOWN, OSError("it rereads its file"), DOWN, UP, *[RefusedError("403 Forbidden")] * 2,
+        UP, UP, DOWN, DOWN, OSError("Squid reconfigures"), DOWN, UP, *[RefusedError("403 Forbidden")] * 2,
     ]  # fmt: skip
-    looks = []
+    reports = []
 
-    def question(_: QueryAddress) -> str:
+    def query(_: QueryAddress) -> str:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return "".join(f"Parent     : {name}\nStatus     : {'Up' if up else 'Down'}\n" for name, up in answer.items())
 
-    watch = ParentsWatch(question)
+    watch = ParentsWatch(query)
     watch.set_listeners(listeners(statements(lines(3128), "x")))
     while answers:
         watch.query_once()
         found = capsys.readouterr()
-        looks.append((watch.summary, found.out + found.err))
-    summaries = [each for each, _ in looks]
+        reports.append((watch.summary, found.out + found.err))
+    summaries = [each for each, _ in reports]
     assert summaries[:2] == ["all parents answer"] * 2
     assert summaries[2:6] == ["DOES NOT ANSWER: by-lte (of 2 parents)"] * 4
     assert summaries[6:] == ["all parents answer", "", ""]
-    printed = [text for _, text in looks]
+    printed = [text for _, text in reports]
     assert "parent by-lte does not answer; it is tried every 5 s" in printed[2]
     assert "parent by-lte answers again" in printed[6]
     assert "403 Forbidden" in printed[7]
@@ -203,11 +203,11 @@ def test_long_dead_parent_is_queried_less_often() -> None:
         pauses.append(watch.pause)
     assert pauses == [5.0, 5.0, 30.0, 5.0, 5.0]
     now += 400
-    assert watch.pause == 5.0, "none is dead"
+    assert watch.pause == 5.0, "no parent is dead"
 
 
 def test_lack_of_a_port_for_the_query_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = ParentsWatch(lambda _: pytest.fail("nobody can be asked"))
+    watch = ParentsWatch(lambda _: pytest.fail("no query can be sent"))
     watch.query_once()
     watch.query_once()
     found = capsys.readouterr()

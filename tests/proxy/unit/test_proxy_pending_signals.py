@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for when Squid gets a signal: only when all its processes exist and none would die of it."""
+"""Tests that Squid gets a signal only when all its processes exist, and none would die of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 
 @dataclass
 class FakeSquid:
-    """Fake processes with the signals that each handles. A kid runs its parent's program until it has *begun*."""
+    """Fake processes with the signals that each handles. A kid runs its parent's program until it is in *begun*."""
 
     kids: dict[int, frozenset[signal.Signals]] = field(default_factory=dict)
     begun: set[int] = field(default_factory=set)
@@ -96,7 +96,7 @@ def test_signal_does_not_wait_forever_for_a_missing_kid(number: signal.Signals) 
 
 
 def test_reload_waits_until_all_workers_listen() -> None:
-    """Defect: a worker that handled the signal before its main loop had begun died of it."""
+    """Defect: a worker that got the signal before its main loop died of it."""
     squid = FakeSquid(listens=False)
     squid.execute(101, ALL)
     waiting = pending(squid, 1)
@@ -112,16 +112,16 @@ def test_reload_does_not_wait_forever_for_a_port_that_stays_closed() -> None:
     squid = FakeSquid(listens=False)
     squid.execute(101, ALL)
     waiting = pending(squid, 1)
-    for begun in (0.0, 100.0):
+    for start in (0.0, 100.0):
         waiting.add(signal.SIGHUP)
-        assert list(waiting.due(FIRST, begun)) == []
-        assert list(waiting.due(FIRST, begun + MAX_LISTENERS_DELAY - 0.1)) == []
-        assert list(waiting.due(FIRST, begun + MAX_LISTENERS_DELAY)) == [signal.SIGHUP]
-        assert list(waiting.due(FIRST, begun + MAX_LISTENERS_DELAY + 1)) == []
+        assert list(waiting.due(FIRST, start)) == []
+        assert list(waiting.due(FIRST, start + MAX_LISTENERS_DELAY - 0.1)) == []
+        assert list(waiting.due(FIRST, start + MAX_LISTENERS_DELAY)) == [signal.SIGHUP]
+        assert list(waiting.due(FIRST, start + MAX_LISTENERS_DELAY + 1)) == []
 
 
 def test_stop_replaces_a_pending_reload() -> None:
-    """Defect: Squid got the stop 10 s later, which shortened the time in which it lets transfers finish."""
+    """Defect: Squid got the stop 10 s later, and then had less time in which it lets transfers finish."""
     squid = FakeSquid(listens=False)
     squid.execute(101, ALL)
     waiting = pending(squid, 1)
@@ -146,7 +146,7 @@ def test_stop_is_sent_late_and_repeated_if_it_was_lost() -> None:
 
 
 def test_late_stop_between_fork_and_execve_counts_as_lost() -> None:
-    """Defect: a kid with its parent's handlers lost the stop at execve(2), and Squid ran on forever."""
+    """Defect: a kid with its parent's handlers lost the stop at execve(2), and Squid never ended."""
     squid = FakeSquid()
     squid.fork(101)
     waiting = pending(squid, 1)
@@ -167,12 +167,12 @@ def test_stop_that_one_kid_lost_is_repeated_after_the_other_ended() -> None:
     waiting.stop(signal.SIGTERM, 0.0)
     assert list(waiting.due(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
     squid.execute(102, ALL)
-    # A second signal would break off the transfers that the first one lets finish.
+    # A second signal would abort the transfers that the first signal lets finish.
     assert list(waiting.due(FIRST, MAX_STOP_DELAY + 1)) == []
     del squid.kids[101]
-    again = MAX_STOP_DELAY + 2
-    assert list(waiting.due(FIRST, again)) == []
-    assert list(waiting.due(FIRST, again + MAX_KIDS_DELAY)) == [signal.SIGTERM]
+    later = MAX_STOP_DELAY + 2
+    assert list(waiting.due(FIRST, later)) == []
+    assert list(waiting.due(FIRST, later + MAX_KIDS_DELAY)) == [signal.SIGTERM]
     assert not waiting
 
 

@@ -31,7 +31,7 @@ def test_shipped_configuration_uses_the_paths_of_the_service() -> None:
     assert f"\nerror_directory {places.error_pages}\n" in text
     for path in (places.own_addresses, places.pid_file, places.logs / "access.log", places.logs / "cache.log"):
         assert str(path) in text
-    # Without these lines, workers would rename the same log, or Squid would be mistaken for the distribution's.
+    # Without these lines, all workers would rename the log, and Squid would use the paths of the distribution's Squid.
     assert "\nlogfile_rotate 0\n" in text
     assert "/run/squid" not in text
     assert "/var/log/squid" not in text

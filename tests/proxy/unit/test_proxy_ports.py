@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for finding listeners in statements."""
+"""Tests for the listeners that the check finds in statements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_listener_is_read_from_a_port_statement(text: str, host: str, port: int,
 
 
 @pytest.mark.parametrize("text", ["http_port", "http_port 0", "http_port 65536", "http_port abc", "http_port fd00::1:80", "icp_port 3130", "http_portx 1"])  # fmt: skip  # noqa: E501
-def test_statement_without_a_valid_port_is_no_listener(text: str) -> None:
+def test_statement_without_a_valid_port_is_not_a_listener(text: str) -> None:
     assert list(listeners(parse(text))) == []
 
 
@@ -54,7 +54,7 @@ def test_statement_without_a_valid_port_is_no_listener(text: str) -> None:
         ("0.0.0.0:3128", "[fd00::1]:3128", False),
         ("a.example:3128", "A.example:3128", True),
         ("a.example:3128", "10.0.0.1:3128", False),
-        # Defect: check accepted this, but with one worker Squid's second listener did not come up.
+        # Defect: check accepted this, but with one worker Squid did not open its second listener.
         ("0.0.0.0:3128", "[::]:3128", True),
         ("[::]:3128", "10.0.0.1:3128", True),
         ("127.0.0.1:3128", "[::]:3128", True),
@@ -85,7 +85,7 @@ def test_overlapping_ports_are_refused(one: str, other: str, overlap: bool) -> N
 def test_overlapping_addresses_are_only_a_warning_with_several_workers(
     tmp_path: Path, one: str, other: str, workers: int, warning: bool
 ) -> None:
-    """They can because of SO_REUSEPORT, so a working configuration must not be refused."""
+    """With SO_REUSEPORT, several workers can open both listeners, so check must accept this configuration."""
     file = tmp_path / "squid.conf"
     file.write_text(f"http_port {one}\nhttp_port {other}\nworkers {workers}\n")
     (problem,) = (each for each in check(file, "n", None).problems if "already taken" in each.text)
@@ -98,8 +98,8 @@ def test_same_port_in_two_branches_is_accepted() -> None:
     assert port_problems(*branches) == []
 
 
-def test_listener_by_the_name_ascii_port_is_checked() -> None:
-    """Defect: Squid listened by plain TCP on a port that the check did not see."""
+def test_listener_with_the_name_ascii_port_is_checked() -> None:
+    """Defect: Squid listened with plain TCP on a port that the check did not find."""
     assert port_problems("ascii_port 3128") == []
     (problem,) = port_problems("http_port 3128", "ascii_port 3128 name=other")
     assert (problem.line, "already taken" in problem.text) == (2, True)

@@ -22,7 +22,7 @@ def test_pid_file_counts_only_for_a_running_process_of_the_program(tmp_path: Pat
     assert pid_in(pid_file, own_name) is None
     pid_file.write_text(f"{os.getpid()}\n")
     assert pid_in(pid_file, own_name) == os.getpid()
-    # The PID of a Squid that crashed, which another program now has.
+    # After a crash of Squid, another program may have its PID.
     assert pid_in(pid_file, "squid") is None
     for nonsense in ("", "x", "0", "-1", str(2**22 + 1)):
         pid_file.write_text(nonsense)
@@ -44,7 +44,7 @@ def test_caught_signals_of_a_process_are_found() -> None:
 def test_processes_of_an_instance_are_found_without_its_pid_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: with another pid_filename the doctor took the running proxy for a foreign process to be killed."""
+    """Defect: with another pid_filename, the doctor advised to kill the running proxy as a foreign process."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.doctor.gather.is_program", lambda pid, program: True)
     places = Places("one")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for RecordedSignals, a queue of received signals to be handled later."""
+"""Tests for RecordedSignals, a queue of received signals that the program handles later."""
 
 from __future__ import annotations
 

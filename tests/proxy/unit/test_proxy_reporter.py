@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for what the supervisor reports to systemd and to ``mptcp-proxy reload``, and the latter's output."""
+"""Tests for the supervisor's reports to systemd and to ``mptcp-proxy reload``, and for the output of that command."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_service_is_ready_once_squid_listens(places: Places, manager: socket.soc
     assert notified(manager) == [f"STATUS=serving: {served}"]
 
 
-def test_trouble_is_in_the_status_until_it_is_over(places: Places, manager: socket.socket) -> None:
+def test_problem_is_in_the_status_until_it_is_solved(places: Places, manager: socket.socket) -> None:
     reported = Reporter(places)
     reported.listeners(ListenState((3128,)))
     notified(manager)
@@ -156,12 +156,8 @@ def test_outcome_of_an_ended_supervisor_is_ignored(places: Places) -> None:
     [
         ("", "", ""),
         ("squid.conf:3: wrong", "", "reload refused, the old settings stay in force: squid.conf:3: wrong"),
-        # Defect: this was also reported as a refusal.
-        (
-            "",
-            "cannot see which processes listen",
-            "the new settings are in force, but cannot see which processes listen",
-        ),
+        # Defect: the command also reported this as a refusal.
+        ("", "cannot see who listens", "the new settings are in force, but cannot see who listens"),
     ],
 )
 def test_reload_command_prints_the_outcome(places: Places, refused: str, in_doubt: str, printed: str) -> None:
@@ -187,7 +183,7 @@ def test_reload_command_prints_the_outcome(places: Places, refused: str, in_doub
 
 
 def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> None:
-    """Defect: the second reload was reported as refused, like the first one, although its settings were in force."""
+    """Defect: the second reload was reported as refused, like the first one, although its settings were active."""
     reported = Reporter(places)
     signalled = threading.Semaphore(0)
     before = signal.signal(signal.SIGHUP, lambda *_: signalled.release())
@@ -215,14 +211,14 @@ def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> Non
     others = [threading.Thread(target=each) for each in (first, second)]
     try:
         others[0].start()
-        # Signals are delivered to this thread, which plays the supervisor.
+        # The kernel delivers signals to this thread, so it acts as the supervisor.
         supervisor()
     finally:
         for each in others:
             each.join(60)
         signal.signal(signal.SIGHUP, before)
     assert stat.S_IMODE(places.reload_lock.stat().st_mode) == 0o600, (
-        "a process that can open the file could block all reloads"
+        "any process that can open the file could block all reloads"
     )
     assert outcomes == {
         "first": "reload refused, the old settings stay in force: squid.conf:3: wrong",
@@ -237,7 +233,7 @@ def test_reload_without_a_running_proxy_is_an_error(capsys: pytest.CaptureFixtur
 
 def test_reload_without_permission_is_an_error(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     Reporter(places)
-    assert stat.S_IMODE(places.reloads.stat().st_mode) == 0o600, "other users must not read the reason of a refusal"
+    assert stat.S_IMODE(places.reloads.stat().st_mode) == 0o600, "other users can read the reason of a refusal"
 
     def refused(path: Path) -> str:
         raise PermissionError(13, "Permission denied", str(path))

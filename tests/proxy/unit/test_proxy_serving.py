@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for whether Squid is judged to listen correctly, and when a change is reported."""
+"""Tests for the judgement whether Squid listens correctly, and for the reports of changes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ FEWER = ListenState((3128,), too_few=((3128, 1, 2),))
 NONE = ListenState((3128,), missing=(3128,))
 
 
-def mine(port: int, pid: int = 5, *, mptcp: bool = True) -> Listening:
+def squids(port: int, pid: int = 5, *, mptcp: bool = True) -> Listening:
     return Listening("*", port, "squid", (pid,), mptcp=mptcp)
 
 
 def test_state_lists_plain_missing_and_incomplete_ports() -> None:
-    sockets = [mine(3128), mine(3128, 6), mine(3129, mptcp=False), mine(3129, 6), mine(3130), mine(3131, 7)]
-    seen = serving.listen_state(dict.fromkeys(range(3128, 3133), 2), {5, 6}, sockets, {})
-    assert seen == ListenState((3128, 3129, 3130, 3131, 3132), (3129,), (3131, 3132), ((3130, 1, 2),))
-    assert seen.listens
-    assert not seen.complete
-    # Without CAP_SYS_PTRACE a process does not see which process of another user owns a listener.
+    sockets = [squids(3128), squids(3128, 6), squids(3129, mptcp=False), squids(3129, 6), squids(3130), squids(3131, 7)]
+    found = serving.listen_state(dict.fromkeys(range(3128, 3133), 2), {5, 6}, sockets, {})
+    assert found == ListenState((3128, 3129, 3130, 3131, 3132), (3129,), (3131, 3132), ((3130, 1, 2),))
+    assert found.listens
+    assert not found.complete
+    # Without CAP_SYS_PTRACE, a process does not get the owner of another user's listener.
     unknown = [Listening("*", 3128, "", (), mptcp=True), Listening("*", 3129, "", ())]
     assert serving.listen_state({3128: 1, 3129: 1, 3130: 1}, {5}, unknown, {3128: {""}, 3129: {""}}) == ListenState(
         (3128, 3129, 3130), (3129,), (3130,)
@@ -49,7 +49,7 @@ def test_expected_listeners_are_counted_by_port() -> None:
     assert required_sockets(listeners(statements(lines, "n")), 2) == {3128: 2, 3129: 4, 3130: 1}
 
 
-def test_end_of_a_start_is_reported_at_once_and_its_lack_later() -> None:
+def test_complete_start_is_reported_immediately_and_a_failed_start_later() -> None:
     judge = ListenJudge(100.0)
     assert not judge.process(NONE, True, 100.0)
     assert judge.due == 100.0 + PROBLEM_INTERVAL
@@ -84,7 +84,7 @@ def test_restart_of_a_worker_is_not_reported() -> None:
     assert not judge.process(FEWER, True, 1000.0)
     assert judge.due == 1000.0 + PROBLEM_INTERVAL
     assert not judge.process(GOOD, True, 1001.0)
-    # The next failure has the full time again.
+    # The tolerated time begins again at the next failure.
     assert not judge.process(FEWER, True, 1010.0)
     assert not judge.process(FEWER, True, 1010.0 + TOLERATED_SECONDS - 0.1)
     assert judge.process(FEWER, True, 1010.0 + TOLERATED_SECONDS)
@@ -100,15 +100,15 @@ def test_end_of_a_reload_is_reported_even_without_a_change() -> None:
     assert judge.process(NONE, True, 100.0 + CHANGE_SECONDS)
 
 
-def test_reload_that_begins_late_has_its_full_time() -> None:
+def test_reload_that_begins_late_gets_the_full_time() -> None:
     judge = ListenJudge(0.0)
     judge.process(GOOD, True, 0.0)
     judge.expect_change(50.0)
-    assert judge.process(GOOD, True, 51.0), "these were the old listeners"
+    assert judge.process(GOOD, True, 51.0), "the judge did not accept the old listeners"
     assert not judge.process(NONE, True, 61.0)
     assert not judge.process(NONE, True, 50.0 + CHANGE_SECONDS - 1)
     assert judge.process(NONE, True, 50.0 + CHANGE_SECONDS)
-    # Without some of its processes Squid is not reading a file.
+    # If a process of Squid is missing, Squid is not reading its configuration.
     judge.expect_change(200.0)
     assert judge.process(GOOD, True, 201.0)
     assert not judge.process(NONE, False, 202.0)
@@ -122,7 +122,7 @@ def test_squid_must_restart_after_long_without_listeners() -> None:
         judge.process(NONE, True, float(second))
         assert not judge.must_restart(False, float(second))
     assert judge.must_restart(False, 10 + WITHOUT_PROCESSES_SECONDS)
-    # All processes of Squid run: it may be reading a long file.
+    # If all processes of Squid run, Squid may be reading a long configuration.
     assert not judge.must_restart(True, 10 + WITHOUT_PROCESSES_SECONDS)
     assert judge.must_restart(True, 10 + WITHOUT_LISTENERS_SECONDS)
     judge.process(FEWER, True, 10 + WITHOUT_PROCESSES_SECONDS)
@@ -130,7 +130,7 @@ def test_squid_must_restart_after_long_without_listeners() -> None:
 
 
 def test_long_reload_is_awaited_even_without_a_worker() -> None:
-    """Defect: the supervisor ended the worker that read the file 15 seconds after it had closed its listeners."""
+    """Defect: the supervisor ended the worker that read the file, 15 seconds after the worker closed its listeners."""
     judge = ListenJudge(0.0)
     judge.process(GOOD, True, 0.0)
     judge.expect_change(100.0)
@@ -151,27 +151,27 @@ def test_start_has_time_to_read_a_long_file() -> None:
     assert judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
 
 
-def test_unchecked_time_does_not_cause_a_restart() -> None:
-    """Defect: if ss was missing or failed, a healthy Squid was ended two minutes after its start."""
+def test_time_without_a_check_does_not_count_as_deserted() -> None:
+    """Defect: if ss was missing or failed, the supervisor ended a healthy Squid two minutes after its start."""
     judge = ListenJudge(0.0)
     assert not judge.process_unknown(0.0)
     assert judge.due == INTERVAL
     assert not judge.must_restart(True, WITHOUT_LISTENERS_SECONDS)
     assert not judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
-    # The last successful look was during a reload.
+    # The last successful check was during a reload.
     judge.process(GOOD, True, 200.0)
     judge.expect_change(300.0)
     judge.process(NONE, True, 301.0)
     judge.process_unknown(302.0)
     assert not judge.must_restart(True, 301.0 + WITHOUT_LISTENERS_SECONDS)
     assert not judge.must_restart(False, 301.0 + WITHOUT_LISTENERS_SECONDS)
-    # The time counts from the first look that succeeds again.
+    # The time begins at the next check that succeeds.
     judge.process(NONE, True, 500.0)
     assert not judge.must_restart(True, 500.0 + WITHOUT_LISTENERS_SECONDS - 1)
     assert judge.must_restart(True, 500.0 + WITHOUT_LISTENERS_SECONDS)
 
 
-def test_unseen_change_is_over_after_its_time() -> None:
+def test_change_without_a_check_ends_after_its_time() -> None:
     judge = ListenJudge(0.0)
     assert not judge.process_unknown(CHANGE_SECONDS - 1)
     assert judge.process_unknown(CHANGE_SECONDS)
@@ -189,8 +189,8 @@ def test_hopeless_workers_are_revived_before_squid_is_restarted() -> None:
 
 def test_processes_without_any_cpu_time_are_found() -> None:
     standstill = StuckProcesses()
-    for look in range(StuckProcesses.MAX_CHECKS):
-        assert standstill.process({5: 100, 6: look}) == frozenset()
+    for number in range(StuckProcesses.MAX_CHECKS):
+        assert standstill.process({5: 100, 6: number}) == frozenset()
     assert standstill.process({5: 100, 6: 10}) == {5}
     assert standstill.process({5: 100, 6: 11, 7: 0}) == {5}
     # Process 5 runs again, and a new process has the number of an ended one.
@@ -198,13 +198,13 @@ def test_processes_without_any_cpu_time_are_found() -> None:
     assert standstill.process({5: 101, 7: 0}) == frozenset()
 
 
-def test_listener_of_unknown_owner_counts_only_at_our_address() -> None:
+def test_listener_of_unknown_owner_counts_only_at_the_configured_address() -> None:
     """Defect: without root, another program's listener on the same port at another address counted as Squid's."""
-    foreign = Listening("127.0.0.1", 3128, "", ())
-    ours = Listening("192.168.7.1", 3128, "", (), mptcp=True)
+    other = Listening("127.0.0.1", 3128, "", ())
+    own = Listening("192.168.7.1", 3128, "", (), mptcp=True)
     hosts = {3128: {"192.168.7.1"}}
-    assert serving.listen_state({3128: 1}, {5}, [foreign], hosts) == ListenState((3128,), missing=(3128,))
-    assert serving.listen_state({3128: 1}, {5}, [foreign, ours], hosts) == ListenState((3128,))
+    assert serving.listen_state({3128: 1}, {5}, [other], hosts) == ListenState((3128,), missing=(3128,))
+    assert serving.listen_state({3128: 1}, {5}, [other, own], hosts) == ListenState((3128,))
     # A host name may mean any address, and no host means all addresses.
     for host in ("proxy.example", "", "[::]", "0.0.0.0"):
-        assert serving.listen_state({3128: 1}, {5}, [ours], {3128: {host}}) == ListenState((3128,))
+        assert serving.listen_state({3128: 1}, {5}, [own], {3128: {host}}) == ListenState((3128,))

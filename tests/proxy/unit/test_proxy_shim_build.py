@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for building the preload libraries, and for choosing which ones are loaded."""
+"""Tests for the build of the preload libraries, and for the choice of the libraries to load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mptcp_proxy import shim
 
 
 def test_library_is_built_if_its_source_is_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stub replaces the compiler and records its calls; the kernel tests use the real one."""
+    """A stub replaces the compiler and records its calls; the kernel tests use the real compiler."""
     compiler = tmp_path / "cc"
     compiler.write_text('#!/bin/sh\necho called >> "$0.log"\nwhile [ "$1" != -o ]; do shift; done\necho built > "$2"\n')
     compiler.chmod(0o755)
@@ -52,11 +52,11 @@ def test_failed_build_of_the_library_is_an_error(tmp_path: Path, monkeypatch: py
     assert shim.library(shim.TURNS) == tmp_path / shim.TURNS
 
 
-@pytest.mark.parametrize("what", ["library", "compiler"])
+@pytest.mark.parametrize("kind", ["library", "compiler"])
 def test_library_or_compiler_that_others_can_write_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Defect: root loaded any library that the environment named into Squid, and ran any compiler."""
+    """Defect: root loaded any library of the environment into Squid, and ran any compiler."""
     directory = tmp_path / "bin"
     directory.mkdir(0o755)
     file = directory / "file"
@@ -64,8 +64,8 @@ def test_library_or_compiler_that_others_can_write_is_refused(
     file.chmod(0o755)
 
     def use(name: str) -> None:
-        monkeypatch.setenv(shim.PACKAGED if what == "library" else "CC", name)
-        if what == "library":
+        monkeypatch.setenv(shim.PACKAGED if kind == "library" else "CC", name)
+        if kind == "library":
             shim.library()
         else:
             shim.build(tmp_path / shim.TURNS).unlink()
@@ -81,18 +81,18 @@ def test_library_or_compiler_that_others_can_write_is_refused(
     directory.chmod(0o777)
     with pytest.raises(shim.ShimError, match=r"bin can be written by others \(mode 0777\)"):
         use(str(file))
-    # The mode of /tmp.
+    # This is the mode of /tmp.
     directory.chmod(0o1777)
     use(f"{directory}/../bin/file")
-    # Another user can change where this link points.
+    # Another user could change the target of this link.
     (directory / "link").symlink_to(file)
     directory.chmod(0o755)
     use(str(directory / "link"))
-    mine = os.geteuid()
-    if mine == 0:
+    uid = os.geteuid()
+    if uid == 0:
         os.chown(file, 54321, -1)
     else:
-        monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+        monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     with pytest.raises(shim.ShimError, match=r"belongs to user \d+; it must belong to root"):
         use(str(file))
 
@@ -102,12 +102,12 @@ def test_library_or_compiler_that_others_can_write_is_refused(
     [
         ("fair", set(), [shim.TURNS, shim.LISTEN]),
         ("fair", set(shim.FEATURES), [shim.TURNS, shim.LISTEN]),
-        # The fix for uploads is part of the event loop's library.
+        # The correction for uploads is in the event loop's library.
         ("kernel", set(), [shim.TURNS, shim.LISTEN]),
         ("kernel", {"zero-read"}, [shim.LISTEN]),
     ],
 )
-def test_event_loop_library_is_left_out_if_all_its_features_are_off(
+def test_event_loop_library_is_not_loaded_if_all_its_features_are_disabled(
     turns: str, without: set[str], names: list[str]
 ) -> None:
     assert list(shim.needed(shim.left_out(turns, without))) == names

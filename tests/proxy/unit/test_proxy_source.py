@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for reading squid.conf as Squid does: continued lines, comments, macros, includes."""
+"""Tests that the parser reads squid.conf as Squid does: continued lines, comments, macros and includes."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def test_rendered_file_has_the_lines_in_their_order(tmp_path: Path) -> None:
     main = write(tmp_path, main="a\ninclude DIR/part.conf\nb \\\n c", part="x\n\ny")
     lines, _ = read(main, "n")
     assert render(lines).decode().split("\n")[:-1] == [line.text for line in lines]
-    again = [PhysicalLine("", 0, line) for line in render(lines).decode().splitlines()]
-    assert [s.text for s in statements(again, "n")] == ["a", "x", "y", "b c"]
+    reread = [PhysicalLine("", 0, line) for line in render(lines).decode().splitlines()]
+    assert [s.text for s in statements(reread, "n")] == ["a", "x", "y", "b c"]
 
 
 def test_bytes_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_includes_of_seventeen_levels_are_refused(tmp_path: Path) -> None:
 
 
 def test_file_that_includes_itself_is_read_once(tmp_path: Path) -> None:
-    """Otherwise, through several names of the same file, the three lines would be read 3**16 times."""
+    """Otherwise, the parser would read the three lines 3**16 times, under several names of the same file."""
     (tmp_path / "link.conf").symlink_to("main.conf")
     main = write(tmp_path, main="include DIR/main.conf\ninclude DIR/./ma*.conf\ninclude DIR/link.conf\n")
     lines, problems = read(main, "n")
@@ -244,7 +244,7 @@ def test_line_of_more_than_8190_bytes_is_refused(tmp_path: Path) -> None:
     assert [statement.text for statement in all_statements(lines, "n")] == ["via on"]
 
 
-def test_include_in_a_condition_on_processes_is_replaced_too(tmp_path: Path) -> None:
+def test_include_in_a_condition_on_processes_is_also_replaced(tmp_path: Path) -> None:
     main = write(
         tmp_path, main="if ${process_number} = 1\ninclude DIR/one.conf\nendif\n", one="http_access allow all\n"
     )
@@ -260,7 +260,7 @@ def test_only_blanks_and_tabs_separate_words() -> None:
     (statement,) = all_statements(lines, "n")
     assert statement.words == ("acl", "a\u00a0b\x1cc\vd", "src", "all")
     assert [s.text for s in all_statements([PhysicalLine("f", 1, "\u00a0# via on")], "n")] == ["\u00a0# via on"]
-    # After these words Squid itself looks for white space, as C defines it.
+    # After these words, Squid itself searches for white space as C defines it.
     lines = [PhysicalLine("f", n, text) for n, text in enumerate(["if\vfalse", "via on", "endif", "if\u00a0false"], 1)]
     assert [s.applies for s in all_statements(lines, "n")] == [True, False, False, True]
 
@@ -281,7 +281,7 @@ def test_missing_file_is_a_problem() -> None:
     ],
 )
 def test_check_page_header_of_an_earlier_version_is_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
-    """The old header names only the client's end, which another connection may share."""
+    """The old header contains only the client's address and port, which another connection may share."""
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     found = [each for each in checked.problems if "from an earlier version" in each.text]
     assert [(each.line, each.warning) for each in found] == [(2, True)] * warned
@@ -290,7 +290,7 @@ def test_check_page_header_of_an_earlier_version_is_a_warning(tmp_path: Path, te
 
 @pytest.mark.parametrize(("text", "warned"), [("half_closed_clients on", True), ("half_closed_clients off", False)])
 def test_half_closed_clients_are_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
-    """With this setting a client can crash Squid 5.7 and 6.13."""
+    """With this setting, a client can crash Squid 5.7 and 6.13."""
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [(each.line, each.warning) for each in checked.problems if "half_closed" in each.text] == [
         (2, True)
@@ -312,7 +312,7 @@ def test_half_closed_clients_are_a_warning(tmp_path: Path, text: str, warned: bo
         ("access_log syslog:daemon.info", False),
     ],
 )
-def test_log_whose_full_disk_would_end_squid_is_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
+def test_log_that_ends_squid_if_its_disk_is_full_is_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [(each.line, each.warning) for each in checked.problems if "disk is full" in each.text] == [
         (2, True)
@@ -370,7 +370,8 @@ def test_changed_statement_is_split_into_lines_that_squid_joins(
 
 @pytest.mark.parametrize("port", ["http_port 3128 name=C:\\ ", "http_port 3128 # C:\\ ", "http_port \\\n3128 name=\\ "])
 def test_added_option_does_not_join_the_next_line(tmp_path: Path, port: str) -> None:
-    """Defect: the blank after the backslash was lost, so that the next line, a denying rule, joined the statement."""
+    """Defect: the parser lost the blank after the backslash, so that the next line, a deny rule, joined the
+    statement."""
     rules = "acl here src 10.0.0.0/8\nhttp_access deny !here\nhttp_access allow all\n"
     main = write(tmp_path, main=f"{port}\n{rules}")
     checked = check(main, "n", None)
@@ -393,8 +394,8 @@ def test_added_option_does_not_join_the_next_line(tmp_path: Path, port: str) -> 
         ("via on", False),
     ],
 )
-def test_shutdown_longer_than_systemd_waits_is_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
-    """Defect: no warning said that systemd kills Squid earlier, with the transfers that were to be finished."""
+def test_shutdown_longer_than_the_units_stop_timeout_is_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
+    """Defect: the check did not warn that systemd kills Squid earlier, before its transfers end."""
     configuration = tmp_path / "squid.conf"
     configuration.write_text(f"http_port 3128\n{text}\n")
     checked = check(configuration, "n", None)
@@ -404,7 +405,7 @@ def test_shutdown_longer_than_systemd_waits_is_a_warning(tmp_path: Path, text: s
 
 
 @pytest.mark.parametrize("unit", ["mptcp-proxy", "mptcp-relay"])
-def test_stop_timeout_of_the_unit_is_the_one_in_the_check(unit: str) -> None:
+def test_check_uses_the_units_stop_timeout(unit: str) -> None:
     text = (Path(__file__).parents[3] / "systemd" / f"{unit}.service").read_text()
     assert f"\nTimeoutStopSec={SERVICE_STOP}\n" in text
     assert MAX_SHUTDOWN_SECONDS + MAX_STOP_DELAY < SERVICE_STOP

@@ -17,7 +17,7 @@ from mptcp_proxy.process import children
 from mptcp_proxy.squid import PARSE_SECONDS, CheckCancelledError, Squid
 
 STATEMENT = b"auth_param basic realm M\xc3\xbcller \xff"
-ASK = """
+PARSE = """
 import locale, sys
 from pathlib import Path
 from mptcp_proxy.squid import Squid
@@ -26,14 +26,14 @@ print(ascii(Squid(sys.argv[1], "5.7", "proxy").parse(Path("squid.conf"), "one"))
 """
 
 
-def test_output_of_squid_is_decoded_alike_in_any_locale(tmp_path: Path) -> None:
-    """Defect: with a locale of another encoding "Müller" did not match the file, and the start was refused."""
+def test_output_of_squid_is_decoded_in_the_same_way_in_any_locale(tmp_path: Path) -> None:
+    """Defect: in a locale with another encoding, "Müller" did not match the file, and the start was refused."""
     program = tmp_path / "squid"
     program.write_text(f"#!{sys.executable}\nimport sys\nsys.stderr.buffer.write({STATEMENT!r})\n")
     program.chmod(0o755)
-    # Latin-1 is not installed everywhere, but ASCII is. Python would use UTF-8 instead unless this is disabled.
+    # Not every host has a Latin-1 locale, so use the ASCII locale. Without the variables, Python would use UTF-8.
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    argv = [sys.executable, "-c", ASK, str(program)]
+    argv = [sys.executable, "-c", PARSE, str(program)]
     answer = subprocess.run(argv, env=environment, capture_output=True, encoding="ascii", check=True)
     encoding, parsed = answer.stdout.splitlines()
     assert encoding not in ("UTF-8", "utf-8")

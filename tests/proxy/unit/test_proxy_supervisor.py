@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the supervisor: how it ends, reloads and starts."""
+"""Tests for the supervisor's start, reload and end."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from mptcp_proxy.supervisor import _environment, _Supervisor, load_congestion_co
 
 
 @pytest.mark.parametrize(
-    ("came", "expected"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGHUP, FAILED), (None, FAILED)]
+    ("received", "expected"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGHUP, FAILED), (None, FAILED)]
 )
-def test_stop_during_the_delayed_end_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, came: signal.Signals | None, expected: int
+def test_stop_during_the_delayed_end_is_not_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, received: signal.Signals | None, expected: int
 ) -> None:
-    """Defect: a supervisor that was stopped within the 15 s after Squid's failure ended with a failure status."""
+    """Defect: after a stop within the 15 s after Squid's failure, the supervisor ended with a failure status."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.0)
     monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_listened", True)
     signals = RecordedSignals([])
-    if came is not None:
-        signals._add(came, None)
+    if received is not None:
+        signals._add(received, None)
     checked = Checked((), (), "proxy", Workers(), ())
     squid = Squid("squid", "5.7", "proxy")
     supervisor = _Supervisor(
@@ -50,7 +50,7 @@ def test_stop_during_the_delayed_end_is_no_failure(
 
 
 def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: a reload ended the wait at once, and the unit soon reached its start limit and failed."""
+    """Defect: a reload ended the delay, so that the unit soon reached its start limit and failed."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.05)
     monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_listened", True)
@@ -69,7 +69,7 @@ def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("came", "checks"),
+    ("received", "checks"),
     [
         ([signal.SIGHUP], 1),
         ([signal.SIGHUP, signal.SIGHUP, signal.SIGHUP], 1),
@@ -80,16 +80,16 @@ def test_pending_reloads_are_merged_and_a_stop_skips_them(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     running: subprocess.Popen[bytes],
-    came: list[signal.Signals],
+    received: list[signal.Signals],
     checks: int,
 ) -> None:
-    """Defect: each pending reload was checked before the next watchdog message, which exceeded the watchdog time."""
+    """Defect: the checks of all pending reloads came before the next watchdog message, which was then too late."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     checked = Checked((), (), "proxy", Workers(), (NO_NAME,))
-    checks_made: list[Checked] = []
+    done: list[Checked] = []
 
     def look(_is_check_cancelled: Callable[[], bool]) -> Checked:
-        checks_made.append(checked)
+        done.append(checked)
         signals._add(signal.SIGHUP, None)  # this signal is for the next round
         return checked
 
@@ -98,14 +98,14 @@ def test_pending_reloads_are_merged_and_a_stop_skips_them(
     supervisor = _Supervisor(
         tmp_path / "squid.conf", Places(), squid, look, checked, frozenset(), signals, Role.PROXY, False
     )
-    for number in came:
+    for number in received:
         signals._add(number, None)
     supervisor._handle_signals(running)
-    assert len(checks_made) == checks
-    assert supervisor._pending.stopping == (signal.SIGTERM in came)
+    assert len(done) == checks
+    assert supervisor._pending.stopping == (signal.SIGTERM in received)
 
 
-def hangs(tmp_path: Path, first: str = "") -> Squid:
+def hanging_squid(tmp_path: Path, first: str = "") -> Squid:
     """Return a fake Squid that runs the command *first* and then never finishes parsing."""
     program = tmp_path / "squid"
     program.write_text(f"#!/bin/sh\n{first}\nexec sleep 3600\n")
@@ -122,19 +122,19 @@ def running() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.usefixtures("actions")
-@pytest.mark.parametrize("why", ["a stop", "the end of Squid"])
-def test_reload_is_broken_off_by_a_stop_or_the_end_of_squid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: subprocess.Popen[bytes], why: str
+@pytest.mark.parametrize("cause", ["a stop", "the end of Squid"])
+def test_reload_is_aborted_by_a_stop_or_the_end_of_squid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: subprocess.Popen[bytes], cause: str
 ) -> None:
-    """Defect: the supervisor noticed a stop or Squid's end only when Squid had parsed the file.
+    """Defect: the supervisor detected a stop or Squid's end only when Squid had parsed the file.
 
-    That took 80 s if the file named hosts and no name server answered, but a service manager waits for 15 s.
+    With host names in the file and no name server, this took 80 s, but a service manager waits for 15 s.
     """
     alive: list[bool] = []
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor.Reporter.give_sign_of_life", lambda self: alive.append(True))
     checked = Checked((), (), "proxy", Workers(), ())
-    squid = hangs(tmp_path, "kill -TERM $PPID" if why == "a stop" else f"kill -KILL {running.pid}")
+    squid = hanging_squid(tmp_path, "kill -TERM $PPID" if cause == "a stop" else f"kill -KILL {running.pid}")
     signals = RecordedSignals(STOP)
 
     def look(is_cancelled: Callable[[], bool]) -> Checked:
@@ -149,16 +149,16 @@ def test_reload_is_broken_off_by_a_stop_or_the_end_of_squid(
     outcome = read_outcome(places.reloads)
     assert outcome is not None
     assert (outcome.count, outcome.refused) == (1, "Squid is stopping, or has ended")
-    assert signals.has(STOP) == (why == "a stop")
+    assert signals.has(STOP) == (cause == "a stop")
     assert alive
 
 
 @pytest.mark.usefixtures("actions")
 def test_stop_during_the_check_of_a_start_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: SIGTERM ended the command at once, and the temporary files of the check stayed in /tmp."""
+    """Defect: SIGTERM ended the command immediately, and the temporary files of the check stayed in /tmp."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    squid = hangs(tmp_path, "kill -TERM $PPID")
+    squid = hanging_squid(tmp_path, "kill -TERM $PPID")
     monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: squid)
     assert run(tmp_path / "squid.conf", Places("one"), RecordedSignals([]), None) == DONE
     assert not list((tmp_path / "temporary").iterdir())
@@ -170,7 +170,7 @@ NO_NAME = Problem("acl pc src pc.invalid: Bad host/IP: 'pc.invalid' (-2) Name or
 
 @pytest.fixture
 def actions() -> Iterator[None]:
-    """Fail if a stop signal comes before the supervisor has installed its handlers; restore the handlers after."""
+    """Fail if a stop signal comes before the supervisor has installed its handlers. Restore the handlers at the end."""
 
     def unexpected(number: int, _frame: FrameType | None) -> None:
         raise AssertionError(f"signal {number} came before its handler was installed")
@@ -183,7 +183,7 @@ def actions() -> Iterator[None]:
 
 @pytest.mark.usefixtures("actions")
 @pytest.mark.parametrize(
-    ("problems", "came", "expected"),
+    ("problems", "received", "expected"),
     [
         ([NO_ANSWER, Problem("via: a warning", warning=True)], None, FAILED),
         ([NO_ANSWER], signal.SIGTERM, 0),
@@ -192,16 +192,16 @@ def actions() -> Iterator[None]:
     ],
 )
 def test_start_that_lacks_only_a_name_server_is_a_retryable_failure(
-    monkeypatch: pytest.MonkeyPatch, problems: list[Problem], came: signal.Signals | None, expected: int
+    monkeypatch: pytest.MonkeyPatch, problems: list[Problem], received: signal.Signals | None, expected: int
 ) -> None:
-    """Defect: the start ended as if the file had a mistake, after which systemd does not restart the unit."""
+    """Defect: the start ended with the status for a mistake in the file, so that systemd did not restart the unit."""
     checked = Checked((), (), "proxy", Workers(), tuple(problems))
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.0)
     monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
     signals = RecordedSignals([])
-    if came is not None:
-        signals._add(came, None)
+    if received is not None:
+        signals._add(received, None)
     assert run(Path("squid.conf"), Places(), signals, None) == expected
 
 
@@ -218,7 +218,7 @@ def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stop_during_the_delay_of_a_refused_start_is_obeyed(
     monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    """Defect: Ctrl-C during these 15 seconds gave a traceback."""
+    """Defect: Ctrl-C during these 15 seconds printed a traceback."""
 
     def say(text: object, *_: int) -> None:
         if "no name server answers" in str(text):
@@ -231,7 +231,7 @@ def test_stop_during_the_delay_of_a_refused_start_is_obeyed(
 
 @pytest.mark.usefixtures("actions", "unnamed")
 def test_reload_during_the_delay_of_a_refused_start_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: a reload ended the wait at once, so that failing starts came too fast for systemd's start limit."""
+    """Defect: a reload ended the delay, so that failing starts reached systemd's start limit."""
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.05)
     signals = RecordedSignals([])
     signals._add(signal.SIGHUP, None)
@@ -265,7 +265,7 @@ def test_refused_reload_stays_refused_if_an_earlier_one_succeeds(
 
 
 def test_congestion_control_is_loaded_before_squid_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: a relay connects as a user for whom the kernel loads no module, so it used cubic instead."""
+    """Defect: for a relay's user, the kernel loads no module, so the relay used cubic."""
     loaded: list[str] = []
     good = Checked((), (), "proxy", Workers(), ())
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
@@ -283,7 +283,7 @@ def test_congestion_control_is_loaded_before_squid_starts(tmp_path: Path, monkey
         assert loaded == ([name] if name else [])
 
 
-def test_congestion_control_unknown_to_the_kernel_is_no_error() -> None:
+def test_congestion_control_unknown_to_the_kernel_is_not_an_error() -> None:
     load_congestion_control("reno")
     load_congestion_control("none_of_ours")
 
@@ -292,18 +292,18 @@ def test_congestion_control_unknown_to_the_kernel_is_no_error() -> None:
 def test_environment_for_the_library_replaces_earlier_values(role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPTCP_TURNS", "old")
     settings = ("fair", "kernel")
-    passed = [
+    turns_values = [
         _environment([Path("a.so"), Path("b.so")], Places("one"), role, None, turns)["MPTCP_TURNS"]
         for turns in settings
     ]
-    assert passed == ["fair", "kernel"]
+    assert turns_values == ["fair", "kernel"]
     monkeypatch.setenv("MPTCP_WITHOUT", "old")
-    left_out = [
+    environments = [
         _environment([Path("a.so"), Path("b.so")], Places("one"), role, None, "fair", each) for each in ((), ("a", "b"))
     ]
-    assert [each.get("MPTCP_WITHOUT") for each in left_out] == [None, "a,b"]
-    assert {each["MPTCP_COUNTERS"] for each in left_out} == {"/run/one/counters"}
-    assert {each["LD_PRELOAD"] for each in left_out} == {"a.so:b.so"}
+    assert [each.get("MPTCP_WITHOUT") for each in environments] == [None, "a,b"]
+    assert {each["MPTCP_COUNTERS"] for each in environments} == {"/run/one/counters"}
+    assert {each["LD_PRELOAD"] for each in environments} == {"a.so:b.so"}
     monkeypatch.setenv("LD_PRELOAD", "/c.so d.so")
     assert _environment([Path("a.so")], Places("one"), role, None, "fair")["LD_PRELOAD"] == "a.so:/c.so d.so"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the background trial whether Squid can read its configuration."""
+"""Tests for the background trial that finds out whether Squid can read its configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def outcome(trial: Trial) -> str:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
+def no_child_remains() -> Iterator[None]:
     before = children(os.getpid())
     yield
     assert children(os.getpid()) == before
@@ -71,7 +71,7 @@ def test_trial_that_takes_too_long_is_ended() -> None:
     assert not trial.is_running
 
 
-def test_trial_runs_in_the_background_and_can_be_broken_off() -> None:
+def test_trial_runs_in_the_background_and_can_be_aborted() -> None:
     trial = Trial(["sleep", "3600"])
     trial.begin()
     assert trial.outcome() is None

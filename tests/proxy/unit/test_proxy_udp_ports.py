@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check of which clients may query Squid by SNMP, ICP and HTCP."""
+"""Tests for the check that finds which clients may query Squid by SNMP, ICP and HTCP."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ PORTS = {
 
 def warnings(*texts: str) -> list[str]:
     statements = parse(*OWN, *texts)
-    assert list(open_proxy_problems(statements)) == [], "no client fetches pages by these protocols"
+    assert list(open_proxy_problems(statements)) == [], "these protocols do not transfer pages"
     problems = list(port_problems(statements))
     assert all(problem.warning for problem in problems)
     return [str(problem) for problem in problems]
 
 
 @pytest.mark.parametrize("directive", PORTS)
-def test_rule_that_lets_all_clients_query_is_a_warning(directive: str) -> None:
+def test_rule_that_allows_queries_of_all_clients_is_a_warning(directive: str) -> None:
     """Defect: the check gave no warning."""
     port, words = PORTS[directive]
     (line,) = warnings(port, f"{directive} allow all")
     assert line.startswith(f"squid.conf:5: warning: {directive} allow all: 100 % of the Internet's IPv4 addresses may ")
     assert words in line
-    # Here all rules together allow all clients, or the implicit opposite of the last rule does.
+    # All these rules together allow all clients, or the implicit opposite of the last rule allows them.
     assert len(warnings(port, *HALVES, f"{directive} allow a", f"{directive} allow b", f"{directive} deny all")) == 1
     assert len(warnings(port, f"{directive} deny own")) == 1
 
@@ -62,7 +62,7 @@ def test_port_that_is_off_or_on_loopback_has_no_warning(directive: str) -> None:
     assert len(warnings(port, f"{address} 192.0.2.1", rule)) == 1
 
 
-def test_icp_port_by_the_name_udp_port_is_checked() -> None:
+def test_icp_port_with_the_name_udp_port_is_checked() -> None:
     assert len(warnings("udp_port 3130", "icp_access allow all")) == 1
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the number of Squid's workers: the default, warnings about unsuitable numbers, and the text for Squid."""
+"""Tests for the number of Squid's workers: the default, warnings about unsuitable numbers, and the lines for Squid."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def lines(*texts: str) -> list[PhysicalLine]:
     return [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
 
 
-def texts(of: Sequence[PhysicalLine]) -> list[str]:
-    return [line.text for line in of]
+def texts(found: Sequence[PhysicalLine]) -> list[str]:
+    return [line.text for line in found]
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
@@ -114,7 +114,7 @@ def test_more_workers_than_processors_are_a_warning() -> None:
     ],
 )
 def test_cache_that_several_workers_would_overwrite_is_refused(texts: list[str], refused: bool) -> None:
-    """Squid 5.7 starts: one worker ends with "Failed to rename log file", the other continues in its files."""
+    """Squid 5.7 starts: one worker ends with "Failed to rename log file", and the other worker uses its files."""
     found = list(worker_problems(list(statements(lines(*texts), "n")), 2))
     assert [(each.warning, "2 workers would overwrite each other's files" in each.text) for each in found] == [
         (False, True)
@@ -168,7 +168,7 @@ def test_stated_number_is_replaced_by_one_in_the_first_line() -> None:
     ],
 )
 def test_ports_of_several_workers_get_the_option_worker_queues(given: list[str], wanted_lines: list[str]) -> None:
-    # Squid's own default for restarting a worker that it has given up is an hour.
+    # By default, Squid restarts a worker that it has given up only after an hour.
     assert texts(with_workers(lines(*given), 2)) == [
         "workers 2",
         "hopeless_kid_revival_delay 10 seconds",
@@ -204,15 +204,15 @@ def test_default_is_one_worker_without_room_for_shared_memory() -> None:
 
 def test_free_shared_memory_is_measured(tmp_path: Path) -> None:
     assert shared_memory("n", tmp_path / "nowhere") == 0
-    assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system without a stated limit has none"
+    assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system without a size has no limit"
     free = os.statvfs(tmp_path)
     assert shared_memory("n", tmp_path) == pytest.approx(free.f_bavail * free.f_frsize, rel=0.1)
     assert shared_memory("n") > MIN_SHARED
 
 
 def test_own_segments_of_an_instance_count_as_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    there = os.statvfs(tmp_path)
-    monkeypatch.setattr(os, "statvfs", lambda _: there)
+    status = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: status)
     free = shared_memory("n", tmp_path)
     segment = tmp_path / "n-cache_mem_space.shm"
     segment.write_bytes(bytes(1_000_000))
@@ -221,9 +221,9 @@ def test_own_segments_of_an_instance_count_as_room(monkeypatch: pytest.MonkeyPat
 
 
 def test_files_of_others_with_its_names_do_not_count_as_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Defect: a link to a large file, or any user's file, counted as free space, and workers ended when it was full."""
-    there = os.statvfs(tmp_path)
-    monkeypatch.setattr(os, "statvfs", lambda _: there)
+    """Defect: links to large files and other users' files counted as free space, and workers ended on a full disk."""
+    status = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: status)
     free = shared_memory("n", tmp_path)
     large = tmp_path / "large"
     large.write_bytes(bytes(1_000_000))
@@ -232,9 +232,9 @@ def test_files_of_others_with_its_names_do_not_count_as_room(monkeypatch: pytest
     large.rename(tmp_path / "n-file.shm")
     assert shared_memory("n", tmp_path) > free
     # The owner is neither root, nor the calling user, nor Squid's user.
-    strangers = list((tmp_path / "n-file.shm").stat())
-    strangers[4] = 54321
-    monkeypatch.setattr(Path, "lstat", lambda _: os.stat_result(strangers))
+    other_owner = list((tmp_path / "n-file.shm").stat())
+    other_owner[4] = 54321
+    monkeypatch.setattr(Path, "lstat", lambda _: os.stat_result(other_owner))
     assert shared_memory("n", tmp_path) == free
 
 
@@ -265,7 +265,7 @@ def test_shared_memory_of_a_running_service_is_found(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_size_of_the_shared_cache_follows_the_directives(texts: list[str], size: int) -> None:
-    """Defect: the space was computed as if nothing were cached, and workers ended by SIGBUS when it was full."""
+    """Defect: the computed space was too small for a cache, and SIGBUS ended workers on a full disk."""
     configuration = list(statements(lines(*texts), "n"))
     assert shared_cache(configuration) == size
     found = requested_workers(configuration, Role.PROXY, 4, MIN_SHARED + size)
@@ -298,10 +298,12 @@ def test_too_little_shared_memory_is_a_warning(tmp_path: Path, monkeypatch: pyte
         "squid.conf:2: warning: workers 2: their shared memory may take 8 MB of /dev/shm, which has 1 MB:"
         " Squid ends when that is full (allowed: workers 1, or more space there)"
     ]
-    for alone in (["workers 1"], [], ["workers two"]):
-        assert list(shared_memory_problems(list(statements(lines(*alone), "n")), 0)) == []
-    there = os.statvfs("/dev/shm")
-    small = os.statvfs_result((there.f_bsize, 4096, 15_000, 15_000, 15_000, *there[5:8], there.f_flag, there.f_namemax))
+    for configured in (["workers 1"], [], ["workers two"]):
+        assert list(shared_memory_problems(list(statements(lines(*configured), "n")), 0)) == []
+    status = os.statvfs("/dev/shm")
+    small = os.statvfs_result(
+        (status.f_bsize, 4096, 15_000, 15_000, 15_000, *status[5:8], status.f_flag, status.f_namemax)
+    )
     monkeypatch.setattr(os, "statvfs", lambda _: small)
     file = tmp_path / "squid.conf"
     file.write_text("http_port 3128\nworkers 2\n")
@@ -309,7 +311,7 @@ def test_too_little_shared_memory_is_a_warning(tmp_path: Path, monkeypatch: pyte
 
 
 def test_read_only_shared_memory_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = os.statvfs("/dev/shm")
-    read_only = os.statvfs_result((*there[:8], there.f_flag | os.ST_RDONLY, there.f_namemax))
+    status = os.statvfs("/dev/shm")
+    read_only = os.statvfs_result((*status[:8], status.f_flag | os.ST_RDONLY, status.f_namemax))
     monkeypatch.setattr(os, "statvfs", lambda _: read_only)
     assert shared_memory("n") == 0

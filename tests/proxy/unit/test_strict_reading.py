@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the strict parser of the corpora: which input it refuses as ambiguous, and how it splits the rest."""
+"""Tests that the strict parser of the corpora refuses ambiguous input, and splits other input into requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _chunks(body: bytes) -> bytes:
 
 
 AMBIGUOUS = {
-    # Where a body ends (RFC 9112, 6.3).
+    # The end of the body is ambiguous (RFC 9112, 6.3).
     "a length and a coding": _post(b"Content-Length: 4", b"Transfer-Encoding: chunked", body=b"0\r\n\r\n" + _INNER),
     "a coding and a length": _post(b"Transfer-Encoding: chunked", b"Content-Length: 4", body=b"0\r\n\r\n" + _INNER),
     "two lengths": _post(b"Content-Length: 0", b"Content-Length: 31", body=_INNER),
@@ -37,7 +37,7 @@ AMBIGUOUS = {
     "a length in hexadecimal": _post(b"Content-Length: 0x2", body=b"ab"),
     "an empty length": _post(b"Content-Length:", body=b"ab"),
     "a length beyond 64 bits": _post(b"Content-Length: 18446744073709551618", body=b"ab"),
-    # Chunks (RFC 9112, 7.1).
+    # A chunk is malformed (RFC 9112, 7.1).
     "a chunk's size with a sign": _chunks(b"+2\r\nab\r\n0\r\n\r\n"),
     "a chunk's size as 0x2": _chunks(b"0x2\r\nab\r\n0\r\n\r\n"),
     "a chunk's size beyond 60 bits": _chunks(b"1000000000000000\r\nab\r\n0\r\n\r\n"),
@@ -46,8 +46,8 @@ AMBIGUOUS = {
     "a chunk longer than its size": _chunks(b"2\r\nabc\r\n0\r\n\r\n"),
     "a chunk that ends with other bytes": _chunks(b"2\r\nabXX0\r\n\r\n"),
     "a trailer": _chunks(b"0\r\nContent-Length: 32\r\n\r\n" + _INNER),
-    "a trailer that nearly is a request": _chunks(b"0\r\nX:" + _INNER),
-    # Lines (RFC 9112, 2.2, 3 and 5).
+    "a trailer that resembles a request": _chunks(b"0\r\nX:" + _INNER),
+    # A line is malformed (RFC 9112, 2.2, 3 and 5).
     "lone newlines": b"GET /x HTTP/1.1\nHost: a\n\n",
     "a lone newline in a value": _get(b"X: a\nTransfer-Encoding: chunked"),
     "a lone return in a value": _get(b"X: a\rTransfer-Encoding: chunked"),
@@ -60,17 +60,17 @@ AMBIGUOUS = {
     "two blanks in the first line": _get(first=b"GET  /x HTTP/1.1"),
     "another version": _get(first=b"GET /x HTTP/1.0"),
     "a blank line before": b"\r\n" + _get(),
-    # Target and Host of a request (RFC 9112, 3.2).
+    # The Host field is missing or repeated (RFC 9112, 3.2).
     "no Host": b"GET /x HTTP/1.1\r\n\r\n",
     "two Hosts": _get(b"Host: b"),
-    # Data after a request.
+    # Data follow a request.
     "data after the last chunk": _chunks(b"0\r\n\r\nX"),
     "data after a body": _post(b"Content-Length: 1", body=b"ab"),
-    "an unfinished head": _get()[:-4],
+    "an incomplete header": _get()[:-4],
     "a second request that is ambiguous": _get() + b"GET /y HTTP/1.1\r\n\r\n",
 }
 SOUND: dict[str, tuple[bytes, list[tuple[bytes, bytes]]]] = {
-    "nothing": (b"", []),
+    "no data": (b"", []),
     "one": (_get(), [(b"/x", b"")]),
     "two on one connection": (_get() + _INNER, [(b"/x", b""), (b"/inner", b"")]),
     "a length": (_post(b"Content-Length: 2", body=b"ab") + _INNER, [(b"/x", b"ab"), (b"/inner", b"")]),
@@ -88,7 +88,7 @@ SOUND: dict[str, tuple[bytes, list[tuple[bytes, bytes]]]] = {
     "an unfinished body": (_post(b"Content-Length: 20", body=b"ab"), [(b"/x", b"ab")]),
     "unfinished chunks": (_chunks(b"5\r\nab"), [(b"/x", b"ab")]),
     "controls in a value, and 8 bits": (_get(b"X: \x01\x1b\x7f\xe9"), [(b"/x", b"")]),
-    "a name that is nearly another": (_get(b"Transfer_Encoding: chunked", b"X-Content-Length: 5"), [(b"/x", b"")]),
+    "a name that resembles another": (_get(b"Transfer_Encoding: chunked", b"X-Content-Length: 5"), [(b"/x", b"")]),
 }
 
 
@@ -113,7 +113,7 @@ def test_values_of_a_field_are_found_by_name_in_any_case() -> None:
 
 
 def test_most_requests_of_the_corpus_are_ambiguous() -> None:
-    """Otherwise even a proxy that passes on all bytes unchanged would pass the tests."""
+    """Otherwise, even a proxy that forwards all bytes unchanged would pass the tests."""
     found = []
     for row in malformed.ROWS:
         try:

@@ -13,7 +13,7 @@ import pytest
 import time_limit
 from faults import AIM, LONGEST_GAP, Pulse, allowed, longest_gap, repair_seconds
 from throttler_site import until
-from time_limit import BUSY
+from time_limit import MAX_SLOWNESS
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_gap_excludes_time_in_which_the_machine_stalled(
 
 def test_allowed_time_grows_with_load_up_to_a_limit() -> None:
     assert allowed(0.0) == AIM
-    assert allowed(0.5) == AIM * (1 + (BUSY - 1) / 2)
-    assert allowed(1.0) == allowed(1.1) == allowed(None) == AIM * BUSY
+    assert allowed(0.5) == AIM * (1 + (MAX_SLOWNESS - 1) / 2)
+    assert allowed(1.0) == allowed(1.1) == allowed(None) == AIM * MAX_SLOWNESS
 
 
 def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> No
     The load of the machine is ignored.
     """
     monkeypatch.setattr(faults, "AIM", 0.1)
-    monkeypatch.setattr(time_limit, "BUSY", 1)
+    monkeypatch.setattr(time_limit, "MAX_SLOWNESS", 1)
     now = 0.0
     damaged: list[float] = []
 
