@@ -6,10 +6,10 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from mptcp_common.schema_file import write_schema
+from mptcp_common.schema_file import write_schemas
 from mptcp_gateway.settings import settings_schema
 
 NAME: Final = "gateway.schema.json"
 
 if __name__ == "__main__":
-    sys.exit(write_schema("mptcp_gateway.schemas", NAME, settings_schema(), sys.argv[1:]))
+    sys.exit(write_schemas("mptcp_gateway.schemas", {NAME: settings_schema()}, sys.argv[1:]))

@@ -20,13 +20,13 @@ from mptcp_common.units import RATE_PATTERN, SIZE_PATTERN
 from mptcp_throttler.policy.values import VOLUME_PATTERN
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.requests import QUERIES
-from mptcp_throttler.views.schemas import schema_texts
+from mptcp_throttler.views.schemas import schemas
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 PAGES: Final = (DOCS / "policy.md", DOCS / "status.md")
 WIDTH: Final = 130
 _TABLE: Final = re.compile(r"<!-- keys: (\w+)(?:\.(\w+))? -->\n(?:(?!<!-- ).)*<!-- end -->", re.DOTALL)
-_SCHEMAS: Final = {name.partition(".")[0]: json.loads(text) for name, text in schema_texts().items()}
+_SCHEMAS: Final = {name.partition(".")[0]: schema for name, schema in schemas().items()}
 _DEFAULT: Final = re.compile(r" ?Default: ([^.]+)\.$")
 _UNITS: Final = {RATE_PATTERN: "rate", SIZE_PATTERN: "size", VOLUME_PATTERN: "size"}
 _PATTERNS: Final = {

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from mptcp_common.fields import INTERFACE_PATTERN, NAME_PATTERN
+from mptcp_common.schema_file import schema_text, write_schemas
 from mptcp_common.units import RATE_PATTERN, SIZE_PATTERN
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.policy.load import check_policy
 from mptcp_throttler.policy.schedule import DAYS_PATTERN, HOURS_PATTERN
-from mptcp_throttler.views.schemas import main, schema_texts
+from mptcp_throttler.views.schemas import schemas
 
 CONF = Path(__file__).parents[3] / "conf"
 RULE: dict[str, object] = {"name": "a", "throttle": {"rate": "5 Mbit/s"}}
@@ -25,13 +26,15 @@ RULE: dict[str, object] = {"name": "a", "throttle": {"rate": "5 Mbit/s"}}
 @pytest.mark.parametrize("name", ["policy.schema.json", "throttler.schema.json"])
 def test_committed_schema_is_the_generated_one(name: str) -> None:
     committed = (CONF / name).read_text(encoding="utf-8")
-    assert committed == schema_texts()[name], "run: python -m mptcp_throttler.views.schemas conf"
+    assert committed == schema_text(schemas()[name]), "run: python -m mptcp_throttler.views.schemas conf"
 
 
 def test_command_writes_the_schemas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 0
-    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == schema_texts()
-    assert main([]) == 2
+    module = "mptcp_throttler.views.schemas"
+    assert write_schemas(module, schemas(), [str(tmp_path)]) == 0
+    written = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()}
+    assert written == schemas()
+    assert write_schemas(module, schemas(), []) == 2
     assert capsys.readouterr().err == "usage: python -m mptcp_throttler.views.schemas DIRECTORY\n"
 
 
@@ -43,14 +46,14 @@ def objects(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", ["policy.schema.json", "throttler.schema.json"])
 def test_no_section_accepts_unknown_keys_or_null(name: str) -> None:
-    text = schema_texts()[name]
+    text = schema_text(schemas()[name])
     for _, schema in objects(json.loads(text)):
         assert schema["additionalProperties"] is False
     assert "null" not in text
 
 
 def test_examples_in_the_policy_schema_are_accepted() -> None:
-    schema = json.loads(schema_texts()["policy.schema.json"])
+    schema = schemas()["policy.schema.json"]
 
     def check(path: dict[str, Any], rule: dict[str, Any], **top: Any) -> None:
         document = {"version": 1, "paths": dict.fromkeys(("ethernet", "wifi", "lte"), path), "rules": [rule]} | top
@@ -77,7 +80,7 @@ def test_examples_in_the_policy_schema_are_accepted() -> None:
 
 
 def test_examples_in_the_settings_schema_are_accepted() -> None:
-    for key, value in json.loads(schema_texts()["throttler.schema.json"])["properties"].items():
+    for key, value in schemas()["throttler.schema.json"]["properties"].items():
         for example in value["examples"]:
             load_settings(
                 json.dumps({"interfaces": ["wan0"], "policy": "policy.yaml"} | {key: example}), "throttler.json"

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 from typing_extensions import is_typeddict
 
 from mptcp_common.fields import editor_schema
-from mptcp_common.schema_file import schema_text
+from mptcp_common.schema_file import write_schemas
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.views import answers
@@ -57,23 +56,14 @@ def _descriptions(part: Any) -> dict[str, str]:
 
 
 @cache
-def schema_texts() -> dict[str, str]:
-    """Return the text of each schema by file name."""
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return each schema by file name."""
     return {
-        "policy.schema.json": schema_text(editor_schema(Policy)),
-        "throttler.schema.json": schema_text(editor_schema(Settings)),
-        "status.schema.json": schema_text(status_schema()),
+        "policy.schema.json": editor_schema(Policy),
+        "throttler.schema.json": editor_schema(Settings),
+        "status.schema.json": status_schema(),
     }
 
 
-def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: python -m mptcp_throttler.views.schemas DIRECTORY", file=sys.stderr)
-        return 2
-    for name, text in schema_texts().items():
-        Path(arguments[0], name).write_text(text, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_schemas("mptcp_throttler.views.schemas", schemas(), sys.argv[1:]))

@@ -162,11 +162,11 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
     rules, traffic = snapshot.policy.rules, snapshot.engine.traffic
     throttles = {key: rule.throttle for rule in rules for key in _keys(rule, snapshot.policy)}
     place = {rule.name: index for index, rule in enumerate(rules)}
-    limits: dict[CapKey, Counter[tuple[int, int, Share]]] = defaultdict(Counter)  # of its classes: rate, ceil, share
+    limits: dict[CapKey, list[tuple[int, int, Share]]] = defaultdict(list)  # of its classes: rate, ceil, share
     shared = Counter[CapKey]()
     for scope, each in traffic.classes.items():
         for key in each.members:
-            limits[key][*each.limits, scope.share] += 1
+            limits[key].append((*each.limits, scope.share))
             shared[key] += len(each.members) > 1
 
     def order(key: CapKey) -> tuple[int, str, str, str]:
@@ -174,10 +174,9 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
 
     for key in sorted(throttles.keys() | traffic.caps.keys(), key=order):
         total, throttle = traffic.caps.get(key, CapTotal(key)), throttles.get(key)
-        kinds = limits[key].most_common()
-        if not kinds and throttle is not None:
-            kinds = [((throttle.rate, throttle.ceil, throttle.share), 0)]
-        rates, ceils = [rate for (rate, _, _), _ in kinds], [ceil for (_, ceil, _), _ in kinds]
+        found = limits[key]
+        known = found or ([] if throttle is None else [(throttle.rate, throttle.ceil, throttle.share)])
+        ceils = [ceil for _, ceil, _ in known]
         yield {
             "policy": snapshot.settings.policy.stem,
             "rule": key.rule,
@@ -185,13 +184,13 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
             "direction": key.direction,
             "capped": total.subflows,
             "landing": pending.get(key, 0),
-            "rate": min(rates, default=None),
+            "rate": min((rate for rate, _, _ in known), default=None),
             "lowest_ceil": min(ceils, default=None),
             "ceil": max(ceils, default=None),
-            "total_ceil": sum(ceil * number for (_, ceil, _), number in kinds),
-            "classes": limits[key].total(),
+            "total_ceil": sum(ceil for _, ceil, _ in found),
+            "classes": len(found),
             "shared_classes": shared[key],
-            "share": kinds[0][0][2] if kinds else None,
+            "share": known[0][2] if known else None,
             "bytes": total.bytes,
         }
 
