@@ -66,6 +66,9 @@ def between(low: int, high: int) -> Parsed:
     return Parsed(parse, {"type": "integer", "minimum": low, "maximum": high})
 
 
+Port = Annotated[int, between(1, 65535)]
+
+
 def seconds(low: float, high: float) -> Parsed:
     """Return the annotation for a number of seconds from *low* to *high*."""
 

@@ -3,32 +3,38 @@
 
 from __future__ import annotations
 
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Final
 
+from mptcp_common.fields import Parsed
 from mptcp_common.problems import shown
 
 LONGEST_SOCKET_PATH: Final = 107
 """Maximum length of a Unix socket's path, bytes: ``sun_path`` has 108 bytes, including the final zero; unix(7)."""
 
 
-def file_path(value: object) -> str:
-    """Return *value*, which must be a file's name. Raises ValueError with a one-line message."""
+def _file(value: object) -> Path:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise ValueError(f"{shown(value)} is not a path; write the name of a file")
-    return value
+    return Path(value)
 
 
-def absolute_path(value: object) -> str:
-    """Return *value*, which must be a file's name that begins with a slash. Raises ValueError."""
-    path = file_path(value)
-    if not path.startswith("/"):
+def _absolute(value: object) -> Path:
+    path = _file(value)
+    if not path.is_absolute():
         raise ValueError(f'{shown(value)} is not an absolute path; start it with "/"')
     return path
 
 
-def socket_path(value: object) -> str:
-    """Return *value*, which must be an absolute path that is short enough for a Unix socket. Raises ValueError."""
-    path = absolute_path(value)
-    if len(path.encode()) > LONGEST_SOCKET_PATH:
+def _socket(value: object) -> Path:
+    path = _absolute(value)
+    if len(bytes(path)) > LONGEST_SOCKET_PATH:
         raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {LONGEST_SOCKET_PATH} bytes")
     return path
+
+
+_ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
+FileName = Annotated[Path, Parsed(_file, {"type": "string", "minLength": 1})]
+AbsoluteFileName = Annotated[Path, Parsed(_absolute, _ABSOLUTE)]
+SocketName = Annotated[Path, Parsed(_socket, _ABSOLUTE)]
+"""An absolute path that is short enough for a Unix socket."""

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from mptcp_common.endpoints import address_and_port
 from mptcp_common.fields import Parsed, Section, editor_schema
-from mptcp_common.paths import file_path, socket_path
+from mptcp_common.paths import FileName, SocketName
 from mptcp_common.problems import DocumentError, Problem, shown
 from mptcp_common.reasons import reason
 from mptcp_common.validate import load, problem_at
@@ -72,21 +72,10 @@ def _url(value: object) -> str:
     return value
 
 
-def _socket(value: object) -> Path:
-    return Path(socket_path(value))
-
-
-def _file(value: object) -> Path:
-    return Path(file_path(value))
-
-
 def _host_name(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(_HOST_NAME, value):
         raise ValueError(f"{shown(value)} is not a host name; write it without http:// and port, e.g. proxy.lan")
     return value
-
-
-_PATH: Final = {"type": "string", "minLength": 1}
 
 
 class ConsoleSection(Section):
@@ -98,13 +87,13 @@ class ConsoleSection(Section):
         examples=[DEFAULT_LISTEN, "[::1]:8610"],
         json_schema_extra={"default": DEFAULT_LISTEN},
     )
-    status_socket: Annotated[Path, Parsed(_socket, {"type": "string", "pattern": "^/"})] = Field(
+    status_socket: SocketName = Field(
         default=Path(DEFAULT_SOCKET),
         description="The throttler's status socket.",
         examples=[DEFAULT_SOCKET],
         json_schema_extra={"default": DEFAULT_SOCKET},
     )
-    token_file: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
+    token_file: FileName | None = Field(
         default=None,
         description="A file with one line, the token that gives access to the console. Only its owner and group may "
         "read it. A relative path starts at the directory of this file. Default: token, which mptcp-console "
@@ -123,10 +112,10 @@ class ConsoleSection(Section):
         "listens on loopback or on all addresses.",
         examples=[["proxy.lan"]],
     )
-    certificate: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
+    certificate: FileName | None = Field(
         default=None, description="A certificate chain (PEM), for HTTPS; together with key.", examples=["console.pem"]
     )
-    key: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
+    key: FileName | None = Field(
         default=None, description="The private key of the certificate (PEM).", examples=["console.key"]
     )
     squid: Annotated[str, Parsed(_squid, {"type": "string", "pattern": _SQUID})] = Field(
@@ -134,7 +123,7 @@ class ConsoleSection(Section):
         description="Squid's listener, for the metrics of Squid's own counters. Squid gives them only to this host.",
         examples=[DEFAULT_SQUID],
     )
-    names: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
+    names: FileName | None = Field(
         default=None,
         description="A file with names for addresses, which the page shows next to them. Each line has an address and "
         "its name, as in /etc/hosts. A relative path starts at the directory of this file.",

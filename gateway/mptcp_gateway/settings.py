@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from mptcp_common.fields import Interface, Name, Parsed, Section, between, editor_schema, one_of
+from mptcp_common.fields import Interface, Name, Parsed, Port, Section, editor_schema, one_of
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.validate import load, problem_at
 from mptcp_common.yaml_document import text_of
@@ -46,9 +46,7 @@ class PastSection(Section):
 
     devices: _Prefixes = Field(default=[], description="Addresses or prefixes of devices.", examples=[["192.168.1.20"]])
     destinations: _Prefixes = Field(default=[], description="Addresses or prefixes of destinations.")
-    ports: list[Annotated[int, between(1, 65535)]] = Field(
-        default=[], description="Destination ports of TCP and UDP.", examples=[[5060]]
-    )
+    ports: list[Port] = Field(default=[], description="Destination ports of TCP and UDP.", examples=[[5060]])
 
 
 class LanSection(Section):

@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from mptcp_common import __version__, journal
 from mptcp_common.commands import add_config, outcome
@@ -58,7 +57,7 @@ def _check(options: argparse.Namespace) -> int:
     services(settings, Asker(settings.status_socket))
     captive = settings.captive
     files = (captive.certificate, captive.key) if captive else ()
-    needed = [options.config, *(Path(each) for each in files if each is not None)]
+    needed = [options.config, *filter(None, files)]
     if problems := list(unreadable_by_unit(needed, "mptcp-portal.service")):
         raise DocumentError(problems)
     _warn(settings)

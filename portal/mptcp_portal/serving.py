@@ -64,7 +64,7 @@ def services(settings: Settings, asker: Asker) -> dict[str, Service]:
     if onboarding is not None and page is not None:
         found["the page for new clients"] = Service(onboarding.listen, page, Bounds())
     if captive := settings.captive:
-        files = (captive.certificate, captive.key) if captive.certificate and captive.key else None
+        files = (str(captive.certificate), str(captive.key)) if captive.certificate and captive.key else None
         if files is not None:
             _try_certificate(settings, *files)
         bounds = _BEHIND_A_PROXY if captive.behind else Bounds()

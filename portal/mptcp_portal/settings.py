@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from mptcp_common.endpoints import PROXY_PORT, address_and_port
-from mptcp_common.fields import Parsed, Section, between, editor_schema
-from mptcp_common.paths import absolute_path, socket_path
+from mptcp_common.fields import Parsed, Port, Section, editor_schema
+from mptcp_common.paths import AbsoluteFileName, SocketName
 from mptcp_common.problems import DocumentError, Problem, shown
 from mptcp_common.validate import load, problem_at
 from mptcp_common.yaml_document import text_of
@@ -158,7 +158,6 @@ def _matching(pattern: re.Pattern[str], what: str) -> Parsed:
 
 
 _TEXT: Final = {"type": "string", "minLength": 1}
-_ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
 Listen = Annotated[End, Parsed(_listen, _TEXT)]
 
 
@@ -184,7 +183,7 @@ class ProxySection(Section):
     address: Annotated[str, Parsed(_host, _TEXT)] = Field(
         description="Address or name of the proxy for clients.", examples=["192.168.1.10"]
     )
-    port: Annotated[int, between(1, 65535)] = Field(default=3128, description="http_port of squid.conf.")
+    port: Port = Field(default=3128, description="http_port of squid.conf.")
     name: Annotated[str, _line(60)] = Field(
         default="Multipath proxy", description="Its name in pages and profiles.", examples=["Proxy at home"]
     )
@@ -233,12 +232,12 @@ class CaptiveSection(Section):
     """The captive portal API (RFC 8908): no client is captive, and clients learn their remaining volume."""
 
     listen: Listen = Field(description="An address of this host, and a port.", examples=["192.168.1.10:3182"])
-    certificate: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] | None = Field(
+    certificate: AbsoluteFileName | None = Field(
         default=None,
         description="Certificate chain (PEM). The API needs HTTPS.",
         examples=["/etc/ssl/portal.pem"],
     )
-    key: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] | None = Field(
+    key: AbsoluteFileName | None = Field(
         default=None, description="Its private key (PEM).", examples=["/etc/ssl/private/portal.pem"]
     )
     behind: list[Annotated[Network | str, Parsed(_direct, _TEXT)]] = Field(
@@ -257,8 +256,8 @@ class CaptiveSection(Section):
 class PortalSection(Section):
     """Settings of mptcp-portal: the check page, the page for new clients, the captive portal API."""
 
-    status_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
-        default="/run/mptcp-throttler/status.sock",
+    status_socket: SocketName = Field(
+        default=Path("/run/mptcp-throttler/status.sock"),
         description="The throttler's status socket.",
         examples=["/run/mptcp-throttler/status.sock"],
     )
@@ -295,8 +294,8 @@ class Captive:
     """The captive portal API, checked. Either it has both files, or it is behind a web server."""
 
     listen: End
-    certificate: str | None
-    key: str | None
+    certificate: Path | None
+    key: Path | None
     behind: tuple[Network, ...]
     user_portal_url: str | None
 
@@ -356,7 +355,7 @@ def load_settings(text: str, source: str) -> Settings:
     if wrong:
         raise DocumentError(wrong)
     return Settings(
-        status_socket=Path(section.status_socket),
+        status_socket=section.status_socket,
         check=section.check.listen,
         squid_user=section.check.squid_user,
         squid_port=(section.proxy.port if section.proxy else PROXY_PORT),

@@ -19,13 +19,14 @@ from mptcp_common.fields import (
     Interface,
     Name,
     Parsed,
+    Port,
     Section,
     between,
     editor_schema,
     either,
     one_of,
 )
-from mptcp_common.paths import absolute_path, socket_path
+from mptcp_common.paths import AbsoluteFileName, SocketName
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.validate import load, problem_at
 from mptcp_common.yaml_document import text_of
@@ -44,7 +45,6 @@ MODES: Final = {
 """The modes by name, each with its defaults."""
 _SPILLING: Final = ("spill", "order")
 _TEXT: Final = {"type": "string", "minLength": 1}
-_ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
 
 
 def _peer(value: object) -> End:
@@ -55,10 +55,10 @@ def _peer(value: object) -> End:
 class TunnelSection(Section):
     """One tunnel: the UDP packets between a program on this host and one on the other."""
 
-    port: Annotated[int, between(1, 65535)] = Field(
+    port: Port = Field(
         description="Local port of the tunnel program (ListenPort of WireGuard, lport of OpenVPN).", examples=[51820]
     )
-    key: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
+    key: AbsoluteFileName = Field(
         description=f"File with the secret that both ends share, at least {MIN_KEY_BYTES} bytes.",
         examples=["/etc/mptcp-tunnel/home.key"],
     )
@@ -102,8 +102,8 @@ class TunnelSection(Section):
 class TunnelsSection(Section):
     """Settings of mptcp-tunnel."""
 
-    status_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
-        default="/run/mptcp-tunnel/status.sock", description="The daemon's status socket."
+    status_socket: SocketName = Field(
+        default=Path("/run/mptcp-tunnel/status.sock"), description="The daemon's status socket."
     )
     uplinks: list[Interface] = Field(
         default=[], description="Only on a proxy: the interfaces on which relays' packets arrive.", examples=[["eth0"]]
@@ -180,11 +180,11 @@ def load_settings(text: str, source: str) -> Settings:
     if wrong:
         raise DocumentError(wrong)
     tunnels = tuple(
-        Tunnel(name, each.port, Path(each.key), each.peer, tuple(each.paths.items()), _split(each))
+        Tunnel(name, each.port, each.key, each.peer, tuple(each.paths.items()), _split(each))
         for name, each in section.tunnels.items()
     )
     uplinks = dict.fromkeys([*section.uplinks, *(interface for each in tunnels for _, interface in each.paths)])
-    return Settings(Path(section.status_socket), tuple(uplinks), tunnels, source)
+    return Settings(section.status_socket, tuple(uplinks), tunnels, source)
 
 
 def _split(section: TunnelSection) -> Split:

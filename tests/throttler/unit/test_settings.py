@@ -265,7 +265,7 @@ def rules(count: int) -> str:
 def test_mark_mask_must_have_a_number_for_each_rule(mask: str, count: int, fits: bool) -> None:
     settings = load_settings(f"{NEEDED}mark_mask: {mask}\n", "throttler.yaml")
     found = check_together(settings, load_policy(f"version: 1\n{rules(count)}", "policy.yaml"))
-    assert (found == ()) is fits
+    assert (list(found) == []) is fits
     for index in range(count if fits else 0):
         assert settings.ownership.mark_of_rule(index) != 0
     assert len({settings.ownership.mark_of_rule(index) for index in range(count)}) == count or not fits
@@ -303,4 +303,4 @@ def test_path_on_an_interface_without_capture_is_warned_about() -> None:
 def test_shipped_settings_and_policy_fit_together() -> None:
     settings = load_settings((CONF / "throttler.yaml").read_text(), str(CONF / "throttler.yaml"))
     assert settings.policy == CONF / "policy.yaml"
-    assert check_together(settings, load_policy(settings.policy.read_text(), "policy.yaml")) == ()
+    assert not list(check_together(settings, load_policy(settings.policy.read_text(), "policy.yaml")))

@@ -8,10 +8,9 @@ import asyncio
 import logging
 from functools import partial
 
-from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError
-from mptcp_throttler.cli.shared import complain, policy_with_warnings
+from mptcp_throttler.cli.shared import complain, policy_with_warnings, say_problems
 from mptcp_throttler.config.files import changed_settings, read_settings
 from mptcp_throttler.config.host import host_problems, stacked_interfaces
 from mptcp_throttler.config.settings import with_announced_ports
@@ -32,13 +31,12 @@ def run(options: argparse.Namespace) -> int:
     policy = read_policy()
     if problems := list(host_problems(settings, as_daemon=True)):
         raise DocumentError(problems)
-    for warning in stacked_interfaces(settings, stands_on()):
-        journal.say(warning, journal.WARNING)
+    say_problems(stacked_interfaces(settings, stands_on()))
     log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
+    changes = partial(changed_settings, options.config, from_file)
 
     async def daemon() -> None:
-        news = partial(changed_settings, options.config, from_file)
-        await Daemon(settings, policy, read_policy, read_settings=news).run()
+        await Daemon(settings, policy, read_policy, read_settings=changes).run()
 
     try:
         asyncio.run(daemon())

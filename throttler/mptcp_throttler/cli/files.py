@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from mptcp_common import journal, throttler_needs
+from mptcp_common import throttler_needs
 from mptcp_common.exit_status import DONE
 from mptcp_common.problems import DocumentError, Severity, did_you_mean
 from mptcp_common.units import counted
-from mptcp_throttler.cli.shared import mistake, policy_with_warnings
+from mptcp_throttler.cli.shared import mistake, policy_with_warnings, say_problems
 from mptcp_throttler.config import host
 from mptcp_throttler.config.files import read_connections, read_settings
 from mptcp_throttler.config.settings import Settings
@@ -51,17 +51,15 @@ def check(options: argparse.Namespace) -> int:
     has_types = Path(throttler_needs.KERNEL_TYPES).exists()
     libraries = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_types)
     needs = [*libraries, *host.kernel_problems(settings, policy, *tried)]
+    lacking = [each for each in needs if each.severity is Severity.ERROR]
     found = [
         *host.ports_without_listener(settings),
         *host.silent_tunnels(settings),
         *host.stacked_interfaces(settings, link.stands_on()),
         *host.distant_paths(settings, policy, link.networks()),
-        *needs,
+        *(each for each in needs if each not in lacking),
     ]
-    for severity, priority in ((Severity.NOTE, journal.INFO), (Severity.WARNING, journal.WARNING)):
-        for problem in (each for each in found if each.severity is severity):
-            journal.say(problem, priority)
-    lacking = [each for each in needs if each.severity is Severity.ERROR]
+    say_problems(sorted(found, key=lambda each: each.severity is Severity.WARNING))
     if problems := [*host.host_problems(settings), *lacking, *host.unreadable((options.config, settings.policy))]:
         raise DocumentError(problems)
     print(f"{options.config}: no errors")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import grp
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,10 +39,14 @@ def policy_with_warnings(path: Path, settings: Settings | None, *, with_notes: b
     from mptcp_throttler.config.files import read_policy
 
     policy, problems = read_policy(path, settings)
-    for each in problems:
-        if with_notes or each.severity is Severity.WARNING:
-            journal.say(each, journal.WARNING if each.severity is Severity.WARNING else journal.INFO)
+    say_problems(each for each in problems if with_notes or each.severity is Severity.WARNING)
     return policy
+
+
+def say_problems(problems: Iterable[Problem]) -> None:
+    """Print warnings and notes."""
+    for each in problems:
+        journal.say(each, journal.WARNING if each.severity is Severity.WARNING else journal.INFO)
 
 
 def ask_daemon(path: Path, request: Mapping[str, object], expected: str) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Po
     checked = check_policy(text, source, None if settings is None else settings.interfaces)
     if checked.policy is None:
         raise DocumentError(checked.problems)
-    problems = checked.problems + (() if settings is None else check_together(settings, checked.policy))
+    problems = (*checked.problems, *(() if settings is None else check_together(settings, checked.policy)))
     if errors := [problem for problem in problems if problem.severity is Severity.ERROR]:
         raise DocumentError(errors)
     return checked.policy, problems + checked.notes
@@ -98,13 +98,12 @@ def read_connections(path: Path, settings: Settings, now: float) -> list[Connect
     for place, connection in enumerate(section.connections):
         subflows = []
         for number, each in enumerate(connection.subflows):
-            message = ""
+            at = ("connections", place, "subflows", number, "local")
             if each.local[1] not in ports:
                 message = f"port {each.local[1]} is not one of listen_ports ({', '.join(map(str, ports))})"
+                mismatches.append(problem_at(document, at, None, message))
             elif len(each.local[0]) != len(each.remote[0]):
                 message = "local and remote are addresses of different families"
-            if message:
-                at = ("connections", place, "subflows", number, "local")
                 mismatches.append(problem_at(document, at, None, message))
             subflows.append(
                 Subflow(

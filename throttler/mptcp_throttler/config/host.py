@@ -25,12 +25,11 @@ from mptcp_throttler.policy.values import Network, Prefixes
 
 def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
     """Yield a problem for each item of *settings* that this host lacks. *as_daemon*: the process becomes the daemon."""
-    there = [name for _, name in socket.if_nameindex()]
+    there = sorted(name for _, name in socket.if_nameindex())
     for name in settings.interfaces:
         if name not in there:
-            known = ", ".join(sorted(there)) or "none"
-            message = f"there is no interface {name} on this host{did_you_mean(name, there)}; there are: {known}"
-            yield settings.problem("interfaces", name, message)
+            known = f"{did_you_mean(name, there)}; there are: {', '.join(there) or 'none'}"
+            yield settings.problem("interfaces", name, f"there is no interface {name} on this host{known}")
     group = settings.status_group
     if group is None:
         return
@@ -137,9 +136,11 @@ def library_problems(
 
 def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = needs.loads) -> tuple[str, ...]:
     """Return the kernel features that *settings* and *policy* need, without nftables if its library is missing."""
-    wanted = (*needs.OF_KERNEL, settings.netfilter, *(needs.FOR_UPLOADS if policy.acts_on_upload else ()))
-    if policy.caps_plain_tcp and needs.BY_NFTABLES not in wanted:
-        wanted = (*wanted, needs.BY_NFTABLES)
+    wanted = dict.fromkeys(
+        [*needs.OF_KERNEL, settings.netfilter, *(needs.FOR_UPLOADS if policy.acts_on_upload else ())]
+    )
+    if policy.caps_plain_tcp:
+        wanted[needs.BY_NFTABLES] = None
     lacks_nftables = needs.lack_of_nftables(loads) is not None
     return tuple(feature for feature in wanted if not (lacks_nftables and needs.by_nftables(feature)))
 

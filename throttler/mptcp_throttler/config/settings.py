@@ -11,9 +11,9 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, PrivateAttr
 
-from mptcp_common.fields import Interface, Parsed, Section, between, one_of, seconds
-from mptcp_common.paths import absolute_path, file_path, socket_path
-from mptcp_common.problems import Problem, Severity, did_you_mean, in_order, shown
+from mptcp_common.fields import Interface, Parsed, Port, Section, between, one_of, seconds
+from mptcp_common.paths import AbsoluteFileName, FileName, SocketName
+from mptcp_common.problems import Problem, Severity, did_you_mean, shown
 from mptcp_common.throttler_needs import BACKENDS, BY_EITHER
 from mptcp_common.units import SIZE_PATTERN, counted, parse_size
 from mptcp_common.validate import load, problem_at
@@ -72,14 +72,9 @@ def _gso(value: object) -> int | str:
         raise ValueError(f"{error}; or write auto or keep") from None
 
 
-_ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
 _BYTES: Final = {"type": "integer", "minimum": MIN_GSO, "maximum": MAX_GSO}
 _SIZE: Final = {"type": "string", "pattern": SIZE_PATTERN}
 
-_Port = Annotated[int, between(1, 65535)]
-_Path = Annotated[Path, Parsed(lambda value: Path(file_path(value)), {"type": "string", "minLength": 1})]
-_File = Annotated[Path, Parsed(lambda value: Path(absolute_path(value)), _ABSOLUTE)]
-_Socket = Annotated[Path, Parsed(lambda value: Path(socket_path(value)), _ABSOLUTE)]
 _MarkMask = _hexadecimal("a mark mask", 0xFFFFFFFF, "0x00ff0000", "a packet mark has 32 bits, ")
 _Mask = Annotated[int, _MarkMask, AfterValidator(_without_gaps)]
 _Major = Annotated[int, _hexadecimal("a handle", 0xFFFE, "0x4d50")]
@@ -92,13 +87,13 @@ class Settings(Section):
 
     interfaces: list[Interface] = Field(min_length=1, examples=[["wan0"]])
     """Interfaces that carry the clients' subflows. Of two that lie on each other (VLAN, bridge, bond), only one."""
-    listen_ports: list[_Port] = Field(default=list(_OURS.listen_ports), min_length=1, examples=[[3128]])
+    listen_ports: list[Port] = Field(default=list(_OURS.listen_ports), min_length=1, examples=[[3128]])
     """Ports on which the proxy listens; other traffic is left alone. Ports of `ip mptcp endpoint` are added."""
-    tunnel_ports: list[_Port] = Field(default=[], examples=[[51820]])
+    tunnel_ports: list[Port] = Field(default=[], examples=[[51820]])
     """Ports of programs whose UDP packets `mptcp-tunnel` carries: their tunnels come under the policy."""
-    tunnel_socket: _Socket = Field(default=Path(_TUNNEL_SOCKET), examples=[_TUNNEL_SOCKET])
+    tunnel_socket: SocketName = Field(default=Path(_TUNNEL_SOCKET), examples=[_TUNNEL_SOCKET])
     """The Unix socket of `mptcp-tunnel`."""
-    policy: _Path = Field(examples=["policy.yaml"])
+    policy: FileName = Field(examples=["policy.yaml"])
     """The policy file, relative to the directory of this file."""
     netfilter: Annotated[str, one_of(BY_EITHER, *BACKENDS)] = Field(default="auto", examples=["nftables"])
     """What marks packets: iptables with ipset, or nftables. auto: the first that the kernel offers."""
@@ -110,14 +105,14 @@ class Settings(Section):
         default=_OURS.htb_major, examples=["0x4d50"], json_schema_extra={"default": f"0x{_OURS.htb_major:04x}"}
     )
     """The major number of the root qdisc, 0x0001 to 0xfffe."""
-    status_socket: _Socket = Field(default=Path(DEFAULT_SOCKET), examples=["/run/mptcp-throttler/status.sock"])
+    status_socket: SocketName = Field(default=Path(DEFAULT_SOCKET), examples=["/run/mptcp-throttler/status.sock"])
     """The Unix socket that answers `mptcp-throttler status`."""
     status_group: _Group | None = Field(default=None, examples=["adm"])
     """The group whose members may ask for the status; the daemon must be a member (`SupplementaryGroups=`). Default:
     the daemon's own, `mptcp-throttler`."""
-    state_directory: _File = Field(default=Path("/run/mptcp-throttler"), examples=["/run/mptcp-throttler"])
+    state_directory: AbsoluteFileName = Field(default=Path("/run/mptcp-throttler"), examples=["/run/mptcp-throttler"])
     """Records what to restore after a crash."""
-    ledger: _File = Field(default=Path(_LEDGER), examples=[_LEDGER])
+    ledger: AbsoluteFileName = Field(default=Path(_LEDGER), examples=[_LEDGER])
     """The database of what budgets have used."""
     gso_max_size: _Gso = Field(default="auto", examples=["auto", 4500])
     """The largest segment given to the interfaces at once. auto: by the lowest cap; keep: unchanged; or bytes."""
@@ -154,9 +149,8 @@ def with_announced_ports(settings: Settings, announced: Iterable[int]) -> Settin
     return settings.model_copy(update={"listen_ports": [*dict.fromkeys((*settings.listen_ports, *announced))]})
 
 
-def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
-    """Return the contradictions between settings and policy."""
-    problems = []
+def check_together(settings: Settings, policy: Policy) -> Iterator[Problem]:
+    """Yield the contradictions between settings and policy."""
     ownership, rules = settings.ownership, len(policy.rules)
     numbers = ownership.mark_mask >> ownership.mark_shift
     if rules > numbers:
@@ -165,18 +159,17 @@ def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
             f"{mask} is enough for {counted(numbers, 'rule')}, but the policy has {rules}; "
             f"use at least {rules.bit_length()} bits, or fewer rules"
         )
-        problems.append(settings.problem("mark_mask", mask, message))
+        yield settings.problem("mark_mask", mask, message)
     if ownership.tunnel_ports and (policy.acts_on_upload or any(rule.steer for rule in policy.rules)):
         message = "tunnels' uploads are counted and not capped, and no rule steers tunnels"
-        problems.append(settings.problem("tunnel_ports", "", message, Severity.WARNING))
+        yield settings.problem("tunnel_ports", "", message, Severity.WARNING)
     for path in policy.paths.values():
         for name in sorted(set(path.interfaces or ()) - set(settings.interfaces)):
             message = (
                 f"the policy's path {path.name} names {name}, which is not listed here"
                 f"{did_you_mean(name, settings.interfaces)}: add it, or its subflows are not seen"
             )
-            problems.append(settings.problem("interfaces", name, message, Severity.WARNING))
-    return in_order(problems)
+            yield settings.problem("interfaces", name, message, Severity.WARNING)
 
 
 def _repeated_items(document: Document) -> Iterator[Problem]:

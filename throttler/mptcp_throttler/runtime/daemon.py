@@ -254,27 +254,26 @@ class Daemon:
         watched = watchdog_seconds(os.environ)
         while True:
             text = self._summary() if is_managed() else sent
-            lines = [*([] if watched is None else [WATCHDOG]), *([] if text == sent else [status(text)])]
-            if lines:
-                tell(*lines)
+            if watched is not None:
+                tell(WATCHDOG)
+            if text != sent:
+                tell(status(text))
             sent = text
             # Half the period, as sd_watchdog_enabled(3) advises.
             await asyncio.sleep(STATUS_SECONDS if watched is None else min(STATUS_SECONDS, watched / 2))
 
     def _summary(self) -> str:
         """Return one line on what the daemon does, for ``systemctl status``."""
-        engine = self._engine
-        policy, refused = engine.decisions.policy, self._reloads["last_refused"]
+        engine, refused = self._engine, self._reloads["last_refused"]
         text = (
-            f"{counted(len(engine.tracker.connections), 'connection')}, "
-            f"{counted(engine.capped, 'capped subflow')} on "
+            f"{counted(len(engine.tracker.connections), 'connection')}, {counted(engine.capped, 'capped subflow')} on "
             f"{', '.join(self._settings.interfaces)} ({engine.downloads.backend}); "
-            f"{counted(len(policy.rules), 'rule')}{', dry run' if engine.decisions.is_dry else ''}"
+            f"{counted(len(engine.decisions.policy.rules), 'rule')}{', dry run' if engine.decisions.is_dry else ''}"
         )
         if engine.downloads.left_out:
-            text = f"{text}; NOT SHAPED: {', '.join(engine.downloads.left_out)}"
+            text += f"; NOT SHAPED: {', '.join(engine.downloads.left_out)}"
         if self._budgets.trouble is not None:
-            text = f"{text}; BUDGETS NOT WRITTEN: {self._budgets.trouble}"
+            text += f"; BUDGETS NOT WRITTEN: {self._budgets.trouble}"
         return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused['errors'])}"
 
     def _answer(self, line: bytes) -> Iterator[bytes]:

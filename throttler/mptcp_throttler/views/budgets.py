@@ -8,6 +8,7 @@ is what may be used until its first step; a row also has the step in force and t
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -66,9 +67,8 @@ def budgets_of(
     policy: Policy, used: Mapping[Account, int], now: float, clients: Collection[str]
 ) -> list[AccountAnswer]:
     """Return the accounts of *clients*, and those that all clients share, fullest first."""
-    totals = _totals(policy, now)
     theirs = {each: octets for each, octets in used.items() if not each.client or each.client in clients}
-    return [totals[each[1]].account(each) for each in sorted(_counted(totals, theirs))]
+    return budget_rows(policy, theirs, now, sys.maxsize)[1]
 
 
 def _totals(policy: Policy, now: float) -> dict[str, _Total]:

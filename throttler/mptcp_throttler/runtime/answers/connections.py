@@ -199,12 +199,9 @@ def client(snapshot: Snapshot, request: Arguments) -> answers.ClientAnswer:
     if token is not None:
         connection = snapshot.connections.get(token)
     else:
-        found = [
-            connection
-            for connection, subflow in snapshot.connections_with(request["endpoint"])
-            if local in (None, (subflow.four_tuple.local, subflow.four_tuple.local_port))
-        ]
-        connection = found[0] if len(found) == 1 else None
+        found = snapshot.connections_with(request["endpoint"])
+        matching = [each for each, subflow in found if local in (None, subflow.four_tuple[:2])]
+        connection = matching[0] if len(matching) == 1 else None
     return {
         **snapshot.common,
         "multipath": connection is not None,

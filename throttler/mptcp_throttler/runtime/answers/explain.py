@@ -201,11 +201,10 @@ class _Explained:
     def _since(self, stage: StageName, verdict: Verdict) -> float | None:
         """Return the time of the last event by which the stage acted on the subflow; None without one, or if the state
         of the budget has changed since, with its period or with the policy."""
-        found = None
-        for event in self._events:
-            if event.kind == _EVENTS.get(stage) and self._concerns(event, verdict):
-                found = event
-        return None if found is None or (stage == "budgets" and not _says(verdict, found)) else found.time
+        kind = _EVENTS.get(stage)
+        found = (each for each in reversed(self._events) if each.kind == kind and self._concerns(each, verdict))
+        last = next(found, None)
+        return None if last is None or (stage == "budgets" and not _says(verdict, last)) else last.time
 
     def _concerns(self, event: Happened, verdict: Verdict) -> bool:
         if event.kind != kinds.BUDGET:

@@ -94,7 +94,7 @@ class Snapshot:
         NAT have the same endpoint if they connect to different addresses or ports of this host."""
         for connection in self.connections.values():
             for subflow in connection.subflows:
-                if (subflow.four_tuple.remote, subflow.four_tuple.remote_port) == endpoint:
+                if subflow.four_tuple[2:] == endpoint:
                     yield connection, subflow
 
     def latest_samples(self) -> Sockets:
