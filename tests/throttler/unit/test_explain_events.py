@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,16 @@ from mptcp_throttler.cli.asking import EventLines, explanation
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
 HEAD = {"schema": 2, "time": NOON, "version": "0", "pid": 1}
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set this host's time zone."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 def explain_answer(**changes: Any) -> dict[str, Any]:
@@ -50,7 +61,7 @@ def explain_answer(**changes: Any) -> dict[str, Any]:
 
 
 def test_explanation_lists_rules_in_order_and_until_when() -> None:
-    assert list(explanation(explain_answer(), UTC)) == [
+    assert list(explanation(explain_answer())) == [
         "connection 4f037d87 from 10.77.1.2, 1 active subflow, since Thu 2026-11-19 11:00:00",
         "  10.77.1.2:53912, path ethernet by wan0, download: "
         "capped at 5 Mbit/s, rule spare-ethernet, since 11:59:30, in force",
@@ -77,7 +88,7 @@ def test_explanation_lists_rules_in_order_and_until_when() -> None:
     ],
 )
 def test_verdict_in_words(changes: dict[str, Any], words: str) -> None:
-    assert words in list(explanation(explain_answer(**changes), UTC))[1]
+    assert words in list(explanation(explain_answer(**changes)))[1]
 
 
 def test_until_times_are_in_the_policys_zone_and_others_in_the_readers(
@@ -106,7 +117,7 @@ def test_explanation_names_the_kind_of_each_rule() -> None:
         {"rule": "all", "kind": "throttle", "matched": True, "failed": "lifted: the last", "until": NOON + 60},
         {"rule": "spread", "kind": "steer", "matched": False, "failed": "from 2 active subflows on", "until": None},
     ]
-    lines = list(explanation({**explain_answer(tried=tried), "total": 3}, UTC))
+    lines = list(explanation({**explain_answer(tried=tried), "total": 3}))
     assert lines[2:5] == [
         "    budget of rule volume: matches",
         "    rule all: matches; lifted: the last; until 12:01 (UTC)",
@@ -167,7 +178,7 @@ def event(seq: int, **changes: Any) -> dict[str, Any]:
 
 
 def test_events_are_printed_as_lines() -> None:
-    lines = EventLines(UTC)
+    lines = EventLines()
     several = [
         event(1, kind="connection", text="connection opened from 10.77.1.2:53912"),
         event(2, text="10.77.1.2:53912 on path ethernet: capped", rule="spare-ethernet"),

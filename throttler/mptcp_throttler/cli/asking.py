@@ -48,22 +48,19 @@ def explain(options: argparse.Namespace) -> int:
 
 def _which(text: str) -> dict[str, str] | None:
     """Return the request argument for the address, token or endpoint in *text*; None if it is none of these."""
-    try:
+    with suppress(ValueError):
         return {"client": str(ip_address(text.removeprefix("[").removesuffix("]")))}
-    except ValueError:
-        pass
     if re.fullmatch("[0-9a-fA-F]{1,8}", text):
         return {"token": text}
-    try:
+    with suppress(ValueError):
         address_and_port(text)
-    except ValueError:
-        return None
-    return {"endpoint": text}
+        return {"endpoint": text}
+    return None
 
 
-def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterator[str]:
-    """Yield the answer to ``explain`` as lines. Past times are in *zone* (None: this host's), hours in the policy's."""
-    clock = _Clock(answer["time"], zone, ZoneInfo(answer["time_zone"]))
+def explanation(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the answer to ``explain`` as lines. Past times are in this host's zone, hours in the policy's."""
+    clock = _Clock(answer["time"], ZoneInfo(answer["time_zone"]))
     if not answer["connections"]:
         yield "no such Multipath TCP connection is open; the throttler neither knows nor caps those of plain TCP"
     for connection in answer["connections"]:
@@ -82,12 +79,11 @@ def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterat
 
 class _Clock(NamedTuple):
     now: float
-    zone: tzinfo | None
     policys: tzinfo
 
     def at(self, time: float) -> str:
         """Return the time of day, with the date if not today, and the zone if not the policy's."""
-        when, today = (datetime.fromtimestamp(each, self.zone).astimezone(self.zone) for each in (time, self.now))
+        when, today = (datetime.fromtimestamp(each).astimezone() for each in (time, self.now))
         clock = when.strftime("%H:%M:%S")
         if when.utcoffset() != datetime.fromtimestamp(time, self.policys).utcoffset():
             clock += f" {when.tzname()}"
@@ -190,15 +186,14 @@ def _follow_events(path: Path, request: dict[str, Any], as_json: bool) -> None:
 
 
 class EventLines:
-    """Formats events in the time of *zone* (None: this host's)."""
+    """Formats events, in this host's time zone."""
 
-    def __init__(self, zone: tzinfo | None = None) -> None:
-        self._zone = zone
+    def __init__(self) -> None:
         self._day = ""
 
     def lines(self, event: Mapping[str, Any]) -> Iterator[str]:
         """Yield the line of *event*, after a line with the date if the day changed."""
-        when = datetime.fromtimestamp(event["time"], self._zone)
+        when = datetime.fromtimestamp(event["time"])
         day = when.strftime("%A, %Y-%m-%d")
         if day != self._day:
             self._day = day
