@@ -35,7 +35,7 @@ from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.model import gso_limit
 from mptcp_throttler.shaping.plan import Planner, plain_tcp_caps
 from mptcp_throttler.stages.budget import BudgetStage
-from mptcp_throttler.views.words import address_text, metered_reason, steered_reason
+from mptcp_throttler.views.words import address_text, planned_reason
 
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
@@ -145,7 +145,7 @@ def _plan(
             except PlanError as error:
                 yield f"#   lacks a cap ({each.direction.value}): {error}"
         for verdict in verdicts:
-            reason = steered_reason(verdict, verdict.reason if used else metered_reason(verdict))
+            reason = planned_reason(verdict, with_budget=not used)
             yield f"#   {verdict.four_tuple}  path {verdict.path or 'none'}: {reason}"
     for each in planners:
         try:

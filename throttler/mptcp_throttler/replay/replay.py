@@ -34,7 +34,7 @@ from mptcp_throttler.stages.budget import BudgetStage, Reached
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.views.answers import AccountAnswer
 from mptcp_throttler.views.budgets import budget_rows
-from mptcp_throttler.views.words import steered_reason
+from mptcp_throttler.views.words import planned_reason
 
 TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
@@ -326,7 +326,7 @@ class Replay:
             "ceil": None if throttle is None else throttle.ceil,
             "direction": verdict.direction.value,
         }
-        text = word + steered_reason(verdict, verdict.reason)
+        text = word + planned_reason(verdict)
         yield Entry(self.now, "decided", text, token, verdict.four_tuple, details=details)
 
     def _end_cap(self, key: _Key, token: int | None = None, verdict: Verdict | None = None) -> Entry:

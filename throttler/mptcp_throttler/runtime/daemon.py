@@ -279,4 +279,4 @@ class Daemon:
     def _answer(self, line: bytes) -> Iterator[bytes]:
         """Yield the answer to a request in pieces; called in a child."""
         parts = self._budgets, self._closed_sockets, self._reloads, self._drift, self._gauge, self._observers
-        return answer(Snapshot(time.time(), self._pid, self._engine, *parts), line)
+        return answer(Snapshot(self._pid, self._engine, *parts), line)

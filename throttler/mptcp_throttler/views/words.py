@@ -121,19 +121,12 @@ def _reset(budget: Budget) -> str:
     return "" if usual and budget.reset_time == MIDNIGHT else f" from {day}{budget.reset_time:%H:%M}"
 
 
-def metered_reason(verdict: Verdict) -> str:
-    """Return the reason of the cap, with the budget that meters the subflow."""
+def planned_reason(verdict: Verdict, *, with_budget: bool = False) -> str:
+    """Return the reason of *verdict* with what is known without samples: the steering, and the budget that meters."""
+    reason, rule = verdict.reason, verdict.steer
     budget = None if verdict.budget is None else verdict.budget.budget
-    return (
-        verdict.reason
-        if budget is None
-        else joined(verdict.reason, f"metered by the {budget.title}", verdict.direction)
-    )
-
-
-def steered_reason(verdict: Verdict, reason: str) -> str:
-    """Return *reason* with the steering known without samples."""
-    steer = verdict.steer
-    if steer is None or steer.steer is None:
-        return reason
-    return joined(reason, f"steered {steer.steer.mode} by rule {steer.name}", verdict.direction)
+    if with_budget and budget is not None:
+        reason = joined(reason, f"metered by the {budget.title}", verdict.direction)
+    if rule is not None and rule.steer is not None:
+        reason = joined(reason, f"steered {rule.steer.mode} by rule {rule.name}", verdict.direction)
+    return reason

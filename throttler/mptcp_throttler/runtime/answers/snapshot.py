@@ -8,16 +8,15 @@ through sockets of its own. A query that the kernel refuses is logged, and its d
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from mptcp_common import __version__
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets, Subflow
-from mptcp_throttler.policy.model import Direction, Policy
+from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.runtime.drift import DriftMonitor
@@ -25,63 +24,41 @@ from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopDelayMeter
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.shaping.model import ClassCounters
-from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.views.answers import SCHEMA, Answer, ReloadCounts, TunnelName
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The parts of the daemon; none of them changes while an answer is made."""
 
-    now: float  # seconds since the epoch
-    pid: int
-    engine: Engine
-    budgets: Budgets
-    closed_sockets: ClosedSockets
-    reloads: ReloadCounts
-    drift: DriftMonitor
-    gauge: LoopDelayMeter
-    observers: Observers
-
-    @property
-    def common(self) -> Answer:
-        return {"schema": SCHEMA, "time": self.now, "version": __version__, "pid": self.pid}
+    def __init__(
+        self,
+        pid: int,
+        engine: Engine,
+        budgets: Budgets,
+        closed_sockets: ClosedSockets,
+        reloads: ReloadCounts,
+        drift: DriftMonitor,
+        gauge: LoopDelayMeter,
+        observers: Observers,
+    ) -> None:
+        self.engine, self.budgets, self.closed_sockets, self.reloads = engine, budgets, closed_sockets, reloads
+        self.drift, self.gauge, self.observers = drift, gauge, observers
+        self.now = time.time()  # seconds since the epoch
+        self.common: Answer = {"schema": SCHEMA, "time": self.now, "version": __version__, "pid": pid}
+        self.settings, self.connections = engine.settings, engine.tracker.connections
+        self.policy, self.is_dry = engine.decisions.policy, engine.decisions.is_dry
+        self.taken = self.wall(engine.policy_since)  # when the policy in force was taken
+        self.planners = engine.downloads.planner, engine.uploads.planner
 
     def wall(self, time: float) -> float:
         """Return the seconds since the epoch of a monotonic *time*."""
         return time + self.engine.ahead
 
-    @property
-    def settings(self) -> Settings:
-        return self.engine.settings
-
-    @property
-    def policy(self) -> Policy:
-        return self.engine.decisions.policy
-
-    @property
-    def is_dry(self) -> bool:
-        return self.engine.decisions.is_dry
-
-    @property
-    def taken(self) -> float:
-        """When the policy in force was taken, seconds since the epoch."""
-        return self.wall(self.engine.policy_since)
-
-    @property
-    def connections(self) -> Mapping[int, Connection]:
-        return self.engine.tracker.connections
-
     def tunnel(self, connection: Connection) -> TunnelName:
         """Return the tunnel's part of an answer; empty for other connections."""
         return {"tunnel": self.engine.tunnels.table.names.get(connection.token, "")} if connection.is_tunnel else {}
-
-    @property
-    def planners(self) -> tuple[Planner, Planner]:
-        """The planners of downloads and of uploads."""
-        return self.engine.downloads.planner, self.engine.uploads.planner
 
     def verdicts(self, token: int) -> tuple[Verdict, ...]:
         return self.engine.decisions.verdicts.get(token, ())

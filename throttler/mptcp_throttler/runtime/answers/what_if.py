@@ -69,7 +69,6 @@ def what_if(snapshot: Snapshot, request: Arguments) -> WhatIfAnswer:
     except DocumentError as error:
         # mypy does not see that the missing keys are optional ones.
         return {**snapshot.common, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
-    dry_run_now = snapshot.is_dry
     changes: list[Difference] = []
     unchanged: list[Difference] = []
     changed = stay_capped = capped_now = capped_then = 0
@@ -77,14 +76,14 @@ def what_if(snapshot: Snapshot, request: Arguments) -> WhatIfAnswer:
     decisions.set_policy(policy)
     # Without the user-space path manager, subflows of existing connections cannot become backup, only those of new
     # ones.
-    later = "" if snapshot.engine.path_manager.in_force or snapshot.is_dry else ", from the next connection on"
+    later = "" if snapshot.engine.path_manager.in_force or decisions.is_dry else ", from the next connection on"
     for number, (token, connection) in enumerate(connections.items()):
         if time.monotonic() > end:
             done = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
             raise RequestError(f"to decide by this policy takes too long: {done}")
         now = snapshot.verdicts(token)
         *_, then = decisions.steps(connection)
-        before, after = _treatments(now, dry_run_now), _treatments(then, snapshot.is_dry, later)
+        before, after = _treatments(now, snapshot.is_dry), _treatments(then, decisions.is_dry, later)
         verdicts = {(each.four_tuple, each.direction): each for each in (*now, *then)}
         for key in dict.fromkeys([*before, *after]):
             old, new = before.get(key, _Treatment()), after.get(key, _Treatment())
@@ -120,8 +119,8 @@ def what_if(snapshot: Snapshot, request: Arguments) -> WhatIfAnswer:
         "stay_capped_count": stay_capped,
         "capped_now": capped_now,
         "capped_then": capped_then,
-        "dry_run_now": dry_run_now,
-        "dry_run_then": snapshot.is_dry,
+        "dry_run_now": snapshot.is_dry,
+        "dry_run_then": decisions.is_dry,
     }
 
 
