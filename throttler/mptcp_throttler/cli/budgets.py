@@ -42,11 +42,11 @@ def quota(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys([*(rule.name for rule in policy.rules if rule.budget is not None), *policy.budgets]))
     if options.rule is not None and options.rule not in names:
         known = f"the rules with a budget are {', '.join(names)}" if names else "no rule has a budget"
-        raise mistake("--rule", options.rule, f'"{options.rule}" is not a rule with a budget; {known}')
+        raise mistake("--rule", f'"{options.rule}" is not a rule with a budget; {known}')
     try:
         client = None if options.client is None else str(ip_address(unmap(ip_address(options.client).packed)))
     except ValueError:
-        raise mistake("--client", options.client, f'"{options.client}" is not an address') from None
+        raise mistake("--client", f'"{options.client}" is not an address') from None
     ledger = Ledger(settings.ledger, create=False)
     found = {
         account: row
@@ -121,11 +121,11 @@ def grant(options: argparse.Namespace) -> int:
     text = "".join(options.what)
     is_volume = text.startswith("+")
     if not text:
-        raise mistake("grant", options.client, 'says nothing to grant; write 2h, "+5 GB" or end')
+        raise mistake("grant", 'says nothing to grant; write 2h, "+5 GB" or end')
     if not options.why.isprintable():
-        raise mistake("--why", options.why, "has characters that cannot be printed; write one line of text")
+        raise mistake("--why", "has characters that cannot be printed; write one line of text")
     if options.budget is not None and not is_volume:
-        raise mistake("--budget", options.budget, 'applies only to a volume ("+5 GB"); a time lifts all caps')
+        raise mistake("--budget", 'applies only to a volume ("+5 GB"); a time lifts all caps')
     client, now = _client(options.client, is_volume), int(time.time())
 
     def others(grants: Sequence[Grant]) -> list[Grant]:
@@ -141,7 +141,7 @@ def grant(options: argparse.Namespace) -> int:
     try:
         octets, seconds = (parse_extra_volume(text), 0) if is_volume else (0, parse_length(text))
     except ValueError as error:
-        raise mistake("grant", text, str(error)) from None
+        raise mistake("grant", str(error)) from None
     fresh = Grant(client, now, now + seconds, os.environ.get("SUDO_USER") or getuser(), options.why)
     if is_volume:
         _grant_volume(settings.ledger, policy, _budgets(policy, client, options.budget), fresh, octets)
@@ -160,12 +160,13 @@ def _client(text: str, is_volume: bool) -> str:
     try:
         found = parse_prefix(text.removeprefix("::ffff:") if "." in text else text)
     except ValueError as error:
-        raise mistake("CLIENT", text, str(error)) from None
+        raise mistake("CLIENT", str(error)) from None
     if found.prefixlen == found.max_prefixlen:
         return str(found.network_address)
     if is_volume:
-        message = f"{text} is a prefix; more volume can be granted to an address, or to all clients ({ALL})"
-        raise mistake("CLIENT", text, message)
+        raise mistake(
+            "CLIENT", f"{text} is a prefix; more volume can be granted to an address, or to all clients ({ALL})"
+        )
     return str(found)
 
 
@@ -189,9 +190,9 @@ def _budgets(policy: Policy, client: str, name: str | None) -> Sequence[Budget]:
     scope = "for each client" if client else "for all clients together"
     if name is not None and name not in fitting:
         guess = did_you_mean(name, fitting)
-        raise mistake("--budget", name, f'"{name}" is not a budget {scope}{guess}; there are: {known}')
+        raise mistake("--budget", f'"{name}" is not a budget {scope}{guess}; there are: {known}')
     if not fitting:
-        raise mistake("grant", client or ALL, f"the policy has no budget {scope}")
+        raise mistake("grant", f"the policy has no budget {scope}")
     return list(fitting.values()) if name is None else [fitting[name]]
 
 

@@ -94,11 +94,11 @@ def _volumes(given: Sequence[str], policy: Policy) -> dict[str, int]:
         name, _, volume = each.partition("=")
         if name not in policy.budgets:
             known = f"{did_you_mean(name, policy.budgets)}; the policy's budgets: {', '.join(policy.budgets) or 'none'}"
-            raise mistake("--used", each, f'"{name}" is not a budget{known}')
+            raise mistake("--used", f'"{name}" is not a budget{known}')
         try:
             volumes[name] = parse_volume(volume)
         except ValueError as error:
-            raise mistake("--used", each, str(error)) from None
+            raise mistake("--used", str(error)) from None
     return volumes
 
 
@@ -114,7 +114,7 @@ def _time_of(text: str | None, zone: ZoneInfo) -> float:
             raise ValueError
         return at
     except (ValueError, OverflowError):
-        raise mistake("--at", text, f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"') from None
+        raise mistake("--at", f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"') from None
 
 
 def _plan(

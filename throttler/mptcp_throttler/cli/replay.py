@@ -100,7 +100,7 @@ def _interface(text: str) -> tuple[Network | None, str]:
         return (ip_network(prefix) if equals else None), name
     except ValueError as error:
         message = f'{error}; write NAME or PREFIX=NAME (e.g. "10.77.1.0/24=wan0")'
-        raise mistake("--interface", text, message) from None
+        raise mistake("--interface", message) from None
 
 
 class _Timeline:

@@ -30,9 +30,9 @@ def complain(text: object) -> None:
     journal.say(f"mptcp-throttler: {text}", journal.ERROR)
 
 
-def mistake(option: str, value: str, message: str) -> DocumentError:
-    """Return the error for a wrong *value* of a command's *option*."""
-    return DocumentError([Problem(option, 0, 0, "", value, message)])
+def mistake(option: str, message: str) -> DocumentError:
+    """Return the error for a wrong value of a command's *option*."""
+    return DocumentError([Problem(option, 0, 0, "", None, message)])
 
 
 def policy_with_warnings(path: Path, settings: Settings | None, *, with_notes: bool = False) -> Policy:

@@ -29,19 +29,18 @@ def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Pr
     for name in settings.interfaces:
         if name not in there:
             known = f"{did_you_mean(name, there)}; there are: {', '.join(there) or 'none'}"
-            yield settings.problem("interfaces", name, f"there is no interface {name} on this host{known}")
-    group = settings.status_group
-    if group is None:
+            yield settings.problem("interfaces", f"there is no interface {name} on this host{known}")
+    if (group := settings.status_group) is None:
         return
     try:
         number = grp.getgrnam(group).gr_gid
     except KeyError:
-        yield settings.problem("status_group", group, f"there is no group {group}; addgroup --system {group}")
+        yield settings.problem("status_group", f"there is no group {group}; addgroup --system {group}")
         return
     # chown(2): an unprivileged process can give a file only to its own groups.
     if as_daemon and os.geteuid() != 0 and number not in (os.getegid(), *os.getgroups()):
         remedy = f"systemctl edit mptcp-throttler, and write SupplementaryGroups={group} below [Service]"
-        yield settings.problem("status_group", group, f"the throttler's user is not in {group}; {remedy}")
+        yield settings.problem("status_group", f"the throttler's user is not in {group}; {remedy}")
 
 
 def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[str]]) -> Iterator[Problem]:
@@ -60,7 +59,7 @@ def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[st
                     f"{upper} stands on {name}, and its packets are seen on both: they pass their cap twice, "
                     f"and its subflows may be taken for those of {name}; list {upper} or {name} alone"
                 )
-                yield settings.problem("interfaces", upper, message, Severity.WARNING)
+                yield settings.problem("interfaces", message, Severity.WARNING)
 
 
 def distant_paths(settings: Settings, policy: Policy, networks: Collection[Network]) -> Iterator[Problem]:
@@ -91,16 +90,15 @@ def ports_without_listener(settings: Settings) -> Iterator[Problem]:
     for port in settings.listen_ports:
         if port not in taken:
             message = f"nobody listens on port {port} now; is mptcp-proxy running, and with this port?"
-            yield settings.problem("listen_ports", str(port), message, Severity.WARNING)
+            yield settings.problem("listen_ports", message, Severity.WARNING)
 
 
 def silent_tunnels(settings: Settings) -> Iterator[Problem]:
     """Yield a warning if the settings name tunnels and their daemon does not answer."""
-    path = str(settings.tunnel_socket)
     with socket.socket(socket.AF_UNIX) as client:
-        if settings.tunnel_ports and (number := client.connect_ex(path)):
+        if settings.tunnel_ports and (number := client.connect_ex(str(settings.tunnel_socket))):
             message = f"nobody answers there now ({os.strerror(number)}); is mptcp-tunnel running?"
-            yield settings.problem("tunnel_socket", path, message, Severity.WARNING)
+            yield settings.problem("tunnel_socket", message, Severity.WARNING)
 
 
 def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
@@ -151,7 +149,7 @@ def kernel_problems(
     """Yield the needed features that the kernel lacks, by *results* of ``kernel.feature_probe``, or a note of its
     *refusal*."""
     if refusal:
-        yield settings.problem("", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
+        yield settings.problem("", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
     for feature, lack in needs.lacks_of_kernel(results, needed_of_kernel(settings, policy)):
         by_backend = feature in (*needs.BACKENDS, needs.BY_EITHER)
         key = "policy" if feature in needs.FOR_UPLOADS else "netfilter" if by_backend else ""
@@ -159,4 +157,4 @@ def kernel_problems(
 
 
 def _lacking(settings: Settings, key: str, lack: needs.Lack, severity: Severity) -> Problem:
-    return settings.problem(key, "", f"{lack.what}: {lack.why}; {lack.remedy}", severity)
+    return settings.problem(key, f"{lack.what}: {lack.why}; {lack.remedy}", severity)

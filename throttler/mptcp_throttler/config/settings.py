@@ -130,9 +130,9 @@ class Settings(Section):
     def ownership(self) -> Ownership:
         return Ownership(tuple(self.listen_ports), tuple(self.tunnel_ports), self.mark_mask, self.htb_major)
 
-    def problem(self, key: str, value: str, message: str, severity: Severity = Severity.ERROR) -> Problem:
+    def problem(self, key: str, message: str, severity: Severity = Severity.ERROR) -> Problem:
         """Return a problem with *key* of the settings file, on its line."""
-        return Problem(self._source, self._lines.get(key, 0), 0, key, value, message, severity)
+        return Problem(self._source, self._lines.get(key, 0), 0, key, None, message, severity)
 
 
 def load_settings(text: str, source: str) -> Settings:
@@ -154,22 +154,21 @@ def check_together(settings: Settings, policy: Policy) -> Iterator[Problem]:
     ownership, rules = settings.ownership, len(policy.rules)
     numbers = ownership.mark_mask >> ownership.mark_shift
     if rules > numbers:
-        mask = f"0x{ownership.mark_mask:08x}"
         message = (
-            f"{mask} is enough for {counted(numbers, 'rule')}, but the policy has {rules}; "
+            f"{ownership.mark_mask:#010x} is enough for {counted(numbers, 'rule')}, but the policy has {rules}; "
             f"use at least {rules.bit_length()} bits, or fewer rules"
         )
-        yield settings.problem("mark_mask", mask, message)
+        yield settings.problem("mark_mask", message)
     if ownership.tunnel_ports and (policy.acts_on_upload or any(rule.steer for rule in policy.rules)):
         message = "tunnels' uploads are counted and not capped, and no rule steers tunnels"
-        yield settings.problem("tunnel_ports", "", message, Severity.WARNING)
+        yield settings.problem("tunnel_ports", message, Severity.WARNING)
     for path in policy.paths.values():
         for name in sorted(set(path.interfaces or ()) - set(settings.interfaces)):
             message = (
                 f"the policy's path {path.name} names {name}, which is not listed here"
                 f"{did_you_mean(name, settings.interfaces)}: add it, or its subflows are not seen"
             )
-            yield settings.problem("interfaces", name, message, Severity.WARNING)
+            yield settings.problem("interfaces", message, Severity.WARNING)
 
 
 def _repeated_items(document: Document) -> Iterator[Problem]:
