@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 from mptcp_common.accounts import fullest
 from mptcp_throttler.policy.budget import Account, next_step, period, step_of
@@ -21,46 +20,21 @@ _Fullness = tuple[float, str, str, int]
 """Negated used share of the volume, so that the fullest account is the least; budget, client, bytes used."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Total:
-    """All accounts of one budget together."""
-
-    budget: Budget
-    rule: str  # the first one that feeds the budget
-    begin: int
-    row: BudgetTotals
-
-    def account(self, fullness: _Fullness) -> AccountAnswer:
-        _, name, client, used = fullness
-        volume = self.row["first_volume"]
-        step, coming = step_of(self.budget, used), next_step(self.budget, used)
-        return {
-            "name": name,
-            "rule": self.rule,
-            "client": client or None,
-            # It is negative if more was granted than used.
-            "used": max(0, used),
-            "volume": volume,
-            "left": max(0, volume - used),
-            "step": None if step is None else step.after,
-            "next_step": None if coming is None else coming.after,
-            "until": self.row["until"],
-        }
-
-
 def budget_rows(
     policy: Policy, used: Mapping[Account, int], now: float, limit: int
 ) -> tuple[list[BudgetTotals], list[AccountAnswer]]:
     """Return the total of each budget, and the *limit* fullest accounts, with the fullest of each budget among them, in
     the periods at *now* (seconds since the epoch)."""
-    totals = _totals(policy, now)
-    candidates = list(_counted(totals, used))
+    periods = {name: period(budget, policy.time_zone, now) for name, budget in policy.budgets.items()}
+    totals = {name: _total(budget, periods[name][1]) for name, budget in policy.budgets.items()}
+    begins = {name: begin for name, (begin, _) in periods.items()}
+    present = {each: octets for each, octets in used.items() if begins.get(each.budget) == each.start}
+    candidates = list(_counted(policy, totals, present))
     firsts: dict[str, _Fullness] = {}
     for each in candidates:
         firsts[each[1]] = min(each, firsts.get(each[1], each))
     kept = sorted({*heapq.nsmallest(limit, candidates), *firsts.values()})
-    accounts = [totals[each[1]].account(each) for each in kept]
-    return [total.row for total in totals.values()], fullest(accounts, limit)
+    return list(totals.values()), fullest([_account(policy, totals[each[1]], each) for each in kept], limit)
 
 
 def budgets_of(
@@ -71,39 +45,48 @@ def budgets_of(
     return budget_rows(policy, theirs, now, sys.maxsize)[1]
 
 
-def _totals(policy: Policy, now: float) -> dict[str, _Total]:
-    rules = {rule.budget.name: rule.name for rule in reversed(policy.rules) if rule.budget is not None}
-    found = {}
-    for budget in policy.budgets.values():
-        begin, end = period(budget, policy.time_zone, now)
-        row: BudgetTotals = {
-            "name": budget.name,
-            "per": "client" if budget.per_client else "path",
-            "accounts": 0,
-            "used_up": 0,
-            "used": 0,
-            "volume": 0,
-            # What may be used until the first step that does not hold from the beginning; 0 without one.
-            "first_volume": next((step.after for step in budget.steps if step.after), 0),
-            "until": end,
-        }
-        found[budget.name] = _Total(budget, rules[budget.name], begin, row)
-    return found
+def _total(budget: Budget, end: int) -> BudgetTotals:
+    return {
+        "name": budget.name,
+        "per": "client" if budget.per_client else "path",
+        "accounts": 0,
+        "used_up": 0,
+        "used": 0,
+        "volume": 0,
+        # What may be used until the first step that does not hold from the beginning; 0 without one.
+        "first_volume": next((step.after for step in budget.steps if step.after), 0),
+        "until": end,
+    }
 
 
-def _counted(totals: Mapping[str, _Total], used: Mapping[Account, int]) -> Iterator[_Fullness]:
-    """Yield the fullness of each account in the present period and add it to *totals*; even of unused shared ones."""
-    for (name, client, start), octets in used.items():
-        total = totals.get(name)
-        if total is None or start != total.begin:
-            continue
-        row, volume = total.row, total.row["first_volume"]
+def _counted(policy: Policy, totals: Mapping[str, BudgetTotals], used: Mapping[Account, int]) -> Iterator[_Fullness]:
+    """Yield the fullness of each account in *used* and add it to *totals*; even of unused shared ones."""
+    for (name, client, _), octets in used.items():
+        row, volume = totals[name], totals[name]["first_volume"]
         row["accounts"] += 1
         row["used_up"] += octets >= volume
         row["used"] += max(0, octets)
         row["volume"] += volume
         yield -octets / max(1, volume), name, client, octets
-    for name, total in totals.items():
-        if not total.row["accounts"] and not total.budget.per_client:
-            total.row.update({"accounts": 1, "volume": total.row["first_volume"]})
+    for name, row in totals.items():
+        if not row["accounts"] and not policy.budgets[name].per_client:
+            row.update({"accounts": 1, "volume": row["first_volume"]})
             yield 0.0, name, "", 0
+
+
+def _account(policy: Policy, total: BudgetTotals, fullness: _Fullness) -> AccountAnswer:
+    _, name, client, used = fullness
+    budget, volume = policy.budgets[name], total["first_volume"]
+    step, coming = step_of(budget, used), next_step(budget, used)
+    return {
+        "name": name,
+        "rule": next(rule.name for rule in policy.rules if rule.budget is not None and rule.budget.name == name),
+        "client": client or None,
+        # It is negative if more was granted than used.
+        "used": max(0, used),
+        "volume": volume,
+        "left": max(0, volume - used),
+        "step": None if step is None else step.after,
+        "next_step": None if coming is None else coming.after,
+        "until": total["until"],
+    }
