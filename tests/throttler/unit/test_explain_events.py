@@ -19,7 +19,7 @@ from answering_socket import answering
 
 from mptcp_common import status_client
 from mptcp_throttler.cli import main
-from mptcp_throttler.cli.asking import EventLines, explanation
+from mptcp_throttler.cli.asking import event_lines, explanation
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
 HEAD = {"schema": 2, "time": NOON, "version": "0", "pid": 1}
@@ -178,14 +178,13 @@ def event(seq: int, **changes: Any) -> dict[str, Any]:
 
 
 def test_events_are_printed_as_lines() -> None:
-    lines = EventLines()
     several = [
         event(1, kind="connection", text="connection opened from 10.77.1.2:53912"),
         event(2, text="10.77.1.2:53912 on path ethernet: capped", rule="spare-ethernet"),
         event(3, kind="reload", token=None, text="policy reloaded"),
         event(400_000, kind="applied", text="cap of rule spare in force", rule="spare"),
     ]
-    assert [line for each in several for line in lines.lines(each)] == [
+    assert list(event_lines(several)) == [
         "Friday, 2026-11-20",
         "12:00:00.250  connection  4f037d87  connection opened from 10.77.1.2:53912",
         "12:00:00.500  decided     4f037d87  10.77.1.2:53912 on path ethernet: capped (spare-ethernet)",

@@ -8,9 +8,8 @@ import json
 import os
 import re
 import signal
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, tzinfo
 from ipaddress import ip_address
@@ -137,25 +136,20 @@ def events(options: argparse.Namespace) -> int:
     path = options.socket or status_socket(options.config)
     request: dict[str, Any] = {"query": "events", "limit": options.limit}
     request |= {name: getattr(options, name) for name in ("client", "rule", "token") if getattr(options, name)}
-    if options.follow:
-        with suppress(KeyboardInterrupt):  # the only way to end the command
-            _follow_events(path, request, options.json)
-    elif not _print_events(ask_daemon(path, request, "events"), EventLines(), options.json):
+    found = _followed(path, request) if options.follow else ask_daemon(path, request, "events")["events"]
+    try:
+        for line in map(json.dumps, found) if options.json else event_lines(found):
+            print(line, flush=options.follow)
+    except KeyboardInterrupt:
+        if not options.follow:  # otherwise it is the only way to end the command
+            raise
+    if not found:
         say_unknown_names(path, request)
     return DONE
 
 
-def _print_events(answer: dict[str, Any], text: EventLines, as_json: bool) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = answer["events"]
-    for event in found:
-        for line in (json.dumps(event),) if as_json else text.lines(event):
-            print(line)
-    sys.stdout.flush()
-    return found
-
-
-def _follow_events(path: Path, request: dict[str, Any], as_json: bool) -> None:
-    text = EventLines()
+def _followed(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events of *request*, and then new ones, forever. Says on stderr what is missing."""
     pid: int | None = None
     away = False
     while True:
@@ -178,26 +172,21 @@ def _follow_events(path: Path, request: dict[str, Any], as_json: bool) -> None:
         lost = answer["first"] - after - 1
         if after and lost > 0:
             journal.say(f"note: {lost} events are missing: the daemon keeps only the latest ones")
-        found = _print_events(answer, text, as_json)
+        found = answer["events"]
+        yield from found
         # A full answer may leave out events: ask for the next ones. Otherwise ask only for new events.
         full = "after" in request and len(found) == request["limit"]
         request |= {"after": found[-1]["seq"] if full else answer["last"], "limit": MAX_EVENTS}
         time.sleep(FOLLOW_SECONDS)
 
 
-class EventLines:
-    """Formats events, in this host's time zone."""
-
-    def __init__(self) -> None:
-        self._day = ""
-
-    def lines(self, event: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the line of *event*, after a line with the date if the day changed."""
+def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each of *events*, after a line with the date if the day changed, in this host's time zone."""
+    day = ""
+    for event in events:
         when = datetime.fromtimestamp(event["time"])
-        day = when.strftime("%A, %Y-%m-%d")
-        if day != self._day:
-            self._day = day
-            yield day
+        if (date := when.strftime("%A, %Y-%m-%d")) != day:
+            yield (day := date)
         rule = f" ({event['rule']})" if event["rule"] and event["rule"] not in event["text"] else ""
         clock = when.strftime("%H:%M:%S.%f")[:-3]
         yield f"{clock}  {event['kind']:<10}  {event['token'] or '-':<8}  {event['text']}{rule}"
