@@ -66,13 +66,11 @@ class Snapshot:
     def applied_verdicts(self, token: int) -> tuple[Verdict, ...]:
         return self.engine.decisions.applied_verdicts(self.verdicts(token))
 
-    def connections_with(self, endpoint: tuple[bytes, int]) -> Iterator[tuple[Connection, Subflow]]:
-        """Yield each subflow whose client end is *endpoint*, address and port, with its connection. Clients behind one
+    def connections_with(self, endpoint: tuple[bytes, int]) -> list[tuple[Connection, Subflow]]:
+        """Return each subflow whose client end is *endpoint*, address and port, with its connection. Clients behind one
         NAT have the same endpoint if they connect to different addresses or ports of this host."""
-        for connection in self.connections.values():
-            for subflow in connection.subflows:
-                if subflow.four_tuple[2:] == endpoint:
-                    yield connection, subflow
+        found = ((each, subflow) for each in self.connections.values() for subflow in each.subflows)
+        return [(each, subflow) for each, subflow in found if subflow.four_tuple[2:] == endpoint]
 
     def latest_samples(self) -> Sockets:
         """Return the samples of the last sweep, or of a new sweep if the last one is old."""
