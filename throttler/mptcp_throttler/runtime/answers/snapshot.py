@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 
 from mptcp_common import __version__
 from mptcp_common.kernel_error import KernelError
@@ -76,32 +75,30 @@ class Snapshot:
         """Return the samples of the last sweep, or of a new sweep if the last one is old."""
         sampler = self.engine.sampler
         if not sampler.is_current():
-            with _logged("the status shows older byte counts"):
+            try:
                 return {each.four_tuple: each for piece in self._sockets().pieces() for each in piece}
+            except (KernelError, OSError) as error:
+                log.error("%s; the status shows older byte counts", error)
         return sampler.latest
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         """Return the current state of these sockets from the kernel."""
-        with _logged("an answer shows nothing of sockets"):
+        try:
             return self._sockets().look_up(four_tuples)
-        return {}
+        except (KernelError, OSError) as error:
+            log.error("%s; an answer shows nothing of sockets", error)
+            return {}
 
     def _sockets(self) -> KernelSockets:
         return self.engine.tunnels.add_paths(self.engine.kernel.sockets(self.settings))
 
     def class_counters(self, direction: Direction) -> Mapping[int, ClassCounters]:
         """Return the counters of the classes of one direction, by minor number."""
-        with _logged("an answer shows classes without their counters"):
+        try:
             return self.engine.kernel.class_counters(self.settings, direction)
-        return {}
-
-
-@contextmanager
-def _logged(without: str) -> Iterator[None]:
-    try:
-        yield
-    except (KernelError, OSError) as error:
-        log.error("%s; %s", error, without)
+        except (KernelError, OSError) as error:
+            log.error("%s; an answer shows classes without their counters", error)
+            return {}
 
 
 def by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:
