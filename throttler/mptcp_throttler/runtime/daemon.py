@@ -217,8 +217,9 @@ class Daemon:
             await self._prepare(policy.applied)
         except (DocumentError, KernelError) as error:
             lines = str(error).splitlines()
-            for line in (*lines, "policy not reloaded: the one in force stays"):
+            for line in lines:
                 log.error("%s", line, extra=ALREADY_AN_EVENT)
+            log.error("policy not reloaded: the one in force stays", extra=ALREADY_AN_EVENT)
             engine.events.about(time.monotonic(), RELOAD, f"policy not reloaded: {lines[0]}")
             counts["refused"] += 1
             counts["last_refused"] = {"time": time.time(), "errors": lines}

@@ -483,8 +483,7 @@ class ExplainedSubflow(Part):
     rate: Rate | None
     ceil: Rate | None
     rule: str | None
-    since: Moment
-    """Since when it has had this rule's cap at this rate, or none. A rate that balances loads changes meanwhile."""
+    since: Moment  # since when it has had this rule's cap at this rate, or none
     tried: list[RuleTried]
     """The rules in order, up to the one that decided, for each kind."""
     stages: list[StageWords]

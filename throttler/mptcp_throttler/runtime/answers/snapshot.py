@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 
 from mptcp_common import __version__
 from mptcp_common.kernel_error import KernelError
@@ -69,44 +68,40 @@ class Snapshot:
     def applied_verdicts(self, token: int) -> tuple[Verdict, ...]:
         return self.engine.decisions.applied_verdicts(self.verdicts(token))
 
-    def connections_with(self, endpoint: tuple[bytes, int]) -> Iterator[tuple[Connection, Subflow]]:
-        """Yield each subflow whose client end is *endpoint*, address and port, with its connection. Clients behind one
+    def connections_with(self, endpoint: tuple[bytes, int]) -> list[tuple[Connection, Subflow]]:
+        """Return each subflow whose client end is *endpoint*, address and port, with its connection. Clients behind one
         NAT have the same endpoint if they connect to different addresses or ports of this host."""
-        for connection in self.connections.values():
-            for subflow in connection.subflows:
-                if subflow.four_tuple[2:] == endpoint:
-                    yield connection, subflow
+        found = ((each, subflow) for each in self.connections.values() for subflow in each.subflows)
+        return [(each, subflow) for each, subflow in found if subflow.four_tuple[2:] == endpoint]
 
     def latest_samples(self) -> Sockets:
         """Return the samples of the last sweep, or of a new sweep if the last one is old."""
         sampler = self.engine.sampler
         if not sampler.is_current():
-            with _logged("the status shows older byte counts"):
+            try:
                 return {each.four_tuple: each for piece in self._sockets().pieces() for each in piece}
+            except (KernelError, OSError) as error:
+                log.error("%s; the status shows older byte counts", error)
         return sampler.latest
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         """Return the current state of these sockets from the kernel."""
-        with _logged("an answer shows nothing of sockets"):
+        try:
             return self._sockets().look_up(four_tuples)
-        return {}
+        except (KernelError, OSError) as error:
+            log.error("%s; an answer shows nothing of sockets", error)
+            return {}
 
     def _sockets(self) -> KernelSockets:
         return self.engine.tunnels.add_paths(self.engine.kernel.sockets(self.settings))
 
     def class_counters(self, direction: Direction) -> Mapping[int, ClassCounters]:
         """Return the counters of the classes of one direction, by minor number."""
-        with _logged("an answer shows classes without their counters"):
+        try:
             return self.engine.kernel.class_counters(self.settings, direction)
-        return {}
-
-
-@contextmanager
-def _logged(without: str) -> Iterator[None]:
-    try:
-        yield
-    except (KernelError, OSError) as error:
-        log.error("%s; %s", error, without)
+        except (KernelError, OSError) as error:
+            log.error("%s; an answer shows classes without their counters", error)
+            return {}
 
 
 def by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:
