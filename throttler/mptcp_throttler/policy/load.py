@@ -26,7 +26,7 @@ from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
 from mptcp_throttler.policy.model import DIRECTIONS, NO_BUDGET, Direction, Kind, Policy, Rule, named_paths
 from mptcp_throttler.policy.values import volume_as_budget
-from mptcp_throttler.steering.modes import BY_NAME
+from mptcp_throttler.steering import BY_NAME
 
 ACTIONS: Final = ("throttle", "steer", "budget")  # keys of which a rule needs at least one
 _UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}

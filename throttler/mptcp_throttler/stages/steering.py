@@ -20,7 +20,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, So
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
-from mptcp_throttler.steering.mode import Action, Crowd, Mode
+from mptcp_throttler.steering import Action, Crowd, Mode
 
 MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
 URGENT_SECONDS = 2.0  # how long a connection stays urgent after data flowed
