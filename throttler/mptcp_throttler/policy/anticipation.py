@@ -38,6 +38,7 @@ MAX_CLIENTS = 65_536  # addresses remembered; the one seen longest ago gives way
 
 @dataclass(slots=True)
 class _Client:
+    address: bytes
     last: float  # when it was last seen
     young: int = 0  # number of its connections that are anticipated now
     joins: bool = False
@@ -62,7 +63,6 @@ class _Client:
 class _Young:
     """A connection that has had one subflow so far."""
 
-    client: bytes
     began: float
     known: _Client
     until: float | None = None  # when its window ends; None while it is not anticipated
@@ -146,11 +146,11 @@ class JoinPredictor:
         client = first.four_tuple.remote
         known = self._clients.get(client)
         if known is None:
-            known = _Client(connection.since)
-            self._remember(client, known, known.last)
-        young = _Young(client, connection.since, known)
+            known = _Client(client, connection.since)
+            self._remember(known, known.last)
+        young = _Young(connection.since, known)
         if known.has_single_path:
-            self._remember(client, known, now)
+            self._remember(known, now)
         else:
             known.young += 1
             self._anticipate(connection.token, young, young.began + known.window)
@@ -167,27 +167,27 @@ class JoinPredictor:
             young.known.young -= 1
 
     def _joined(self, young: _Young, now: float) -> None:
-        known = self._clients.get(young.client, young.known)
+        known = young.known
         if known.has_single_path:
-            self._flips[young.client] = False
+            self._flips[known.address] = False
         known.joins, known.misses, known.joined = True, 0.0, now
         known.longest = max((1 - WEIGHT) * known.longest, min(now - young.began, LONG_WINDOW_SECONDS))
         known.share += WEIGHT * (1 - known.share)
-        self._remember(young.client, known, now)
+        self._remember(known, now)
 
     def _missed(self, young: _Young, weight: float, now: float) -> None:
-        known = self._clients.get(young.client, young.known)
+        known = young.known
         known.share -= WEIGHT * weight * known.share
         if known.joined <= young.began:  # otherwise another connection has joined since: the path works
             known.misses = min(MISSES[True], known.misses + weight)
         if known.has_single_path:
-            self._flips[young.client] = True
-        self._remember(young.client, known, now)
+            self._flips[known.address] = True
+        self._remember(known, now)
 
-    def _remember(self, client: bytes, known: _Client, now: float) -> None:
+    def _remember(self, known: _Client, now: float) -> None:
         known.last = now
-        self._clients.pop(client, None)
-        self._clients[client] = known
+        self._clients.pop(known.address, None)
+        self._clients[known.address] = known
         if len(self._clients) > MAX_CLIENTS:
             self._drop(next(iter(self._clients)))
 

@@ -170,10 +170,8 @@ def _errors(policy: Policy) -> Iterator[Finding]:
     """Yield what the throttler cannot do."""
     for index, rule in enumerate(policy.rules):
         for name in rule.paths or () if rule.caps_plain_tcp else ():
-            foreign = sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"})
-            if foreign:
-                message = f'plain_tcp: cap is for paths with clients or interfaces; path "{name}" has {foreign[0]}'
-                yield index, message
+            if foreign := sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"}):
+                yield index, f'plain_tcp: cap is for paths with clients or interfaces; path "{name}" has {foreign[0]}'
 
 
 def _warnings(policy: Policy) -> Iterator[Finding]:
@@ -242,7 +240,6 @@ def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Findi
         or not set(interfaces) <= set(only.interfaces or ())
     ):
         only = None
-    noted: set[str] = set()
     for index, rule in enumerate(policy.rules):
         if rule.always and not rule.caps_plain_tcp and rule.direction != DIRECTIONS["up"]:
             by_plain_tcp = "for downloads by plain TCP over its paths write plain_tcp: cap"
@@ -258,9 +255,10 @@ def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Findi
         if rule.throttle is not None:
             yield from _on_several(index, f'the cap of rule "{rule.name}"', policy, [rule], interfaces)
         budget = rule.budget
-        if budget is not None and budget.name not in noted and any(step.throttle is not None for step in budget.steps):
-            noted.add(budget.name)
+        if budget is not None and any(step.throttle is not None for step in budget.steps):
             fed_by = [each for each in policy.rules if each.budget is budget and Direction.DOWN in each.direction]
+            if fed_by[0] is not rule:
+                continue
             yield from _on_several(index, f"the cap of the {budget.title}", policy, fed_by, interfaces)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from mptcp_common.units import approximate_size, format_rate
@@ -29,7 +29,7 @@ from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflo
 from mptcp_throttler.policy.budget import Account, Usage, period
 from mptcp_throttler.policy.model import Budget, BudgetStep, Direction, Policy, Rule, Share
 from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict, joined
-from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
+from mptcp_throttler.stages.stage import SLICE, Outcome, Samples, Stage
 
 FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
 ANNOUNCED_PERCENT: Final = (50, 80, 95)  # percentages of the first step's volume that reasons announce
@@ -374,8 +374,7 @@ class MeteredSockets:
             self.closed.add(cookie)
 
 
-@dataclass(frozen=True, slots=True)
-class Reached(Effect):
+class Reached(NamedTuple):
     """Report that an account reached a step or an announced percentage."""
 
     budget: str

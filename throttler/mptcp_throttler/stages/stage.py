@@ -18,6 +18,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.verdict import Verdict
 
+Effect = tuple[object, ...]  # an action that a stage requests, a named tuple
 SLICE = 64  # connections that a stage observes at a time: this takes 0.3 ms, or 3 ms if all of them are backlogged
 
 
@@ -44,12 +45,6 @@ class Sampled(dict[FourTuple, int]):
         if samples.complete:
             return list(every)
         return list(dict.fromkeys([self[each] for each in samples.sockets if each in self]))
-
-
-class Effect:
-    """Base class of the actions that a stage requests; subclasses are frozen dataclasses."""
-
-    __slots__ = ()
 
 
 class Outcome(NamedTuple):

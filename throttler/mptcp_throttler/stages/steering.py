@@ -13,7 +13,8 @@ mode first gets that last sample, so that rates do not include the time at rest.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
@@ -29,8 +30,7 @@ SETTLED_SECONDS = 10.0  # when a connection has not been urgent for as long, its
 UNDECIDED_SECONDS = 5.0  # how long flags of an earlier daemon are kept while their connections are undecided
 
 
-@dataclass(frozen=True, slots=True)
-class SetBackup(Effect):
+class SetBackup(NamedTuple):
     """Make a subflow backup, or regular again (MP_PRIO, RFC 8684, 3.3.8)."""
 
     token: int
@@ -97,7 +97,7 @@ class BackupFlags:
     def confirmed(self, effect: SetBackup) -> None:
         self._unset(effect.four_tuple)
         if effect.backup:
-            self._set[effect.four_tuple] = replace(effect, backup=False)
+            self._set[effect.four_tuple] = effect._replace(backup=False)
             self._fresh.add(effect.four_tuple)
 
     def refused(self, effect: SetBackup) -> None:
