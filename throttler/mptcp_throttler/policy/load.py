@@ -104,8 +104,8 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
         yield _at_key(document, ("budgets", NO_BUDGET), message)
     for index, rule in _rules_of(document):
         budget, name = rule.get("budget"), rule.get("name")
-        is_name = isinstance(budget, str) and re.fullmatch(NAME_PATTERN, budget)  # validation refuses all others
-        if isinstance(budget, str) and is_name and budget not in (NO_BUDGET, *budgets):
+        # Validation refuses what is no name.
+        if isinstance(budget, str) and re.fullmatch(NAME_PATTERN, budget) and budget not in (NO_BUDGET, *budgets):
             unknown = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
             message = volume_as_budget(budget) or unknown
             yield problem_at(document, ("rules", index, "budget"), budget, message)

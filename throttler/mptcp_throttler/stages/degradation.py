@@ -28,7 +28,7 @@ seconds, rates bits/s.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar, NamedTuple
 
@@ -82,8 +82,7 @@ class GuardCounters:
     relaxed_bytes: float = 0.0  # bytes that the capped subflows carried in that time
 
 
-@dataclass(frozen=True, slots=True)
-class Relaxation:
+class Relaxation(NamedTuple):
     """State of one connection whose caps are relaxed."""
 
     until: float  # latest time of the next trial of the caps
@@ -481,10 +480,10 @@ class DegradationDetector:
             lacking = round(max(MIN_RATE, known.lacking(relaxation.baseline)))
             differs = not LACKS_LESS * relaxation.lacking <= lacking <= LACKS_MORE * relaxation.lacking
             if differs and not 0 <= now - relaxation.measured < WINDOW:
-                candidate.relaxation = replace(relaxation, lacking=lacking, measured=now)
+                candidate.relaxation = relaxation._replace(lacking=lacking, measured=now)
         elif not seen_well and path is not None and path.degraded and known.is_backlogged(now):
             candidate.lengthen_pause(self.guard)
-            candidate.relaxation = replace(relaxation, until=now + candidate.pause)
+            candidate.relaxation = relaxation._replace(until=now + candidate.pause)
         else:
             candidate.relaxation, candidate.resumed = None, now
             if seen_well:
