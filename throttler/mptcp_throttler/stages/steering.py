@@ -140,7 +140,7 @@ class _Steered:
     sampled: float = 0.0
     urgent_until: float = float("-inf")
     at_rest: bool = False  # whether the connection needs no action until data flow again
-    skipped: bool = False  # whether ``steering`` has not got the last sample
+    skipped: list[tuple[str, KernelSubflow]] = field(default_factory=list)  # the last sample, if ``steering`` lacks it
 
     def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
         """Set the steered subflows and their paths; return whether they changed."""
@@ -166,20 +166,17 @@ class _Steered:
             moved = there.bytes_acked - subflow.delivered
             if moved > limit or (moved <= 0 and there.tcp.unacked):
                 return False
-        for subflow in self.subflows:
-            subflow.delivered = sockets[subflow.four_tuple].bytes_acked
-        self.sampled, self.skipped = now, True
+        self.skipped = [(subflow.path, sockets[subflow.four_tuple]) for subflow in self.subflows]
+        for subflow, (_, there) in zip(self.subflows, self.skipped, strict=True):
+            subflow.delivered = there.bytes_acked
+        self.sampled = now
         self.samples += 1
         return True
 
     def observe(self, samples: Samples, crowds: WeakValueDictionary[tuple[str, bytes], Crowd]) -> None:
         if self.skipped:
-            last = [
-                (each.path, KernelSubflow(0, each.four_tuple, False, None, None, False, self.sampled, each.delivered))
-                for each in self.subflows
-            ]
-            self.steering.observe(self.sampled, last, {})
-            self.skipped = False
+            self.steering.observe(self.sampled, self.skipped, {})
+            self.skipped = []
         taken = []
         flowing = False
         for subflow in self.subflows:
