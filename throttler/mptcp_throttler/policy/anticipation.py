@@ -5,11 +5,10 @@ A second path is established after three round trips. By then a short download h
 two paths. So a young connection on one path is *anticipated* to have two. If its window ends without a second path, it
 is decided as it is, and counts as a miss of its client. Below, "second subflow" means one on a second path.
 
-A client is the source address of its connections (all clients behind a NAT are one). Only its last connections count:
-
-- If one had a second subflow, later connections are anticipated; if nearly all had one, twice as long as a join takes.
-- If none came in time, or several connections ended too early for one, the client has a single path. Its connections
-  are not anticipated until one has a second subflow, or the client was not seen for ``KEPT_SECONDS``.
+A client is the source address of its connections (all clients behind a NAT are one). Only its last connections count.
+If one had a second subflow, later connections are anticipated; if nearly all had one, twice as long as a join takes. If
+none came in time, or several connections ended too early for one, the client has a single path. Its connections are not
+anticipated until one has a second subflow, or the client was not seen for ``KEPT_SECONDS``.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 """The stage of budgets: counts the bytes of metered subflows, and caps them according to the step reached. Pure.
 
 A subflow is metered while its verdict names a rule with a budget, even if another rule or stage caps it. The subflows
-of one budget share an account, so the cost of a sample does not depend on their number. They are
-decided again only when the account reaches a step. Counts for the ledger are kept until
-:meth:`MeteredSockets.take_pending` fetches them.
+of one budget share an account and are decided again only when it reaches a step, so the cost of a sample does not
+depend on their number.
 
 Each byte counts once. A change of a subflow's accounts takes effect after the next sample of its socket. Counting
 begins with the first byte if the first verdict meters the subflow, otherwise with the counters in the ledger. A closed
@@ -73,7 +72,6 @@ class Accounts:
         self._now: float | None = None
         """Time of the last :meth:`begin_periods`, seconds since the epoch."""
         self._present: dict[str, tuple[int, int]] = {}  # begin and end of the present period of each budget
-        self._from, self._to = math.inf, -math.inf  # begin and end of the time in which all these are present
         self._open: dict[tuple[str, bytes], OpenAccount] = {}
         """Accounts by budget name and packed client address, which is empty for an account shared by all clients."""
         self.used: dict[Account, int] = {}
@@ -85,7 +83,7 @@ class Accounts:
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; drop accounts of budgets that it lacks."""
         self._budgets, self._zone, self._cap_verb = policy.budgets, policy.time_zone, policy.cap_verb
-        self._present, self._from, self._to = {}, math.inf, -math.inf
+        self._present = {}
         for client, account in list(self._open.items()):
             if account.key.budget in self._budgets:
                 account.budget = self._budgets[account.key.budget]
@@ -102,12 +100,11 @@ class Accounts:
     def begin_periods(self, now: float) -> None:
         """Begin the periods that include *now*, seconds since the epoch."""
         self._now = now
-        if self._from <= now < self._to or self._zone is None or not self._budgets:
+        is_present = self._present and all(begin <= now < end for begin, end in self._present.values())
+        if is_present or self._zone is None or not self._budgets:
             return
         before = set(self.periods)
         self._present = {name: period(budget, self._zone, now) for name, budget in self._budgets.items()}
-        self._from = max(begin for begin, _ in self._present.values())
-        self._to = min(end for _, end in self._present.values())
         present = set(self.periods)
         if present == before:
             return

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Detects capped connections that get too little because their uncapped paths have degraded. Pure.
 
-A capped connection should get at least the rate that a TCP session over one path would get. It relies on its uncapped
-paths, so its baseline is the rate that the best of them once had (``stages.baseline``). A connection is degraded while
-all of these hold:
-
-- the connection wants more than it gets;
-- the path of its uncapped subflows has degraded: all connections of that client together get at most ``DEGRADED`` of
-  the baseline. If another connection only takes its share, together they get more;
-- all subflows of the connection together get less than ``MAX_TOTAL`` of the baseline.
+A capped connection should get at least what a TCP session over one path would get: the rate that the best of its
+uncapped paths once had, its baseline (``stages.baseline``). It is degraded while it wants more than it gets, all
+connections of the client over that path together get at most ``DEGRADED`` of the baseline (they get more if another
+connection only takes its share), and all its own subflows together get less than ``MAX_TOTAL`` of it.
 
 Senders need time to use freed capacity. So after a subflow joins or leaves the path, or the connection begins to want
 more, the path counts as degraded only if it was well in the meantime, or after ``GRACE`` seconds. No such grace applies
@@ -19,10 +15,9 @@ uncapped ones lack of the baseline. At first that is the whole baseline, because
 corrected at most once per window. The caps come back when the path is well again. After ``Guard.retry`` seconds they
 come back as a trial, unless the path is evidently still degraded; this pause doubles each time.
 
-Samples of one subflow may be 0.1 s or several seconds apart. If their span exceeds the window, the state counts as if
-it had already lasted for the difference. Nearly all connections want no more than they get; such a connection costs one
-comparison per uncapped subflow. Only the others are candidates, for which all subflows are sampled. Times are monotonic
-seconds, rates bits/s.
+If the span of the samples exceeds the window, the state counts as if it had already lasted for the difference. Nearly
+all connections want no more than they get; each costs one comparison per uncapped subflow. Only the others are
+candidates, for which all subflows are sampled. Times are monotonic seconds, rates bits/s.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The interface of all stages: verdicts and samples in, verdicts and effects out. Pure.
 
-The policy decides first; then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts. Its
-result depends on the given verdicts, earlier samples and the time. A stage never acts itself: it returns the actions
-that the runtime must carry out (:class:`Effect`).
-
-Samples of one socket may be 20 ms or, with many connections, several seconds apart. So a stage computes with the times
-when the sockets were read (``KernelSubflow.read``), which also differ between the sockets of one sweep.
+The policy decides first; then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts by
+earlier samples and the time. A stage never acts itself: it returns actions for the runtime (``Effect``). Samples of one
+socket may be 20 ms or, with many connections, several seconds apart. So a stage computes with the times when the
+sockets were read (``KernelSubflow.read``), which also differ between the sockets of one sweep.
 """
 
 from __future__ import annotations

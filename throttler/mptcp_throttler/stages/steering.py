@@ -6,8 +6,8 @@ subflow changed its path or an earlier daemon was killed, is cleared. If the ker
 other subflow of the connection is tried, because usually the connection is not under the user-space path manager. The
 kernel also refuses a subflow that just ended, so a refusal holds only as long as a refused subflow exists.
 
-Cost: a connection at rest with little traffic is only compared with its last sample. When data flow again, its steering
-mode first gets that last sample, so that rates do not include the time at rest.
+A connection at rest with little traffic is only compared with its last sample. When data flow again, its mode first
+gets that sample, so that rates do not include the time at rest.
 """
 
 from __future__ import annotations
