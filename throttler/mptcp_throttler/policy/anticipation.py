@@ -71,15 +71,11 @@ class JoinPredictor:
     """The clients and their connections. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._clients: dict[bytes, _Client] = {}
+        self.clients: dict[bytes, _Client] = {}
         """In the order of ``last``: :meth:`_remember` moves a client to the end."""
         self._connections: dict[int, _Young | None] = {}  # by token; None if it tells nothing more about its client
         self._flips: dict[bytes, bool] = {}
         self._windows: list[tuple[float, int]] = []  # heap: window end, token
-
-    @property
-    def clients(self) -> int:
-        return len(self._clients)
 
     def take_flips(self) -> dict[bytes, bool]:
         """Return the clients that became known as single-path (True), or no longer are (False), since the last call."""
@@ -121,7 +117,7 @@ class JoinPredictor:
 
     def expire(self, now: float) -> None:
         """Forget at most ``MAX_FORGOTTEN`` clients that were not seen for ``KEPT_SECONDS``, the oldest first."""
-        for client, known in list(islice(self._clients.items(), MAX_FORGOTTEN)):
+        for client, known in list(islice(self.clients.items(), MAX_FORGOTTEN)):
             if now - known.last >= KEPT_SECONDS and not known.young:
                 self._drop(client)
 
@@ -143,7 +139,7 @@ class JoinPredictor:
     def _begin(self, connection: Connection, now: float) -> _Young:
         first = next((each for each in connection.subflows if each.initial), connection.subflows[0])
         client = first.four_tuple.remote
-        known = self._clients.get(client)
+        known = self.clients.get(client)
         if known is None:
             known = _Client(client, connection.since)
             self._remember(known, known.last)
@@ -185,11 +181,11 @@ class JoinPredictor:
 
     def _remember(self, known: _Client, now: float) -> None:
         known.last = now
-        self._clients.pop(known.address, None)
-        self._clients[known.address] = known
-        if len(self._clients) > MAX_CLIENTS:
-            self._drop(next(iter(self._clients)))
+        self.clients.pop(known.address, None)
+        self.clients[known.address] = known
+        if len(self.clients) > MAX_CLIENTS:
+            self._drop(next(iter(self.clients)))
 
     def _drop(self, client: bytes) -> None:
-        if self._clients.pop(client).has_single_path:
+        if self.clients.pop(client).has_single_path:
             self._flips[client] = False

@@ -387,11 +387,12 @@ class BudgetStage(Stage):
     interval, period = math.inf, 1.0
 
     def __init__(self) -> None:
+        self._policy: Policy | None = None
         self.accounts = Accounts()
         self.sockets = MeteredSockets(self.accounts)
         self._first_rule: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
         self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
-        self._metering_since = 0.0  # when a policy without budgets was last replaced, monotonic seconds
+        self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
         """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide."""
@@ -400,8 +401,9 @@ class BudgetStage(Stage):
         return self.accounts.take_stale()
 
     def set_policy(self, policy: Policy) -> None:
-        if not self._first_rule:
+        if self._policy is not None and not self._policy.budgets:
             self._metering_since = self.sockets.now
+        self._policy = policy
         self.accounts.set_policy(policy)
         feeding = [rule for rule in policy.rules if rule.budget is not None]
         self._first_rule = {rule.budget.name: rule.name for rule in reversed(feeding) if rule.budget is not None}
