@@ -14,7 +14,7 @@ from mptcp_throttler.policy.budget import Account
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Budget, Policy, Share
 from mptcp_throttler.policy.verdict import ScopeKey
-from mptcp_throttler.stages import budget_accounts
+from mptcp_throttler.stages import budget
 from mptcp_throttler.stages.budget import FORGET_SECONDS, Reached
 from mptcp_throttler.stages.stage import Samples
 
@@ -77,14 +77,14 @@ def test_accounts_of_past_periods_are_freed(monkeypatch: pytest.MonkeyPatch) -> 
 
     The daemon never frees such cycles, so one stayed for each client and period.
     """
-    accounts: list[weakref.ref[budget_accounts.OpenAccount]] = []
+    accounts: list[weakref.ref[budget.OpenAccount]] = []
 
-    class NotedAccount(budget_accounts.OpenAccount):
+    class NotedAccount(budget.OpenAccount):
         def __init__(self, key: Account, budget: Budget) -> None:
             super().__init__(key, budget)
             accounts.append(weakref.ref(self))
 
-    monkeypatch.setattr(budget_accounts, "OpenAccount", NotedAccount)
+    monkeypatch.setattr(budget, "OpenAccount", NotedAccount)
     host = Host(policy(LTE % "period: day"))
     host.connect(1, "10.77.1.2")
     for _ in range(3):

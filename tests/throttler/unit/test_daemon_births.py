@@ -86,7 +86,7 @@ def test_client_with_one_path_that_does_not_return_is_forgotten(
             report_event(scene, KernelEventKind.CLOSED, 1, A)
             ahead = KEPT_SECONDS
             await until(lambda: CLIENT not in kernel.pacing.births)
-            assert scene.engine.decisions.anticipation.clients == 0
+            assert not scene.engine.decisions.anticipation.clients
             assert kernel.pacing.births[PREFIX] == under_cap(5_000_000, CLASS)
 
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + ahead)

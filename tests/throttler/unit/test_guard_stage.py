@@ -16,7 +16,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages import baseline, degradation
-from mptcp_throttler.stages.guard import GuardStage, Relaxed, Resumed
+from mptcp_throttler.stages.guard import GuardStage, Relaxed
 from mptcp_throttler.stages.stage import Effect
 
 STEP = 0.1
@@ -145,7 +145,7 @@ def test_caps_return_after_recovery() -> None:
     scene.run(2)
     scene.flows[1].rate = 30 * MBIT
     assert scene.run(3) == scene.verdicts
-    assert scene.effects[1:] == [Resumed(1, ("cap",))]
+    assert scene.effects[1:] == [Relaxed(1, ("cap",))]
     assert scene.guard.counters.resumptions == 1
     assert scene.guard.reason(1) is None
     assert scene.guard.relaxed() == 0

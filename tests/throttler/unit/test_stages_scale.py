@@ -12,14 +12,12 @@ from examples import examples
 from sampling import MBIT, Flow, connection_of, observed
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
-from mptcp_throttler.policy.budget import next_step
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.verdict import Verdict
-from mptcp_throttler.stages import budget_accounts
 from mptcp_throttler.stages.baseline import Path
-from mptcp_throttler.stages.budget import MAX_URGENT
+from mptcp_throttler.stages.budget import MAX_URGENT, OpenAccount
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.stage import SLICE, Effect, Samples, Stage
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
@@ -198,11 +196,15 @@ def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyP
     host.sweep()
     for number in range(clients):
         host.carry(number, 1_000 + number)
-    steps_searched = Calls(next_step)
-    monkeypatch.setattr(budget_accounts, "next_step", steps_searched)
-    found = steps_searched.most_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
-    assert steps_searched.count == clients
-    assert found <= 4 * SLICE
+    searched = Calls(OpenAccount.nears_turn)
+
+    def nears_turn(account: OpenAccount, used: int, span: float) -> Any:
+        return searched(account, used, span)
+
+    monkeypatch.setattr(OpenAccount, "nears_turn", nears_turn)
+    most = searched.most_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
+    assert searched.count == clients
+    assert most <= 4 * SLICE
 
 
 def test_urgent_subflows_are_those_that_carry_most() -> None:

@@ -16,7 +16,7 @@ from fake_kernel import FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario
 from test_status_answers import LTE, WIFI, resync, sweep_and_count
 
-from mptcp_throttler.stages.guard import Relaxed, Resumed
+from mptcp_throttler.stages.guard import Relaxed
 from mptcp_throttler.stages.steering import SetBackup
 
 
@@ -107,7 +107,7 @@ async def test_events_of_guard_and_steering_name_their_rule(tmp_path: Path) -> N
         effects = scene.engine.actions
         scene.engine.path_manager.commands.set_backup = lambda *_: None  # type: ignore[method-assign]
         with logged_fields() as fields:
-            effects.carry_out([Relaxed(7, ("cap-a",), "it got too little"), Resumed(7, ("cap-a",))])
+            effects.carry_out([Relaxed(7, ("cap-a",), "it got too little"), Relaxed(7, ("cap-a",))])
             effects.carry_out([SetBackup(7, four_tuple(LTE), True, "s"), SetBackup(7, four_tuple(LTE), False, "s")])
         assert kinds(events_of(scene, after=before, rule="cap-a")) == ["guard", "guard"]
         assert [each["text"] for each in events_of(scene, rule="s")] == [
@@ -127,7 +127,7 @@ async def test_guard_event_of_two_rules_is_logged_once_and_found_by_each(tmp_pat
         before = scene.ask(query="summary")["last_event"]
         rules = "cap-a", "cap-b"
         with logged_fields() as fields:
-            scene.engine.actions.carry_out([Relaxed(7, rules, "it got too little"), Resumed(7, rules)])
+            scene.engine.actions.carry_out([Relaxed(7, rules, "it got too little"), Relaxed(7, rules)])
         assert [each["MPTCP_RULE"] for each in fields] == [rules, rules]
         for rule in rules:
             assert [each["text"] for each in events_of(scene, after=before, rule=rule)] == [

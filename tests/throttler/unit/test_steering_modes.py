@@ -11,7 +11,7 @@ import pytest
 from mptcp_throttler.mptcp.model import NOTHING_SENT, FourTuple, KernelSubflow
 from mptcp_throttler.policy.load import check_policy, load_policy
 from mptcp_throttler.policy.model import Steer
-from mptcp_throttler.steering.mode import MIN_CAP, Action
+from mptcp_throttler.steering import MIN_CAP, Action
 
 MBIT = 1_000_000
 TICK = 0.1

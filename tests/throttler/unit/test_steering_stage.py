@@ -13,7 +13,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction, Onset, Policy, Share
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.steering import UNDECIDED_SECONDS, URGENT_SECONDS, SetBackup, SteeringStage
-from mptcp_throttler.steering.mode import Mode
+from mptcp_throttler.steering import Mode
 
 HEAD = """\
 version: 1

@@ -5,11 +5,10 @@ A second path is established after three round trips. By then a short download h
 two paths. So a young connection on one path is *anticipated* to have two. If its window ends without a second path, it
 is decided as it is, and counts as a miss of its client. Below, "second subflow" means one on a second path.
 
-A client is the source address of its connections (all clients behind a NAT are one). Only its last connections count:
-
-- If one had a second subflow, later connections are anticipated; if nearly all had one, twice as long as a join takes.
-- If none came in time, or several connections ended too early for one, the client has a single path. Its connections
-  are not anticipated until one has a second subflow, or the client was not seen for ``KEPT_SECONDS``.
+A client is the source address of its connections (all clients behind a NAT are one). Only its last connections count.
+If one had a second subflow, later connections are anticipated; if nearly all had one, twice as long as a join takes. If
+none came in time, or several connections ended too early for one, the client has a single path. Its connections are not
+anticipated until one has a second subflow, or the client was not seen for ``KEPT_SECONDS``.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ MAX_CLIENTS = 65_536  # addresses remembered; the one seen longest ago gives way
 
 @dataclass(slots=True)
 class _Client:
+    address: bytes
     last: float  # when it was last seen
     young: int = 0  # number of its connections that are anticipated now
     joins: bool = False
@@ -62,7 +62,6 @@ class _Client:
 class _Young:
     """A connection that has had one subflow so far."""
 
-    client: bytes
     began: float
     known: _Client
     until: float | None = None  # when its window ends; None while it is not anticipated
@@ -72,15 +71,11 @@ class JoinPredictor:
     """The clients and their connections. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._clients: dict[bytes, _Client] = {}
+        self.clients: dict[bytes, _Client] = {}
         """In the order of ``last``: :meth:`_remember` moves a client to the end."""
         self._connections: dict[int, _Young | None] = {}  # by token; None if it tells nothing more about its client
         self._flips: dict[bytes, bool] = {}
         self._windows: list[tuple[float, int]] = []  # heap: window end, token
-
-    @property
-    def clients(self) -> int:
-        return len(self._clients)
 
     def take_flips(self) -> dict[bytes, bool]:
         """Return the clients that became known as single-path (True), or no longer are (False), since the last call."""
@@ -122,7 +117,7 @@ class JoinPredictor:
 
     def expire(self, now: float) -> None:
         """Forget at most ``MAX_FORGOTTEN`` clients that were not seen for ``KEPT_SECONDS``, the oldest first."""
-        for client, known in list(islice(self._clients.items(), MAX_FORGOTTEN)):
+        for client, known in list(islice(self.clients.items(), MAX_FORGOTTEN)):
             if now - known.last >= KEPT_SECONDS and not known.young:
                 self._drop(client)
 
@@ -144,13 +139,13 @@ class JoinPredictor:
     def _begin(self, connection: Connection, now: float) -> _Young:
         first = next((each for each in connection.subflows if each.initial), connection.subflows[0])
         client = first.four_tuple.remote
-        known = self._clients.get(client)
+        known = self.clients.get(client)
         if known is None:
-            known = _Client(connection.since)
-            self._remember(client, known, known.last)
-        young = _Young(client, connection.since, known)
+            known = _Client(client, connection.since)
+            self._remember(known, known.last)
+        young = _Young(connection.since, known)
         if known.has_single_path:
-            self._remember(client, known, now)
+            self._remember(known, now)
         else:
             known.young += 1
             self._anticipate(connection.token, young, young.began + known.window)
@@ -167,30 +162,30 @@ class JoinPredictor:
             young.known.young -= 1
 
     def _joined(self, young: _Young, now: float) -> None:
-        known = self._clients.get(young.client, young.known)
+        known = young.known
         if known.has_single_path:
-            self._flips[young.client] = False
+            self._flips[known.address] = False
         known.joins, known.misses, known.joined = True, 0.0, now
         known.longest = max((1 - WEIGHT) * known.longest, min(now - young.began, LONG_WINDOW_SECONDS))
         known.share += WEIGHT * (1 - known.share)
-        self._remember(young.client, known, now)
+        self._remember(known, now)
 
     def _missed(self, young: _Young, weight: float, now: float) -> None:
-        known = self._clients.get(young.client, young.known)
+        known = young.known
         known.share -= WEIGHT * weight * known.share
         if known.joined <= young.began:  # otherwise another connection has joined since: the path works
             known.misses = min(MISSES[True], known.misses + weight)
         if known.has_single_path:
-            self._flips[young.client] = True
-        self._remember(young.client, known, now)
+            self._flips[known.address] = True
+        self._remember(known, now)
 
-    def _remember(self, client: bytes, known: _Client, now: float) -> None:
+    def _remember(self, known: _Client, now: float) -> None:
         known.last = now
-        self._clients.pop(client, None)
-        self._clients[client] = known
-        if len(self._clients) > MAX_CLIENTS:
-            self._drop(next(iter(self._clients)))
+        self.clients.pop(known.address, None)
+        self.clients[known.address] = known
+        if len(self.clients) > MAX_CLIENTS:
+            self._drop(next(iter(self.clients)))
 
     def _drop(self, client: bytes) -> None:
-        if self._clients.pop(client).has_single_path:
+        if self.clients.pop(client).has_single_path:
             self._flips[client] = False

@@ -26,7 +26,7 @@ from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
 from mptcp_throttler.policy.model import DIRECTIONS, NO_BUDGET, Direction, Kind, Policy, Rule, named_paths
 from mptcp_throttler.policy.values import volume_as_budget
-from mptcp_throttler.steering.modes import BY_NAME
+from mptcp_throttler.steering import BY_NAME
 
 ACTIONS: Final = ("throttle", "steer", "budget")  # keys of which a rule needs at least one
 _UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
@@ -104,8 +104,8 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
         yield _at_key(document, ("budgets", NO_BUDGET), message)
     for index, rule in _rules_of(document):
         budget, name = rule.get("budget"), rule.get("name")
-        is_name = isinstance(budget, str) and re.fullmatch(NAME_PATTERN, budget)  # validation refuses all others
-        if isinstance(budget, str) and is_name and budget not in (NO_BUDGET, *budgets):
+        # Validation refuses what is no name.
+        if isinstance(budget, str) and re.fullmatch(NAME_PATTERN, budget) and budget not in (NO_BUDGET, *budgets):
             unknown = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
             message = volume_as_budget(budget) or unknown
             yield problem_at(document, ("rules", index, "budget"), budget, message)
@@ -170,10 +170,8 @@ def _errors(policy: Policy) -> Iterator[Finding]:
     """Yield what the throttler cannot do."""
     for index, rule in enumerate(policy.rules):
         for name in rule.paths or () if rule.caps_plain_tcp else ():
-            foreign = sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"})
-            if foreign:
-                message = f'plain_tcp: cap is for paths with clients or interfaces; path "{name}" has {foreign[0]}'
-                yield index, message
+            if foreign := sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"}):
+                yield index, f'plain_tcp: cap is for paths with clients or interfaces; path "{name}" has {foreign[0]}'
 
 
 def _warnings(policy: Policy) -> Iterator[Finding]:
@@ -242,7 +240,6 @@ def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Findi
         or not set(interfaces) <= set(only.interfaces or ())
     ):
         only = None
-    noted: set[str] = set()
     for index, rule in enumerate(policy.rules):
         if rule.always and not rule.caps_plain_tcp and rule.direction != DIRECTIONS["up"]:
             by_plain_tcp = "for downloads by plain TCP over its paths write plain_tcp: cap"
@@ -258,9 +255,10 @@ def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Findi
         if rule.throttle is not None:
             yield from _on_several(index, f'the cap of rule "{rule.name}"', policy, [rule], interfaces)
         budget = rule.budget
-        if budget is not None and budget.name not in noted and any(step.throttle is not None for step in budget.steps):
-            noted.add(budget.name)
+        if budget is not None and any(step.throttle is not None for step in budget.steps):
             fed_by = [each for each in policy.rules if each.budget is budget and Direction.DOWN in each.direction]
+            if fed_by[0] is not rule:
+                continue
             yield from _on_several(index, f"the cap of the {budget.title}", policy, fed_by, interfaces)
 
 

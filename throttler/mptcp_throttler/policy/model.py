@@ -53,8 +53,7 @@ from mptcp_throttler.policy.values import (
     none_or,
     volume_as_budget,
 )
-from mptcp_throttler.steering.mode import Mode
-from mptcp_throttler.steering.modes import BY_NAME, MODES
+from mptcp_throttler.steering import BY_NAME, MODES, Mode
 
 VERSION: Final = 1  # the version of the policy format that this release reads
 LONGEST_BURST: Final = 60  # seconds at the cap's rate

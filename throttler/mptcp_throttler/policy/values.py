@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import time
 from decimal import Decimal
-from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_interface, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 from typing import Annotated, Any, Final, Generic, TypeVar
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -36,7 +36,6 @@ HIGHEST_VOLUME: Final = 10**18  # bytes: far more than a link carries, and small
 _VOLUME: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(VOLUME_UNITS)})", re.ASCII)
 _LIKE_A_VOLUME: Final = re.compile("[0-9.]+ *[kmgt]b", re.IGNORECASE)
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
-_V4_MAPPED: Final = IPv6Network("::ffff:0:0/96")
 
 
 def parse_prefix(value: object) -> Network:
@@ -57,8 +56,9 @@ def parse_prefix(value: object) -> Network:
             f"{shown(value)} has bits set beyond its prefix length; "
             f'write "{interface.network}" for the network or "{interface.ip}" for the one address'
         ) from None
-    if isinstance(network, IPv6Network) and network.subnet_of(_V4_MAPPED):
-        plain = ip_network((IPv4Address(network.network_address.packed[12:]), network.prefixlen - 96))
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    if mapped is not None and network.prefixlen >= 96:
+        plain = ip_network((mapped, network.prefixlen - 96))
         raise ValueError(f'{shown(value)} is an IPv4 prefix in IPv6 form; write "{plain}"')
     return network
 
@@ -189,8 +189,7 @@ class Prefixes(Generic[T]):
 
     def holds(self, address: bytes) -> bool:
         """Return whether any prefix contains the packed *address*. An IPv6 prefix contains no IPv4 address."""
-        number = int.from_bytes(address, "big")
-        return any(number >> shift in values for shift, values in self._by_version[4 if len(address) == 4 else 6])
+        return any(True for _ in self.of(address))
 
     def of(self, address: bytes) -> Iterator[T]:
         """Return the values of the prefixes that contain the packed *address*, the longest first."""

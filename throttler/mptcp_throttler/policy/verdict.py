@@ -24,11 +24,6 @@ class ScopeKey:
     """For a budget's cap: the volume at which it begins, bytes. ``rule`` is then the first that feeds the budget."""
 
     @property
-    def of_rule(self) -> bool:
-        """Whether the cap is the rule's own throttle, neither a budget's step nor a balancing cap."""
-        return self.step is None and not self.balances
-
-    @property
     def balances(self) -> bool:
         """Whether the cap balances loads or relaxes another cap: its rate changes all the time."""
         return isinstance(self.member, tuple)

@@ -15,7 +15,7 @@ from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple,
 from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.budget import Reached
-from mptcp_throttler.stages.guard import Relaxed, Resumed
+from mptcp_throttler.stages.guard import Relaxed
 from mptcp_throttler.stages.stage import Effect
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 from mptcp_throttler.telemetry.events import BUDGET, EventRecorder, RateLimiter
@@ -48,13 +48,13 @@ class Actions:
         """Carry out *effects*; log one that the kernel refuses, and go on."""
         for effect in effects:
             match effect:
+                case Relaxed(token, rules, None):
+                    log.info("connection %08x: caps are in force again", token, extra=self._about(token, rules))
+                    self._events.guard(time.monotonic(), token, rules, "are in force again")
                 case Relaxed(token, rules, reason):
                     fields = ALREADY_AN_EVENT | self._about(token, rules)
                     log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
                     self._events.guard(time.monotonic(), token, rules, f"relaxed: {reason}")
-                case Resumed(token, rules):
-                    log.info("connection %08x: caps are in force again", token, extra=self._about(token, rules))
-                    self._events.guard(time.monotonic(), token, rules, "are in force again")
                 case Reached(budget, client, sentence, rule):
                     whose = f"client {client}: " if client else ""
                     log.info("%s%s", whose, sentence, extra=about(client=client or None, rule=rule))

@@ -229,7 +229,7 @@ class Planner:
         return True
 
     def _throttle(self, scope: ScopeKey) -> Throttle | None:
-        rule = self._rules.get(scope.rule) if scope.of_rule else None
+        rule = self._rules.get(scope.rule) if scope.step is None and not scope.balances else None
         throttle = None if rule is None else rule.throttle
         return throttle if throttle is not None and throttle.share is scope.share else None
 

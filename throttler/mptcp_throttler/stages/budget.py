@@ -2,9 +2,8 @@
 """The stage of budgets: counts the bytes of metered subflows, and caps them according to the step reached. Pure.
 
 A subflow is metered while its verdict names a rule with a budget, even if another rule or stage caps it. The subflows
-of one budget share an account (``budget_accounts``), so the cost of a sample does not depend on their number. They are
-decided again only when the account reaches a step. Counts for the ledger are kept until
-:meth:`MeteredSockets.take_pending` fetches them.
+of one budget share an account and are decided again only when it reaches a step, so the cost of a sample does not
+depend on their number.
 
 Each byte counts once. A change of a subflow's accounts takes effect after the next sample of its socket. Counting
 begins with the first byte if the first verdict meters the subflow, otherwise with the counters in the ledger. A closed
@@ -14,23 +13,197 @@ socket is known by its cookie and the client's end of its four-tuple.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from heapq import nlargest
+from ipaddress import ip_address
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 from mptcp_common.units import approximate_size, format_rate
 from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow, Sockets
-from mptcp_throttler.policy.budget import Usage
-from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
+from mptcp_throttler.policy.budget import Account, Usage, period
+from mptcp_throttler.policy.model import Budget, BudgetStep, Direction, Policy, Rule, Share
 from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict, joined
-from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
-from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
+from mptcp_throttler.stages.stage import SLICE, Outcome, Samples, Stage
 
-FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
+NEAR_SECONDS: Final = 3.0  # an account is near its next step if it would reach it within this time at its present rate
 MAX_URGENT: Final = 200  # maximum number of urgent subflows
+FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
+ANNOUNCED_PERCENT: Final = (50, 80, 95)  # percentages of the first step's volume that reasons announce
+MAX_REACHED: Final = 1024  # maximum accounts reported at a time; if more reached a step, the latest are
+
+
+@dataclass(slots=True, eq=False)
+class OpenAccount:
+    """An account of a present period, in use by subflows."""
+
+    key: Account
+    budget: Budget
+    over: bool = False  # whether the period has ended or the policy no longer has the budget
+    tokens: set[int] = field(default_factory=set)  # connections whose verdicts depend on this account
+    step: BudgetStep | None = None
+    percent: int = 0  # the last announced percentage of the first step that was used; 0 once a step is reached
+    turn: float = math.inf  # used bytes at which the verdicts change next
+    swept: int = 0  # used bytes at the last full sweep
+    sentence: str = ""
+
+    def find_level(self, used: int) -> bool:
+        """Set step and percent for *used* bytes; return whether they changed."""
+        before = self.step, self.percent
+        self.step, self.percent, self.turn, self.sentence = None, 0, math.inf, ""
+        first = self.budget.steps[0].after
+        announced = [(-(-first * percent // 100), None, percent) for percent in ANNOUNCED_PERCENT]
+        for at, step, percent in [*announced, *((each.after, each, 0) for each in self.budget.steps)]:
+            if used < at:
+                self.turn = at
+                break
+            self.step, self.percent = step, percent
+        return (self.step, self.percent) != before
+
+    def nears_turn(self, used: int, span: float) -> bool:
+        """Return whether the verdicts may change before the next sweeps, after one with *used* bytes, *span* seconds
+        after the previous one."""
+        octets, self.swept = used - self.swept, used
+        # The next sweeps may take as long as this one, so look ahead for three of them.
+        return used + octets / span * max(NEAR_SECONDS, 3 * span) >= self.turn
+
+
+class Accounts:
+    """All accounts of the policy in force, and the connections that depend on them."""
+
+    def __init__(self) -> None:
+        self._budgets: Mapping[str, Budget] = {}
+        self._zone: ZoneInfo | None = None
+        self._cap_verb = ""
+        self._now: float | None = None
+        """Time of the last :meth:`begin_periods`, seconds since the epoch."""
+        self._present: dict[str, tuple[int, int]] = {}  # begin and end of the present period of each budget
+        self._open: dict[tuple[str, bytes], OpenAccount] = {}
+        """Accounts by budget name and packed client address, which is empty for an account shared by all clients."""
+        self.used: dict[Account, int] = {}
+        """Used bytes by account, also of those not yet in use and of previous periods: the clock may be set back."""
+        self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
+        self._stale: set[int] = set()
+        self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)  # those that reached a step or a percentage
+
+    def set_policy(self, policy: Policy) -> None:
+        """Take *policy* as the one in force; drop accounts of budgets that it lacks."""
+        self._budgets, self._zone, self._cap_verb = policy.budgets, policy.time_zone, policy.cap_verb
+        self._present = {}
+        for client, account in list(self._open.items()):
+            if account.key.budget in self._budgets:
+                account.budget = self._budgets[account.key.budget]
+                account.find_level(self.used[account.key])
+            else:
+                account.over = True
+                del self._open[client]
+        if not self._budgets:
+            self.used.clear()
+        if self._now is not None:
+            # Samples and closed sockets may need the periods before the first decision.
+            self.begin_periods(self._now)
+
+    def begin_periods(self, now: float) -> None:
+        """Begin the periods that include *now*, seconds since the epoch."""
+        self._now = now
+        is_present = self._present and all(begin <= now < end for begin, end in self._present.values())
+        if is_present or self._zone is None or not self._budgets:
+            return
+        before = set(self.periods)
+        self._present = {name: period(budget, self._zone, now) for name, budget in self._budgets.items()}
+        present = set(self.periods)
+        if present == before:
+            return
+        for client, account in list(self._open.items()):
+            if (account.key.budget, account.key.start) not in present:
+                account.over = True
+                self._stale |= account.tokens
+                del self._open[client]
+        kept = present | before
+        self.used = {key: octets for key, octets in self.used.items() if (key.budget, key.start) in kept}
+
+    @property
+    def periods(self) -> Collection[tuple[str, int]]:
+        """Name of each budget and begin of its present period."""
+        return [(name, begin) for name, (begin, _) in self._present.items()]
+
+    def until(self, budget: Budget) -> str:
+        """Return the end of the present period of *budget*, in words."""
+        return f"until {datetime.fromtimestamp(self._present[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
+
+    def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
+        """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide again. Before
+        the call, all counts that were fetched for the ledger must have been written or put back."""
+        read = set(periods)
+        others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read}
+        self.used = others | dict(used)
+        for account in self._open.values():
+            if (account.key.budget, account.key.start) in read:
+                self.used[account.key] = used.get(account.key, 0) + self.added.get(account.key, 0)
+                self._settle_level(account)
+        return self.take_stale()
+
+    def account(self, budget: Budget, remote: bytes) -> OpenAccount:
+        """Return the present account of *budget* for the client with packed address *remote*."""
+        whose = remote if budget.per_client else b""
+        found = self._open.get((budget.name, whose))
+        if found is None:
+            key = Account(budget.name, str(ip_address(whose)) if whose else "", self._present[budget.name][0])
+            found = self._open[budget.name, whose] = OpenAccount(key, budget)
+            found.find_level(self.used.setdefault(key, 0))
+        return found
+
+    def renewed(self, account: OpenAccount, remote: bytes) -> OpenAccount:
+        """Return *account*, or the present one in its place if its period is over."""
+        budget = self._budgets.get(account.key.budget) if account.over else None
+        return account if budget is None else self.account(budget, remote)
+
+    def add(self, account: OpenAccount, octets: int) -> None:
+        key = account.key
+        self.added[key] = self.added.get(key, 0) + octets
+        if account.over:
+            return  # the account has ended: only the ledger gets these bytes
+        used = self.used[key] = self.used[key] + octets
+        if used >= account.turn:
+            self._settle_level(account)
+
+    def near_a_turn(self, span: float) -> Iterator[Collection[int]]:
+        """After a full sweep, *span* seconds after the previous one, yield for each account the connections that feed
+        it, if it :meth:`nears_turn <OpenAccount.nears_turn>`, otherwise none. The caller may pause at any point."""
+        for account in list(self._open.values()):
+            yield tuple(account.tokens) if account.nears_turn(self.used.get(account.key, 0), span) else ()
+
+    def _settle_level(self, account: OpenAccount) -> None:
+        if account.find_level(self.used[account.key]):
+            self._stale |= account.tokens
+            self.reached.append(account)
+
+    def take_stale(self) -> Collection[int]:
+        """Return the connections whose verdicts are out of date, and forget them."""
+        stale, self._stale = self._stale, set()
+        return stale
+
+    def describe(self, account: OpenAccount) -> str:
+        """Return the sentence about *account* for reasons. It is made when first needed."""
+        if not account.sentence:
+            budget, step = account.budget, account.step
+            if step is None:
+                share = f"over {account.percent} %" if account.percent else f"under {ANNOUNCED_PERCENT[0]} %"
+                text = f"{budget.title}: {share} of {approximate_size(budget.steps[0].after)} used"
+            elif step.throttle is None:
+                text = f"{budget.title}: no cap beyond {approximate_size(step.after)}"
+            else:
+                who = f"{'budget' if budget.own_name else 'rule'} {budget.name}"
+                text = f"{who} {self._cap_verb} what exceeds {approximate_size(step.after)}"
+            account.sentence = f"{text} {self.until(budget)}"
+        return account.sentence
+
+
 Metering = dict[FourTuple, tuple[OpenAccount, ...]]  # the accounts that each subflow of a connection feeds
 
 
@@ -217,8 +390,7 @@ class MeteredSockets:
             self.closed.add(cookie)
 
 
-@dataclass(frozen=True, slots=True)
-class Reached(Effect):
+class Reached(NamedTuple):
     """Report that an account reached a step or an announced percentage."""
 
     budget: str
@@ -239,8 +411,9 @@ class BudgetStage(Stage):
         self.sockets = MeteredSockets(self.accounts)
         self._first_rule: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
         self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
-        self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
+        self._swept_at = -math.inf  # when the last full sweep began, monotonic seconds
         self._urgent: tuple[FourTuple, ...] = ()  # subflows of accounts near their next step, the busiest first
+        self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
         """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide."""
@@ -322,20 +495,21 @@ class BudgetStage(Stage):
         self._metering[token] = metering
 
     def _find_urgent(self, now: float) -> Iterator[None]:
-        tokens: dict[int, None] = {}
-        for number, near in enumerate(self.accounts.near_a_step(now), 1):
-            tokens.update(dict.fromkeys(near))
+        """Find the subflows whose next bytes may reach a step; yield after some work."""
+        busiest: list[Metered] = []
+        tokens = dict[int, None]()
+        span, self._swept_at = now - self._swept_at, now
+        for number, near in enumerate(self.accounts.near_a_turn(span), 1):
+            tokens |= dict.fromkeys(near)
             if not number % (4 * SLICE):
                 yield
-        heaviest: list[Metered] = []
         for number, token in enumerate(tokens, 1):
             found = [self.sockets.metered.get(each) for each in self._metering.get(token, ())]
-            heaviest += [each for each in found if each is not None and each.carried]
+            busiest += [each for each in found if each is not None and each.carried]
             if not number % (4 * SLICE):
-                # Keep only the busiest: there may be thousands.
-                heaviest = nlargest(MAX_URGENT, heaviest, key=lambda each: each.carried)
+                busiest = nlargest(MAX_URGENT, busiest, key=lambda each: each.carried)  # there may be thousands
                 yield
-        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, heaviest, key=lambda each: each.carried))
+        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, busiest, key=lambda each: each.carried))
 
     def _with_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, if it is the tightest, its cap."""

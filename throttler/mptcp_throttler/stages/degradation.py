@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Detects capped connections that get too little because their uncapped paths have degraded. Pure.
 
-A capped connection should get at least the rate that a TCP session over one path would get. It relies on its uncapped
-paths, so its baseline is the rate that the best of them once had (``stages.baseline``). A connection is degraded while
-all of these hold:
-
-- the connection wants more than it gets;
-- the path of its uncapped subflows has degraded: all connections of that client together get at most ``DEGRADED`` of
-  the baseline. If another connection only takes its share, together they get more;
-- all subflows of the connection together get less than ``MAX_TOTAL`` of the baseline.
+A capped connection should get at least what a TCP session over one path would get: the rate that the best of its
+uncapped paths once had, its baseline (``stages.baseline``). It is degraded while it wants more than it gets, all
+connections of the client over that path together get at most ``DEGRADED`` of the baseline (they get more if another
+connection only takes its share), and all its own subflows together get less than ``MAX_TOTAL`` of it.
 
 Senders need time to use freed capacity. So after a subflow joins or leaves the path, or the connection begins to want
 more, the path counts as degraded only if it was well in the meantime, or after ``GRACE`` seconds. No such grace applies
@@ -19,16 +15,15 @@ uncapped ones lack of the baseline. At first that is the whole baseline, because
 corrected at most once per window. The caps come back when the path is well again. After ``Guard.retry`` seconds they
 come back as a trial, unless the path is evidently still degraded; this pause doubles each time.
 
-Samples of one subflow may be 0.1 s or several seconds apart. If their span exceeds the window, the state counts as if
-it had already lasted for the difference. Nearly all connections want no more than they get; such a connection costs one
-comparison per uncapped subflow. Only the others are candidates, for which all subflows are sampled. Times are monotonic
-seconds, rates bits/s.
+If the span of the samples exceeds the window, the state counts as if it had already lasted for the difference. Nearly
+all connections want no more than they get; each costs one comparison per uncapped subflow. Only the others are
+candidates, for which all subflows are sampled. Times are monotonic seconds, rates bits/s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar, NamedTuple
 
@@ -82,8 +77,7 @@ class GuardCounters:
     relaxed_bytes: float = 0.0  # bytes that the capped subflows carried in that time
 
 
-@dataclass(frozen=True, slots=True)
-class Relaxation:
+class Relaxation(NamedTuple):
     """State of one connection whose caps are relaxed."""
 
     until: float  # latest time of the next trial of the caps
@@ -481,10 +475,10 @@ class DegradationDetector:
             lacking = round(max(MIN_RATE, known.lacking(relaxation.baseline)))
             differs = not LACKS_LESS * relaxation.lacking <= lacking <= LACKS_MORE * relaxation.lacking
             if differs and not 0 <= now - relaxation.measured < WINDOW:
-                candidate.relaxation = replace(relaxation, lacking=lacking, measured=now)
+                candidate.relaxation = relaxation._replace(lacking=lacking, measured=now)
         elif not seen_well and path is not None and path.degraded and known.is_backlogged(now):
             candidate.lengthen_pause(self.guard)
-            candidate.relaxation = replace(relaxation, until=now + candidate.pause)
+            candidate.relaxation = relaxation._replace(until=now + candidate.pause)
         else:
             candidate.relaxation, candidate.resumed = None, now
             if seen_well:

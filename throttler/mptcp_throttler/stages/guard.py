@@ -9,9 +9,8 @@ Downloads and uploads are guarded separately.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Set
-from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, NamedTuple
 
 from mptcp_common.units import MAX_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
@@ -24,21 +23,12 @@ HEADROOM: Final = 1.06 * 1.1  # of a relaxed cap above the lacking rate: headers
 RELAXED: Final = ""  # in place of a path's name in the key of a relaxed cap
 
 
-@dataclass(frozen=True, slots=True)
-class Relaxed(Effect):
-    """Report that the caps of *rules* on a connection were relaxed."""
+class Relaxed(NamedTuple):
+    """Report that the caps of *rules* on a connection were relaxed, or are in force again."""
 
     token: int
     rules: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed(Effect):
-    """Report that the caps of *rules* on a connection are in force again."""
-
-    token: int
-    rules: tuple[str, ...]
+    reason: str | None = None  # None: they are in force again
 
 
 class GuardStage(Stage):
@@ -99,7 +89,7 @@ class GuardStage(Stage):
         if relaxation is None:
             connection.reported = False
             self.counters.resumptions += 1
-            yield Resumed(token, connection.rules)
+            yield Relaxed(token, connection.rules)
         elif not connection.reported:
             connection.reported = True
             self.counters.relaxations += 1

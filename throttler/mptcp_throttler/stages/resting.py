@@ -7,9 +7,8 @@ that its cap leaves it. The connection then loses at most the share 1/``ratio`` 
 the other subflows have ended, when its cap rises, or when the others have data to send and carry too little.
 
 With ``rest_slow_paths``, an uncapped subflow also rests if it is as slow, or if all subflows together carry less than
-the others did in their best windows, which means that they often wait for it. It comes back if, while it rests, the
-others carry no more than all did before. The speed of a resting path is unknown, so the stage tries the path again at
-growing intervals.
+the others did in their best windows: they often wait for it. It comes back if, while it rests, the others carry no more
+than all did before. The speed of a resting path is unknown, so the path is tried again at growing intervals.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The interface of all stages: verdicts and samples in, verdicts and effects out. Pure.
 
-The policy decides first; then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts. Its
-result depends on the given verdicts, earlier samples and the time. A stage never acts itself: it returns the actions
-that the runtime must carry out (:class:`Effect`).
-
-Samples of one socket may be 20 ms or, with many connections, several seconds apart. So a stage computes with the times
-when the sockets were read (``KernelSubflow.read``), which also differ between the sockets of one sweep.
+The policy decides first; then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts by
+earlier samples and the time. A stage never acts itself: it returns actions for the runtime (``Effect``). Samples of one
+socket may be 20 ms or, with many connections, several seconds apart. So a stage computes with the times when the
+sockets were read (``KernelSubflow.read``), which also differ between the sockets of one sweep.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.verdict import Verdict
 
+Effect = tuple[object, ...]  # an action that a stage requests, a named tuple
 SLICE = 64  # connections that a stage observes at a time: this takes 0.3 ms, or 3 ms if all of them are backlogged
 
 
@@ -44,12 +43,6 @@ class Sampled(dict[FourTuple, int]):
         if samples.complete:
             return list(every)
         return list(dict.fromkeys([self[each] for each in samples.sockets if each in self]))
-
-
-class Effect:
-    """Base class of the actions that a stage requests; subclasses are frozen dataclasses."""
-
-    __slots__ = ()
 
 
 class Outcome(NamedTuple):

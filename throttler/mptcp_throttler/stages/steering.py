@@ -6,21 +6,22 @@ subflow changed its path or an earlier daemon was killed, is cleared. If the ker
 other subflow of the connection is tried, because usually the connection is not under the user-space path manager. The
 kernel also refuses a subflow that just ended, so a refusal holds only as long as a refused subflow exists.
 
-Cost: a connection at rest with little traffic is only compared with its last sample. When data flow again, its steering
-mode first gets that last sample, so that rates do not include the time at rest.
+A connection at rest with little traffic is only compared with its last sample. When data flow again, its mode first
+gets that sample, so that rates do not include the time at rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
-from mptcp_throttler.steering.mode import Action, Crowd, Mode
+from mptcp_throttler.steering import Action, Crowd, Mode
 
 MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
 URGENT_SECONDS = 2.0  # how long a connection stays urgent after data flowed
@@ -29,8 +30,7 @@ SETTLED_SECONDS = 10.0  # when a connection has not been urgent for as long, its
 UNDECIDED_SECONDS = 5.0  # how long flags of an earlier daemon are kept while their connections are undecided
 
 
-@dataclass(frozen=True, slots=True)
-class SetBackup(Effect):
+class SetBackup(NamedTuple):
     """Make a subflow backup, or regular again (MP_PRIO, RFC 8684, 3.3.8)."""
 
     token: int
@@ -97,7 +97,7 @@ class BackupFlags:
     def confirmed(self, effect: SetBackup) -> None:
         self._unset(effect.four_tuple)
         if effect.backup:
-            self._set[effect.four_tuple] = replace(effect, backup=False)
+            self._set[effect.four_tuple] = effect._replace(backup=False)
             self._fresh.add(effect.four_tuple)
 
     def refused(self, effect: SetBackup) -> None:
@@ -140,7 +140,7 @@ class _Steered:
     sampled: float = 0.0
     urgent_until: float = float("-inf")
     at_rest: bool = False  # whether the connection needs no action until data flow again
-    skipped: bool = False  # whether ``steering`` has not got the last sample
+    skipped: list[tuple[str, KernelSubflow]] = field(default_factory=list)  # the last sample, if ``steering`` lacks it
 
     def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
         """Set the steered subflows and their paths; return whether they changed."""
@@ -166,20 +166,17 @@ class _Steered:
             moved = there.bytes_acked - subflow.delivered
             if moved > limit or (moved <= 0 and there.tcp.unacked):
                 return False
-        for subflow in self.subflows:
-            subflow.delivered = sockets[subflow.four_tuple].bytes_acked
-        self.sampled, self.skipped = now, True
+        self.skipped = [(subflow.path, sockets[subflow.four_tuple]) for subflow in self.subflows]
+        for subflow, (_, there) in zip(self.subflows, self.skipped, strict=True):
+            subflow.delivered = there.bytes_acked
+        self.sampled = now
         self.samples += 1
         return True
 
     def observe(self, samples: Samples, crowds: WeakValueDictionary[tuple[str, bytes], Crowd]) -> None:
         if self.skipped:
-            last = [
-                (each.path, KernelSubflow(0, each.four_tuple, False, None, None, False, self.sampled, each.delivered))
-                for each in self.subflows
-            ]
-            self.steering.observe(self.sampled, last, {})
-            self.skipped = False
+            self.steering.observe(self.sampled, self.skipped, {})
+            self.skipped = []
         taken = []
         flowing = False
         for subflow in self.subflows:
