@@ -39,9 +39,9 @@ OTHERS: Final = {"DocumentError", "OSError", "ValueError", "UnicodeError"}
 """Exceptions whose texts come from a file's lines or from the system, or have their own place on the page."""
 FOUND_BY: Final = {
     "application.py:__init__": ("address_names.py:refresh",),
-    "budgets.py:verify": ("bpf.py:put_right",),
+    "budgets.py:verify": ("bpf.py:check",),
     "listeners_watch.py:_tell": ("listeners_watch.py:_absent",),
-    "pacing.py:verify": ("kernel/bpf.py:check", "bpf.py:put_right"),
+    "pacing.py:verify": ("bpf.py:check",),
     "pacing.py:_set_those_that_differ": (),  # the text of a KernelError
     "observe.py:open": ("sysctl.py:mptcp_missing",),
     "path_manager.py:_verify": ("sysctl.py:check", "path_manager.py:_verify"),

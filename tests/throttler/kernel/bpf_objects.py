@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mptcp_common.bpf import Map
-from mptcp_throttler.kernel.bpf import PROGRAMS, Bpf, ProgramConstants
+from mptcp_throttler.kernel.bpf import PROGRAMS, Bpf, program_constants
 
 _MAP_INFO = struct.Struct("=6I16s")
 """The first fields of struct bpf_map_info (linux/bpf.h): type, id, key size, value size, maximum entries, flags, name.
@@ -72,7 +72,7 @@ def not_sent_of_all() -> dict[int, int]:
     bpf = Bpf()
     try:
         table = bpf.hash_map("mptcp_test", 8, 4, 100_000)
-        bpf.iterate(bpf.tcp_iterator(str(_TEST_PROGRAM), ProgramConstants(), {"found": table}))
+        bpf.iterate(bpf.tcp_iterator(str(_TEST_PROGRAM), program_constants(), {"found": table}))
         return {struct.unpack("=Q", key)[0]: struct.unpack("=I", value)[0] for key, value in bpf.entries(table)}
     finally:
         bpf.close()

@@ -10,7 +10,7 @@ import pytest
 from mptcp_common.bpf import Map
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import bpf
-from mptcp_throttler.kernel.bpf import UNLIMITED, Bpf, ProgramConstants, _value
+from mptcp_throttler.kernel.bpf import UNLIMITED, Bpf, _value, program_constants
 from mptcp_throttler.shaping.initial_options import LARGE_BOUND
 from mptcp_throttler.shaping.model import SocketLimit
 
@@ -18,7 +18,7 @@ MAX_SIZE = 8 << 20
 
 
 def test_constants_contain_every_listening_port() -> None:
-    packed = ProgramConstants([3128, 8080, 65535]).packed()[20 : 20 + 8192]
+    packed = program_constants([3128, 8080, 65535])[20 : 20 + 8192]
     assert [port for port in range(1 << 16) if packed[port // 8] >> port % 8 & 1] == [3128, 8080, 65535]
 
 
@@ -36,10 +36,10 @@ def test_map_value_of_a_socket_limit() -> None:
 def test_missing_program_is_a_kernel_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bpf, "PROGRAMS", tmp_path)
     with pytest.raises(KernelError, match=f"open {tmp_path}/mptcp_thr_all.o, which {tmp_path}/build builds: No such"):
-        Bpf().tcp_iterator("mptcp_thr_all", ProgramConstants(), {})
+        Bpf().tcp_iterator("mptcp_thr_all", program_constants(), {})
 
 
 def test_program_of_another_version_is_a_kernel_error() -> None:
     table = Map(-1, "none", 8, 4, 1)
     with pytest.raises(KernelError, match=r"mptcp_thr_all\.o was built for another version; rebuild it with .*/build"):
-        Bpf().tcp_iterator("mptcp_thr_all", ProgramConstants(), {"unknown": table})
+        Bpf().tcp_iterator("mptcp_thr_all", program_constants(), {"unknown": table})

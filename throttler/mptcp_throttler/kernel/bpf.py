@@ -40,7 +40,6 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from ipaddress import IPv6Network
 from pathlib import Path
 
@@ -72,12 +71,112 @@ _LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)
 _ITERATOR_BYTES = 1 << 16
 _SOL_SOCKET, _SO_NETNS_COOKIE = 1, 71
 _IPPROTO_TCP, _TCP_CONGESTION = 6, 13
-_CGROUP2 = "cgroup2"
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # system call numbers, the same on every architecture
 _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 
 
-class SocketPacing:
+def program_constants(
+    ports: Iterable[int] = (), user_timeout: float = 0.0, htb_major: int = 0, *, births: bool = False
+) -> bytes:
+    """Return the load-time constants of a program, which acts on sockets of the present network namespace. Raises
+    KernelError. *user_timeout*: seconds that a socket may retransmit; *births*: subflows get initial options."""
+    bits = bytearray(1 << 13)
+    for port in ports:
+        bits[port // 8] |= 1 << port % 8
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            cookie = int.from_bytes(probe.getsockopt(_SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+        except OSError as error:
+            raise KernelError(f"ask for the network namespace's cookie: {error.strerror}") from error
+    return _SETTINGS.pack(cookie, round(1000 * user_timeout), htb_major << 16, births, bits)
+
+
+class Bpf(bpf.Bpf):
+    """Adds to the base class one program on the cgroup hierarchy, and iterators."""
+
+    _name: str
+    _program: int
+    _link: int | None = None
+
+    def attach_sock_ops(self, program: str, constants: bytes, maps: Mapping[str, Map]) -> None:
+        """Run the program for TCP sockets of the whole cgroup hierarchy until this object is closed or the process
+        ends; other programs still run. *maps* has the maps by their names in the program. Raises KernelError."""
+        self._name, self._program = program, self._load(program, constants, maps)
+        self._attach()
+
+    def _attach(self) -> None:
+        root = _open_cgroup_root()
+        try:
+            link = self.register(
+                self.library.bpf_link_create(self._program, root, _ATTACH_SOCK_OPS, None),
+                f"attach the BPF program {self._name} to the root of the cgroup hierarchy",
+            )
+        finally:
+            os.close(root)
+        if self._link is not None:
+            self.descriptors.remove(self._link)
+            os.close(self._link)
+        self._link = link
+
+    def check(self) -> list[str]:
+        """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
+        info, size = ctypes.create_string_buffer(_LINK_INFO_BYTES), ctypes.c_uint32(_LINK_INFO_BYTES)
+        is_known = self.library.bpf_obj_get_info_by_fd(self._link, info, ctypes.byref(size)) == 0
+        if not is_known or any(info.raw[_LINK_CGROUP]):
+            return []
+        self._attach()
+        return [f"the BPF program {self._name} was detached"]
+
+    def tcp_iterator(self, program: str, constants: bytes, maps: Mapping[str, Map]) -> int:
+        """Load a program for :meth:`iterate`. Needs Linux 5.16 with BTF and CAP_PERFMON. Raises KernelError."""
+        descriptor = self._load(program, constants, maps)
+        return self.register(
+            self.library.bpf_link_create(descriptor, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {program}"
+        )
+
+    def iterate(self, iterator: int) -> None:
+        """Run the program for each TCP socket of this thread's network namespace. Raises KernelError."""
+        result = self.library.bpf_iter_create(iterator)
+        if result < 0:
+            raise KernelError(f"go through the TCP sockets: {os.strerror(-result)}")
+        try:
+            with open(result, "rb", buffering=0) as output:
+                while output.read(_ITERATOR_BYTES) != b"":
+                    pass  # read returns None (EAGAIN) after a million sockets
+        except OSError as error:
+            raise KernelError(f"go through the TCP sockets: {error.strerror}") from error
+
+    def _load(self, program: str, constants: bytes, maps: Mapping[str, Map]) -> int:
+        (descriptor,) = self.load(PROGRAMS / f"{program}.o", constants, maps, PROGRAMS / "build").values()
+        return descriptor
+
+
+def _open_cgroup_root() -> int:
+    """Open the root of the cgroup2 hierarchy. If it is not mounted, as in a namespace with its own /sys, use a detached
+    mount, which needs CAP_SYS_ADMIN. Raises KernelError."""
+    # proc_pid_mountinfo(5): the fourth field is the root of the mount in its file system, the fifth the mount point.
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        mount, _, source = line.partition(" - ")
+        words = mount.split()
+        if source.startswith("cgroup2 ") and words[3] == "/":
+            with suppress(OSError):
+                return os.open(words[4], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def checked(result: int, what: str) -> int:
+        if result < 0:
+            raise KernelError(f"{what} the cgroup hierarchy: {os.strerror(ctypes.get_errno())}")
+        return result
+
+    context = checked(library.syscall(_FSOPEN, b"cgroup2", _CLOSE_ON_EXEC), "open")
+    try:
+        checked(library.syscall(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0), "find")
+        return checked(library.syscall(_FSMOUNT, context, _CLOSE_ON_EXEC, 0), "reach")
+    finally:
+        os.close(context)
+
+
+class SocketPacing(Bpf):
     """Limits on the sockets of single subflows, by socket cookie. Methods raise KernelError."""
 
     def __init__(self, ownership: Ownership, user_timeout: float = USER_TIMEOUT, *, for_accepted: bool = True) -> None:
@@ -86,20 +185,20 @@ class SocketPacing:
         self.has_buffers = self._max_buffer >= MIN_SEND_BUFFER  # whether sockets can have larger send buffers
         if not self.has_buffers:
             log.info("net.core.wmem_max is %d: caps of 1 to 3 Mbit/s may slow other paths down", self._max_buffer // 2)
-        ports = ownership.listen_ports if for_accepted else ()
-        self._constants = ProgramConstants(ports, user_timeout, ownership.htb_major, births=True)
+        super().__init__()
         self._iterator: int | None = None
-        self._bpf = Bpf()
         try:
-            self._limits = self._bpf.hash_map(LIMITS, _COOKIE.size, _LIMIT.size, MAX_ENTRIES)
-            self._births = self._bpf.prefix_map(BIRTHS, _PREFIX.size, _BIRTH.size, MAX_PREFIXES)
+            self._limits = self.hash_map(LIMITS, _COOKIE.size, _LIMIT.size, MAX_ENTRIES)
+            self._births = self.prefix_map(BIRTHS, _PREFIX.size, _BIRTH.size, MAX_PREFIXES)
             maps = {"limits": self._limits, "births": self._births}
+            settings = ownership.listen_ports if for_accepted else (), user_timeout, ownership.htb_major
+            self._constants, self._sets_births = program_constants(*settings), True
             try:
-                self._bpf.attach_sock_ops(LIMITS, self._constants, maps)
+                self.attach_sock_ops(LIMITS, program_constants(*settings, births=True), maps)
             except KernelError as error:
                 # Before Linux 5.19 a program cannot distinguish a subflow from plain TCP.
-                self._constants = replace(self._constants, births=False)
-                self._bpf.attach_sock_ops(LIMITS, self._constants, maps)
+                self._sets_births = False
+                self.attach_sock_ops(LIMITS, self._constants, maps)
                 log.warning("%s; short downloads under a cap use the other paths less", error)
         except BaseException:
             self.close()
@@ -107,24 +206,21 @@ class SocketPacing:
 
     def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> bool:
         """Set initial options of future subflows by client prefix (longest match; None removes). False: unsupported."""
-        if not self._constants.births:
+        if not self._sets_births:
             return False
         given = {_prefix(each): _options(birth) for each, birth in changes.items() if birth is not None}
-        self._bpf.update_batch(self._births, b"".join(given), b"".join(given.values()))
-        self._bpf.delete_batch(self._births, b"".join(_prefix(each) for each in changes if changes[each] is None))
+        self.update_batch(self._births, b"".join(given), b"".join(given.values()))
+        self.delete_batch(self._births, b"".join(_prefix(each) for each in changes if changes[each] is None))
         return True
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         """Set limits, which apply about one round trip later. The map keeps them until :meth:`forget`."""
         values = b"".join(_LIMIT.pack(*_value(each, self._max_buffer)) for each in limits.values())
-        self._bpf.update_batch(self._limits, b"".join(map(_COOKIE.pack, limits)), values)
+        self.update_batch(self._limits, b"".join(map(_COOKIE.pack, limits)), values)
 
     def forget(self, cookies: Iterable[int]) -> None:
         """Remove the limits of sockets from the map; the options that are already set on the sockets stay."""
-        self._bpf.delete_batch(self._limits, b"".join(map(_COOKIE.pack, cookies)))
-
-    def check(self) -> list[str]:
-        return self._bpf.put_right()
+        self.delete_batch(self._limits, b"".join(map(_COOKIE.pack, cookies)))
 
     def limit_at_once(self) -> bool:
         """Apply the map to all sockets and clear their initial classes; return False if unsupported.
@@ -132,7 +228,7 @@ class SocketPacing:
         Takes about 1 µs per TCP socket of the namespace; may run in a thread.
         """
         try:
-            self._bpf.iterate(self._open_iterator())
+            self.iterate(self._open_iterator())
         except KernelError as error:
             log.info("%s; sockets that send nothing keep their limits until they do", error)
             return False
@@ -151,11 +247,8 @@ class SocketPacing:
 
     def _open_iterator(self) -> int:
         if self._iterator is None:
-            self._iterator = self._bpf.tcp_iterator(ALL_SOCKETS, self._constants, {"limits": self._limits})
+            self._iterator = self.tcp_iterator(ALL_SOCKETS, self._constants, {"limits": self._limits})
         return self._iterator
-
-    def close(self) -> None:
-        self._bpf.close()
 
 
 def open_socket_pacing(ownership: Ownership) -> SocketPacing | None:
@@ -194,33 +287,27 @@ def _options(birth: InitialOptions) -> bytes:
     return _BIRTH.pack(birth.not_sent or 0, birth.initial_window or 0, birth.class_id or 0, birth.rests)
 
 
-class SocketMeter:
+class SocketMeter(Bpf):
     """Byte counters of sockets accepted on *listen_ports* and closed since this object was created."""
 
     def __init__(self, listen_ports: Iterable[int]) -> None:
         """Raises KernelError if kernel or privileges do not suffice."""
-        self._bpf = Bpf()
+        super().__init__()
         try:
-            self._map = self._bpf.hash_map(METER, _COOKIE.size, _CLOSED.size, MAX_ENTRIES)
-            self._bpf.attach_sock_ops(METER, ProgramConstants(listen_ports), {"closed": self._map})
+            self._closed = self.hash_map(METER, _COOKIE.size, _CLOSED.size, MAX_ENTRIES)
+            self.attach_sock_ops(METER, program_constants(listen_ports), {"closed": self._closed})
         except BaseException:
             self.close()
             raise
 
     def closed(self) -> Iterator[ClosedSocket]:
         """Yield each closed socket once. Raises KernelError."""
-        for key, value in self._bpf.drain(self._map):
+        for key, value in self.drain(self._closed):
             acked, received, family, remote4, remote6, remote_port, local_port = _CLOSED.unpack(value)
             remote = remote4 if family == socket.AF_INET else unmap(remote6)
             # Network byte order, in the lower or, on some kernels, the upper half of the word.
             port = socket.ntohs(remote_port & 0xFFFF or remote_port >> 16)
             yield ClosedSocket(_COOKIE.unpack(key)[0], (remote, port, local_port), acked, received)
-
-    def check(self) -> list[str]:
-        return self._bpf.put_right()
-
-    def close(self) -> None:
-        self._bpf.close()
 
 
 def open_socket_meter(listen_ports: Iterable[int]) -> SocketMeter | None:
@@ -230,112 +317,3 @@ def open_socket_meter(listen_ports: Iterable[int]) -> SocketMeter | None:
     except KernelError as error:
         log.warning("%s; what a subflow carries after its last sample is not counted", error)
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramConstants:
-    """Load-time constants. The program acts on sockets of the network namespace in which :meth:`packed` is called."""
-
-    ports: Iterable[int] = ()  # listening ports of the connections to handle
-    user_timeout: float = 0.0  # seconds that a socket may retransmit
-    htb_major: int = 0
-    births: bool = False  # whether subflows get initial options on acceptance
-
-    def packed(self) -> bytes:
-        ports = bytearray(1 << 13)
-        for port in self.ports:
-            ports[port // 8] |= 1 << port % 8
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                cookie = int.from_bytes(probe.getsockopt(_SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
-            except OSError as error:
-                raise KernelError(f"ask for the network namespace's cookie: {error.strerror}") from error
-        return _SETTINGS.pack(cookie, round(1000 * self.user_timeout), self.htb_major << 16, self.births, ports)
-
-
-class Bpf(bpf.Bpf):
-    """Adds to the base class one program on the cgroup hierarchy, and iterators."""
-
-    _name: str
-    _program: int
-    _link: int | None = None
-
-    def attach_sock_ops(self, program: str, constants: ProgramConstants, maps: Mapping[str, Map]) -> None:
-        """Run the program for TCP sockets of the whole cgroup hierarchy; other programs still run. Raises KernelError.
-
-        *maps* has the maps by their names in the program. The program is detached when this object is closed or the
-        process ends.
-        """
-        self._name, self._program = program, self._load(program, constants, maps)
-        self._attach()
-
-    def _attach(self) -> None:
-        root = _open_cgroup_root()
-        try:
-            link = self.register(
-                self.library.bpf_link_create(self._program, root, _ATTACH_SOCK_OPS, None),
-                f"attach the BPF program {self._name} to the root of the cgroup hierarchy",
-            )
-        finally:
-            os.close(root)
-        if self._link is not None:
-            self.descriptors.remove(self._link)
-            os.close(self._link)
-        self._link = link
-
-    def put_right(self) -> list[str]:
-        """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
-        info, size = ctypes.create_string_buffer(_LINK_INFO_BYTES), ctypes.c_uint32(_LINK_INFO_BYTES)
-        is_known = self.library.bpf_obj_get_info_by_fd(self._link, info, ctypes.byref(size)) == 0
-        if not is_known or any(info.raw[_LINK_CGROUP]):
-            return []
-        self._attach()
-        return [f"the BPF program {self._name} was detached"]
-
-    def tcp_iterator(self, program: str, constants: ProgramConstants, maps: Mapping[str, Map]) -> int:
-        """Load a program for :meth:`iterate`. Needs Linux 5.16 with BTF and CAP_PERFMON. Raises KernelError."""
-        descriptor = self._load(program, constants, maps)
-        return self.register(
-            self.library.bpf_link_create(descriptor, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {program}"
-        )
-
-    def iterate(self, iterator: int) -> None:
-        """Run the program for each TCP socket of this thread's network namespace. Raises KernelError."""
-        result = self.library.bpf_iter_create(iterator)
-        if result < 0:
-            raise KernelError(f"go through the TCP sockets: {os.strerror(-result)}")
-        try:
-            with open(result, "rb", buffering=0) as output:
-                while output.read(_ITERATOR_BYTES) != b"":
-                    pass  # read returns None (EAGAIN) after a million sockets
-        except OSError as error:
-            raise KernelError(f"go through the TCP sockets: {error.strerror}") from error
-
-    def _load(self, program: str, constants: ProgramConstants, maps: Mapping[str, Map]) -> int:
-        (descriptor,) = self.load(PROGRAMS / f"{program}.o", constants.packed(), maps, PROGRAMS / "build").values()
-        return descriptor
-
-
-def _open_cgroup_root() -> int:
-    """Open the root of the cgroup2 hierarchy. If it is not mounted, as in a namespace with its own /sys, use a detached
-    mount, which needs CAP_SYS_ADMIN. Raises KernelError."""
-    # proc_pid_mountinfo(5): the fourth field is the root of the mount in its file system, the fifth the mount point.
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-        mount, _, source = line.partition(" - ")
-        words = mount.split()
-        if source.startswith(f"{_CGROUP2} ") and words[3] == "/":
-            with suppress(OSError):
-                return os.open(words[4], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    library = ctypes.CDLL(None, use_errno=True)
-
-    def checked(result: int, what: str) -> int:
-        if result < 0:
-            raise KernelError(f"{what} the cgroup hierarchy: {os.strerror(ctypes.get_errno())}")
-        return result
-
-    context = checked(library.syscall(_FSOPEN, _CGROUP2.encode(), _CLOSE_ON_EXEC), "open")
-    try:
-        checked(library.syscall(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0), "find")
-        return checked(library.syscall(_FSMOUNT, context, _CLOSE_ON_EXEC, 0), "reach")
-    finally:
-        os.close(context)
