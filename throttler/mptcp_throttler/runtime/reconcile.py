@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import Netfilter, TrafficControl
@@ -162,59 +162,50 @@ class Reconciler:
 
     async def _apply_once(self) -> None:
         """Make the pending changes; raise the first refusal. Return early if a new change must be made first."""
-        classes, entries = self.planner.classes, self.planner.entries
+        classes, entries, count = self.planner.classes, self.planner.entries, self.counters
         refused: list[KernelError] = []  # only the first refusal, in a list for the reason given in ``event_loop``
 
-        async def made(change: Awaitable[None], changed: Iterable[int | FourTuple] = ()) -> bool:
+        async def made(
+            change: Awaitable[None], changed: Collection[Any] = (), note: Callable[[Any], None] = lambda changed: None
+        ) -> int:
+            """Make a change, then *note* what it *changed*; return the number of objects, 0 after a refusal."""
             try:
                 with self._changing(changed):
                     await change
             except KernelError as error:
                 if not refused:
                     refused.append(error)
-                return False
-            return True
+                return 0
+            note(changed)
+            await asyncio.sleep(0)
+            return len(changed)
 
         if not self._tc.settled:
             await made(self._tc.settle())
         # Deletions of entries first: they make room in a full set, and nothing depends on them.
         for gone in _batches(entries.deletes, _BATCH):
-            if await made(self._netfilter.delete_entries(gone), gone):
-                entries.deleted(gone)
-                self.counters.entries_deleted += len(gone)
-                await asyncio.sleep(0)
+            count.entries_deleted += await made(self._netfilter.delete_entries(gone), gone, entries.deleted)
         for minors in _batches(classes.upserts, _CLASS_BATCH):
             specs = {minor: classes.upserts[minor] for minor in minors}
-            if await made(self._tc.upsert_classes(specs.values()), minors):
-                classes.upserted(specs)
-                self.counters.classes_upserted += len(specs)
-                await asyncio.sleep(0)
+            count.classes_upserted += await made(self._tc.upsert_classes(specs.values()), specs, classes.upserted)
         for keys in _batches(entries.upserts, _BATCH):
             # The class of an entry must exist before the entry.
             batch = {key: entries.upserts[key] for key in keys if entries.upserts[key].minor not in classes.upserts}
             if len(batch) < len(keys) and not refused:
                 return  # the plan now wants a new class, which must be made first
-            if not batch or not await made(self._netfilter.upsert_entries(batch), batch):
-                continue
-            entries.upserted(batch)
-            self.counters.entries_upserted += len(batch)
-            await asyncio.sleep(0)
+            if batch:
+                count.entries_upserted += await made(self._netfilter.upsert_entries(batch), batch, entries.upserted)
             if entries.deletes and not refused:
                 return
-        if entries.settled:
-            for minors in _batches(classes.deletes, _CLASS_BATCH):
-                if not await made(self._tc.delete_classes(minors), minors):
-                    continue
-                classes.deleted(minors)
-                self.counters.classes_deleted += len(minors)
-                await asyncio.sleep(0)
-                if not entries.settled:
-                    break
+        for minors in _batches(classes.deletes, _CLASS_BATCH):
+            if not entries.settled:
+                break
+            count.classes_deleted += await made(self._tc.delete_classes(minors), minors, classes.deleted)
         if refused:
             raise refused.pop()
 
     @contextmanager
-    def _changing(self, changed: Iterable[int | FourTuple]) -> Iterator[None]:
+    def _changing(self, changed: Collection[int | FourTuple]) -> Iterator[None]:
         """Mark classes and entries as being changed, so that a concurrent comparison ignores them."""
         self._in_hand = set(changed)
         if self._changed is not None:
