@@ -26,7 +26,6 @@ from mptcp_throttler.shaping.initial_options import (
     REST_AT_ONCE,
     UNANTICIPATED,
     initial_options,
-    of_clients,
     under_cap,
 )
 from mptcp_throttler.shaping.model import InitialOptions
@@ -173,10 +172,6 @@ def test_births_of_many_rules_are_computed_as_fast_as_those_of_one() -> None:
 
 
 def test_client_with_one_path_begins_as_usual() -> None:
-    assert of_clients({b"\x0a\x4d\x01\x02": True, b"\xfd" + bytes(15): False}) == {
-        ip_network("10.77.1.2/32"): UNANTICIPATED,
-        ip_network("fd00::/128"): None,
-    }
     assert UNANTICIPATED.initial_window is None
 
 

@@ -73,7 +73,7 @@ def test_subflow_that_gets_its_cap_back_in_full_flight_has_a_transition() -> Non
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.tcp[subflow(1)] = FULL_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    assert scene.planner.is_pending(subflow(1))
+    assert subflow(1) in scene.planner.pending()
     assert entries(scene.planner) == {}
     scene.run(1.5)
     assert entries(scene.planner)[1].minor == 0x10

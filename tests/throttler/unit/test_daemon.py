@@ -134,7 +134,7 @@ async def test_stop_with_outstanding_onsets_does_not_call_follow_repeatedly(tmp_
     async with running(tmp_path, CAPPED, kernel) as scene:
         planner = scene.engine.downloads.planner
         planner._mark_moved(list(planner.members))
-        assert planner.has_moved
+        assert planner.moved
         scene.engine.paced.possible = False
         loop, soon = asyncio.get_running_loop(), list[object]()
         call_soon = loop.call_soon

@@ -97,7 +97,7 @@ def test_moves_are_not_collected_if_no_transitions_follow_them() -> None:
     for token in range(100):
         planner.set_verdicts(token, [verdict(token, rule())], NOW)
         planner.set_verdicts(token, (), NOW)
-    assert not planner.has_moved
+    assert not planner.moved
 
 
 def test_subflow_released_before_its_first_sample_loses_its_first_limits() -> None:

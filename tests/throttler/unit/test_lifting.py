@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from zoneinfo import ZoneInfo
 
 import pytest
 from fake_kernel import FakePacing, FakeSockets, four_tuple
+from policy_values import a_policy, a_rule, a_throttle
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.runtime.pacing import lift_all, lift_births
-from mptcp_throttler.shaping.model import NO_LIMIT, SocketLimit
+from mptcp_throttler.policy.model import Share
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict
+from mptcp_throttler.runtime.pacing import SocketLimiter, lift_all
+from mptcp_throttler.shaping.model import NO_LIMIT, Ownership, SocketLimit
+from mptcp_throttler.shaping.plan import Planner
 
 
 class Pacing(FakePacing):
@@ -50,12 +55,6 @@ def test_all_limits_are_lifted_and_limited_sockets_counted(sockets: FakeSockets,
     assert pacing.limits == dict.fromkeys((1, 2, 3), NO_LIMIT), "the limits of all listed sockets are lifted"
 
 
-def test_given_sockets_get_other_limits_instead(sockets: FakeSockets, pacing: Pacing) -> None:
-    larger = SocketLimit(send_buffer=4 << 20)
-    asyncio.run(lift_all(pacing, sockets, 1.0, {3: larger}))
-    assert pacing.limits == {1: NO_LIMIT, 2: NO_LIMIT, 3: larger}
-
-
 def test_sockets_that_keep_their_limit_are_returned_after_a_while(sockets: FakeSockets, pacing: Pacing) -> None:
     pacing.at_once, pacing.idle = False, frozenset({3})
     limited, kept = asyncio.run(lift_all(pacing, sockets, 0.0))
@@ -76,12 +75,24 @@ def test_closed_socket_is_not_waited_for(sockets: FakeSockets, pacing: Pacing) -
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_first_limits_are_lifted_only_from_sockets_without_pacing(
+def test_limits_of_a_killed_daemon_are_lifted_unless_a_cap_needs_them(
     sockets: FakeSockets, pacing: Pacing, at_once: bool
 ) -> None:
+    rule = a_rule("cap", None, a_throttle(5_000_000))
+    policy = a_policy((), (rule,), ZoneInfo("UTC"))
+    planner = Planner(Ownership())
+    paced = SocketLimiter(planner, lambda: pacing, sockets, lambda: None)
+    planner.set_policy(policy)
     pacing.at_once = at_once
-    adopted = dict(pacing.limits)
-    asyncio.run(lift_births(pacing, sockets))
-    assert pacing.limits == adopted | ({} if at_once else {2: NO_LIMIT}), (
+    before = dict(pacing.limits)
+
+    async def start() -> None:
+        await paced.prepare(policy)
+        capped = Verdict(four_tuple("10.1.0.1"), None, rule, ScopeKey("cap", Share.PATH), rule.throttle, "")
+        planner.set_verdicts(1, [capped], 0.0)
+        await paced.adopt(list(sockets.by_four_tuple.values()))
+
+    asyncio.run(start())
+    assert pacing.limits == {1: before[1]} | ({} if at_once else {2: NO_LIMIT, 3: NO_LIMIT}), (
         "without immediate lifting, the request stays until the socket sends"
     )

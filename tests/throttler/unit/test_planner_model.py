@@ -291,10 +291,10 @@ class History(RuleBasedStateMachine):
                 target = self.planner.entries.desired.get(verdict.four_tuple)
                 if verdict.scope is None:
                     assert target in (None, UNCAPPED)
-                elif token not in self.refused and not self.planner.is_pending(verdict.four_tuple):
+                elif token not in self.refused and verdict.four_tuple not in self.planner.pending():
                     assert target is not None
                     assert target.minor == self.planner.caps[verdict.scope].minor
-                assert not self.planner.drains(verdict.four_tuple)
+                assert verdict.four_tuple not in self.planner.draining
 
     @invariant()
     def only_subflows_with_a_soft_cap_are_pending(self) -> None:
@@ -394,8 +394,8 @@ def compare(planner: Planner, wanted: Planner) -> None:
     }
     assert {each for of in planner._connections.values() for each in of} == members.keys()
     assert not any(member.held_by or member.rests for member in members.values())
-    assert planner._draining == {}
-    assert not planner.has_moved
+    assert planner.draining == {}
+    assert not planner.moved
     assert planner._numbers._used == planner._by_minor.keys() == {cap.minor for cap in planner.caps.values()}
     assert planner._shared == {cap.minor: cap for cap in planner.caps.values() if len(cap.users) > 1}
     for scope, cap in planner.caps.items():

@@ -96,12 +96,6 @@ def test_socket_that_lost_its_cap_has_the_maximum_and_counts_until_closed() -> N
     assert not scene.transitions._sockets
 
 
-def test_stop_gives_the_maximum_to_sockets_with_a_larger_buffer() -> None:
-    scene = scene_of(FULL_FLIGHT)
-    scene.run(5.0)
-    assert scene.transitions.end() == {1: SocketLimit(send_buffer=MAX_BYTES)}
-
-
 def test_subflow_of_a_shared_cap_gets_its_buffer_when_it_is_backlogged() -> None:
     shared = rule(cap=throttle(4_000_000))
     scene = scene_of(FULL_FLIGHT, shared)

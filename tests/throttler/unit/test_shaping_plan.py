@@ -289,7 +289,7 @@ def test_reused_port_follows_the_newer_connection_in_any_order(capped: bool, old
     planner.set_verdicts(2, newer, NOW, {subflow(1)})
     planner.set_verdicts(1, (), NOW)
     assert (subflow(1) in planner.entries.desired) is capped
-    assert not planner.drains(subflow(1))
+    assert subflow(1) not in planner.draining
     assert planner.take_moved(10) == [subflow(1)]
 
 
@@ -303,7 +303,7 @@ def test_reused_port_without_a_class_for_the_newer_connection_has_no_cap(monkeyp
         planner.set_verdicts(2, [verdict(1, other, 2)], NOW)
     planner.set_verdicts(1, (), NOW)
     assert not planner.entries.desired
-    assert not planner.drains(subflow(1))
+    assert subflow(1) not in planner.draining
 
 
 def test_immediate_cap_after_a_reload_replaces_a_transition() -> None:
@@ -315,7 +315,7 @@ def test_immediate_cap_after_a_reload_replaces_a_transition() -> None:
     planner = planner_for(soft)
     planner.soft_caps = True
     planner.set_verdicts(1, [verdict(1, soft)], NOW)
-    assert planner.is_pending(subflow(1))
+    assert subflow(1) in planner.pending()
     at_once = rule(cap=replace(throttle(), landing=Onset.IMMEDIATE))
     planner.set_policy(policy(at_once))
     planner.set_verdicts(1, [verdict(1, at_once)], NOW)

@@ -259,7 +259,7 @@ async def test_upload_cap_is_coming_until_its_class_has_the_rate(tmp_path: Path)
             return wifi["cap_state"], landing, rule["landing"], summary["subflows"]["pending"]
 
         await until(is_in_transition)
-        assert not planner.is_pending(four_tuple(WIFI)), "the subflow has its entry"
+        assert four_tuple(WIFI) not in planner.pending(), "the subflow has its entry"
         assert cap_state() == ("coming", True, 1, 1)
         await until(lambda: not any(cap.interim for cap in planner.caps.values()))
         await until(lambda: cap_state() == ("in force", False, 0, 0))

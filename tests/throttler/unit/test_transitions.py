@@ -316,19 +316,6 @@ def test_level_of_a_cap_is_computed_once_for_all_new_subflows(monkeypatch: pytes
     assert computed == [2000], "one computation per subflow would make the work quadratic"
 
 
-def test_limits_of_a_killed_daemon_are_lifted_unless_a_cap_needs_them() -> None:
-    scene = Scene(rule())
-    limited = FULL_FLIGHT._replace(max_pacing_rate=5_000_000)
-    for number in (1, 2):
-        scene.tcp[subflow(number)] = limited
-    scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    adopted = [KernelSubflow(1, subflow(n), True, 0, 0, False, 0.0, cookie=n, tcp=limited) for n in (1, 2)]
-    scene.do(scene.transitions.adopt(adopted, 0.0))
-    scene.run(0.01)
-    assert scene.limits[2] == NO_LIMIT
-    assert scene.limits.get(1) != NO_LIMIT
-
-
 def test_subflow_that_cannot_be_sampled_is_capped_after_a_while() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
@@ -441,7 +428,7 @@ def test_compensation_may_begin_between_any_two_slices(slice_number: int) -> Non
     scene.planner.set_verdicts(2, many, NOW)
     four_tuples = [each.four_tuple for each in (*few, *many)]
     scene.tcp = dict.fromkeys(four_tuples, IDLE)
-    while scene.planner.has_moved:
+    while scene.planner.moved:
         scene.do(scene.transitions.follow(10.0))
     samples = {each: sample for each in four_tuples if (sample := scene.sample(each, 10.0)) is not None}
     for number, limits in enumerate(scene.transitions.observe(four_tuples, samples, 10.0)):

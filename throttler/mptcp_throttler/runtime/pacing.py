@@ -14,7 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from types import MappingProxyType
+from ipaddress import ip_network
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.bpf import SocketPacing
@@ -24,8 +24,8 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.shaping.initial_options import of_clients
-from mptcp_throttler.shaping.model import NO_LIMIT, InitialOptions, SocketLimit
+from mptcp_throttler.shaping.initial_options import UNANTICIPATED
+from mptcp_throttler.shaping.model import NO_LIMIT, InitialOptions
 from mptcp_throttler.shaping.onset.downloads import STEP_SECONDS, DownloadOnsets, SocketChanges
 from mptcp_throttler.shaping.onset.share import SHARE_SECONDS
 from mptcp_throttler.shaping.plan import Planner
@@ -66,12 +66,12 @@ class SocketLimiter(Component, Consumer):
         self._wakes = False  # whether a resting socket must get its limit at once
         self._waking: asyncio.Future[None] | None = None
         self._births: Mapping[Network, InitialOptions] = {}
-        self._clients: dict[Network, InitialOptions] = {}  # of single addresses; they take precedence over prefixes
+        self._clients: set[Network] = set()  # addresses known to have a single path; they precede prefixes
         self._differing: deque[Network] = deque()  # prefixes whose initial options in the kernel may be out of date
         self._births_are_set = False  # whether the kernel took the last initial options
 
     async def prepare(self, policy: Policy) -> None:
-        """Open the pacing programs, at the first call only. Lift limits that a killed daemon set at acceptance."""
+        """Open the pacing programs, at the first call only."""
         if self._open_pacing is None:
             return
         pacing, self._open_pacing = self._open_pacing(), None
@@ -79,20 +79,20 @@ class SocketLimiter(Component, Consumer):
         if pacing is not None:
             self._pacing = pacing
             self.can_rest, self.has_buffers = pacing.can_rest(), pacing.has_buffers
-            await lift_births(pacing, self._sockets)
 
     def follow(self) -> bool:
         """Set the socket limits for some of the planner's moves; return whether that changed the plan."""
         return self.possible and self._set(self._onsets.follow(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
-        """Take over the limits that a killed daemon left on sockets; lift at once those that no cap needs."""
-        if not self.possible:
-            return
-        limits = self._onsets.adopt(subflows, time.monotonic())
-        self._do(limits)
-        if limits.wanted:
-            await asyncio.to_thread(self._pacing.limit_at_once)
+        """Lift the limits that a killed daemon left on sockets without a soft cap; the first samples set the others.
+        Raises KernelError."""
+        sockets = [each for each in subflows if each.cookie and not each.is_of_tunnel]
+        left = [each.cookie for each in sockets if self._planner.soft_cap(each.four_tuple) is None]
+        if self.possible and left:
+            self._pacing.limit(dict.fromkeys(left, NO_LIMIT))
+            if await asyncio.to_thread(self._pacing.limit_at_once):
+                self._pacing.forget(left)
 
     async def set_births(self, births: Mapping[Network, InitialOptions]) -> None:
         """Set the initial options of subflows accepted from now on, by the client's prefix.
@@ -112,29 +112,22 @@ class SocketLimiter(Component, Consumer):
         if bool(before) is not bool(births):
             # Before the first pause: a client that set_clients() removes during a pause would stay in the kernel.
             self._differing.extend(self._clients)
-        # Deletions first: they make room for additions.
-        async for network in in_turns(before):
-            if network not in births:
-                self._differing.append(network)
-        async for network, birth in in_turns(births.items()):
-            if before.get(network) != birth:
+        async for network in in_turns({**before, **births}):  # new prefixes last: deletions make room for them
+            if before.get(network) != births.get(network):
                 self._differing.append(network)
         await self._set_those_that_differ()
         self._planner.initial_classes = _classes(self._births) if self._births_are_set else ()
 
     def set_clients(self, single: Mapping[bytes, bool]) -> None:
         """Update the client addresses known to have a single path (True), or no longer known to have one (False)."""
-        changes = of_clients(single)
-        for network, birth in changes.items():
-            if birth is None:
-                self._clients.pop(network, None)
-            else:
-                self._clients[network] = birth
+        changed = {ip_network(address): is_single for address, is_single in single.items()}
+        self._clients.difference_update(changed)
+        self._clients.update(network for network, is_single in changed.items() if is_single)
         if self._births:
             try:
-                self._pacing.set_births({each: self._birth(each) for each in changes})
+                self._pacing.set_births({each: self._birth(each) for each in changed})
             except KernelError as error:
-                self._differing.extend(changes)
+                self._differing.extend(changed)
                 log.error("%s", error)
 
     async def _set_those_that_differ(self) -> None:
@@ -155,7 +148,9 @@ class SocketLimiter(Component, Consumer):
 
     def _birth(self, network: Network) -> InitialOptions | None:
         """Return the initial options that a prefix must have now. It may be a client's address that a policy names."""
-        return (self._clients.get(network) or self._births.get(network)) if self._births else None
+        if self._births and network in self._clients:
+            return UNANTICIPATED
+        return self._births.get(network)
 
     def watches_any(self) -> bool:
         return self.possible and self._onsets.watches_any()
@@ -192,11 +187,11 @@ class SocketLimiter(Component, Consumer):
         """Lift all limits of the sockets, and wait a limited time until the sockets have taken it."""
         if not self.possible:
             return
-        self.possible = False
+        self.possible = self._planner.soft_caps = False
         if self._waking is not None:
             self._waking.cancel()
         try:
-            _, kept = await lift_all(self._pacing, self._sockets, STOP_SECONDS, self._onsets.end())
+            _, kept = await lift_all(self._pacing, self._sockets, STOP_SECONDS)
             if kept:
                 log.info("%d idle subflows keep their pacing limit until they close", len(kept))
         except KernelError as error:
@@ -241,18 +236,17 @@ def _classes(births: Mapping[Network, InitialOptions]) -> set[int]:
 
 
 async def lift_all(
-    pacing: SocketPacing,
-    sockets: KernelSockets,
-    seconds: float,
-    instead: Mapping[int, SocketLimit] = MappingProxyType({}),
+    pacing: SocketPacing, sockets: KernelSockets, seconds: float
 ) -> tuple[int, Collection[KernelSubflow]]:
-    """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. *instead* has
-    the sockets, by cookie, that must get another limit instead of none. Busy sockets may take the change only a round
-    trip later: wait for them at most *seconds*. Raises KernelError."""
-    found = await _listed(sockets)
+    """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. Busy sockets
+    may take the change only a round trip later: wait for them at most *seconds*. Raises KernelError."""
+    found: list[KernelSubflow] = []
+    for piece in sockets.pieces():
+        found += (each for each in piece if each.cookie)
+        await asyncio.sleep(0)
     waiting = {each.four_tuple: each for each in found if each.tcp.max_pacing_rate is not None}
     limited = len(waiting)
-    pacing.limit({each.cookie: instead.get(each.cookie, NO_LIMIT) for each in found})
+    pacing.limit({each.cookie: NO_LIMIT for each in found})
     await asyncio.to_thread(pacing.limit_at_once)
     deadline = time.monotonic() + seconds
     while waiting := _still(waiting, sockets):
@@ -260,25 +254,6 @@ async def lift_all(
             break
         await asyncio.sleep(STEP_SECONDS)
     return limited, waiting.values()
-
-
-async def lift_births(pacing: SocketPacing, sockets: KernelSockets) -> None:
-    """Lift the limits that a killed daemon set on sockets when they were accepted. Raises KernelError. Sockets with a
-    pacing limit are left out: that limit shows that they were capped, so they are adopted."""
-    begun = [each.cookie for each in await _listed(sockets) if each.tcp.max_pacing_rate is None]
-    if not begun:
-        return
-    pacing.limit(dict.fromkeys(begun, NO_LIMIT))
-    if await asyncio.to_thread(pacing.limit_at_once):
-        pacing.forget(begun)
-
-
-async def _listed(sockets: KernelSockets) -> list[KernelSubflow]:
-    found: list[KernelSubflow] = []
-    for piece in sockets.pieces():
-        found += (each for each in piece if each.cookie)
-        await asyncio.sleep(0)
-    return found
 
 
 def _still(waiting: dict[FourTuple, KernelSubflow], sockets: KernelSockets) -> dict[FourTuple, KernelSubflow]:

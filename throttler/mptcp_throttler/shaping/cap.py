@@ -43,8 +43,6 @@ class Member:
     in_class: bool = False  # whether the socket was accepted into its cap's class: its first segments need no entry
     young: bool = False  # whether it got its cap when young, without a transition, and has not been sampled since
     rests: bool = False  # whether the scheduler must not assign data to it
-    decided: float | None = None
-    """Time of the decision on its cap or the cap's rate, by the planner's clock; None when the cap is in force."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +59,8 @@ class LiveCap:
     pending: set[FourTuple] = field(default_factory=set)  # users whose onset is not complete
     falling: set[FourTuple] = field(default_factory=set)
     """Pending users that had the cap before its throttle was lowered. The new rate waits only for these."""
-    unsettled: set[Member] = field(default_factory=set)  # users on which cap or present rate is not in force yet
+    unsettled: dict[FourTuple, float] = field(default_factory=dict)
+    """Users on which cap or present rate is not in force yet, and the time of the decision, by the planner's clock."""
     interim: dict[FourTuple, int] = field(default_factory=dict)  # bits/s of users whose rate falls to the throttle
     held: int = 0  # number of subflows that do not use the cap but still have an entry for its class
     idle_since: float = 0.0

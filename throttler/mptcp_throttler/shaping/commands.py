@@ -95,12 +95,7 @@ class NftTable:
             key = f"{kind} . inet_service . {kind} . inet_service"
             yield f"add map {self.name} v{version} {{ type {key} : verdict; counter; }}"
         for chain, interface in self.base_chains(present).items():
-            if interface is None:
-                hook = "type filter hook postrouting priority mangle"
-                yield from self._base(chain, hook, "sport", ("daddr", "dport", "saddr", "sport"))
-            else:
-                hook = f'type filter hook ingress device "{interface}" priority filter'
-                yield from self._base(chain, hook, "dport", ("saddr", "sport", "daddr", "dport"))
+            yield from self._base(chain, interface)
 
     def base_chains(self, present: Container[str] | None = None) -> dict[str, str | None]:
         """Return the base chains, each with its interface, if it has one."""
@@ -119,21 +114,22 @@ class NftTable:
         ours = self.base_chains()
         return [name for name, on in hooked.items() if name not in ours or (ours[name] in present and ours[name] != on)]
 
-    def _base(self, chain: str, hook: str, ours: str, key: tuple[str, str, str, str]) -> Iterator[str]:
-        ports = ", ".join(map(str, self.ownership.listen_ports))
+    def _base(self, chain: str, interface: str | None) -> Iterator[str]:
+        hook, client, proxy = f'ingress device "{interface}" priority filter', "s", "d"  # source and destination
+        if interface is None:
+            hook, client, proxy = "postrouting priority mangle", "d", "s"
+        ports = f"tcp {proxy}port {{ {', '.join(map(str, self.ownership.listen_ports))} }}"
         classes = "-".join(f"{self.ownership.htb_major:x}:{minor:x}" for minor in (FIRST_MINOR, LAST_MINOR))
-        yield f"add chain {self.name} {chain} {{ {hook}; policy accept; }}"
+        yield f"add chain {self.name} {chain} {{ type filter hook {hook}; policy accept; }}"
         yield f"flush chain {self.name} {chain}"
         for version, ip in ((4, "ip"), (6, "ip6")):
-            if not self.interfaces:
+            if interface is None:
                 yield (
-                    f"add rule {self.name} {chain} meta nfproto ipv{version} tcp {ours} {{ {ports} }} "
+                    f"add rule {self.name} {chain} meta nfproto ipv{version} {ports} "
                     f"meta length <= {SMALL_PACKET[version]} meta priority {classes} meta priority set 0:0"
                 )
-            yield (
-                f"add rule {self.name} {chain} tcp {ours} {{ {ports} }} meta length > {SMALL_PACKET[version]} "
-                f"{ip} {key[0]} . tcp {key[1]} . {ip} {key[2]} . tcp {key[3]} vmap @v{version}"
-            )
+            key = " . ".join(f"{ip} {side}addr . tcp {side}port" for side in (client, proxy))
+            yield f"add rule {self.name} {chain} {ports} meta length > {SMALL_PACKET[version]} {key} vmap @v{version}"
 
     def chain(self, target: Target) -> Iterator[str]:
         """Yield the commands that make the chain to which the entries of *target* jump."""

@@ -99,11 +99,6 @@ def with_exceptions(
     return kept | dict.fromkeys(networks, AS_USUAL)
 
 
-def of_clients(single: Mapping[bytes, bool]) -> dict[Network, InitialOptions | None]:
-    """Return the initial options by client address, given whether each client has a *single* path."""
-    return {ip_network(address): UNANTICIPATED if is_single else None for address, is_single in single.items()}
-
-
 def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
     """Return the rule that caps every subflow on a path, or None, and the place of the path's first rule."""
     for number, rule in enumerate(rules):

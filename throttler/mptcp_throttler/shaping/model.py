@@ -196,11 +196,8 @@ class DeltaTracker(Generic[K, V]):
         """Replace the actual state by *actual*, which was read back, and recompute the pending sets."""
         self.actual = dict(actual)
         self.deletes = self.actual.keys() - self.desired.keys()
-        self.upserts = {
-            key: value
-            for key, value in self.desired.items()
-            if key not in self.actual or not self._same(self.actual[key], value)
-        }
+        for key, value in self.desired.items():
+            self.want(key, value)
 
     def upserted(self, done: Mapping[K, V]) -> None:
         """Record that *done* are now in the kernel; the desired values may have changed since."""

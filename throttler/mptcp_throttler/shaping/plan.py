@@ -51,8 +51,8 @@ class Planner:
         self._numbers = ClassNumbers(ownership.htb_major)
         self.members: dict[FourTuple, Member] = {}  # Subflows with cap or entry, or at rest. Read-only for others.
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
-        self._draining: dict[FourTuple, float] = {}  # ended members, oldest first, and until when their entries stay
-        self._moved: set[FourTuple] = set()
+        self.draining: dict[FourTuple, float] = {}  # ended members, oldest first, and until when their entries stay
+        self.moved: set[FourTuple] = set()  # subflows that :meth:`take_moved` returns
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}
         self._now = 0.0
@@ -71,7 +71,7 @@ class Planner:
 
     def set_policy(self, policy: Policy) -> None:
         """Put *policy* in force. The caller must then give verdicts under it for every connection."""
-        self._draining = dict.fromkeys(self._draining, -math.inf)
+        self.draining = dict.fromkeys(self.draining, -math.inf)
         self._end_draining()
         self._rules = {rule.name: rule for rule in policy.rules if self.direction in rule.direction}
         self._marks = {rule.name: self.ownership.mark_of_rule(i) for i, rule in enumerate(policy.rules)}
@@ -156,16 +156,11 @@ class Planner:
         cap = self.caps.get(scope)
         return None if cap is None else self.ownership.htb_major << 16 | cap.minor
 
-    def is_pending(self, four_tuple: FourTuple) -> bool:
-        """Return whether the cap of a subflow waits for the end of its onset."""
-        cap = self._cap_on(four_tuple)
-        return cap is not None and four_tuple in cap.pending
-
     def pending(self) -> list[FourTuple]:
         return [four_tuple for cap in self.caps.values() for four_tuple in cap.pending]
 
     def in_onset(self, four_tuple: FourTuple) -> bool:
-        """Return whether a subflow is pending or its class still falls to its cap."""
+        """Return whether a subflow is pending, or its class still falls to its cap."""
         cap = self._cap_on(four_tuple)
         return cap is not None and (four_tuple in cap.pending or four_tuple in cap.interim)
 
@@ -175,18 +170,9 @@ class Planner:
             if cap.pending or cap.interim:
                 yield from cap.pending | cap.interim.keys()
 
-    def drains(self, four_tuple: FourTuple) -> bool:
-        """Return whether a subflow has ended and still has its entry."""
-        return four_tuple in self._draining
-
     def take_moved(self, limit: int = MAX_MOVED) -> list[FourTuple]:
         """Return at most *limit* subflows that got a cap, lost one, or whose cap changed, each once."""
-        return [self._moved.pop() for _ in range(min(limit, len(self._moved)))]
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether :meth:`take_moved` would return any."""
-        return bool(self._moved)
+        return [self.moved.pop() for _ in range(min(limit, len(self.moved)))]
 
     def soft_cap(self, four_tuple: FourTuple) -> LiveCap | None:
         """Return the soft cap that is or will be on a subflow, or None."""
@@ -214,7 +200,7 @@ class Planner:
         self._settle(cap)
         self._let_go(member)
         self.entries.want(four_tuple, Target(cap.minor, cap.mark))
-        self._check(member)
+        self._check(four_tuple)
         return True
 
     def set_interim(self, rates: Mapping[FourTuple, int | None]) -> bool:
@@ -233,8 +219,7 @@ class Planner:
         for cap in changed.values():
             self.classes.want(cap.minor, cap.spec)
         for four_tuple in rates:
-            if member := self.members.get(four_tuple):
-                self._check(member)
+            self._check(four_tuple)
         return bool(changed)
 
     def lower(self, cap: LiveCap, share: float | None) -> bool:
@@ -249,15 +234,15 @@ class Planner:
 
     def overdue(self, limit: int) -> list[FourTuple]:
         """Return up to *limit* draining subflows past their time; call :meth:`settle_overdue` for each."""
-        return list(takewhile(self._is_overdue, islice(self._draining, limit)))
+        return list(takewhile(self._is_overdue, islice(self.draining, limit)))
 
     def settle_overdue(self, four_tuple: FourTuple, *, busy: bool) -> bool:
         """Keep the entry of an overdue subflow whose socket is *busy*, otherwise drop it; return whether it did."""
-        if four_tuple not in self._draining or not self._is_overdue(four_tuple):
+        if four_tuple not in self.draining or not self._is_overdue(four_tuple):
             return False
         if busy:
-            del self._draining[four_tuple]
-            self._draining[four_tuple] = self._now + DRAIN_SECONDS
+            del self.draining[four_tuple]
+            self.draining[four_tuple] = self._now + DRAIN_SECONDS
             return False
         self._end_drain(self.members[four_tuple])
         return True
@@ -276,7 +261,7 @@ class Planner:
 
     def _mark_moved(self, four_tuples: Iterable[FourTuple]) -> None:
         if self.soft_caps:
-            self._moved.update(four_tuples)
+            self.moved.update(four_tuples)
 
     def _rest(self, member: Member, *, rests: bool) -> None:
         if member.rests is not rests:
@@ -303,7 +288,7 @@ class Planner:
         if member is None:
             member = self.members[four_tuple] = Member(four_tuple)
         member.token, before = token, member.cap
-        self._draining.pop(four_tuple, None)
+        self.draining.pop(four_tuple, None)
         if self.entries.desired.get(four_tuple) == UNCAPPED:
             self.entries.drop(four_tuple)
         if before is not None and before is not cap:
@@ -322,14 +307,14 @@ class Planner:
             if cap.make_room():
                 self.classes.want(cap.minor, cap.spec)
             self._mark_moved((four_tuple,))
-            self._decided(cap, (member,))
+            self._decided(cap, (four_tuple,))
             found = self.entries.actual.get(four_tuple)
             if self._begins_softly(throttle) and not young and (found is None or found.minor != cap.minor):
                 cap.pending.add(four_tuple)
         if four_tuple not in cap.pending or (four_tuple in self.entries.desired and member.held_by is None):
             self._let_go(member)
             self.entries.want(four_tuple, Target(cap.minor, cap.mark))
-            self._check(member)
+            self._check(four_tuple)
         self._rest(member, rests=verdict.rests)
 
     def _uncap(self, verdict: Verdict, token: int, now: float, young: Collection[FourTuple]) -> None:
@@ -368,7 +353,7 @@ class Planner:
             cap.throttle = throttle
             self.classes.want(cap.minor, cap.spec)
         if (before.rate, before.ceil, before.burst) != (throttle.rate, throttle.ceil, throttle.burst):
-            self._decided(cap, cap.users.values())
+            self._decided(cap, cap.users)
         if not self._begins_softly(throttle):
             for four_tuple in list(cap.pending):
                 self.complete(four_tuple)  # no soft onset will complete it
@@ -382,12 +367,12 @@ class Planner:
         """Take a subflow out of its cap; its entry stays."""
         self._rest(member, rests=False)
         cap, member.cap = member.cap, None
-        member.young, member.decided = False, None
+        member.young = False
         if cap is None:
             return
         four_tuple = member.four_tuple
         del cap.users[four_tuple]
-        cap.unsettled.discard(member)
+        cap.unsettled.pop(four_tuple, None)
         cap.pending.discard(four_tuple)
         cap.falling.discard(four_tuple)
         cap.idle_since = now
@@ -419,60 +404,55 @@ class Planner:
         four_tuple = member.four_tuple
         if drains and self.direction is Direction.DOWN and cap is not None and four_tuple in self.entries.desired:
             self._hold(member, cap)
-            self._draining[four_tuple] = now + DRAIN_SECONDS
-            if len(self._draining) > MAX_DRAINING:
-                self._end_drain(self.members[next(iter(self._draining))])
+            self.draining[four_tuple] = now + DRAIN_SECONDS
+            if len(self.draining) > MAX_DRAINING:
+                self._end_drain(self.members[next(iter(self.draining))])
         else:
             self.entries.drop(four_tuple)
             del self.members[four_tuple]
 
     def _is_overdue(self, four_tuple: FourTuple) -> bool:
-        return self._draining[four_tuple] <= self._now
+        return self.draining[four_tuple] <= self._now
 
     def _end_draining(self) -> None:
         """Drop overdue entries whose sockets cannot be queried, or need not be queried after a change of policy."""
         for four_tuple in self.overdue(DRAIN_SLICE):
-            if not self.soft_caps or self._draining[four_tuple] == -math.inf:
+            if not self.soft_caps or self.draining[four_tuple] == -math.inf:
                 self._end_drain(self.members[four_tuple])
 
     def _end_drain(self, member: Member) -> None:
         four_tuple = member.four_tuple
-        del self._draining[four_tuple], self.members[four_tuple]
+        del self.draining[four_tuple], self.members[four_tuple]
         self._let_go(member)
         self.entries.drop(four_tuple)
         self._mark_moved((four_tuple,))
 
-    def _decided(self, cap: LiveCap, members: Iterable[Member]) -> None:
-        if isinstance(cap.scope.member, tuple):
-            return  # a cap that balances loads is not measured
-        now = self.clock()
-        for member in members:
-            member.decided = now if member.decided is None else member.decided
-            cap.unsettled.add(member)
+    def _decided(self, cap: LiveCap, four_tuples: Iterable[FourTuple]) -> None:
+        if not isinstance(cap.scope.member, tuple):  # a cap that balances loads is not measured
+            now = self.clock()
+            for four_tuple in four_tuples:
+                cap.unsettled.setdefault(four_tuple, now)
 
-    def _check(self, member: Member) -> None:
-        """Report the cap of *member* if it is in force: the kernel has class and entry, and no onset is under way."""
-        cap, four_tuple = member.cap, member.four_tuple
-        if member.decided is None or cap is None or cap.throttle != cap.wanted:
+    def _check(self, four_tuple: FourTuple) -> None:
+        """Report the cap of a subflow if it is in force: the kernel has class and entry, and no onset is under way."""
+        cap = self._cap_on(four_tuple)
+        if cap is None or four_tuple not in cap.unsettled or cap.throttle != cap.wanted:
             return
         if four_tuple in cap.pending or four_tuple in cap.interim:
             return
         if four_tuple not in self.entries.upserts and cap.minor not in self.classes.upserts:
-            self.in_force(self.clock() - member.decided)
-            member.decided = None
-            cap.unsettled.discard(member)
+            self.in_force(self.clock() - cap.unsettled.pop(four_tuple))
 
     def _entries_changed(self, four_tuples: Collection[FourTuple], there: bool) -> None:
         for four_tuple in four_tuples if there else ():
-            if member := self.members.get(four_tuple):
-                self._check(member)
+            self._check(four_tuple)
         self.kernel_changed(four_tuples, there)
 
     def _classes_changed(self, minors: Collection[int], there: bool) -> None:
         for minor in minors if there else ():
             if cap := self._by_minor.get(minor):
-                for member in list(cap.unsettled):
-                    self._check(member)
+                for four_tuple in list(cap.unsettled):
+                    self._check(four_tuple)
 
 
 def plain_tcp_caps(policy: Policy, planner: Planner) -> Iterator[tuple[Target, PathMatch]]:

@@ -18,7 +18,7 @@ identifies a socket: if a client reuses a port, the new socket has the same four
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
@@ -28,7 +28,6 @@ from mptcp_throttler.shaping.initial_options import unsent
 from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
 from mptcp_throttler.shaping.onset.rate_transition import (
     OvershootCompensation,
-    Phase,
     RateTransition,
     begin_allowance,
     needs_transition,
@@ -87,6 +86,11 @@ def _sent(sample: KernelSubflow) -> int:
     return sample.bytes_acked + sample.tcp.unacked * sample.tcp.mss
 
 
+def _due(times: Mapping[FourTuple, float], now: float) -> list[FourTuple]:
+    """Return the first subflows of *times*, at most ``MAX_MOVED``, whose time has come."""
+    return [each for each, _ in takewhile(lambda item: item[1] <= now, islice(times.items(), MAX_MOVED))]
+
+
 def _at_rest(limit: SocketLimit) -> SocketLimit:
     """Return *limit* for a resting socket. The scheduler assigns single segments until its average has fallen to 0."""
     return replace(limit, rate=0, not_sent=1)
@@ -118,7 +122,7 @@ class DownloadOnsets:
         for cap, share in self._overshoot.changed(now):
             self._changes.planned |= self._planner.lower(cap, share)
         for four_tuple in self._planner.take_moved():
-            if self._planner.drains(four_tuple):
+            if four_tuple in self._planner.draining:
                 self._settle(four_tuple)  # the limit stays until the data assigned to the subflow is sent
             elif self._planner.soft_cap(four_tuple) is not None:
                 self._await_sample(four_tuple)
@@ -128,24 +132,6 @@ class DownloadOnsets:
             else:
                 self._release(four_tuple)
         return self._taken()
-
-    def adopt(self, subflows: Iterable[KernelSubflow], now: float) -> SocketChanges:
-        """Take over the limits that a killed daemon left on sockets; lift the limits of subflows without a cap."""
-        self._now = now
-        for subflow in subflows:
-            if subflow.tcp.max_pacing_rate is not None:
-                self._await_sample(subflow.four_tuple)
-                known = self._sockets[subflow.four_tuple]
-                known.cookie, known.limited = subflow.cookie, True
-                if self._planner.soft_cap(subflow.four_tuple) is None:
-                    self._release(subflow.four_tuple)
-        return self._taken()
-
-    def end(self) -> Mapping[int, SocketLimit]:
-        """Stop; return by cookie the limits of sockets that must keep one (their send buffer)."""
-        self._planner.soft_caps = False
-        cookies = [known.cookie for known in self._sockets.values() if known.cookie in self._buffers]
-        return {cookie: SocketLimit(send_buffer=self._buffers.uncapped(cookie)) for cookie in cookies}
 
     def watched(self) -> Collection[FourTuple]:
         """Return the subflows whose demand affects a shared cap."""
@@ -157,10 +143,8 @@ class DownloadOnsets:
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows to sample every ``STEP_SECONDS``."""
-        found = [*self._urgent, *self._planner.overdue(SLICE)]
-        for looks in (self._first_looks, self._later_looks):
-            found += takewhile(lambda each, looks=looks: looks[each] <= self._now, looks)  # type: ignore[misc]
-        return found
+        looks = _due(self._first_looks, self._now) + _due(self._later_looks, self._now)
+        return [*self._urgent, *self._planner.overdue(SLICE), *looks]
 
     def missed(self, now: float) -> SocketChanges:
         """Proceed without samples, so that no subflow stays uncapped because its socket cannot be sampled."""
@@ -219,7 +203,7 @@ class DownloadOnsets:
         known, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
         if sample is not None and sample.is_of_tunnel:
             sample = None  # a tunnel's path has no socket: its cap begins at once
-        if self._planner.drains(four_tuple):
+        if four_tuple in self._planner.draining:
             busy = sample is not None and sample.tcp.not_sent + sample.tcp.unacked > 0
             self._changes.planned |= self._planner.settle_overdue(four_tuple, busy=busy)
             return None
@@ -321,7 +305,7 @@ class DownloadOnsets:
         self._limit(known, transition.step(now, sample.tcp.not_sent))
         if transition.capped:
             self._changes.planned |= self._planner.complete(four_tuple)
-        if transition.phase is Phase.DONE:
+        if transition.done:
             self._settle(four_tuple)
             self._rest(four_tuple)
 
@@ -392,8 +376,7 @@ class DownloadOnsets:
         return SocketLimit(rate, unsent(rate) if four_tuple in self._short else None)
 
     def _end_of_short(self) -> None:
-        due = list(takewhile(lambda each: self._short[each] <= self._now, islice(self._short, MAX_MOVED)))
-        for four_tuple in due:
+        for four_tuple in _due(self._short, self._now):
             del self._short[four_tuple]
             known = self._sockets.get(four_tuple)
             if known is not None and known.state is not State.TRANSITION and known.limit.rate is not None:

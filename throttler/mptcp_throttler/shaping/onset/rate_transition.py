@@ -20,7 +20,6 @@ A charge costs O(1), a query of the changes O(number of compensating caps). Time
 
 from __future__ import annotations
 
-import enum
 import math
 from dataclasses import dataclass
 
@@ -50,13 +49,6 @@ PAUSE_SECONDS = 10.0
 MARGIN = 1.5  # factor on the computed bytes of one transition, because its rates are estimates and samples come late
 
 
-class Phase(enum.Enum):
-    DRAIN = "drain"
-    RAMP = "ramp"
-    SETTLE = "settle"
-    DONE = "done"
-
-
 def needs_transition(tcp: TcpInfo, rate: int) -> bool:
     """Return whether a subflow sends so much more than *rate* bits/s that a cap needs a transition."""
     return max(tcp.delivery_rate, tcp.pacing_rate) * GENTLE_FALL > rate and (
@@ -72,8 +64,9 @@ class RateTransition:
     target: int
     began: float
     held: int | None = None  # the rate of the previous cap, if any, which stays in force until the ramp begins
-    phase: Phase = Phase.DRAIN
-    ramp_began: float = 0.0
+    ramp_began: float | None = None  # None during drain
+    capped: bool = False  # whether the HTB class may enforce the cap: during settle, and when done
+    done: bool = False
 
     @classmethod
     def of(cls, tcp: TcpInfo, target: int, now: float, held: int | None = None) -> RateTransition:
@@ -81,25 +74,20 @@ class RateTransition:
         start = tcp.pacing_rate if tcp.delivery_rate < target else min(tcp.pacing_rate, tcp.delivery_rate)
         return cls(max(start, target), target, now, held)
 
-    @property
-    def capped(self) -> bool:
-        """Whether the HTB class may enforce the cap."""
-        return self.phase in (Phase.SETTLE, Phase.DONE)
-
     def step(self, now: float, not_sent: int) -> SocketLimit:
         """Advance the transition to *now*, with *not_sent* bytes unsent; return the new limits of the socket."""
-        if self.phase is Phase.DRAIN:
+        if self.ramp_began is None:
             unsent = self._unsent(self.start, 0.0)
             if not_sent > DRAINED * unsent and now - self.began < MAX_DRAIN_SECONDS:
                 return SocketLimit(self.held, unsent)
-            self.phase, self.ramp_began = Phase.RAMP, now
-        done = (now - self.ramp_began) / RAMP_SECONDS
-        if done >= 1:
-            settled = RAMP_SECONDS + min(MAX_SETTLE_SECONDS, SETTLE_ASSIGNMENTS * ASSIGNMENT_BYTES * 8 / self.target)
-            self.phase = Phase.SETTLE if now - self.ramp_began < settled else Phase.DONE
-            return SocketLimit(self.target, self._unsent(self.target, 1.0) if self.phase is Phase.SETTLE else None)
-        rate = round(self.start * (self.target / self.start) ** done)
-        return SocketLimit(rate, self._unsent(rate, done))
+            self.ramp_began = now
+        passed = now - self.ramp_began
+        if passed < RAMP_SECONDS:
+            rate = round(self.start * (self.target / self.start) ** (passed / RAMP_SECONDS))
+            return SocketLimit(rate, self._unsent(rate, passed / RAMP_SECONDS))
+        settle_seconds = min(MAX_SETTLE_SECONDS, SETTLE_ASSIGNMENTS * ASSIGNMENT_BYTES * 8 / self.target)
+        self.capped, self.done = True, passed >= RAMP_SECONDS + settle_seconds
+        return SocketLimit(self.target, None if self.done else self._unsent(self.target, 1.0))
 
     def _unsent(self, rate: int, done: float) -> int:
         """Return the bound on unsent bytes at *rate* after the share *done* of the ramp."""

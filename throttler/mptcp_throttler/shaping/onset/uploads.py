@@ -78,7 +78,7 @@ class UploadOnsets:
     @property
     def busy(self) -> bool:
         """Whether a step is due soon."""
-        return bool(self._ramps or self._planner.has_moved)
+        return bool(self._ramps or self._planner.moved)
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows in a ramp, and the siblings of falling ones."""
@@ -108,7 +108,7 @@ class UploadOnsets:
     def step(self, now: float) -> Iterator[bool]:
         """Process the planner's moves and advance all ramps, a slice at a time; yield whether the plan changed."""
         for four_tuple in self._planner.take_moved():
-            if self._planner.is_pending(four_tuple):
+            if self._planner.in_onset(four_tuple):
                 self._ramps.setdefault(four_tuple, _Ramp(now))
         ramps = iter(list(self._ramps.items()))
         while part := list(islice(ramps, SLICE)):
