@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """BPF programs on the proxy's sockets: limits, initial options, and counters of closed sockets. bpf(2).
 
-``build`` in ``sockets/programs`` compiles the C programs there when the virtual environment or a package is made.
-
 No process has a descriptor of a subflow's socket, and options of an MPTCP socket apply to all its subflows. A BPF
 *sock_ops* program can set options on one subflow: SO_MAX_PACING_RATE and SO_SNDBUF (socket(7)), TCP_NOTSENT_LOWAT
 (tcp(7)). The kernel calls it on every round trip of connections to the proxy's ports; it looks up the socket's cookie
@@ -19,12 +17,9 @@ An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it, only 
 data of a vanished client would wait for 15 minutes. On an idle subflow it would replace the number of unanswered probes
 (tcp_keepalive_timer(), net/ipv4/tcp_timer.c); while the client's window is closed, Squid itself ends a paused download.
 
-A second map gives initial options by client prefix (longest match) when a subflow is accepted. So even before the first
-sample, little data waits on a subflow that will have a cap, and its first segments are few and use the cap's HTB class
-(SO_PRIORITY, tc-htb(8)). The program clears the class after some segments; by then, the subflow's netfilter entry
-exists if it needs one. It raises the small TCP_NOTSENT_LOWAT after much data without a limit, or a subflow without a
-verdict would stay slow. Under a very low cap a join rests (rate 0) from its acceptance, because the scheduler would
-give it 32 kB at a time at first. The first subflow never rests, because no other would carry its data.
+A second map gives initial options by client prefix (``shaping.initial_options``) when a subflow is accepted. The
+program clears the class (SO_PRIORITY, tc-htb(8)) after some segments, and raises the small TCP_NOTSENT_LOWAT after much
+data without a limit. The first subflow never rests, because no other would carry its data.
 
 A third program puts the counters of a closing connection into a map: a dump does not show sockets that closed since the
 last one.
@@ -52,7 +47,7 @@ from mptcp_throttler.shaping.model import MAX_ENTRIES, InitialOptions, Ownership
 
 log = logging.getLogger(__name__)
 
-PROGRAMS = Path(__file__).parent / "sockets/programs"
+PROGRAMS = Path(__file__).parent / "sockets/programs"  # sources; ``build`` compiles them when a package is made
 LIMITS, BIRTHS, ALL_SOCKETS, METER = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all", "mptcp_thr_meter"
 """The program of limits and its map, the map of initial options, the iterator, the program of counters and its map."""
 MAX_PREFIXES = 131_072
@@ -69,8 +64,7 @@ _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
 _LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)
 """In struct bpf_link_info; cgroup id 0: somebody detached the program."""
 _ITERATOR_BYTES = 1 << 16
-_SOL_SOCKET, _SO_NETNS_COOKIE = 1, 71
-_IPPROTO_TCP, _TCP_CONGESTION = 6, 13
+_SO_NETNS_COOKIE = 71
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # system call numbers, the same on every architecture
 _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 
@@ -85,7 +79,7 @@ def program_constants(
         bits[port // 8] |= 1 << port % 8
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            cookie = int.from_bytes(probe.getsockopt(_SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+            cookie = int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
         except OSError as error:
             raise KernelError(f"ask for the network namespace's cookie: {error.strerror}") from error
     return _SETTINGS.pack(cookie, round(1000 * user_timeout), htb_major << 16, births, bits)
@@ -223,10 +217,8 @@ class SocketPacing(Bpf):
         self.delete_batch(self._limits, b"".join(map(_COOKIE.pack, cookies)))
 
     def limit_at_once(self) -> bool:
-        """Apply the map to all sockets and clear their initial classes; return False if unsupported.
-
-        Takes about 1 µs per TCP socket of the namespace; may run in a thread.
-        """
+        """Apply the map to all sockets and clear their initial classes; return False if unsupported. May run in a
+        thread; takes about 1 µs per TCP socket of the namespace."""
         try:
             self.iterate(self._open_iterator())
         except KernelError as error:
@@ -239,7 +231,7 @@ class SocketPacing(Bpf):
         try:
             self._open_iterator()
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-                probe.setsockopt(_IPPROTO_TCP, _TCP_CONGESTION, b"bbr")
+                probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
             return True
         except (KernelError, OSError) as error:
             log.info("%s; low caps may slow other paths down", error)

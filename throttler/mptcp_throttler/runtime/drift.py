@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Drift: detects and repairs changes that other programs make to the throttler's objects.
 
-Each component reads the actual state, compares it with the desired one, and repairs differences. This comparison runs
-shortly after the kernel reports a change (``kernel.notices``: traffic control, interfaces, nftables), and every
-``verify_interval`` for changes that the kernel does not report: ipset, legacy iptables, sysctls, BPF, files. If another
-program keeps changing an object back, that object waits for the periodic comparison.
+The components compare and repair shortly after the kernel reports a change (``kernel.notices``: traffic control,
+interfaces, nftables), and every ``verify_interval`` for changes that it does not report: ipset, legacy iptables,
+sysctls, BPF, files. If another program keeps changing an object back, that object waits for the periodic comparison.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Engine:
     def follow(self) -> None:
         """Pass the plan to the kernel: first limits on sockets, then entries and classes. Then wake the sampler."""
         loop, planner = asyncio.get_running_loop(), self.downloads.planner
-        if self.paced.possible and planner.moved:
+        if self.paced.possible:
             # Handle the first moves at once, so that the next sample finds the new limits. If more moves remain, let
             # the event loop run before the next ones.
             self.paced.follow()

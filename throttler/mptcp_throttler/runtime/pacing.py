@@ -2,9 +2,8 @@
 """Limits on the sockets of this host: passes samples to ``shaping.onset.downloads``, and sets the limits it returns.
 
 A killed daemon leaves its pacing limit and TCP_NOTSENT_LOWAT on the sockets, and no list of sockets shows the latter.
-So a stop and ``cleanup`` lift all limits from all sockets, and a start lifts unknown limits. A socket with nothing in
-flight takes the change when it sends its next data, or at once on kernels that support this (``limit_at_once``). If
-neither happens in time, the socket keeps its limit.
+So a stop and ``cleanup`` lift all limits, and a start lifts those that no cap replaces. A socket with nothing in flight
+takes the change when it sends its next data, or at once on kernels that support this (``limit_at_once``).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class SocketLimiter(Component, Consumer):
         sockets: KernelSockets,
         planned: Callable[[], None],
     ) -> None:
-        """*planned* is called after samples or the passing of time have changed the plan."""
+        """*planned* is called after samples have changed the plan."""
         self.possible = self.can_rest = self.has_buffers = False
         """Whether sockets can be paced, come back from a rest, have larger send buffers; set by :meth:`prepare`."""
         self._planner = planner
@@ -80,9 +79,10 @@ class SocketLimiter(Component, Consumer):
             self._pacing = pacing
             self.can_rest, self.has_buffers = pacing.can_rest(), pacing.has_buffers
 
-    def follow(self) -> bool:
-        """Set the socket limits for some of the planner's moves; return whether that changed the plan."""
-        return self.possible and self._set(self._onsets.follow(time.monotonic()))
+    def follow(self) -> None:
+        """Set the socket limits for some of the planner's moves, and for the passing of time."""
+        if self.possible:
+            self._set(self._onsets.follow(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
         """Lift the limits that a killed daemon left on sockets without a soft cap; the first samples set the others.
@@ -97,10 +97,9 @@ class SocketLimiter(Component, Consumer):
     async def set_births(self, births: Mapping[Network, InitialOptions]) -> None:
         """Set the initial options of subflows accepted from now on, by the client's prefix.
 
-        Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. All clients are
-        written only when the first prefixes get settings or the last ones lose them. The event loop runs in between, so
-        other calls and :meth:`set_clients` may come, and subflows may begin with the settings of the previous policy:
-        the BPF program reverts them after the first segments, and the first sample ends a rest.
+        Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. The event loop
+        runs in between, so other calls and :meth:`set_clients` may come, and subflows may begin with the settings of
+        the previous policy: the BPF program reverts them after the first segments, and the first sample ends a rest.
         """
         if not self.possible:
             return
@@ -175,13 +174,6 @@ class SocketLimiter(Component, Consumer):
         for problem in self._pacing.check() if self.possible else ():
             self.repairs += 1
             log.warning("%s; putting it right", problem)
-
-    async def run(self) -> None:
-        """Call :meth:`follow` periodically, forever, so that released sockets are checked when that is due."""
-        while True:
-            await asyncio.sleep(SHARE_SECONDS)
-            if self.follow():
-                self._planned()
 
     async def close(self) -> None:
         """Lift all limits of the sockets, and wait a limited time until the sockets have taken it."""

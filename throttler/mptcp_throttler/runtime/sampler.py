@@ -48,8 +48,7 @@ class _Fed:
 
 
 class Sampler:
-    """Samples sockets for its consumers. During a sweep, only consumers *by request* also get look-ups; the other
-    consumers get no samples until they have taken the sweep."""
+    """Samples sockets for its consumers. During a sweep, only those *by request* get look-ups, too."""
 
     def __init__(
         self,
@@ -80,9 +79,8 @@ class Sampler:
         return time.monotonic() - self.latest_time <= max(1.0, 10 * self.sweep_seconds)
 
     def cookies(self, since: float) -> set[int] | None:
-        """Return the cookies of all sockets of the last sweep, or None if it ended before *since*, monotonic seconds.
-        While few subflows are watched, only resyncs cause sweeps."""
-        # During a sweep, the result includes the sockets of the previous one. 20,000 sockets take 2 ms.
+        """Return the cookies of all sockets of the last sweep (during another, also of newer ones), or None if it ended
+        before *since*, monotonic seconds. While few subflows are watched, only resyncs cause sweeps."""
         return None if self.latest_time < since else {each.cookie for each in self.latest.values()}
 
     def wake(self) -> None:
@@ -131,8 +129,8 @@ class Sampler:
     async def sweep(
         self, each_piece: Callable[[Sequence[KernelSubflow]], None] | None = None, gently: bool = False
     ) -> None:
-        """List all sockets; pass each piece to *each_piece*, and then all samples to the consumers. *gently*: pause in
-        between, so that the process does not use up its time slice on the processor. Raises KernelError."""
+        """List all sockets; pass each piece to *each_piece*, and then all samples to the consumers. *gently*: with
+        pauses (``REST``). Raises KernelError."""
         async with self._sweeping, self._stages_wait():
             pace = _Pace(REST if gently else 0.0)
             # ``latest`` is updated in place, so that old samples are freed one by one as new ones come.
@@ -151,8 +149,7 @@ class Sampler:
             self.sweeps += 1
             await self._give_all(self.latest, pace)
             pace.end()
-            self.sweep_seconds = pace.worked
-            self._last_sweep = self.latest_time
+            self.sweep_seconds, self._last_sweep = pace.worked, self.latest_time
             self._next_sweep = self.latest_time + self.sweep_seconds / SWEEP_SHARE
 
     async def look_up_urgent(self) -> None:

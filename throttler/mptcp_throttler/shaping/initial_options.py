@@ -4,12 +4,11 @@ client's prefix. Pure.
 
 If the client's address suffices to decide that a path is capped, the kernel accepts its subflows with little room for
 unsent data, few initial segments, and, for a path cap, in the cap's class: if hundreds begin at a time, their entries
-would come after the first segments. A client known to have a single path gets only a large bound on unsent data. This
-costs no goodput, and if a second path comes up, little data must drain before the cap begins.
+would come after the first segments. A cap with an immediate onset sets only the class. A client known to have a single
+path gets only a large bound on unsent data: if a second path comes up, little data must drain before the cap begins.
 
-The small bound is lifted when a socket leaves a soft cap. A socket that never gets one keeps the bound for its first
-450 kB (``kernel/sockets/programs``), so only prefixes whose subflows all get a soft cap have it. A cap with an
-immediate onset sets only the class.
+A socket that never gets a soft cap keeps the small bound for its first 450 kB (``kernel/sockets/programs``), so only
+prefixes whose subflows all get one have it.
 """
 
 from __future__ import annotations

@@ -17,11 +17,10 @@ V = TypeVar("V")
 MTU = 1514  # bytes of a full Ethernet frame
 SEGMENT_SECONDS = 0.005  # Maximum time that one segment may occupy a cap. This, not the queue, limits the latency.
 QUEUE_SECONDS = {Direction.DOWN: 0.0075, Direction.UP: 0.06}
-"""How long a full leaf queue takes to drain (docs/design.md). For downloads it is short, so that losses limit the
-congestion window before the stack's limit on queued data does. Otherwise the window would grow too large: the scheduler
-estimates the path's rate as window over RTT, and would assign a capped subflow three times the data that it can send,
-at the cost of the other path. For uploads it is long: the sender is another host, and if BBR there sees many losses, it
-assumes a policer and keeps its rate for 48 round trips."""
+"""How long a full leaf queue takes to drain. For downloads it is short, so that losses limit the congestion window
+before the stack's limit on queued data does. Otherwise the scheduler, which estimates the path's rate as window over
+RTT, would assign a capped subflow three times the data that it can send. For uploads it is long: the sender is another
+host, and if BBR there sees many losses, it assumes a policer and keeps its rate for 48 round trips."""
 QUEUE_FLOOR = 4
 BURST_SECONDS = 0.002
 GSO_FLOOR = 2 * MTU
@@ -170,7 +169,7 @@ class DeltaTracker(Generic[K, V]):
         self.upserts: dict[K, V] = {}  # desired objects that are missing or differ
         self.deletes: set[K] = set()  # actual objects that are not desired
         self.kernel_changed: Callable[[Collection[K], bool], None] = lambda keys, there: None
-        """Function that is called with the objects that the kernel added or changed (True) or removed (False)."""
+        """Called with the objects that the kernel added or changed (True) or removed (False)."""
         self._same = same
 
     @property

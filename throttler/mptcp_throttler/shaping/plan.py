@@ -2,15 +2,14 @@
 """Turn verdicts into the HTB classes and set entries they need. Pure: no kernel access, and no clock but the given one.
 
 Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. The class of a path cap is made as soon as
-the policy is known, so that later connections do not wait. The class of a client's or connection's cap is made at first
-use, and removed after an idle time. A class keeps its minor number as long as it exists, across reloads and (by
+the policy is known, so that later connections do not wait; that of a client's or connection's cap at first use, until
+it was idle for some time. A class keeps its minor number as long as it exists, across reloads and (by
 :meth:`Planner.adopt`) restarts of the daemon, because the entries in the kernel refer to it.
 
 A capped subflow is *pending* while ``onset`` runs its onset (:attr:`Planner.soft_caps`), until
 :meth:`Planner.complete`. Then the planner wants its entry. A cap that falls gets its new rate once the onsets of all
-its users are complete. The cap is *in force* when the kernel has class and entry (:attr:`Planner.in_force`). After its
-end, a subflow *drains*: its entry stays until the data assigned to it is sent. Each call by ``onset`` costs O(1) per
-subflow, however many share the cap.
+its users are complete. The cap is *in force* when the kernel has class and entry. After its end, a subflow *drains*:
+its entry stays until the data assigned to it is sent. Each call by ``onset`` costs O(1) per subflow.
 """
 
 from __future__ import annotations
@@ -58,16 +57,13 @@ class Planner:
         self._now = 0.0
         self.soft_caps = False  # whether an object that runs soft onsets is attached
         self.initial_classes: Collection[int] = ()  # handles of the classes into which sockets are accepted
-        self.joins_rest = False
-        """Whether some joins rest, or did since the start, from their acceptance on: those without a cap must be
-        woken."""
+        self.joins_rest = False  # whether some joins rested from their acceptance on: those without a cap must be woken
         self.kernel_changed: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, there: None
         """Function that is called with the entries that the kernel added or changed (True) or removed (False)."""
         self.clock: Callable[[], float] = lambda: 0.0
         self.in_force: Callable[[float], None] = lambda seconds: None
         """Function that is called with the seconds, by :attr:`clock`, from the decision on a cap or its new rate to the
-        full effect on a subflow. It is not called for subflows that end or lose their cap before, nor for caps that
-        balance loads."""
+        full effect on a subflow, except for caps that balance loads."""
 
     def set_policy(self, policy: Policy) -> None:
         """Put *policy* in force. The caller must then give verdicts under it for every connection."""
@@ -113,8 +109,7 @@ class Planner:
             seen.add(four_tuple)
             member = self.members.get(four_tuple)
             if member is not None and member.token is not None and member.token != token:
-                # The client reused the port for a newer connection: the older one has ended, but its end is not
-                # reported yet.
+                # The client reused the port for a newer connection before the end of the older one was reported.
                 self._release(member, now, drains=True)
             try:
                 if verdict.scope is None or verdict.throttle is None:
@@ -206,7 +201,7 @@ class Planner:
     def set_interim(self, rates: Mapping[FourTuple, int | None]) -> bool:
         """Give subflows interim rates, bits/s; None ends an interim rate. While a class has interim rates, its rate is
         their sum, if that is above its throttle. Return whether a class changed."""
-        changed: dict[int, LiveCap] = {}
+        changed: set[LiveCap] = set()
         for four_tuple, rate in rates.items():
             cap = self._cap_on(four_tuple)
             if cap is None or cap.interim.get(four_tuple) == rate:
@@ -215,8 +210,8 @@ class Planner:
                 del cap.interim[four_tuple]
             else:
                 cap.interim[four_tuple] = rate
-            changed[cap.minor] = cap
-        for cap in changed.values():
+            changed.add(cap)
+        for cap in changed:
             self.classes.want(cap.minor, cap.spec)
         for four_tuple in rates:
             self._check(four_tuple)
@@ -380,10 +375,9 @@ class Planner:
         if len(cap.users) < 2 and self._shared.pop(cap.minor, None) is not None:
             # The remaining user may take the whole cap.
             self._mark_moved(cap.users)
-        if cap.interim.pop(four_tuple, None) is not None:
-            self.classes.want(cap.minor, cap.spec)
+        was_interim = cap.interim.pop(four_tuple, None) is not None
         self._settle(cap)
-        if cap.make_room():
+        if cap.make_room() or was_interim:
             self.classes.want(cap.minor, cap.spec)
 
     def _hold(self, member: Member, cap: LiveCap) -> None:

@@ -4,9 +4,9 @@
 A subflow that the planner moves goes through these states (:class:`State`):
 
 1. *pending*: it got a cap, or its cap changed. Its socket must be sampled;
-2. *transition*: it sends more than its cap, and slows down in the phases drain, ramp, settle (``rate_transition``).
-   When settle begins, the planner makes its entry. A subflow that sends little skips this state. A subflow that began
-   under its cap also skips it: it already has its entry, and for some time only little unsent data may wait on it;
+2. *transition*: it sends more than its cap, and slows down in phases (``rate_transition``). When the last one begins,
+   the planner makes its entry. A subflow that sends little skips this state. So does one that began under its cap: it
+   already has its entry, and for some time only little unsent data may wait on it;
 3. *settled*: its pacing rate stays at the cap, or, if the cap is shared, at the level of all users (``share``);
 4. *releasing*: it left the cap, and its limits are lifted. A socket with nothing in flight applies this only when it
    sends its next data, so it is checked at growing intervals until it has applied it.
@@ -40,9 +40,8 @@ STEP_SECONDS = 0.02  # seconds between two samples of a subflow in transition
 SETTLED_SHARE = 0.05  # relative change of the level below which the pacing rate is not updated
 MAX_UNSAMPLED_SECONDS = 3.0  # if a subflow has no sample for this long, its cap begins without a transition
 SHORT_SECONDS = 3.0
-"""How long almost no unsent data may wait on a subflow that began under its cap. A longer download needs more unsent
-data: the scheduler ignores the other paths while this one would be free sooner. Then little data waits on those too,
-and a path with a longer RTT may run out of data."""
+"""How long almost no unsent data may wait on a subflow that began under its cap. Later it needs more, or a path with a
+longer RTT may run out of data: the scheduler ignores the other paths while this one would be free sooner."""
 OVERHEAD_BYTES = 400  # Bytes of IP packets without data at the begin and end of a subflow. These packets pass no class.
 FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0
 """Seconds until the first check of a released socket, and between later ones. 10,000 cost 0.5 % of a processor."""
@@ -103,12 +102,11 @@ class DownloadOnsets:
         self._planner = planner
         self._sockets: dict[FourTuple, _Socket] = {}
         self._urgent: dict[FourTuple, None] = {}  # subflows that are pending or in transition
-        self._first_looks: dict[FourTuple, float] = {}
-        """Releasing subflows and the time of their first check, earliest first. ``_later_looks`` has those that are
-        checked again, in the same form."""
-        self._later_looks: dict[FourTuple, float] = {}
-        self._short: dict[FourTuple, float] = {}
-        """Subflows that began under their caps, and the time until which they count as short; oldest first."""
+        self._first_looks: dict[FourTuple, float] = {}  # releasing subflows, and when to check them; earliest first
+        self._later_looks: dict[FourTuple, float] = {}  # the same for those that were checked before
+        self._short: dict[
+            FourTuple, float
+        ] = {}  # subflows that began under their caps, and how long they count as short
         self._buffers = SendBuffers()
         self._overshoot = OvershootCompensation()
         self._changes = SocketChanges()
@@ -124,11 +122,9 @@ class DownloadOnsets:
         for four_tuple in self._planner.take_moved():
             if four_tuple in self._planner.draining:
                 self._settle(four_tuple)  # the limit stays until the data assigned to the subflow is sent
-            elif self._planner.soft_cap(four_tuple) is not None:
+            elif self._planner.soft_cap(four_tuple) is not None or self._planner.rests(four_tuple):
                 self._await_sample(four_tuple)
                 self._rest(four_tuple)
-            elif self._planner.rests(four_tuple):
-                self._await_sample(four_tuple)
             else:
                 self._release(four_tuple)
         return self._taken()
@@ -211,20 +207,18 @@ class DownloadOnsets:
             if known is not None:
                 self._take_uncapped(four_tuple, known, sample)
             return None
-        pending = known is not None and known.state is State.PENDING
-        if known is not None and pending and sample is not None and sample.read < known.since:
-            return None  # the sample is older than the cap; the next one follows soon
         if sample is None:
             self._complete(four_tuple)
             if known is not None:
                 self._drop(four_tuple, known)
             return None
-        if known is None or known.cookie != sample.cookie:
-            since = known.since if known is not None and pending else now
+        if known is not None and known.state is State.PENDING and sample.read < known.since:
+            return None  # the sample is older than the cap; the next one follows soon
+        if known is None or known.cookie not in (0, sample.cookie):
             if known is not None:
                 self._drop(four_tuple, known)
-            known = self._sockets[four_tuple] = _Socket(State.PENDING, since, sample.cookie)
-            self._urgent[four_tuple] = None
+            known = self._await_sample(four_tuple)
+        known.cookie = sample.cookie
         known.limited |= sample.tcp.max_pacing_rate is not None
         known.demand.count(sample, sample.read, 0.0 if cap.level is None else cap.level.turn)
         if known.state is State.TRANSITION:
@@ -320,15 +314,16 @@ class DownloadOnsets:
         if given or before is None or abs(level - before) > SETTLED_SHARE * before:
             self._limit(known, self._held(four_tuple, level))
 
-    def _await_sample(self, four_tuple: FourTuple) -> None:
+    def _await_sample(self, four_tuple: FourTuple) -> _Socket:
         known = self._sockets.get(four_tuple)
         if known is None:
-            self._sockets[four_tuple] = _Socket(State.PENDING, self._now)
+            known = self._sockets[four_tuple] = _Socket(State.PENDING, self._now)
         elif known.state is not State.PENDING:
             known.state, known.since = State.PENDING, self._now
             self._first_looks.pop(four_tuple, None)
             self._later_looks.pop(four_tuple, None)
         self._urgent[four_tuple] = None
+        return known
 
     def _settle(self, four_tuple: FourTuple) -> None:
         """Keep the limits of the subflow's socket as they are. Forget a subflow that was never sampled."""

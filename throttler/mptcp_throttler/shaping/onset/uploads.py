@@ -2,13 +2,10 @@
 """The soft onset of upload caps (docs/soft-start.md): the class rate falls from the incoming rate to the cap no faster
 than the client adapts. Pure.
 
-The client's scheduler notices the cap only because assigned data leave at the rate of the class. The data sequence
-numbers show how far it is behind: on the other paths they are ahead by what those send while this one drains, the
-*lag*:
-
-- without a lag, the rate falls by ``FALL``; at low rates by at most ``FALL_PER_ASSIGNMENT`` in the time in which one
-  assignment leaves;
-- at a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, it does not fall.
+The client's scheduler notices the cap only because assigned data leave at the rate of the class. While they drain, the
+data sequence numbers on the other paths run ahead, by the *lag*. Without a lag, the rate falls by ``FALL``; at low
+rates by at most ``FALL_PER_ASSIGNMENT`` in the time in which one assignment leaves. At a lag of ``LAG_SECONDS`` or
+``LAG_BYTES``, plus the time one assignment takes to leave, it does not fall.
 """
 
 from __future__ import annotations
