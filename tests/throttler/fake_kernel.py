@@ -134,16 +134,15 @@ class FakePacing(SocketPacing):
         self.problems: list[str] = []
         """The problems that the next comparison finds."""
         self.closed = False
-        self.has_buffers = True
+        self.has_buffers = self.sets_births = True
         self._sockets = sockets
 
-    def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> bool:
+    def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> None:
         for network, birth in changes.items():
             if birth is None:
                 self.births.pop(network, None)
             else:
                 self.births[network] = birth
-        return True
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         self.limits.update(limits)

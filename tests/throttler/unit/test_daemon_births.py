@@ -164,10 +164,10 @@ def connect_between_changes(scene: Scene, seen: list[dict[FourTuple, Target]]) -
         report_event(scene, KernelEventKind.CREATED, 1, LATE)
         seen.append(dict(scene.kernel.netfilter.entries))
 
-    def noted(changes: Mapping[Network, InitialOptions | None]) -> bool:
+    def noted(changes: Mapping[Network, InitialOptions | None]) -> None:
         if len(changes) == BIRTHS_AT_ONCE and not seen:
             asyncio.get_running_loop().call_soon(begin)
-        return set_births(changes)
+        set_births(changes)
 
     pacing.set_births = noted  # type: ignore[method-assign]
 
@@ -193,9 +193,9 @@ async def test_class_is_made_before_all_of_its_births_are_set(tmp_path: Path) ->
         pacing, classes = scene.kernel.pacing, scene.kernel.traffic_control.classes
         set_births, class_exists = pacing.set_births, list[bool]()
 
-        def noted(changes: Mapping[Network, InitialOptions | None]) -> bool:
+        def noted(changes: Mapping[Network, InitialOptions | None]) -> None:
             class_exists.append(any(birth and (birth.class_id or 0) & 0xFFFF in classes for birth in changes.values()))
-            return set_births(changes)
+            set_births(changes)
 
         pacing.set_births = noted  # type: ignore[method-assign]
         networks = ", ".join(f"10.1.{number % 256}.{number // 256 * 8}/29" for number in range(4000))

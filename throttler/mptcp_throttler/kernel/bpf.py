@@ -186,26 +186,23 @@ class SocketPacing(Bpf):
             self._births = self.prefix_map(BIRTHS, _PREFIX.size, _BIRTH.size, MAX_PREFIXES)
             maps = {"limits": self._limits, "births": self._births}
             settings = ownership.listen_ports if for_accepted else (), user_timeout, ownership.htb_major
-            self._constants, self._sets_births = program_constants(*settings), True
+            self._constants, self.sets_births = program_constants(*settings), True
             try:
                 self.attach_sock_ops(LIMITS, program_constants(*settings, births=True), maps)
             except KernelError as error:
                 # Before Linux 5.19 a program cannot distinguish a subflow from plain TCP.
-                self._sets_births = False
+                self.sets_births = False
                 self.attach_sock_ops(LIMITS, self._constants, maps)
                 log.warning("%s; short downloads under a cap use the other paths less", error)
         except BaseException:
             self.close()
             raise
 
-    def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> bool:
-        """Set initial options of future subflows by client prefix (longest match; None removes). False: unsupported."""
-        if not self._sets_births:
-            return False
+    def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> None:
+        """Set initial options of future subflows by client prefix (longest match; None removes)."""
         given = {_prefix(each): _options(birth) for each, birth in changes.items() if birth is not None}
         self.update_batch(self._births, b"".join(given), b"".join(given.values()))
         self.delete_batch(self._births, b"".join(_prefix(each) for each in changes if changes[each] is None))
-        return True
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         """Set limits, which apply about one round trip later. The map keeps them until :meth:`forget`."""

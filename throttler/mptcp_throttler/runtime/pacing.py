@@ -67,7 +67,6 @@ class SocketLimiter(Component, Consumer):
         self._births: Mapping[Network, InitialOptions] = {}
         self._clients: set[Network] = set()  # addresses known to have a single path; they precede prefixes
         self._differing: deque[Network] = deque()  # prefixes whose initial options in the kernel may be out of date
-        self._births_are_set = False  # whether the kernel took the last initial options
 
     async def prepare(self, policy: Policy) -> None:
         """Open the pacing programs, at the first call only."""
@@ -101,13 +100,12 @@ class SocketLimiter(Component, Consumer):
         runs in between, so other calls and :meth:`set_clients` may come, and subflows may begin with the settings of
         the previous policy: the BPF program reverts them after the first segments, and the first sample ends a rest.
         """
-        if not self.possible:
+        if not self.possible or not self._pacing.sets_births:
             return
         before, self._births = self._births, births
         self._planner.joins_rest |= any(birth.rests for birth in births.values())
-        if self._births_are_set:
-            # A subflow that begins meanwhile may be in a class of the previous or of the new policy.
-            self._planner.initial_classes = {*self._planner.initial_classes, *_classes(births)}
+        # A subflow that begins during the change may be in a class of the previous or of the new policy.
+        self._planner.initial_classes = {*self._planner.initial_classes, *_classes(births)}
         if bool(before) is not bool(births):
             # Before the first pause: a client that set_clients() removes during a pause would stay in the kernel.
             self._differing.extend(self._clients)
@@ -115,7 +113,7 @@ class SocketLimiter(Component, Consumer):
             if before.get(network) != births.get(network):
                 self._differing.append(network)
         await self._set_those_that_differ()
-        self._planner.initial_classes = _classes(self._births) if self._births_are_set else ()
+        self._planner.initial_classes = _classes(self._births)
 
     def set_clients(self, single: Mapping[bytes, bool]) -> None:
         """Update the client addresses known to have a single path (True), or no longer known to have one (False)."""
@@ -123,27 +121,23 @@ class SocketLimiter(Component, Consumer):
         self._clients.difference_update(changed)
         self._clients.update(network for network, is_single in changed.items() if is_single)
         if self._births:
-            try:
-                self._pacing.set_births({each: self._birth(each) for each in changed})
-            except KernelError as error:
-                self._differing.extend(changed)
-                log.error("%s", error)
+            self._write_births(changed)
 
     async def _set_those_that_differ(self) -> None:
-        refused, reasons = list[Network](), set[str]()  # the next call retries the refused prefixes
         while self._differing:
             some = [self._differing.popleft() for _ in range(min(BIRTHS_AT_ONCE, len(self._differing)))]
-            try:
-                self._births_are_set = self._pacing.set_births({each: self._birth(each) for each in some})
-            except KernelError as error:
-                refused += some
-                reasons.add(str(error))
-            if self._differing:
-                await asyncio.sleep(0)
-        self._differing.extend(refused)
-        for reason in reasons:
-            self._births_are_set = False
-            log.error("%s", reason)
+            if not self._write_births(some):
+                return  # :meth:`verify` tries again
+            await asyncio.sleep(0)
+
+    def _write_births(self, networks: Collection[Network]) -> bool:
+        try:
+            self._pacing.set_births({each: self._birth(each) for each in networks})
+        except KernelError as error:
+            self._differing.extend(networks)
+            log.error("%s", error)
+            return False
+        return True
 
     def _birth(self, network: Network) -> InitialOptions | None:
         """Return the initial options that a prefix must have now. It may be a client's address that a policy names."""
@@ -241,15 +235,10 @@ async def lift_all(
     pacing.limit({each.cookie: NO_LIMIT for each in found})
     await asyncio.to_thread(pacing.limit_at_once)
     deadline = time.monotonic() + seconds
-    while waiting := _still(waiting, sockets):
-        if time.monotonic() > deadline:
-            break
+    while True:
+        now = sockets.look_up(list(waiting))
+        same = {each: now[each] for each in now if now[each].cookie == waiting[each].cookie}
+        waiting = {each: known for each, known in same.items() if known.tcp.max_pacing_rate is not None}
+        if not waiting or time.monotonic() > deadline:
+            return limited, waiting.values()
         await asyncio.sleep(STEP_SECONDS)
-    return limited, waiting.values()
-
-
-def _still(waiting: dict[FourTuple, KernelSubflow], sockets: KernelSockets) -> dict[FourTuple, KernelSubflow]:
-    """Return the current state of the sockets of *waiting* that still have their pacing limit."""
-    now = sockets.look_up(list(waiting))
-    same = {each: now[each] for each, before in waiting.items() if each in now and now[each].cookie == before.cookie}
-    return {four_tuple: each for four_tuple, each in same.items() if each.tcp.max_pacing_rate is not None}

@@ -74,8 +74,9 @@ def initial_options(
     first_of = Prefixes((network, first[path.name]) for path in named for network in path.clients or ())
     found: dict[Network, InitialOptions] = {}
     for path in policy.paths.values():
-        capping, number = _capping(path, rules) if path.model_fields_set == {"clients"} else (None, 0)
-        options = AS_USUAL if capping is None else _under(capping, policy.anticipate, class_of, rests=rests)
+        options, number = AS_USUAL, 0
+        if path.model_fields_set == {"clients"}:
+            options, number = _options(path, rules, policy.anticipate, class_of, rests)
         for network in path.clients or ():
             # An earlier rule may decide on all of the network; smaller networks have their own settings.
             earlier = first_of_all < number or any(each < number for each in first_of.around(network))
@@ -98,22 +99,20 @@ def with_exceptions(
     return kept | dict.fromkeys(networks, AS_USUAL)
 
 
-def _capping(path: PathMatch, rules: Sequence[Rule]) -> tuple[Rule | None, int]:
-    """Return the rule that caps every subflow on a path, or None, and the place of the path's first rule."""
+def _options(
+    path: PathMatch, rules: Sequence[Rule], anticipate: bool, class_of: Callable[[ScopeKey], int | None], rests: bool
+) -> tuple[InitialOptions, int]:
+    """Return the initial options of a path that only its clients define, and the place of its first rule."""
     for number, rule in enumerate(rules):
         if rule.paths is not None and path.name not in rule.paths:
             continue
-        certain = rule.conditions(Kind.THROTTLE).are_certain(ANTICIPATED)
-        return (rule if certain and rule.throttle is not None else None), number
-    return None, 0
-
-
-def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | None], *, rests: bool) -> InitialOptions:
-    throttle = rule.throttle
-    assert throttle is not None
-    if not anticipates:
-        return UNANTICIPATED
-    class_id = class_of(ScopeKey(rule.name, Share.PATH)) if throttle.share is Share.PATH else None
-    if throttle.landing is not Onset.SOFT:
-        return InitialOptions(class_id=class_id)
-    return under_cap(throttle.ceil, class_id, rests=rests)
+        throttle = rule.throttle
+        if throttle is None or not rule.conditions(Kind.THROTTLE).are_certain(ANTICIPATED):
+            return AS_USUAL, number
+        if not anticipate:
+            return UNANTICIPATED, number
+        class_id = class_of(ScopeKey(rule.name, Share.PATH)) if throttle.share is Share.PATH else None
+        if throttle.landing is not Onset.SOFT:
+            return InitialOptions(class_id=class_id), number
+        return under_cap(throttle.ceil, class_id, rests=rests), number
+    return AS_USUAL, 0
