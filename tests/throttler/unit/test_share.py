@@ -103,7 +103,7 @@ def observe(scene: Scene, start: float, seconds: float) -> None:
             scene.observe(scene.transitions.urgent(), now)
             now += 0.1
         scene.do(scene.transitions.follow(start + step * SHARE_SECONDS))
-        scene.observe(scene.transitions.watched(), start + (step + 1) * SHARE_SECONDS)
+        scene.observe(scene.watched(), start + (step + 1) * SHARE_SECONDS)
 
 
 @pytest.mark.parametrize("vanished", [1, 4, 9, 1000])

@@ -147,12 +147,15 @@ class Scene:
         for limits in self.transitions.observe(wanted, found, now):
             self.do(limits)
 
+    def watched(self) -> list[FourTuple]:
+        return [four_tuple for cap in self.planner.shared_soft_caps() for four_tuple in cap.users]
+
     def run(self, seconds: float, start: float = 0.0) -> None:
         now = start
         while now < start + seconds:
             self.do(self.transitions.follow(now))
             self.observe(self.transitions.urgent(), now)
-            self.observe(self.transitions.watched(), now)
+            self.observe(self.watched(), now)
             now += 0.02
             for four_tuple, tcp in self.tcp.items():
                 self.tcp[four_tuple] = tcp._replace(not_sent=max(0, tcp.not_sent - 250_000))

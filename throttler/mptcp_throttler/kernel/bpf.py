@@ -61,8 +61,7 @@ _CLOSED = struct.Struct("=QQI4s16sII")
 ``programs/mptcp_throttler.c``; struct closed in ``programs/mptcp_thr_meter.c``."""
 _SETTINGS = struct.Struct("=QIII8192s4x")  # struct settings of ``programs/bpf.h``
 _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
-_LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)
-"""In struct bpf_link_info; cgroup id 0: somebody detached the program."""
+_LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)  # in struct bpf_link_info; id 0: somebody detached the program
 _ITERATOR_BYTES = 1 << 16
 _SO_NETNS_COOKIE = 71
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # system call numbers, the same on every architecture

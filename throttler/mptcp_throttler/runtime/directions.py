@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel side of each direction: a planner and the reconciler that follows it.
 
-*Downloads*: HTB on the interfaces, netfilter on egress. *Uploads*: HTB on an IFB device, nftables at ingress. Uploads
-are configured in the kernel only while the policy has rules for them, so that other policies do not pay their cost.
+*Downloads*: HTB on the interfaces, netfilter on egress. *Uploads*, only while the policy has rules for them: HTB on an
+IFB device, nftables at ingress.
 """
 
 from __future__ import annotations
@@ -227,8 +227,8 @@ class Uploads(Component, Consumer):
 class PlainTcpCaps(Component):
     """Plain TCP in the classes of rules with ``plain_tcp: cap``: one nftables table, whatever the backend is.
 
-    The throttler knows no plain TCP connections; the table matches them by addresses, interface and the lack of an
-    MPTCP option. It is made again, in one transaction, with each policy.
+    The table matches connections by addresses, interface and the lack of an MPTCP option. It is made again, in one
+    transaction, with each policy.
     """
 
     def __init__(self, settings: Settings, kernel: KernelAccess, planner: Planner) -> None:

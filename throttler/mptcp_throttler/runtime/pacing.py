@@ -34,8 +34,7 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.5  # maximum time, several round trips, that a stop waits until the limits of sockets are lifted
 BIRTHS_AT_ONCE = 128  # number of prefixes whose initial options are written without a pause: this takes a millisecond
-WAKE_SECONDS, WAKE_PART = 0.02, 20
-"""Pause after limits were set at once: the longer of these seconds and this multiple of the time that it took."""
+WAKE_SECONDS, WAKE_PART = 0.02, 20  # pause after limits were set at once: seconds, multiple of the time that it took
 
 
 class SocketLimiter(Component, Consumer):
@@ -146,10 +145,11 @@ class SocketLimiter(Component, Consumer):
         return self._births.get(network)
 
     def watches_any(self) -> bool:
-        return self.possible and self._onsets.watches_any()
+        return self.possible and next(self._planner.shared_soft_caps(), None) is not None
 
     def watched(self) -> Collection[FourTuple]:
-        return self._onsets.watched()
+        """Return the subflows whose demand affects a shared cap."""
+        return [four_tuple for cap in self._planner.shared_soft_caps() for four_tuple in cap.users]
 
     def urgent(self) -> Collection[FourTuple]:
         return self._onsets.urgent()

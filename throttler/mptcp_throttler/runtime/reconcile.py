@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Makes the kernel's state equal to the planner's desired state, and keeps it equal.
 
-docs/contract.md defines the order: a class is made before the entries that name it, and an entry is deleted before its
-class. A packet whose priority names a missing class would pass unshaped. If the kernel refuses a change, the other
-changes are made first; then the refused change is retried with growing pauses. Before a retry the actual state is read
-back, because a failed batch may have been applied in part.
+A class is made before the entries that name it, and an entry is deleted before its class: a packet whose priority names
+a missing class would pass unshaped. If the kernel refuses a change, the others are made first; then it is retried with
+growing pauses. Before that the actual state is read back, because a failed batch may have been applied in part.
 
-The periodic comparison with the kernel runs concurrently. It reads the kernel while changes go on, and ignores objects
-that were changed since. Only if an object differs, changes stop until the whole state was read again and repaired.
+The comparison with the kernel runs concurrently, and ignores objects that were changed since it began. Only if another
+object differs, changes stop until the whole state was read again and repaired.
 """
 
 from __future__ import annotations
@@ -108,8 +107,7 @@ class Reconciler:
                 self._wake.set()
 
     async def apply(self) -> None:
-        """Make all pending changes, unless closed. Raises KernelError, the first refusal, after the others were
-        made."""
+        """Make all pending changes, unless closed. Raises KernelError, the first refusal, after the other changes."""
         async with self._lock:
             plan = self.planner
             while not self._closed and not (self._tc.settled and plan.classes.settled and plan.entries.settled):
@@ -240,8 +238,7 @@ class Reconciler:
         self.planner.adopt(classes, await self._netfilter.read_entries())
 
     async def _start_over(self) -> KernelError | None:
-        """Prepare again after a refusal, because objects that changes depend on may be gone; return the error, if
-        any."""
+        """Prepare again after a refusal, because objects that changes depend on may be gone; return the error."""
         async with self._lock:
             if not self._closed:
                 try:

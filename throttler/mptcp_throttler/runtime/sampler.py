@@ -2,10 +2,9 @@
 """Samples the proxy's sockets for all consumers of samples.
 
 A *sweep* lists all sockets in pieces; a *look-up* asks for single sockets, many in one request. Each consumer names the
-subflows that it watches and the few that are urgent. The sampler sweeps as often as the most demanding consumer needs,
-or looks up the watched subflows if that is cheaper. In between it looks up urgent subflows. Sampling takes a fixed
-share of a processor: if a sample takes longer, samples come less often. ``KernelSubflow.read`` is the time when a
-socket was read, because a sweep may take seconds. While no consumer watches a subflow, nothing is sampled.
+subflows that it watches, if any, and the few that are urgent. The sampler sweeps as often as the most demanding
+consumer needs, or looks up the watched subflows if that is cheaper. In between it looks up urgent subflows. Sampling
+takes a fixed share of a processor: if a sample takes longer (a sweep may take seconds), samples come less often.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ SWEEP_COST = 300  # fixed cost of a sweep, in sockets: the kernel walks its whol
 IDLE_SECONDS = 0.5  # pause while no consumer watches a subflow, and after a failure
 BUSY_SECONDS = 0.01  # pause until a consumer that is busy with samples is asked again for its urgent subflows
 REST = 1.5
-"""Pause of a gentle sweep after each slice, as a multiple of its work. Without pauses the process uses up its time on
-the processor, and then a join waits many milliseconds while other processes run."""
+"""Pause of a gentle sweep after each slice, as a multiple of its work. Without it the process uses up its time on the
+processor, and then a join waits many milliseconds while other processes run."""
 
 
 class _Fed:

@@ -13,9 +13,7 @@ from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, ClassSpec, class_spec
 
 MIN_RATE = 8_000  # minimum bits/s of a class that compensates an overshoot, and the minimum that a policy accepts
-PATHS_SHARE = 128
-"""One of this many numbers is reserved for path caps. So a reload from a policy whose client caps use all others
-succeeds."""
+PATHS_SHARE = 128  # one of this many numbers is reserved for path caps: client caps may use all others at a reload
 
 
 class PlanError(Exception):
@@ -38,8 +36,7 @@ class Member:
     four_tuple: FourTuple
     token: int | None = None  # token of the connection; None after the subflow has ended
     cap: LiveCap | None = None  # the subflow's cap, also while the onset is pending
-    held_by: LiveCap | None = None
-    """Another cap, to whose class the entry points until the onset is complete or the ended subflow has drained."""
+    held_by: LiveCap | None = None  # the cap to whose class the entry points until the end of the onset or the drain
     in_class: bool = False  # whether the socket was accepted into its cap's class: its first segments need no entry
     young: bool = False  # whether it got its cap when young, without a transition, and has not been sampled since
     rests: bool = False  # whether the scheduler must not assign data to it
@@ -59,8 +56,7 @@ class LiveCap:
     pending: set[FourTuple] = field(default_factory=set)  # users whose onset is not complete
     falling: set[FourTuple] = field(default_factory=set)
     """Pending users that had the cap before its throttle was lowered. The new rate waits only for these."""
-    unsettled: dict[FourTuple, float] = field(default_factory=dict)
-    """Users on which cap or present rate is not in force yet, and the time of the decision, by the planner's clock."""
+    unsettled: dict[FourTuple, float] = field(default_factory=dict)  # when it was decided, until it is in force on them
     interim: dict[FourTuple, int] = field(default_factory=dict)  # bits/s of users whose rate falls to the throttle
     held: int = 0  # number of subflows that do not use the cap but still have an entry for its class
     idle_since: float = 0.0
@@ -83,11 +79,9 @@ class LiveCap:
 
     def make_room(self) -> bool:
         """Adapt the room to the number of users; return whether it changed."""
-        before = self.room
-        while self.room < len(self.users):
-            self.room *= 2
-        while self.room > 1 and self.room > 4 * len(self.users):
-            self.room //= 2
+        before, users = self.room, max(1, len(self.users))
+        if not users <= before <= 4 * users:
+            self.room = 1 << (users - 1).bit_length()
         return self.room != before
 
     @property

@@ -25,9 +25,7 @@ QUEUE_FLOOR = 4
 BURST_SECONDS = 0.002
 GSO_FLOOR = 2 * MTU
 GENTLE_FALL = 0.7  # a fall of the rate needs no transition if the new rate is at least this share of the old one
-BURST_TOLERANCE = 0.02
-"""Relative tolerance in the comparison of bursts. The kernel stores a burst as time in ticks of 64 ns, so the value
-read back is rounded, most of all at high rates."""
+BURST_TOLERANCE = 0.02  # relative: the kernel stores a burst as time in ticks of 64 ns, so it reads back rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +109,7 @@ NO_LIMIT = SocketLimit()
 class InitialOptions:
     """Settings of a subflow's socket from its acceptance on; None leaves the kernel's value."""
 
-    not_sent: int | None = None
-    """As in :class:`SocketLimit`."""
+    not_sent: int | None = None  # as in :class:`SocketLimit`
     initial_window: int | None = None  # initial congestion window, segments
     class_id: int | None = None  # SO_PRIORITY: handle of the class of the first segments, until there is an entry
     rests: bool = False  # whether the subflow rests if it is a join (``stages.resting``)

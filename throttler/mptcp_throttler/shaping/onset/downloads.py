@@ -43,8 +43,7 @@ SHORT_SECONDS = 3.0
 """How long almost no unsent data may wait on a subflow that began under its cap. Later it needs more, or a path with a
 longer RTT may run out of data: the scheduler ignores the other paths while this one would be free sooner."""
 OVERHEAD_BYTES = 400  # Bytes of IP packets without data at the begin and end of a subflow. These packets pass no class.
-FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0
-"""Seconds until the first check of a released socket, and between later ones. 10,000 cost 0.5 % of a processor."""
+FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0  # pauses between checks of released sockets: 10,000 cost 0.5 %
 SLICE = 128  # sockets processed at a time: less than 1 ms
 
 
@@ -59,8 +58,6 @@ class SocketChanges:
 
 
 class State(enum.Enum):
-    """States of a subflow; see the module."""
-
     PENDING = "pending"
     TRANSITION = "transition"
     SETTLED = "settled"
@@ -128,14 +125,6 @@ class DownloadOnsets:
             else:
                 self._release(four_tuple)
         return self._taken()
-
-    def watched(self) -> Collection[FourTuple]:
-        """Return the subflows whose demand affects a shared cap."""
-        return [four_tuple for cap in self._planner.shared_soft_caps() for four_tuple in cap.users]
-
-    def watches_any(self) -> bool:
-        """Return whether :meth:`watched` is not empty, without making the list."""
-        return next(self._planner.shared_soft_caps(), None) is not None
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows to sample every ``STEP_SECONDS``."""

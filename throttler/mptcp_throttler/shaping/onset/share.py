@@ -29,14 +29,12 @@ HEADROOM = 1.1  # factor on the level: a subflow below it may want more at any m
 
 LOW_RATE = 5_000_000  # Bits/s. From this rate on, an assignment leaves in 0.1 s, and the kernel's own buffer is enough.
 BESIDE_RATE = 96_000_000
-"""Bits/s that the other paths can send, thanks to the buffer, while one assignment leaves. The value is high because
-the kernel also counts overhead: with another path of 30 Mbit/s, 64 Mbit/s were not always enough."""
+"""Bits/s that the other paths can send while one assignment leaves. The kernel also counts overhead: beside another
+path of 30 Mbit/s, 64 Mbit/s were not always enough."""
 MAX_BYTES = 4 << 20  # maximum send buffer per socket: the kernel's own maximum (default of net.ipv4.tcp_wmem)
 STEP = 0.75  # a buffer is not enlarged if it has at least this share of the needed size
 MAX_SOCKETS = 128  # maximum number of sockets with a larger buffer: 512 MB if all are full
-MAX_IDLE_SOCKETS = MAX_SOCKETS // 2
-"""A socket without waiting data gets a larger buffer only while fewer sockets than this have one. So thousands of
-nearly idle connections leave buffers for downloads."""
+MAX_IDLE_SOCKETS = MAX_SOCKETS // 2  # the same for sockets without waiting data, so that they leave some for downloads
 
 
 def send_buffer(rate: int) -> int:
@@ -45,8 +43,7 @@ def send_buffer(rate: int) -> int:
 
 
 def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
-    """Return the level, bits/s, of a cap of *ceil* bits/s, in O(n log n). *demands* has one item per user: the bits/s
-    that it takes, or None while it is backlogged."""
+    """Return the level, bits/s, of a cap of *ceil* bits/s. *demands*: ``Demand.rate`` of each user."""
     every = list(demands)
     left, users = float(ceil), len(every)
     for demand in sorted(demand for demand in every if demand is not None):

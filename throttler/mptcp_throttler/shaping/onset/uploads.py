@@ -26,12 +26,12 @@ FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s the r
 FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS = 0.45
 LAG_BYTES = 1_500_000
-"""The same limit in bytes, which applies if the other paths are fast. A client keeps about 3.5 MB (Linux: at most 4 MB
-send buffer per subflow, minus overhead); the rest of this waits on the subflow or is in flight."""
+"""The same limit for fast other paths. A client keeps about 3.5 MB (Linux: at most 4 MB send buffer per subflow, minus
+overhead); the rest of this waits on the subflow or is in flight."""
 STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
-"""Maximum length of a ramp; then the cap is in force in any case. The lag counts less and less: even if it is at its
-limit all the time, the rate falls to 1/55."""
+"""Then the cap is in force in any case. The lag counts less and less: even if it is always at its limit, the rate falls
+to 1/55."""
 MAX_BASE_LAG_SECONDS = 0.3  # maximum of the initial lag that counts as a difference between the delays of the paths
 MAX_STEP_SECONDS = 0.2  # longer pauses between two steps of a ramp count as this
 SLICE = 128
@@ -47,13 +47,12 @@ class _Ramp:
     received: int | None = None
     falls: bool = False
     start: int = 0
-    siblings: Collection[FourTuple] = ()
+    siblings: Collection[FourTuple] = ()  # the other subflows of the connection
     rate: float = 0.0
     stepped: float = 0.0
     base_lag: float | None = None  # lag at the first sample, seconds
     lag: float = 0.0  # lag in excess of ``base_lag``, seconds
-    others: dict[FourTuple, int] = field(default_factory=dict)
-    """Bytes received on each other subflow of the connection (sibling), as of ``sampled``."""
+    others: dict[FourTuple, int] = field(default_factory=dict)  # bytes received on each sibling, as of ``sampled``
     sampled: float = 0.0
     others_rate: float = 0.0  # highest total rate of the siblings between two samples
 
