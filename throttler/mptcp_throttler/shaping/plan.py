@@ -193,9 +193,7 @@ class Planner:
         cap.pending.discard(four_tuple)
         cap.falling.discard(four_tuple)
         self._settle(cap)
-        self._let_go(member)
-        self.entries.want(four_tuple, Target(cap.minor, cap.mark))
-        self._check(four_tuple)
+        self._enter(member, cap)
         return True
 
     def set_interim(self, rates: Mapping[FourTuple, int | None]) -> bool:
@@ -307,10 +305,13 @@ class Planner:
             if self._begins_softly(throttle) and not young and (found is None or found.minor != cap.minor):
                 cap.pending.add(four_tuple)
         if four_tuple not in cap.pending or (four_tuple in self.entries.desired and member.held_by is None):
-            self._let_go(member)
-            self.entries.want(four_tuple, Target(cap.minor, cap.mark))
-            self._check(four_tuple)
+            self._enter(member, cap)
         self._rest(member, rests=verdict.rests)
+
+    def _enter(self, member: Member, cap: LiveCap) -> None:
+        self._let_go(member)
+        self.entries.want(member.four_tuple, Target(cap.minor, cap.mark))
+        self._check(member.four_tuple)
 
     def _uncap(self, verdict: Verdict, token: int, now: float, young: Collection[FourTuple]) -> None:
         """Take a subflow out of its cap, and let it rest if its verdict says so. If its socket sends to the class of

@@ -101,9 +101,7 @@ class DownloadOnsets:
         self._urgent: dict[FourTuple, None] = {}  # subflows that are pending or in transition
         self._first_looks: dict[FourTuple, float] = {}  # releasing subflows, and when to check them; earliest first
         self._later_looks: dict[FourTuple, float] = {}  # the same for those that were checked before
-        self._short: dict[
-            FourTuple, float
-        ] = {}  # subflows that began under their caps, and how long they count as short
+        self._short: dict[FourTuple, float] = {}  # subflows that began under their caps, and when they are not short
         self._buffers = SendBuffers()
         self._overshoot = OvershootCompensation()
         self._changes = SocketChanges()
