@@ -49,16 +49,13 @@ log = logging.getLogger(__name__)
 
 PROGRAMS = Path(__file__).parent / "sockets/programs"  # sources; ``build`` compiles them when a package is made
 LIMITS, BIRTHS, ALL_SOCKETS, METER = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all", "mptcp_thr_meter"
-"""The program of limits and its map, the map of initial options, the iterator, the program of counters and its map."""
 MAX_PREFIXES = 131_072
 UNLIMITED = 0xFFFFFFFF
 MIN_SEND_BUFFER = 1 << 20  # Bytes. A smaller buffer does not help, and could not grow after the cap either.
 USER_TIMEOUT = 300.0  # seconds without acknowledgment of data after which the kernel closes a subflow
-_COOKIE, _LIMIT = struct.Struct("=Q"), struct.Struct("=III")
-_PREFIX, _BIRTH = struct.Struct("=I16s"), struct.Struct("=IIII")
-_CLOSED = struct.Struct("=QQI4s16sII")
-"""Keys and values of the maps: struct limit in ``programs/limits.h``; structs prefix and birth in
-``programs/mptcp_throttler.c``; struct closed in ``programs/mptcp_thr_meter.c``."""
+_COOKIE, _LIMIT = struct.Struct("=Q"), struct.Struct("=III")  # struct limit of ``programs/limits.h``
+_PREFIX, _BIRTH = struct.Struct("=I16s"), struct.Struct("=IIII")  # structs of ``programs/mptcp_throttler.c``
+_CLOSED = struct.Struct("=QQI4s16sII")  # struct of ``programs/mptcp_thr_meter.c``
 _SETTINGS = struct.Struct("=QIII8192s4x")  # struct settings of ``programs/bpf.h``
 _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
 _LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)  # in struct bpf_link_info; id 0: somebody detached the program

@@ -50,8 +50,7 @@ class DriftMonitor:
         self._heard: dict[str, str] = {}  # since the last comparison: by changed object, who changed it, in words
         self._due = math.inf  # when to compare because of these changes, monotonic seconds; infinite if there are none
         self._noticed = asyncio.Event()
-        self._refused: dict[Component, str] = {}
-        """Components that the last comparison could not repair, with the reason. Each reason is logged once."""
+        self._refused: dict[Component, str] = {}  # what the last comparison could not repair, and why; logged once
         self._turn = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 

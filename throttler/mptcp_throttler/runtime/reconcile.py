@@ -59,8 +59,7 @@ class Reconciler:
         self._refused = False
         """Whether the kernel refused a change. Then only :meth:`run` makes more, after it has read back the state."""
         self._in_hand: set[int | FourTuple] = set()  # classes and entries that are being changed right now
-        self._changed: set[int | FourTuple] | None = None
-        """Classes and entries changed since the current comparison began to read; None if none is running."""
+        self._changed: set[int | FourTuple] | None = None  # the same since the running comparison began to read, if any
 
     async def prepare(self) -> None:
         """Take the interfaces, make or adopt sets and rules, and give the actual state to the planner."""

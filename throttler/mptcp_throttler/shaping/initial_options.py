@@ -26,9 +26,7 @@ from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import MTU, InitialOptions
 
-UNSENT_SECONDS = 0.001
-"""Bound on unsent data, as time at the cap's rate. Up to about 10 Mbit/s this is one segment, so that the scheduler
-assigns data only when a segment can leave."""
+UNSENT_SECONDS = 0.001  # bound on unsent data, as time at the cap's rate: one segment up to about 10 Mbit/s
 INITIAL_WINDOW_SECONDS = 0.004  # initial window, as time at the cap's rate: small, for many may begin at the same time
 MIN_WINDOW, MAX_WINDOW = 2, 10  # limits of the initial window, segments; the kernel's default is 10
 AS_USUAL = InitialOptions()

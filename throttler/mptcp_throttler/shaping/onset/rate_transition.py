@@ -3,8 +3,7 @@
 
 docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and *done*. In the ramp the bound on unsent
 data falls in bytes, because they weight the scheduler's average rate. In time it grows: the scheduler ignores other
-paths while this one would be free sooner, so a path with a longer RTT would run dry. In settle the HTB class enforces
-the cap, and the bound stays for a few assignments of 64 KB, until the average has followed.
+paths while this one would be free sooner, so a path with a longer RTT would run dry.
 
 A fall to ``GENTLE_FALL`` of the rate or more needs no transition, nor does a subflow that sends less than its cap.
 
@@ -24,11 +23,9 @@ from mptcp_throttler.shaping.cap import LiveCap
 from mptcp_throttler.shaping.model import GENTLE_FALL, SocketLimit
 
 UNSENT_SECONDS = 0.02
-UNSENT_GROWTH_SECONDS = 0.15
-"""Growth of the bound on unsent data over the ramp, as time, if the target is at least ``UNSENT_GROWTH_RATE``, bits/s.
-For lower targets it is proportionally smaller: one assignment then takes longer than the buffers last the other
-paths."""
-UNSENT_GROWTH_RATE = 5_000_000
+UNSENT_GROWTH_SECONDS, UNSENT_GROWTH_RATE = 0.15, 5_000_000
+"""Growth of the bound on unsent data over the ramp, as time, from this target rate on, bits/s. For lower targets it is
+proportionally smaller: one assignment then takes longer than the buffers last the other paths."""
 RAMP_SECONDS = 0.6
 MAX_DRAIN_SECONDS = 0.3  # a cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip
 DRAINED = 1.1  # the ramp begins when the unsent data are at most this multiple of the bound

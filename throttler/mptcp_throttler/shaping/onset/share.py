@@ -6,9 +6,8 @@ were paced at the whole cap, the MPTCP scheduler would assign too much data to a
 those of idle ones. A subflow without progress loses its part, because data for a vanished phone wait a quarter of an
 hour, too.
 
-Under a low cap, a socket gets a larger *send buffer*: until an assignment of 64 KB has left, the connection must keep
-all data that the other paths send. The kernel then no longer adapts the buffer to the window, even after the cap. So
-the socket then gets the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes.
+Under a low cap, a socket gets a larger *send buffer*, which the kernel then no longer adapts to the window. So after
+the cap the socket gets the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes.
 """
 
 from __future__ import annotations

@@ -24,10 +24,9 @@ MEASURE_SECONDS = 0.1  # time over which the initial rate of a ramp is measured
 STEP_SECONDS = 0.05
 FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s the rate falls to 0.45 of its value
 FALL_PER_ASSIGNMENT = 0.15
-LAG_SECONDS = 0.45
-LAG_BYTES = 1_500_000
-"""The same limit for fast other paths. A client keeps about 3.5 MB (Linux: at most 4 MB send buffer per subflow, minus
-overhead); the rest of this waits on the subflow or is in flight."""
+LAG_SECONDS, LAG_BYTES = 0.45, 1_500_000
+"""The limit of the lag is the lower one: the bytes if the other paths are fast. A client keeps about 3.5 MB (Linux: at
+most 4 MB send buffer per subflow, minus overhead); the rest of this waits on the subflow or is in flight."""
 STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
 """Then the cap is in force in any case. The lag counts less and less: even if it is always at its limit, the rate falls
