@@ -66,11 +66,6 @@ class WireObserver:
             table.questions.ask(four_tuple, segment.time)
         return []
 
-    def interface(self, four_tuple: FourTuple) -> str | None:
-        """Forget the finished handshake; return the interface by which the proxy answered, None if unknown."""
-        handshake = self.handshakes.pop(four_tuple)
-        return None if handshake is None else handshake.interface
-
     def expire(self, time: float) -> None:
         before = time - self._table.limits.handshake_timeout
         self._table.counters.expired += self.handshakes.drop_until(before)

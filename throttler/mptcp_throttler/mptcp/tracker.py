@@ -139,7 +139,8 @@ class Tracker:
         return []
 
     def _leaves_by(self, four_tuple: FourTuple) -> str | None:
-        return self.wire.interface(four_tuple) or self.interface_of(four_tuple)
+        handshake = self.wire.handshakes.pop(four_tuple)
+        return (handshake and handshake.interface) or self.interface_of(four_tuple)
 
     def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
         table, initial = self.table, _is_initial(event)

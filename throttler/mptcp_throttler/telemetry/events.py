@@ -17,7 +17,7 @@ from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_EVENTS: Final = 30_000
-"""At most 18 MB with IPv6 addresses and the longest details; a connection of two subflows makes eight to ten events."""
+"""At most 19 MB with IPv6 addresses and the longest details; a connection of two subflows makes eight to ten events."""
 LONGEST_DETAIL: Final = 150  # characters
 CUT: Final = "..."  # End of a cut detail. ASCII: one character beyond Latin-1 would multiply the size of the string.
 MAX_REFUSED: Final = 20  # Refused joins per minute that become events: more would push out older ones. All are counted.
@@ -55,8 +55,6 @@ class RateLimiter:
 
 
 class Happened(NamedTuple):
-    """One event, as read from the ring."""
-
     sequence: int
     time: float  # seconds since the epoch
     kind: str
@@ -72,7 +70,7 @@ class EventRing:
     """The events of one daemon. Sequence numbers begin at 1 and have no gaps."""
 
     def __init__(self, limit: int = MAX_EVENTS) -> None:
-        self._events: deque[tuple] = deque(maxlen=limit)  # type: ignore[type-arg]
+        self._events: deque[Happened] = deque(maxlen=limit)
         self.last = 0  # sequence number of the latest event; 0 before the first
 
     @property
@@ -95,14 +93,11 @@ class EventRing:
         if len(detail) > LONGEST_DETAIL:
             detail = f"{detail[: LONGEST_DETAIL - len(CUT)]}{CUT}"
         self.last += 1
-        self._events.append((time, kind, token, four_tuple, path, rule, direction, detail))
+        self._events.append(Happened(self.last, time, kind, token, four_tuple, path, rule, direction, detail))
 
     def after(self, sequence: int) -> Iterator[Happened]:
-        """Yield the events after *sequence*, the oldest first."""
-        first = self.first
-        skipped = max(0, sequence - first + 1)
-        for number, event in enumerate(islice(self._events, skipped, None), first + skipped):
-            yield Happened(number, *event)
+        """Return the events after *sequence*, the oldest first."""
+        return islice(self._events, max(0, sequence - self.first + 1), None)
 
 
 class EventRecorder:
