@@ -87,8 +87,8 @@ class WireObserver:
         elif record is None or segment.time > record.subflow.since:  # otherwise the kernel's event came first
             before = self.handshakes.get(four_tuple)
             # The proxy answers each attempt by the same interface.
-            interface = None if before is None else before.interface
-            self._begin(four_tuple, Handshake(None if join is None else join.token, interface), segment.time)
+            new = Handshake(None if join is None else join.token, None if before is None else before.interface)
+            self._table.counters.handshakes_evicted += self.handshakes.put(four_tuple, new, segment.time)
         return []
 
     def _syn_ack(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
@@ -111,13 +111,11 @@ class WireObserver:
                 return []
             return self._table.change(record, segment.time, f"leaves by {interface}", interface=interface)
         if handshake is None:
-            self._begin(four_tuple, Handshake(None, segment.interface), segment.time)
+            new = Handshake(None, segment.interface)
+            self._table.counters.handshakes_evicted += self.handshakes.put(four_tuple, new, segment.time)
         else:
             handshake.interface = segment.interface
         return []
-
-    def _begin(self, four_tuple: FourTuple, handshake: Handshake, time: float) -> None:
-        self._table.counters.handshakes_evicted += self.handshakes.put(four_tuple, handshake, time)
 
     def _reset_handshake(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
         handshake = self.handshakes.pop(four_tuple)
@@ -132,8 +130,7 @@ class WireObserver:
 
     def _refuse(self, four_tuple: FourTuple, token: int, time: float, detail: str) -> list[Event]:
         self._table.counters.joins_refused += 1
-        known = four_tuple in self.refused
-        if known or len(self.refused) >= self._table.limits.max_refused:
+        if four_tuple in self.refused or len(self.refused) >= self._table.limits.max_refused:
             return []
         self.refused.put(four_tuple, None, time)
         return [Event(EventKind.JOIN_REFUSED, time, token, four_tuple, detail)]

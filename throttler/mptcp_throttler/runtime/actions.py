@@ -25,11 +25,10 @@ log = logging.getLogger(__name__)
 MAX_LINES: Final = 20
 """Maximum log lines per minute and kind. Any client can cause such lines, and after a reload to a policy that steers by
 order, the kernel refuses the flag on all existing connections."""
+_EXCESS: Final = {EventKind.SUBFLOW_EXCESS: "subflows", EventKind.CONNECTION_EXCESS: "connections of its client"}
 
 
 class Actions:
-    """Carries out the stages' effects (``stages.stage.Effect``), and closes excess subflows and connections."""
-
     def __init__(
         self,
         path_manager: UserspacePathManager,
@@ -41,8 +40,8 @@ class Actions:
         """*connections* is the tracker's live view by token."""
         self._path_manager, self._connections, self._sockets = path_manager, connections, sockets
         self._steering, self._events = steering, events
-        kinds = "refusals", "subflows", "connections of its client"
-        self._lines = {kind: RateLimiter(MAX_LINES) for kind in kinds}
+        self._refusals = RateLimiter(MAX_LINES)
+        self._lines = {kind: RateLimiter(MAX_LINES) for kind in _EXCESS}
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Carry out *effects*; log one that the kernel refuses, and go on."""
@@ -79,7 +78,7 @@ class Actions:
         except KernelError as error:
             # An effect without a rule clears a flag of an earlier daemon: the policy in force does not ask for it, so
             # its refusal is not logged.
-            if effect.rule is not None and self._lines["refusals"].allow(time.monotonic()):
+            if effect.rule is not None and self._refusals.allow(time.monotonic()):
                 text = "%s; a connection from before the policy steered cannot be steered"
                 log.warning(text, error, extra=self._about(effect.token, effect.rule))
             self._steering.flags.refused(effect)
@@ -100,8 +99,7 @@ class Actions:
         order needs. Under it, excess subflows are closed; otherwise they are only logged. So are connections beyond
         their client's share (:mod:`mptcp_throttler.mptcp.limits`) in a dry run.
         """
-        kinds = EventKind.SUBFLOW_EXCESS, EventKind.CONNECTION_EXCESS
-        excess = {each.four_tuple: each for each in events if each.kind in kinds and each.four_tuple is not None}
+        excess = {each.four_tuple: each for each in events if each.kind in _EXCESS and each.four_tuple is not None}
         stayed: dict[FourTuple, str] = {}
         for four_tuple, event in excess.items():
             if event.kind is EventKind.CONNECTION_EXCESS and is_dry_run:
@@ -112,11 +110,8 @@ class Actions:
         if closed := [each for each in excess if each not in stayed]:
             stayed |= self._sockets.close_sockets(closed)
         for four_tuple, event in excess.items():
-            what = "subflows" if event.kind is EventKind.SUBFLOW_EXCESS else "connections of its client"
-            why = stayed.get(four_tuple)
-            self._say(what, event, "closed" if why is None else f"{why}; nothing caps it")
-
-    def _say(self, what: str, event: Event, outcome: str) -> None:
-        if self._lines[what].allow(event.time):
-            fields = about(self._connections.get(event.token), token=event.token, subflow=event.four_tuple)
-            log.warning("%s: too many %s: %s: %s", event.four_tuple, what, event.detail, outcome, extra=fields)
+            if self._lines[event.kind].allow(event.time):
+                outcome = f"{stayed[four_tuple]}; nothing caps it" if four_tuple in stayed else "closed"
+                fields = about(self._connections.get(event.token), token=event.token, subflow=four_tuple)
+                text = "%s: too many %s: %s: %s"
+                log.warning(text, four_tuple, _EXCESS[event.kind], event.detail, outcome, extra=fields)
