@@ -5,8 +5,7 @@
     socket dumps ──┴▶ tracker ──▶ connection table ──▶ events
     segments ───────▶ from_wire ─▶ interfaces, questions, refused joins
 
-No I/O, no clock: times are seconds of one clock that nobody sets. Every call returns the events that it caused. Every
-table has a bound (:class:`~.limits.TrackerLimits`).
+No I/O, no clock: times are seconds of one clock that nobody sets. Every call returns the events that it caused.
 
 Sources of the kernel's records: linux/mptcp_pm.h (events), linux/inet_diag.h and linux/mptcp.h (dumps). The kernel has
 checked each handshake, so the table holds exactly what the kernel has. Events can get lost, and a dump takes time. A
@@ -90,7 +89,6 @@ class Tracker:
         return self._prioritise(record, event.backup, event.time)
 
     def want_resync(self) -> None:
-        """Request a resync that begins after now, because events were lost."""
         self.table.dumps_wanted += 1
 
     @property
@@ -245,8 +243,7 @@ def _is_initial(told: KernelRecord) -> bool:
     return told.initial if isinstance(told, KernelSubflow) else told.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
 
 
-FINISH_STEP: Final = 500
-"""Subflows per step of :meth:`Resync.finish`: at most about 5 ms if all must be closed."""
+FINISH_STEP: Final = 500  # subflows per step of :meth:`Resync.finish`: about 5 ms if all must be closed
 
 
 class Resync:

@@ -2,9 +2,8 @@
 """The observers: packet capture on every interface, path-manager events, and sweeps of the sockets. All feed the
 tracker.
 
-A sweep of the existing sockets makes up for lost events. Reading captured segments takes at most a fixed share of a
-processor (:class:`ReadingShare`), because nothing essential depends on them. If an observer fails, it is reopened until
-that succeeds; the others go on. Changes that no event reports are looked up (``mptcp.questions``).
+A sweep of the existing sockets makes up for lost events; other changes that no event reports are looked up
+(``mptcp.questions``). If an observer fails, it is reopened until that succeeds; the others go on.
 """
 
 from __future__ import annotations
