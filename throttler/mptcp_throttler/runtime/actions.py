@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
-from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple
 from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.budget import Reached
@@ -62,15 +62,6 @@ class Actions:
                     self._set_backup(effect)
                 case _:
                     raise TypeError(f"nothing carries out {effect!r}")
-
-    def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
-        """Take over the backup flags that a killed daemon set, and clear those that no rule asks for. If no killed
-        daemon had set any, another program set the flags, and they stay."""
-        if self._path_manager.flags_note.take_over():
-            self._steering.adopt(subflows)
-
-    def release_flags(self) -> None:
-        self.carry_out(self._steering.flags.release_all())
 
     def _set_backup(self, effect: SetBackup) -> None:
         try:
