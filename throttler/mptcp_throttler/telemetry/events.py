@@ -28,14 +28,15 @@ GUARD, BUDGET, GRANT, STEERING, RELOAD, FAULT = "guard", "budget", "grant", "ste
 KINDS: Final = (CONNECTION, SUBFLOW, CLOSED, DECIDED, APPLIED, LIFTED, GUARD, BUDGET, GRANT, STEERING, RELOAD, FAULT)
 
 _KINDS: Final = {
-    EventKind.CONNECTION_OPENED: CONNECTION,
-    EventKind.CONNECTION_CLOSED: CLOSED,
-    EventKind.SUBFLOW_ACTIVE: SUBFLOW,
-    EventKind.SUBFLOW_CHANGED: SUBFLOW,
-    EventKind.SUBFLOW_CLOSED: CLOSED,
-    EventKind.JOIN_REFUSED: FAULT,
-    EventKind.DISAGREEMENT: FAULT,
+    EventKind.CONNECTION_OPENED: (CONNECTION, "{}"),
+    EventKind.CONNECTION_CLOSED: (CLOSED, "{}"),
+    EventKind.SUBFLOW_ACTIVE: (SUBFLOW, "active"),
+    EventKind.SUBFLOW_CHANGED: (SUBFLOW, "{}"),
+    EventKind.SUBFLOW_CLOSED: (CLOSED, "{}"),
+    EventKind.JOIN_REFUSED: (FAULT, "join refused: {}"),
+    EventKind.DISAGREEMENT: (FAULT, "the kernel's records disagree: {}"),
 }
+"""Kind and detail of the tracker's events; a warning reports the others."""
 
 
 class RateLimiter:
@@ -112,20 +113,12 @@ class EventRecorder:
 
     def tracked(self, events: Iterable[Event]) -> None:
         for event in events:
-            detail = event.detail
-            if event.kind in (EventKind.SUBFLOW_EXCESS, EventKind.CONNECTION_EXCESS):
-                continue  # a warning reports it
-            if event.kind is EventKind.JOIN_REFUSED:
-                if not self._refused.allow(event.time):
-                    continue
-                detail = f"join refused: {detail}"
-            elif event.kind is EventKind.SUBFLOW_ACTIVE:
-                detail = "active"
-            elif event.kind is EventKind.DISAGREEMENT:
-                detail = f"the kernel's records disagree: {detail}"
-            self.ring.add(
-                event.time + self._ahead(), _KINDS[event.kind], event.token or None, event.four_tuple, detail=detail
-            )
+            if event.kind not in _KINDS:
+                continue
+            if event.kind is EventKind.JOIN_REFUSED and not self._refused.allow(event.time):
+                continue
+            (kind, detail), token, at = _KINDS[event.kind], event.token or None, event.time + self._ahead()
+            self.ring.add(at, kind, token, event.four_tuple, detail=detail.format(event.detail))
 
     def decided(self, decision: Decision) -> None:
         """Record caps that began, changed or ended."""
