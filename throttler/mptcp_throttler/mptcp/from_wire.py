@@ -9,7 +9,7 @@ Segments never add, change or end a subflow: any host can send them, and the ker
 - A join that the proxy answers with a RST or in plain TCP counts as refused.
 - A RST or MP_FASTCLOSE asks for a look-up of the subflows: if both sides give up a connection at the same time, no
   event reports its end.
-- A segment that came in with the proxy's address, or went out with a client's, is not ours.
+- A segment that came in with the proxy's address, or went out with a client's, is ignored.
 """
 
 from __future__ import annotations

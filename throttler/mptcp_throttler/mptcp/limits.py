@@ -17,7 +17,7 @@ class TrackerLimits:
     (``CONNECTION_EXCESS``); to drop an older one would lift its cap."""
     max_subflows_per_connection: int = 16
     """A subflow beyond this is reported for closing (``SUBFLOW_EXCESS``). The in-kernel path manager accepts at most 8
-    besides the first; only a user-space path manager may accept more."""
+    after the first; only a user-space path manager may accept more."""
     max_remembered: int = 16_384
     """Handshakes in progress, recent endings, and refused connections: a full table drops its oldest entry."""
     max_refused: int = 1_024  # refused joins that are remembered, so events of them per ``handshake_timeout``

@@ -12,8 +12,8 @@ checked each handshake, so the table holds exactly what the kernel has. Events c
 ``DISAGREEMENT`` is a contradiction between two kernel records: another token or address identifier for the same
 subflow, or a subflow that a dump lists after its end or does not list.
 
-- The event socket also reports MPTCP clients on this host. A subflow is ours if we listen on its local port, or if its
-  token is tracked (a proxy may also open a subflow to its client).
+- The event socket also reports MPTCP clients on this host. A subflow is tracked if its local port is a listening one,
+  or if its token is tracked (a proxy may also open a subflow to its client).
 - CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED the check of a join's HMAC.
 - When a whole connection ends, the kernel reports CLOSED, and no SUB_CLOSED for its subflows.
 - A dump does not undo changes made since shortly before it began. It lists established sockets of the listening ports;

@@ -26,7 +26,7 @@ class TunnelPath:
     tunnel: str
     name: str
     number: int  # nanoseconds since the epoch when the path got these ends; unique
-    class_id: int  # HTB class by which its packets leave, as its daemon says; 0: none of ours
+    class_id: int  # HTB class by which its packets leave, as its daemon says; 0: none of the throttler's
     interface: str | None
     socket: KernelSubflow
 
