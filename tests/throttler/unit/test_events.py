@@ -27,7 +27,7 @@ from mptcp_throttler.telemetry.events import (
 )
 from mptcp_throttler.telemetry.traffic import Traffic
 
-MOST_BYTES = 18_000_000
+MOST_BYTES = 19_000_000
 WIFI = four_tuple("10.1.0.1")
 RATE, SLOWER = (a_throttle(rate, rate, None, Share.PATH) for rate in (5_000_000, 1_000_000))
 RULE = a_rule("cap", ("a",), RATE)

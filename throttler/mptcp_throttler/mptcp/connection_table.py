@@ -78,12 +78,10 @@ class TimedTable(Generic[K, V]):
         return evicts
 
     def get(self, key: K) -> V | None:
-        entry = self._entries.get(key)
-        return None if entry is None else entry[1]
+        return self._entries.get(key, (0.0, None))[1]
 
     def pop(self, key: K) -> V | None:
-        entry = self._entries.pop(key, None)
-        return None if entry is None else entry[1]
+        return self._entries.pop(key, (0.0, None))[1]
 
     def pop_until(self, time: float) -> Iterator[V]:
         """Remove and yield every entry stamped at or before *time*. Entries may be put and popped between steps."""
@@ -100,8 +98,7 @@ class TimedTable(Generic[K, V]):
 
 
 class ConnectionTable:
-    """Makes every change to the set of connections and subflows, and returns its events. No subflow ends by silence:
-    only handshakes and endings are captured, so an hour-long download looks as idle as a dead one."""
+    """Makes every change to the set of connections and subflows, and returns its events."""
 
     def __init__(self, limits: TrackerLimits, listen_ports: frozenset[int]) -> None:
         self.limits = limits
@@ -118,9 +115,7 @@ class ConnectionTable:
         """Tokens of connections refused because of their client's share. A late join to one is refused, too."""
         self.dumps = 0  # number of socket dumps begun
         self.dump_began: float | None = None
-        self.dumps_wanted = self.dumps_served = 0
-        """Number of requests for a dump, and number of these that a complete dump has served. A dump serves only
-        requests made before it began."""
+        self.dumps_wanted = self.dumps_served = 0  # requests for a dump, and those made before a complete one began
 
     # Subflows and connections
 

@@ -9,7 +9,7 @@ Segments never add, change or end a subflow: any host can send them, and the ker
 - A join that the proxy answers with a RST or in plain TCP counts as refused.
 - A RST or MP_FASTCLOSE asks for a look-up of the subflows: if both sides give up a connection at the same time, no
   event reports its end.
-- A segment that came in with the proxy's address, or went out with a client's, is not ours.
+- A segment that came in with the proxy's address, or went out with a client's, is ignored.
 """
 
 from __future__ import annotations
@@ -66,11 +66,6 @@ class WireObserver:
             table.questions.ask(four_tuple, segment.time)
         return []
 
-    def interface(self, four_tuple: FourTuple) -> str | None:
-        """Forget the finished handshake; return the interface by which the proxy answered, None if unknown."""
-        handshake = self.handshakes.pop(four_tuple)
-        return None if handshake is None else handshake.interface
-
     def expire(self, time: float) -> None:
         before = time - self._table.limits.handshake_timeout
         self._table.counters.expired += self.handshakes.drop_until(before)
@@ -92,8 +87,8 @@ class WireObserver:
         elif record is None or segment.time > record.subflow.since:  # otherwise the kernel's event came first
             before = self.handshakes.get(four_tuple)
             # The proxy answers each attempt by the same interface.
-            interface = None if before is None else before.interface
-            self._begin(four_tuple, Handshake(None if join is None else join.token, interface), segment.time)
+            new = Handshake(None if join is None else join.token, None if before is None else before.interface)
+            self._table.counters.handshakes_evicted += self.handshakes.put(four_tuple, new, segment.time)
         return []
 
     def _syn_ack(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
@@ -116,13 +111,11 @@ class WireObserver:
                 return []
             return self._table.change(record, segment.time, f"leaves by {interface}", interface=interface)
         if handshake is None:
-            self._begin(four_tuple, Handshake(None, segment.interface), segment.time)
+            new = Handshake(None, segment.interface)
+            self._table.counters.handshakes_evicted += self.handshakes.put(four_tuple, new, segment.time)
         else:
             handshake.interface = segment.interface
         return []
-
-    def _begin(self, four_tuple: FourTuple, handshake: Handshake, time: float) -> None:
-        self._table.counters.handshakes_evicted += self.handshakes.put(four_tuple, handshake, time)
 
     def _reset_handshake(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
         handshake = self.handshakes.pop(four_tuple)
@@ -137,8 +130,7 @@ class WireObserver:
 
     def _refuse(self, four_tuple: FourTuple, token: int, time: float, detail: str) -> list[Event]:
         self._table.counters.joins_refused += 1
-        known = four_tuple in self.refused
-        if known or len(self.refused) >= self._table.limits.max_refused:
+        if four_tuple in self.refused or len(self.refused) >= self._table.limits.max_refused:
             return []
         self.refused.put(four_tuple, None, time)
         return [Event(EventKind.JOIN_REFUSED, time, token, four_tuple, detail)]

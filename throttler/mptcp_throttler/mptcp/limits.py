@@ -13,20 +13,17 @@ class TrackerLimits:
     """Bounds of every table, and timeouts in seconds."""
 
     max_connections: int = 65_536
-    """Including lingering ones. A connection beyond its client's share
-    (:class:`Shares`) is reported for closing (``CONNECTION_EXCESS``); to drop an older one would lift its cap."""
+    """With lingering ones. One beyond its client's share (:class:`Shares`) is reported for closing
+    (``CONNECTION_EXCESS``); to drop an older one would lift its cap."""
     max_subflows_per_connection: int = 16
     """A subflow beyond this is reported for closing (``SUBFLOW_EXCESS``). The in-kernel path manager accepts at most 8
-    besides the first; only a user-space path manager may accept more."""
+    after the first; only a user-space path manager may accept more."""
     max_remembered: int = 16_384
-    """Maximum number of handshakes in progress, of recent endings, and of refused connections. If one table is full,
-    its oldest entry is dropped, so a SYN flood costs no connection."""
-    max_refused: int = 1_024
-    """Refused joins that are remembered, and so ``JOIN_REFUSED`` events per ``handshake_timeout``, at most."""
+    """Handshakes in progress, recent endings, and refused connections: a full table drops its oldest entry."""
+    max_refused: int = 1_024  # refused joins that are remembered, so events of them per ``handshake_timeout``
     handshake_timeout: float = 10.0
     closed_linger: float = 10.0
-    """How long a connection without a subflow waits for a join (break before make), unless the kernel closed it. Ended
-    subflows are remembered for the same time, so that an older dump does not bring them back."""
+    """How long a connection without a subflow waits for a join (break before make), and an end is remembered."""
     resync_grace: float = 1.0  # a dump may miss a subflow that became active less than this many seconds before it
 
 
@@ -59,9 +56,8 @@ class Shares:
     """Shares the room for connections among the clients (:mod:`mptcp_common.clients`).
 
     A client may have at most as many connections as room is left: *n* clients that take all they can leave 1/(*n* + 1)
-    of the room to others. So no client can take all room with idle connections, so that later connections get no cap.
-    This is the dynamic-threshold rule for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on
-    Networking 6(2), 1998).
+    of the room to others. This is the dynamic-threshold rule for queues that share a memory (Choudhury and Hahne,
+    IEEE/ACM Transactions on Networking 6(2), 1998).
     """
 
     def __init__(self, room: int) -> None:

@@ -113,8 +113,7 @@ class Connection:
     @property
     def client(self) -> bytes:
         """The remote address of the initial subflow, or of the oldest subflow if the initial one has ended."""
-        first = next((each for each in self.subflows if each.initial), None)
-        first = first or next(iter(self.subflows), None)
+        first = next((each for each in self.subflows if each.initial), None) or next(iter(self.subflows), None)
         return b"" if first is None else first.four_tuple.remote
 
 

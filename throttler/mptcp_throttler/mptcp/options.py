@@ -6,7 +6,7 @@ reads only the version in MP_CAPABLE. Rules:
 
 - Nothing raises. A peer's broken option is a :class:`Malformed`, one that no RFC defines an :class:`UnknownSubtype`.
 - A broken option of another kind ends the parsing, as it does in the kernel: the next option cannot be found.
-- No octets appear in a ``repr``: keys are the connection's only secret, and many people read logs.
+- No octets appear in a ``repr``: keys are the connection's only secret, and logs have many readers.
 
 This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser.
 """

@@ -5,16 +5,15 @@
     socket dumps ──┴▶ tracker ──▶ connection table ──▶ events
     segments ───────▶ from_wire ─▶ interfaces, questions, refused joins
 
-No I/O, no clock: times are seconds of one clock that nobody sets. Every call returns the events that it caused. Every
-table has a bound (:class:`~.limits.TrackerLimits`).
+No I/O, no clock: times are seconds of one clock that nobody sets. Every call returns the events that it caused.
 
 Sources of the kernel's records: linux/mptcp_pm.h (events), linux/inet_diag.h and linux/mptcp.h (dumps). The kernel has
 checked each handshake, so the table holds exactly what the kernel has. Events can get lost, and a dump takes time. A
 ``DISAGREEMENT`` is a contradiction between two kernel records: another token or address identifier for the same
 subflow, or a subflow that a dump lists after its end or does not list.
 
-- The event socket also reports MPTCP clients on this host. A subflow is ours if we listen on its local port, or if its
-  token is tracked (a proxy may also open a subflow to its client).
+- The event socket also reports MPTCP clients on this host. A subflow is tracked if its local port is a listening one,
+  or if its token is tracked (a proxy may also open a subflow to its client).
 - CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED the check of a join's HMAC.
 - When a whole connection ends, the kernel reports CLOSED, and no SUB_CLOSED for its subflows.
 - A dump does not undo changes made since shortly before it began. It lists established sockets of the listening ports;
@@ -90,7 +89,6 @@ class Tracker:
         return self._prioritise(record, event.backup, event.time)
 
     def want_resync(self) -> None:
-        """Request a resync that begins after now, because events were lost."""
         self.table.dumps_wanted += 1
 
     @property
@@ -139,7 +137,8 @@ class Tracker:
         return []
 
     def _leaves_by(self, four_tuple: FourTuple) -> str | None:
-        return self.wire.interface(four_tuple) or self.interface_of(four_tuple)
+        handshake = self.wire.handshakes.pop(four_tuple)
+        return (handshake and handshake.interface) or self.interface_of(four_tuple)
 
     def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
         table, initial = self.table, _is_initial(event)
@@ -244,8 +243,7 @@ def _is_initial(told: KernelRecord) -> bool:
     return told.initial if isinstance(told, KernelSubflow) else told.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
 
 
-FINISH_STEP: Final = 500
-"""Subflows per step of :meth:`Resync.finish`: at most about 5 ms if all must be closed."""
+FINISH_STEP: Final = 500  # subflows per step of :meth:`Resync.finish`: about 5 ms if all must be closed
 
 
 class Resync:

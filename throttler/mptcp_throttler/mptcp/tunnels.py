@@ -12,12 +12,13 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from mptcp_throttler.mptcp.model import MAX_TOKEN, FourTuple, KernelEvent, KernelEventKind, KernelSubflow
 
 GONE_SECONDS: Final = 10.0  # a path has ended if the tunnel's daemon heard nothing, and it carried nothing, for so long
 FIRST_COOKIE: Final = 1 << 62  # the kernel counts sockets from 1
+_Sign = tuple[float, tuple[int, int]]  # when a path gave a sign of life; the bytes that it had sent and received
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class TunnelPath:
     tunnel: str
     name: str
     number: int  # nanoseconds since the epoch when the path got these ends; unique
-    class_id: int  # HTB class by which its packets leave, as its daemon says; 0: none of ours
+    class_id: int  # HTB class by which its packets leave, as its daemon says; 0: none of the throttler's
     interface: str | None
     socket: KernelSubflow
 
@@ -33,13 +34,6 @@ class TunnelPath:
         """Return whether *other* is the same path: two paths of a relay may exchange addresses."""
         mine = self.socket
         return other is not None and (mine.token, mine.remote_id) == (other.socket.token, other.socket.remote_id)
-
-
-class _Sign(NamedTuple):
-    """The last sign of life of a path, and its bytes sent and received by then."""
-
-    carried: tuple[int, int]
-    at: float
 
 
 @dataclass(slots=True)
@@ -50,7 +44,7 @@ class TunnelTable:
     paths: dict[FourTuple, TunnelPath] = field(default_factory=dict)
     ignored: set[tuple[str, int]] = field(default_factory=set)  # name and port of tunnels at other ports
     _tokens: dict[str, int] = field(default_factory=dict)  # by name
-    _signs: dict[int, _Sign] = field(default_factory=dict)  # by :attr:`TunnelPath.number`
+    _signs: dict[int, _Sign] = field(default_factory=dict)  # the last ones, by :attr:`TunnelPath.number`
     _latest: int = MAX_TOKEN
 
     def take(self, answer: Mapping[str, Any], now: float) -> list[KernelEvent]:
@@ -95,8 +89,8 @@ class TunnelTable:
                 # The last sign of life is a message or carried data: packets may pass after the relay's daemon ended.
                 heard, before = -math.inf if silent is None else now - float(silent), self._signs.get(begun)
                 if before is not None:
-                    heard = max(heard, before.at) if carried == before.carried else now
-                signs[begun] = _Sign(carried, heard)
+                    heard = max(heard, before[0]) if carried == before[1] else now
+                signs[begun] = heard, carried
                 if now - heard >= GONE_SECONDS:
                     continue
                 token, ids, cookie = self._token(name), (None, number), FIRST_COOKIE | begun

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from mptcp_common.reasons import reason
 from mptcp_throttler.mptcp.model import Segment
@@ -59,22 +59,20 @@ class CaptureFile:
 
         log_runtime.addFilter(complaint)
         try:
-            yield from self._segments(self._reader())
+            yield from self._segments()
         finally:
             log_runtime.removeFilter(complaint)
 
-    def _reader(self) -> Any:
+    def _segments(self) -> Iterator[Captured]:
         from scapy.utils import RawPcapReader
 
         try:
-            return RawPcapReader(self._file)
+            reader = RawPcapReader(self._file)
         except OSError as error:
             raise CaptureError(f"{self._name}: cannot be read: {reason(error)}") from error
         except Exception as error:
             # Scapy may raise any exception on unexpected bytes.
             raise CaptureError(f"{self._name}: not a pcap or pcapng file: {reason(error)}") from error
-
-    def _segments(self, reader: Any) -> Iterator[Captured]:
         while True:
             try:
                 data, about = next(reader)

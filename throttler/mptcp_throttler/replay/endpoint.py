@@ -27,8 +27,8 @@ class _Handshake:
         self.client_next = _after(syn.sequence)
         self.proxy_next: int | None = None
         self.join = join
-        self.token = None if join is None else join.token
-        self.proxy_key: bytes | None = None
+        self.token = 0 if join is None else join.token
+        self.proxy_key = b""
         self.answer: options.MpJoinSynAck | None = None
         self.backup = join is not None and join.backup
         self.ended: set[bool] = set()  # the sides that sent a FIN; True is the client
@@ -58,7 +58,6 @@ class Endpoint:
             elif flags & ACK and not from_client:
                 self._syn_ack(segment, four_tuple)
             return []
-        side = "client" if from_client else "proxy"
         events = self._third_ack(segment, four_tuple) if from_client else []
         subflow = self._established.get(four_tuple)
         if events or subflow is None:
@@ -67,16 +66,15 @@ class Endpoint:
         if priority is not None and from_client:
             subflow.backup = priority.backup
             events.append(self._event(segment, KernelEventKind.SUBFLOW_PRIORITY, four_tuple, subflow))
-        assert subflow.token is not None
         known = self._keys.get(subflow.token)
         if fastclose is not None and known is not None and compare_digest(known[from_client], fastclose.receiver_key):
             for each in [ends for ends, other in self._established.items() if other.token == subflow.token]:
                 del self._established[each]
-            detail = f"MP_FASTCLOSE from the {side}"
+            detail = f"MP_FASTCLOSE from the {'client' if from_client else 'proxy'}"
             return [KernelEvent(segment.time, KernelEventKind.CLOSED, subflow.token, None, detail=detail)]
         subflow.ended |= {from_client} if flags & FIN else set()
         if flags & RST or len(subflow.ended) == 2:
-            detail = f"{'RST' if flags & RST else 'FIN'} from the {side}"
+            detail = f"{'RST' if flags & RST else 'FIN'} from the {'client' if from_client else 'proxy'}"
             reset = segment.option(options.MpTcprst)
             detail += "" if reset is None else f", MP_TCPRST reason {reset.reason}"
             del self._established[four_tuple]
@@ -104,13 +102,12 @@ class Endpoint:
 
     def _third_ack(self, segment: Segment, four_tuple: FourTuple) -> list[KernelEvent]:
         subflow = self._handshakes.get(four_tuple)
-        if subflow is None or subflow.token is None or segment.acknowledgment != subflow.proxy_next:
+        if subflow is None or not subflow.token or segment.acknowledgment != subflow.proxy_next:
             return []
         capable, proof = segment.option(options.MpCapable), segment.option(options.MpJoinAck)
         if subflow.join is None:
             if capable is None or capable.sender_key is None or capable.receiver_key != subflow.proxy_key:
                 return []
-            assert subflow.proxy_key is not None
             self._keys[subflow.token] = capable.sender_key, subflow.proxy_key
             kind = KernelEventKind.CREATED
         else:
@@ -135,7 +132,6 @@ class Endpoint:
     def _event(
         self, segment: Segment, kind: KernelEventKind, four_tuple: FourTuple, subflow: _Handshake, detail: str = ""
     ) -> KernelEvent:
-        assert subflow.token is not None
         local_id = None if subflow.answer is None else subflow.answer.address_id
         remote_id = None if subflow.join is None else subflow.join.address_id
         return KernelEvent(segment.time, kind, subflow.token, four_tuple, local_id, remote_id, subflow.backup, detail)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
-from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple
 from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.budget import Reached
@@ -25,11 +25,10 @@ log = logging.getLogger(__name__)
 MAX_LINES: Final = 20
 """Maximum log lines per minute and kind. Any client can cause such lines, and after a reload to a policy that steers by
 order, the kernel refuses the flag on all existing connections."""
+_EXCESS: Final = {EventKind.SUBFLOW_EXCESS: "subflows", EventKind.CONNECTION_EXCESS: "connections of its client"}
 
 
 class Actions:
-    """Carries out the stages' effects (``stages.stage.Effect``), and closes excess subflows and connections."""
-
     def __init__(
         self,
         path_manager: UserspacePathManager,
@@ -41,8 +40,8 @@ class Actions:
         """*connections* is the tracker's live view by token."""
         self._path_manager, self._connections, self._sockets = path_manager, connections, sockets
         self._steering, self._events = steering, events
-        kinds = "refusals", "subflows", "connections of its client"
-        self._lines = {kind: RateLimiter(MAX_LINES) for kind in kinds}
+        self._refusals = RateLimiter(MAX_LINES)
+        self._lines = {kind: RateLimiter(MAX_LINES) for kind in _EXCESS}
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Carry out *effects*; log one that the kernel refuses, and go on."""
@@ -64,22 +63,13 @@ class Actions:
                 case _:
                     raise TypeError(f"nothing carries out {effect!r}")
 
-    def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
-        """Take over the backup flags that a killed daemon set, and clear those that no rule asks for. If no killed
-        daemon had set any, another program set the flags, and they stay."""
-        if self._path_manager.flags_note.take_over():
-            self._steering.adopt(subflows)
-
-    def release_flags(self) -> None:
-        self.carry_out(self._steering.flags.release_all())
-
     def _set_backup(self, effect: SetBackup) -> None:
         try:
             self._path_manager.commands.set_backup(effect.token, effect.four_tuple, effect.backup)
         except KernelError as error:
             # An effect without a rule clears a flag of an earlier daemon: the policy in force does not ask for it, so
             # its refusal is not logged.
-            if effect.rule is not None and self._lines["refusals"].allow(time.monotonic()):
+            if effect.rule is not None and self._refusals.allow(time.monotonic()):
                 text = "%s; a connection from before the policy steered cannot be steered"
                 log.warning(text, error, extra=self._about(effect.token, effect.rule))
             self._steering.flags.refused(effect)
@@ -100,8 +90,7 @@ class Actions:
         order needs. Under it, excess subflows are closed; otherwise they are only logged. So are connections beyond
         their client's share (:mod:`mptcp_throttler.mptcp.limits`) in a dry run.
         """
-        kinds = EventKind.SUBFLOW_EXCESS, EventKind.CONNECTION_EXCESS
-        excess = {each.four_tuple: each for each in events if each.kind in kinds and each.four_tuple is not None}
+        excess = {each.four_tuple: each for each in events if each.kind in _EXCESS and each.four_tuple is not None}
         stayed: dict[FourTuple, str] = {}
         for four_tuple, event in excess.items():
             if event.kind is EventKind.CONNECTION_EXCESS and is_dry_run:
@@ -112,11 +101,8 @@ class Actions:
         if closed := [each for each in excess if each not in stayed]:
             stayed |= self._sockets.close_sockets(closed)
         for four_tuple, event in excess.items():
-            what = "subflows" if event.kind is EventKind.SUBFLOW_EXCESS else "connections of its client"
-            why = stayed.get(four_tuple)
-            self._say(what, event, "closed" if why is None else f"{why}; nothing caps it")
-
-    def _say(self, what: str, event: Event, outcome: str) -> None:
-        if self._lines[what].allow(event.time):
-            fields = about(self._connections.get(event.token), token=event.token, subflow=event.four_tuple)
-            log.warning("%s: too many %s: %s: %s", event.four_tuple, what, event.detail, outcome, extra=fields)
+            if self._lines[event.kind].allow(event.time):
+                outcome = f"{stayed[four_tuple]}; nothing caps it" if four_tuple in stayed else "closed"
+                fields = about(self._connections.get(event.token), token=event.token, subflow=four_tuple)
+                text = "%s: too many %s: %s: %s"
+                log.warning(text, four_tuple, _EXCESS[event.kind], event.detail, outcome, extra=fields)

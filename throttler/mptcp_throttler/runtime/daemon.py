@@ -124,7 +124,7 @@ class Daemon:
             engine.rest.possible = engine.paced.can_rest
             engine.rest.ratio = RATIO if engine.paced.has_buffers else RATIO_WITHOUT_BUFFERS
             engine.decisions.set_policy(engine.decisions.policy)
-            stack.callback(engine.actions.release_flags)
+            stack.callback(lambda: engine.actions.carry_out(engine.steering.flags.release_all()))
             stack.callback(self._observers.close)
             await self._observers.open()
             await self._adopt()
@@ -164,7 +164,9 @@ class Daemon:
     async def _adopt(self) -> None:
         engine = self._engine
         found = list(engine.sampler.latest.values())
-        engine.actions.adopt(found)
+        # Take over backup flags of a killed daemon; if none had set any, the flags are another program's, and stay.
+        if engine.path_manager.flags_note.take_over():
+            engine.steering.adopt(found)
         await engine.enforce()
         if engine.paced.possible:
             await engine.paced.adopt(found)

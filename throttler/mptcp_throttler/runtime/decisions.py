@@ -171,12 +171,9 @@ class Decisions:
 
 
 def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection[int]) -> tuple[Verdict, ...]:
-    """Return *verdicts* without cap, budget and steering on subflows whose local port is not in *listen_ports*.
-
-    A client joins at another port if the proxy announced it (ADD_ADDR with a port, RFC 8684, 3.4.1), and a proxy may
-    open a subflow to its client from any port. Such subflows count as active subflows of their connection, but sets,
-    rules, BPF programs and socket dumps cover only the listening ports.
-    """
+    """Return *verdicts* without cap, budget and steering on subflows whose local port is not in *listen_ports*, because
+    sets, rules, BPF programs and dumps cover only these. A client joins at another port if the proxy announced it
+    (ADD_ADDR, RFC 8684, 3.4.1); a proxy may open a subflow from any port."""
 
     def without(each: Verdict) -> Verdict:
         four_tuple, port = each.four_tuple, each.four_tuple.local_port

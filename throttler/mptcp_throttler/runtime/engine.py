@@ -179,7 +179,7 @@ class Engine:
         self.decisions.decide({event.token for event in events})
         for event in events:
             if event.kind is EventKind.SUBFLOW_ACTIVE and event.four_tuple is not None:
-                captured = self.join_latency.take_expected(event.four_tuple)
+                captured = self.join_latency.early.pop(event.four_tuple)
                 if captured is not None:
                     self.joined(event.four_tuple, captured)
 
@@ -215,7 +215,7 @@ class Engine:
         known = self.traffic.standing(four_tuple, Direction.DOWN)
         connection = None if known is None else self.tracker.connections.get(known[0])
         if connection is None:
-            self.join_latency.expect(four_tuple, captured)
+            self.join_latency.early.put(four_tuple, captured, captured)
             return
         subflows = [each.four_tuple for each in connection.subflows]
         self.join_latency.joined(captured, subflows, self.downloads.planner.entries.upserts)
@@ -227,7 +227,7 @@ class Engine:
 
     def _decided(self, decision: Decision) -> None:
         self.traffic.decided(decision)
-        if decision.changes_caps:
+        if decision.got or decision.changed or decision.lost or decision.ended:
             self.cap_log.decided(decision)
             self.events.decided(decision)
 

@@ -2,9 +2,8 @@
 """The observers: packet capture on every interface, path-manager events, and sweeps of the sockets. All feed the
 tracker.
 
-A sweep of the existing sockets makes up for lost events. Reading captured segments takes at most a fixed share of a
-processor (:class:`ReadingShare`), because nothing essential depends on them. If an observer fails, it is reopened until
-that succeeds; the others go on. Changes that no event reports are looked up (``mptcp.questions``).
+A sweep of the existing sockets makes up for lost events; other changes that no event reports are looked up
+(``mptcp.questions``). If an observer fails, it is reopened until that succeeds; the others go on.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,8 +78,7 @@ class Observers:
 
     async def open(self) -> None:
         """Open every observer, then list the existing sockets. Raises KernelError for a capture that fails."""
-        missing = self._kernel.mptcp_missing()
-        if missing is not None:
+        if (missing := self._kernel.mptcp_missing()) is not None:
             log.warning("%s", missing)
         self._routes = self._kernel.routes(self._settings)
         routes, tunnels = self._routes, self._engine.tunnels
@@ -104,7 +103,7 @@ class Observers:
             self._routes.close()
 
     def capturing(self) -> dict[str, bool]:
-        """Return whether each interface is being captured from."""
+        """Return for each interface whether its segments are captured."""
         return {interface: interface in self._captures for interface in self._settings.interfaces}
 
     async def supervise(self) -> None:
@@ -116,8 +115,11 @@ class Observers:
             if self._events is None:
                 self._try_events()
             self.ask_soon()
-            missing = [each for each in self._settings.interfaces if each not in self._captures]
-            returned = [interface for interface in missing if self._try_capture(interface)]
+            returned = []
+            for interface in [each for each in self._settings.interfaces if each not in self._captures]:
+                with suppress(KernelError):
+                    self._open_capture(interface)
+                    returned.append(interface)
             if returned:
                 self.counters.reopened += len(returned)
                 log.info("capturing again on %s", ", ".join(returned))
@@ -153,14 +155,6 @@ class Observers:
         self._loop.remove_reader(capture.fileno())
         capture.close()
 
-    def _try_capture(self, interface: str) -> bool:
-        try:
-            self._open_capture(interface)
-        except KernelError as error:
-            log.debug("%s", error)
-            return False
-        return True
-
     def _try_events(self) -> bool:
         try:
             self._events = self._kernel.events()
@@ -180,14 +174,12 @@ class Observers:
         """Look up the sockets that the tracker asks for, when that is due."""
         if self._asking is not None:
             return
-        pause = self._tracker.questions.pause(time.monotonic())
-        if pause is not None:
+        if (pause := self._tracker.questions.pause(time.monotonic())) is not None:
             self._asking = self._loop.call_later(pause, self._ask)
 
     def _ask(self) -> None:
         self._asking = None
-        asked = self._tracker.questions.take(time.monotonic())
-        if asked:
+        if asked := self._tracker.questions.take(time.monotonic()):
             self.counters.questions += len(asked)
             try:
                 events = self._tracker.answer(asked, self._engine.sockets.look_up(asked), time.monotonic())

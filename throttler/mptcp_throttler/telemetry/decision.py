@@ -33,10 +33,6 @@ class Decision(NamedTuple):
         """Whether a dry run began or ended. Then all caps are lost and got: an enforced cap and a dry one differ."""
         return self.was_dry is not self.is_dry
 
-    @property
-    def changes_caps(self) -> bool:
-        return bool(self.got or self.changed or self.lost or self.ended)
-
 
 class Comparer:
     def __init__(self) -> None:

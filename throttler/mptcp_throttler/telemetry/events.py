@@ -17,7 +17,7 @@ from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_EVENTS: Final = 30_000
-"""At most 18 MB with IPv6 addresses and the longest details; a connection of two subflows makes eight to ten events."""
+"""At most 19 MB with IPv6 addresses and the longest details; a connection of two subflows makes eight to ten events."""
 LONGEST_DETAIL: Final = 150  # characters
 CUT: Final = "..."  # End of a cut detail. ASCII: one character beyond Latin-1 would multiply the size of the string.
 MAX_REFUSED: Final = 20  # Refused joins per minute that become events: more would push out older ones. All are counted.
@@ -28,14 +28,15 @@ GUARD, BUDGET, GRANT, STEERING, RELOAD, FAULT = "guard", "budget", "grant", "ste
 KINDS: Final = (CONNECTION, SUBFLOW, CLOSED, DECIDED, APPLIED, LIFTED, GUARD, BUDGET, GRANT, STEERING, RELOAD, FAULT)
 
 _KINDS: Final = {
-    EventKind.CONNECTION_OPENED: CONNECTION,
-    EventKind.CONNECTION_CLOSED: CLOSED,
-    EventKind.SUBFLOW_ACTIVE: SUBFLOW,
-    EventKind.SUBFLOW_CHANGED: SUBFLOW,
-    EventKind.SUBFLOW_CLOSED: CLOSED,
-    EventKind.JOIN_REFUSED: FAULT,
-    EventKind.DISAGREEMENT: FAULT,
+    EventKind.CONNECTION_OPENED: (CONNECTION, "{}"),
+    EventKind.CONNECTION_CLOSED: (CLOSED, "{}"),
+    EventKind.SUBFLOW_ACTIVE: (SUBFLOW, "active"),
+    EventKind.SUBFLOW_CHANGED: (SUBFLOW, "{}"),
+    EventKind.SUBFLOW_CLOSED: (CLOSED, "{}"),
+    EventKind.JOIN_REFUSED: (FAULT, "join refused: {}"),
+    EventKind.DISAGREEMENT: (FAULT, "the kernel's records disagree: {}"),
 }
+"""Kind and detail of the tracker's events; a warning reports the others."""
 
 
 class RateLimiter:
@@ -55,8 +56,6 @@ class RateLimiter:
 
 
 class Happened(NamedTuple):
-    """One event, as read from the ring."""
-
     sequence: int
     time: float  # seconds since the epoch
     kind: str
@@ -72,7 +71,7 @@ class EventRing:
     """The events of one daemon. Sequence numbers begin at 1 and have no gaps."""
 
     def __init__(self, limit: int = MAX_EVENTS) -> None:
-        self._events: deque[tuple] = deque(maxlen=limit)  # type: ignore[type-arg]
+        self._events: deque[Happened] = deque(maxlen=limit)
         self.last = 0  # sequence number of the latest event; 0 before the first
 
     @property
@@ -95,14 +94,11 @@ class EventRing:
         if len(detail) > LONGEST_DETAIL:
             detail = f"{detail[: LONGEST_DETAIL - len(CUT)]}{CUT}"
         self.last += 1
-        self._events.append((time, kind, token, four_tuple, path, rule, direction, detail))
+        self._events.append(Happened(self.last, time, kind, token, four_tuple, path, rule, direction, detail))
 
     def after(self, sequence: int) -> Iterator[Happened]:
-        """Yield the events after *sequence*, the oldest first."""
-        first = self.first
-        skipped = max(0, sequence - first + 1)
-        for number, event in enumerate(islice(self._events, skipped, None), first + skipped):
-            yield Happened(number, *event)
+        """Return the events after *sequence*, the oldest first."""
+        return islice(self._events, max(0, sequence - self.first + 1), None)
 
 
 class EventRecorder:
@@ -117,20 +113,12 @@ class EventRecorder:
 
     def tracked(self, events: Iterable[Event]) -> None:
         for event in events:
-            detail = event.detail
-            if event.kind in (EventKind.SUBFLOW_EXCESS, EventKind.CONNECTION_EXCESS):
-                continue  # a warning reports it
-            if event.kind is EventKind.JOIN_REFUSED:
-                if not self._refused.allow(event.time):
-                    continue
-                detail = f"join refused: {detail}"
-            elif event.kind is EventKind.SUBFLOW_ACTIVE:
-                detail = "active"
-            elif event.kind is EventKind.DISAGREEMENT:
-                detail = f"the kernel's records disagree: {detail}"
-            self.ring.add(
-                event.time + self._ahead(), _KINDS[event.kind], event.token or None, event.four_tuple, detail=detail
-            )
+            if event.kind not in _KINDS:
+                continue
+            if event.kind is EventKind.JOIN_REFUSED and not self._refused.allow(event.time):
+                continue
+            (kind, detail), token, at = _KINDS[event.kind], event.token or None, event.time + self._ahead()
+            self.ring.add(at, kind, token, event.four_tuple, detail=detail.format(event.detail))
 
     def decided(self, decision: Decision) -> None:
         """Record caps that began, changed or ended."""

@@ -49,15 +49,7 @@ class JoinLatency(LatencyHistogram):
     def __init__(self) -> None:
         super().__init__(JOIN_BOUNDS, MAX_JOIN_SECONDS)
         # Capture times of joins without a kernel event yet, and by waiting subflow; and when entries were made.
-        self._early, self._waiting, self._made = (TimedTable[FourTuple, float](MAX_REMEMBERED) for _ in range(3))
-
-    def expect(self, four_tuple: FourTuple, captured: float) -> None:
-        """Note that the last packet of a join was *captured* before the kernel's event."""
-        self._early.put(four_tuple, captured, captured)
-
-    def take_expected(self, four_tuple: FourTuple) -> float | None:
-        """Take a subflow from the kernel's event; return when the last packet of its join was captured, if known."""
-        return self._early.pop(four_tuple)
+        self.early, self._waiting, self._made = (TimedTable[FourTuple, float](MAX_REMEMBERED) for _ in range(3))
 
     def joined(self, captured: float, subflows: Iterable[FourTuple], wanted: Container[FourTuple]) -> None:
         """Note a join to the connection of *subflows*, after the decision on it. *wanted*: subflows, new or older, that

@@ -2,12 +2,10 @@
 """Bytes over each path and under each cap since the daemon's start, and the rate of each subflow.
 
 Every decision updates the number of subflows per path, cap and class, so a summary of ten thousand connections visits
-none. A rule's cap on one path may have many classes: one per client, connection or budget step. One class may have
-subflows on several paths, if the paths, a client or a connection share the cap.
+none. A rule's cap on one path may have many classes, and one class subflows on several paths.
 
-Each sweep adds the growth of a subflow's counters to the totals of its path and its current cap. Totals never fall when
-something closes, and nothing is counted per packet. The meter of closed sockets reports what a subflow carried after
-its last sample, or in a life between two samples.
+Each sweep adds the growth of a subflow's counters to the totals of its path and its current cap. The meter of closed
+sockets reports what a subflow carried after its last sample, or in a life between two samples.
 """
 
 from __future__ import annotations
