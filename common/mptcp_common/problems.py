@@ -29,7 +29,7 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing to correct, or to consider. ``str()`` is the line for the operator."""
+    """An error that the operator must correct, or a warning. ``str()`` is the line for the operator."""
 
     source: str
     line: int

@@ -51,7 +51,7 @@ def test_each_payload_has_the_keys_that_apple_requires() -> None:
 
 
 def test_profile_identifiers_depend_only_on_the_proxy() -> None:
-    """The identifiers stay the same, whatever else changes; another proxy's profile has other identifiers."""
+    """The identifiers do not depend on other settings; another proxy's profile has other identifiers."""
 
     def names(found: dict[str, Any]) -> list[tuple[str, str]]:
         return [(each["PayloadIdentifier"], each["PayloadUUID"]) for each in (found, *found["PayloadContent"])]
