@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The proxy: distribution Squid behind an MPTCP listener, launched, checked and diagnosed."""
+"""The proxy: starts the distribution's Squid with MPTCP listeners, checks its configuration, and diagnoses the host."""

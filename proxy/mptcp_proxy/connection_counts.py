@@ -34,10 +34,10 @@ class ConnectionCounts:
         return self.multiple_subflows + self.single_subflow + self.plain_tcp
 
 
-def read_counts(text: str, goals: Collection[str], program: str) -> ConnectionCounts:
-    """Count the connections of *program* to *goals* (``parents.goal``) in the output of ss."""
+def read_counts(text: str, targets: Collection[str], program: str) -> ConnectionCounts:
+    """Count the connections of *program* to *targets* (``parents.target``) in the output of ss."""
     plain_tcp, subflows = 0, Counter[int]()
-    for line, token in _connections(text, goals):
+    for line, token in _connections(text, targets):
         if token is not None:
             subflows[token] += 1
         elif f'("{program}",' in line or "users:" not in line:
@@ -47,34 +47,34 @@ def read_counts(text: str, goals: Collection[str], program: str) -> ConnectionCo
     return ConnectionCounts(multiple, len(subflows) - multiple, plain_tcp)
 
 
-def read_subflows(text: str, goal: str, token: int) -> int:
-    """Return how many subflows the connection with this host's *token* has to *goal*, from the output of ss."""
-    return sum(each == token for _, each in _connections(text, (goal,)))
+def read_subflows(text: str, target: str, token: int) -> int:
+    """Return how many subflows the connection with this host's *token* has to *target*, from the output of ss."""
+    return sum(each == token for _, each in _connections(text, (target,)))
 
 
-def _connections(text: str, goals: Collection[str]) -> Iterator[tuple[str, int | None]]:
-    """Yield the line of ss for each TCP connection to *goals*, and the token of its MPTCP connection (None: plain
+def _connections(text: str, targets: Collection[str]) -> Iterator[tuple[str, int | None]]:
+    """Yield the line of ss for each TCP connection to *targets*, and the token of its MPTCP connection (None: plain
     TCP)."""
     for line in text.replace("\n\t", "\t").splitlines():
         fields = line.split()
-        if len(fields) < 4 or _without_zone(fields[3]) not in goals:
+        if len(fields) < 4 or _without_zone(fields[3]) not in targets:
             continue
         found = _SUBFLOW.search(line)
         yield line, int(found["token"], 16) if found and _NEGOTIATED.intersection(found["flags"]) else None
 
 
 def _without_zone(text: str) -> str:
-    """Return an address and port of ss as ``parents.goal`` writes them: IPv4 if mapped, and without a zone (%)."""
+    """Return an address and port of ss as ``parents.target`` writes them: IPv4 if mapped, and without a zone (%)."""
     mapped = re.fullmatch(r"\[::ffff:([\d.]+)\](:\d+)", text)
     return f"{mapped[1]}{mapped[2]}" if mapped else re.sub(r"%[^\]:]+", "", text)
 
 
-def counts_now(goals: Collection[str], program: str = "squid") -> ConnectionCounts:
-    """Count the current connections of *program* to *goals*; all counts are 0 if ss fails."""
-    return read_counts(ss.printed(*_ESTABLISHED) or "", goals, program)
+def counts_now(targets: Collection[str], program: str = "squid") -> ConnectionCounts:
+    """Count the current connections of *program* to *targets*; all counts are 0 if ss fails."""
+    return read_counts(ss.printed(*_ESTABLISHED) or "", targets, program)
 
 
-def subflows_now(goal: str, token: int) -> int | None:
-    """Return how many subflows the connection with *token* currently has to *goal*; None if ss fails."""
+def subflows_now(target: str, token: int) -> int | None:
+    """Return how many subflows the connection with *token* currently has to *target*; None if ss fails."""
     text = ss.printed(*_ESTABLISHED)
-    return None if text is None else read_subflows(text, goal, token)
+    return None if text is None else read_subflows(text, target, token)

@@ -71,7 +71,7 @@ _PAGES: Final[dict[str, tuple[str, str, tuple[str, ...], str]]] = {
         "<p>You asked for <strong>%H</strong>, and the rules of the proxy do not allow it. Most likely this "
         "address is closed to everyone. Your connection to the proxy works.</p>",
         (
-            "Check the address. The proxy opens no addresses of its own host, and no unusual ports.",
+            "Check the address. The proxy does not connect to its own host, or to unusual ports.",
             "If your device has very many open connections, close some programs that use them, and try again.",
             "If everything is refused, the proxy does not serve your network: ask its operator.",
         ),

@@ -38,10 +38,10 @@ _START_SECONDS = 5.0
 unknown."""
 
 
-def goals(host: str, port: int) -> frozenset[str]:
+def targets(host: str, port: int) -> frozenset[str]:
     """Return the addresses of *host* with *port*, in the preload library's notation. Raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return frozenset(goal(family, str(address[0]), port) for family, _, _, _, address in found)
+    return frozenset(target(family, str(address[0]), port) for family, _, _, _, address in found)
 
 
 def is_address(host: str) -> bool:
@@ -53,8 +53,8 @@ def is_address(host: str) -> bool:
     return True
 
 
-def goal(family: int, address: str, port: int) -> str:
-    """Return *address* and *port* in the preload library's notation: as by inet_ntop(3), without a zone (%)."""
+def target(family: int, address: str, port: int) -> str:
+    """Return *address* and *port* in the preload library's notation: that of inet_ntop(3), without a zone (%)."""
     text = socket.inet_ntop(family, socket.inet_pton(family, address.partition("%")[0]))
     if family == socket.AF_INET6 and text.startswith("::ffff:") and "." in text:
         return f"{text.removeprefix('::ffff:')}:{port}"
@@ -100,7 +100,7 @@ class Follower:
     def __init__(
         self,
         places: Places,
-        look_up: Callable[[str, int], frozenset[str]] = goals,
+        look_up: Callable[[str, int], frozenset[str]] = targets,
         read_counts: Callable[[], given_up.GivenUp] = given_up.given_up,
     ) -> None:
         self._places = places

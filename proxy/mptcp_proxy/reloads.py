@@ -22,7 +22,7 @@ from mptcp_common.reasons import reason
 from .places import Places
 from .process import started
 
-PATIENCE_SECONDS = 120.0
+MAX_WAIT_SECONDS = 120.0
 """Maximum seconds to wait for a reload: Squid may take a minute to read its file (``squid.Squid.parse``)."""
 _INTERVAL = 0.1
 """Seconds between checks for the outcome."""
@@ -82,7 +82,7 @@ def reload(places: Places) -> None:
 def _locked(lock: Path) -> Iterator[None]:
     """Hold *lock*, so that no other command requests a reload and the next outcome belongs to this request. Raises
     ReloadError."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + MAX_WAIT_SECONDS
     try:
         # Only the owner may open the lock file, because any process that can read a file can lock it.
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -95,7 +95,7 @@ def _locked(lock: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise ReloadError(f"another reload has not ended within {PATIENCE_SECONDS:g} s") from None
+                    raise ReloadError(f"another reload has not ended within {MAX_WAIT_SECONDS:g} s") from None
             time.sleep(_INTERVAL)
         yield
     finally:
@@ -103,7 +103,7 @@ def _locked(lock: Path) -> Iterator[None]:
 
 
 def _reload(places: Places) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + MAX_WAIT_SECONDS
     before = read_outcome(places.reloads)
     if before is None:
         raise ReloadError("the proxy has ended")
@@ -118,7 +118,7 @@ def _reload(places: Places) -> None:
         if now.count > before.count:
             break
         if time.monotonic() > deadline:
-            raise ReloadError(f"process {before.pid} has not reloaded within {PATIENCE_SECONDS:g} s")
+            raise ReloadError(f"process {before.pid} has not reloaded within {MAX_WAIT_SECONDS:g} s")
         time.sleep(_INTERVAL)
     if now.refused:
         raise ReloadError(f"reload refused, the old settings stay in force: {now.refused}")

@@ -135,14 +135,14 @@ _PORTS = (
         ("icp_port", "udp_port"),
         "udp_incoming_address",
         "ICP",
-        {"icp_access": "ask which pages are in the cache"},
+        {"icp_access": "query which pages are in the cache"},
     ),
     _Port(
         ("htcp_port",),
         "udp_incoming_address",
         "HTCP",
         {
-            "htcp_access": "ask which pages are in the cache, and since when",
+            "htcp_access": "query which pages are in the cache, and since when",
             "htcp_clr_access": "remove pages from the cache",
         },
     ),

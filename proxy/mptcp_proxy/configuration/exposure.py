@@ -59,7 +59,7 @@ def exposure_problems(
     the running proxy's file of this host's addresses. *connects*: whether Squid itself looks up host names and connects
     to the addresses. If so, "dst -n", which ignores names, does not protect."""
     rules = _Rules(statements, connects)
-    first_tunnel = next((port for port in _OTHER_SERVICES if rules.lets_in(_Request(tunnel=port))), None)
+    first_tunnel = next((port for port in _OTHER_SERVICES if rules.first_rule_allowing(_Request(tunnel=port))), None)
     requests = {
         "loopback addresses": _Request(to=LOOPBACK),
         "link-local addresses": _Request(to=_LINK_LOCAL),
@@ -71,10 +71,10 @@ def exposure_problems(
     }
     missing: dict[Statement, list[str]] = {}
     for what, request in requests.items():
-        if (rule := rules.lets_in(request)) is not None:
+        if (rule := rules.first_rule_allowing(request)) is not None:
             missing.setdefault(rule, []).append(what)
     for rule, parts in missing.items():
-        believed = rules.believed if rules.is_for_this_host(rule) else None
+        believed = rules.believed if rules.matches_this_host(rule) else None
         claim = f"; other hosts can claim this host's address ({' '.join(believed.words)})" if believed else ""
         yield Problem(
             f"{' '.join(rule.words)}: no rule before this one denies {', '.join(parts)}: clients reach services"
@@ -92,10 +92,10 @@ class _Rules:
         self.believed = rule_trusting_others(statements, self._lists)
         """The rule by which senders on other hosts may claim this host's address, if any."""
         self._rules = [(rule, names_of(rule)) for rule in access_rules(statements, "http_access")]
-        self._elsewhere = _never_direct(statements)
+        self._never_direct_lists = _never_direct(statements)
         self._by_name = connects
 
-    def lets_in(self, request: _Request) -> Statement | None:
+    def first_rule_allowing(self, request: _Request) -> Statement | None:
         """Return the first rule that may allow *request* of a client on another host, if any."""
         judge = self._judge(request)
         for rule, names in self._rules:
@@ -113,23 +113,28 @@ class _Rules:
                     judge = self._judge(request)
         return None
 
-    def is_for_this_host(self, rule: Statement) -> bool:
-        return any(_on_this_host(self._lists, name) for name in names_of(rule))
+    def matches_this_host(self, rule: Statement) -> bool:
+        return any(_matches_only_this_host(self._lists, name) for name in names_of(rule))
 
     def _judge(self, request: _Request) -> _NameJudge:
-        return _NameJudge(self._lists, self._elsewhere, self._by_name, self.believed is not None, request)
+        return _NameJudge(self._lists, self._never_direct_lists, self._by_name, self.believed is not None, request)
 
 
 class _NameJudge:
     """Decides which names in rules hold for one request."""
 
     def __init__(
-        self, lists: AccessLists, elsewhere: frozenset[str], by_name: bool, claimed: bool, request: _Request
+        self,
+        lists: AccessLists,
+        never_direct_lists: frozenset[str],
+        by_name: bool,
+        can_claim_this_host: bool,
+        request: _Request,
     ) -> None:
         self._lists = lists
-        self._elsewhere = elsewhere
+        self._never_direct_lists = never_direct_lists
         self._by_name = by_name
-        self._claimed = claimed
+        self._can_claim_this_host = can_claim_this_host
         self._request = request
         self._found: dict[str, Holds] = {}
 
@@ -152,9 +157,9 @@ class _NameJudge:
         return self._found[name]
 
     def _name(self, name: str) -> Holds:
-        if name in self._elsewhere:
+        if name in self._never_direct_lists:
             return False
-        if not self._claimed and _on_this_host(self._lists, name):
+        if not self._can_claim_this_host and _matches_only_this_host(self._lists, name):
             return False
         clients = self._lists.match(name)
         request, lines = self._request, self._lists.lines(name)
@@ -193,7 +198,7 @@ class _NameJudge:
         return None
 
 
-def _on_this_host(lists: AccessLists, name: str) -> bool:
+def _matches_only_this_host(lists: AccessLists, name: str) -> bool:
     clients = lists.match(name).possible
     return bool(clients) and not clients - LOOPBACK
 

@@ -82,7 +82,7 @@ def listener_problems(
     """Yield the problems of the listeners of the configuration *file*. *any_stated*: whether the file has any port
     statement. *by_mptcp*: whether the listeners use MPTCP. *several_workers*: Squid will have several workers, and bind
     with SO_REUSEPORT (socket(7)), which allows both "[::]" and an address."""
-    seen: list[Listener] = []
+    checked: list[Listener] = []
     for listener in found:
         place = (listener.statement.file, listener.statement.number)
         for option in listener.options:
@@ -101,7 +101,7 @@ def listener_problems(
                 allowed="http_port 80 tproxy, http_port 443 tproxy: a listener on each redirected port",
                 warning=True,
             )
-        for earlier in seen:
+        for earlier in checked:
             may_differ = listener.statement.conditional or earlier.statement.conditional
             if listener.overlaps(earlier) and not may_differ:
                 # With several workers, different hosts work. Equal hosts are a mistake with any number of workers.
@@ -116,8 +116,8 @@ def listener_problems(
                     warning=works,
                 )
                 break
-        seen.append(listener)
-    if not seen and not any_stated:
+        checked.append(listener)
+    if not checked and not any_stated:
         yield Problem(
             "no http_port: Squid would not listen for clients", file, allowed="at least one line like: http_port 3128"
         )

@@ -13,7 +13,7 @@ Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):
 * Blanks and tabs separate words. Other white space of C (isspace(3)) is allowed only before the first word, after the
   last one, and after ``if`` and ``include``. Further white space of Python is ordinary text.
 * Some directives have two names.
-* ``include`` takes names and wildcards, no comment, at most 16 deep, and stands for the lines of these files.
+* ``include`` has names and wildcards of files, whose lines replace it. It has no comment. Includes may be 16 deep.
 
 Squid gets a copy with the includes resolved. So it acts on the lines that were checked, even if the files change after
 the check, and a worker that Squid restarts reads the same lines.

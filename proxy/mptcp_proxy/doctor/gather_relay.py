@@ -20,7 +20,7 @@ from .. import given_up, shim
 from ..configuration.check import Checked, examined
 from ..configuration.source import statements
 from ..connection_counts import counts_now, subflows_now
-from ..parents import goals
+from ..parents import targets
 from ..parents_alive import ADVICE, current_states
 from ..places import Places, Role
 from ..squid import installed
@@ -67,10 +67,10 @@ def _uplinks_and_parents(checked: Checked, places: Places, unread: str) -> Itera
     errors: dict[str, str] = {}
     for parent in checked.parents:
         try:
-            found[str(parent)] = sorted(goals(parent.host, parent.port))
+            found[str(parent)] = sorted(targets(parent.host, parent.port))
         except (OSError, UnicodeError) as error:
             errors[str(parent)] = reason(error)
-    addresses = _addresses(goal for each in found.values() for goal in each)
+    addresses = _addresses(target for each in found.values() for target in each)
     candidates, endpoints = _uplinks()
     yield relay.uplinks(endpoints, candidates)
     outgoing = _outgoing(checked, places)
@@ -81,7 +81,7 @@ def _uplinks_and_parents(checked: Checked, places: Places, unread: str) -> Itera
         if uplink.device and uplink.family == (6 if ":" in address else 4)
     ]
     yield relay.routes(leaving, _used_tables())
-    attempts = {name: [_attempt(goal) for goal in goals_of] for name, goals_of in found.items()}
+    attempts = {name: [_attempt(target) for target in targets_of_parent] for name, targets_of_parent in found.items()}
     in_force = any(attempt.given_up for each in attempts.values() for attempt in each)
     yield relay.blackhole(reading.sysctl(given_up.SYSCTL), given_up.given_up(), in_force)
     if not checked.parents:
@@ -90,15 +90,15 @@ def _uplinks_and_parents(checked: Checked, places: Places, unread: str) -> Itera
         name = str(parent)
         yield relay.parent(name, attempts.get(name, []), errors.get(name, ""))
     if own := own_processes(places):
-        wanted = [goal for each in found.values() for goal in each]
+        wanted = [target for each in found.values() for target in each]
         listed = reading.text(str(places.parents)).split()
         counts = counts_now(wanted) if os.geteuid() == 0 else None
         yield from relay.running(listed, wanted, _without_library(own), counts)
         yield relay.alive(*current_states(checked.listeners), ADVICE)
 
 
-def _addresses(goals: Iterable[str]) -> list[str]:
-    return [goal.rpartition(":")[0].strip("[]") for goal in dict.fromkeys(goals)]
+def _addresses(targets: Iterable[str]) -> list[str]:
+    return [target.rpartition(":")[0].strip("[]") for target in dict.fromkeys(targets)]
 
 
 def _outgoing(checked: Checked, places: Places) -> list[str]:
@@ -108,7 +108,7 @@ def _outgoing(checked: Checked, places: Places) -> list[str]:
             case ("tcp_outgoing_address", address, *_):
                 # The address may be a host name.
                 with suppress(OSError, UnicodeError):
-                    found.extend(_addresses(goals(address.strip("[]"), 0)))
+                    found.extend(_addresses(targets(address.strip("[]"), 0)))
     return found
 
 
@@ -191,8 +191,8 @@ def _without_library(pids: frozenset[int]) -> int:
     return sum("/squid" in text and shim.LISTEN not in text for text in maps)
 
 
-def _attempt(goal: str) -> Attempt:
-    address, _, port = goal.rpartition(":")
+def _attempt(target: str) -> Attempt:
+    address, _, port = target.rpartition(":")
     watch = given_up.Watch()
     family = socket.AF_INET6 if address.startswith("[") else socket.AF_INET
     try:
@@ -204,12 +204,12 @@ def _attempt(goal: str) -> Attempt:
             connection.sendall(b"\r\n")
             # The counter may count another connection at the same time, but that also shows that the kernel has given
             # up.
-            return replace(_subflows(connection, goal), given_up=watch.in_force() is not None)
+            return replace(_subflows(connection, target), given_up=watch.in_force() is not None)
     except OSError as error:
-        return Attempt(goal, reason(error))
+        return Attempt(target, reason(error))
 
 
-def _subflows(connection: socket.socket, goal: str) -> Attempt:
+def _subflows(connection: socket.socket, target: str) -> Attempt:
     deadline = time.monotonic() + _JOIN_SECONDS
     subflows = 1
     while time.monotonic() < deadline and subflows < 2:
@@ -218,14 +218,14 @@ def _subflows(connection: socket.socket, goal: str) -> Attempt:
             info = connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 256)
         except OSError:
             # A connection that fell back to plain TCP does not have this option.
-            return Attempt(goal)
+            return Attempt(target)
         if int.from_bytes(info[8:12], sys.byteorder) & _FALLBACK:
-            return Attempt(goal)
+            return Attempt(target)
         if info[0]:
             # The kernel counts a subflow from its first packet on, even if the parent does not answer.
-            answered = subflows_now(goal, int.from_bytes(info[12:16], sys.byteorder))
+            answered = subflows_now(target, int.from_bytes(info[12:16], sys.byteorder))
             if not answered and os.geteuid() != 0:
                 # Older kernels show the connection of a subflow only with CAP_NET_ADMIN.
-                return Attempt(goal, multipath=True, subflows=None)
+                return Attempt(target, multipath=True, subflows=None)
             subflows = 1 + info[0] if answered is None else max(1, answered)
-    return Attempt(goal, multipath=True, subflows=subflows)
+    return Attempt(target, multipath=True, subflows=subflows)

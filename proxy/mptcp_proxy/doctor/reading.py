@@ -118,11 +118,11 @@ def probe(role: Role, library: str) -> tuple[Results, str]:
 
 def _probe_throttler() -> tuple[Results, str]:
     # Test a backend whose kernel modules are not loaded yet only if no other backend works.
-    there = backends_without_modules()
-    others = [each for each in BACKENDS if each not in there]
+    loaded = backends_without_modules()
+    others = [each for each in BACKENDS if each not in loaded]
     module = "mptcp_throttler.kernel.feature_probe"
-    results, refusal = in_fresh_namespace(module, (*KERNEL_FEATURES, *UPLOAD_FEATURES, *there))
-    if others and all(map(results.get, there)):
+    results, refusal = in_fresh_namespace(module, (*KERNEL_FEATURES, *UPLOAD_FEATURES, *loaded))
+    if others and all(map(results.get, loaded)):
         more, _ = in_fresh_namespace(module, others)
         results |= more
     return results, refusal

@@ -46,7 +46,7 @@ class Uplink:
 class Attempt:
     """One trial connection to a parent."""
 
-    goal: str
+    target: str
     error: str = ""
     multipath: bool = False
     subflows: int | None = 1
@@ -61,11 +61,11 @@ class Attempt:
 
     def __str__(self) -> str:
         if self.error:
-            return f"{self.goal}: {self.error}"
+            return f"{self.target}: {self.error}"
         if not self.multipath:
-            return f"{self.goal}: plain TCP"
+            return f"{self.target}: plain TCP"
         how_many = "" if self.subflows is None else f" with {counted(self.subflows, 'subflow')}"
-        return f"{self.goal}: Multipath TCP{how_many}"
+        return f"{self.target}: Multipath TCP{how_many}"
 
 
 def limit(subflows: int | None) -> Finding:
@@ -228,17 +228,17 @@ def no_parent(unread: str) -> Finding:
 
 
 def running(
-    listed: Sequence[str], goals: Sequence[str], without_library: int, counts: ConnectionCounts | None
+    listed: Sequence[str], targets: Sequence[str], without_library: int, counts: ConnectionCounts | None
 ) -> Iterator[Finding]:
-    """Check a running relay. *listed*: addresses in the preload library's list. *goals*: addresses of the parents.
-    *without_library*: number of Squid processes without the library. *counts*: numbers of connections to *goals*; None
-    if only root may see them."""
+    """Check a running relay. *listed*: addresses in the preload library's list. *targets*: addresses of the parents.
+    *without_library*: number of Squid processes without the library. *counts*: numbers of connections to *targets*;
+    None if only root may see them."""
     check = "the running relay"
     if counts is None:
         yield unseen(check, "its libraries, and its connections to parents")
         return
     restart = "journalctl -u mptcp-relay --grep mptcp_listen   # shows the reason; then: systemctl restart mptcp-relay"
-    missing = sorted(set(goals) - set(listed))
+    missing = sorted(set(targets) - set(listed))
     if without_library:
         text = f"Squid runs without the preload library ({without_library} of its processes)"
         yield fail(check, text, "its connections to parents are plain TCP, over one path", restart)

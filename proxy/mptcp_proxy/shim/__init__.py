@@ -2,8 +2,8 @@
 """Finds and builds the two preload libraries.
 
 ``mptcp_listen.so`` makes Squid's listeners, or its connections to parents, use MPTCP. ``squid_turns.so`` changes the
-order in which Squid's event loop serves clients, and is optional. The libraries must fit the host's C library, so they
-are compiled at installation, or otherwise at the first start. ``both/both.h`` describes their parts.
+order in which Squid's event loop serves clients, and is optional. The libraries must be compiled for the host's C
+library, so this is done at the installation, or otherwise at the first start. ``both/both.h`` describes their parts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _DIRECTORIES = {LISTEN: ("both", "listen"), TURNS: ("both", "turns")}
 DEFAULT_LIBRARY = _HERE.parent / LISTEN
 FEATURES = ("zero-read", "late-writes", "may-write", "joined-writes")
 """Optional features of the libraries in addition to Multipath TCP and turns."""
-_OF_TURNS = ("may-write", "joined-writes")
-"""Features that ``--turns kernel`` leaves out as well."""
+_NEED_FAIR_TURNS = ("may-write", "joined-writes")
+"""Features that ``--turns kernel`` also switches off."""
 PACKAGED = "MPTCP_LISTEN_SHIM"
-"""Environment variable with the path of ``mptcp_listen.so`` in a package, which contains both libraries. These are used
-without being compiled."""
+"""Environment variable with the path of ``mptcp_listen.so``, for a package that contains both libraries. Then they are
+not compiled."""
 
 _FLAGS = (
     *("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-O2"),
@@ -35,7 +35,7 @@ _FLAGS = (
 
 
 class ShimError(Exception):
-    """The library is missing and cannot be built. The text says what to do."""
+    """A library is missing and cannot be built. The text contains a remedy."""
 
 
 def sources(name: str) -> list[Path]:
@@ -44,12 +44,12 @@ def sources(name: str) -> list[Path]:
 
 
 def left_out(turns: str, without: Collection[str]) -> frozenset[str]:
-    """Return which of "fair-turns" and the features the options *turns* and *without* turn off."""
-    return frozenset(without) | (frozenset() if turns == "fair" else {"fair-turns", *_OF_TURNS})
+    """Return the features that the options *turns* and *without* switch off; one of them may be "fair-turns"."""
+    return frozenset(without) | (frozenset() if turns == "fair" else {"fair-turns", *_NEED_FAIR_TURNS})
 
 
 def needed(off: Collection[str]) -> tuple[str, ...]:
-    """Return the names of the libraries to load, in the order of LD_PRELOAD, with the features *off* turned off."""
+    """Return the names of the libraries to load, in the order of LD_PRELOAD. *off*: features that are switched off."""
     return (LISTEN,) if {"fair-turns", "zero-read"} <= set(off) else (TURNS, LISTEN)
 
 
@@ -59,8 +59,8 @@ def library(name: str = LISTEN) -> Path:
 
 
 def packaged(name: str = LISTEN) -> Path | None:
-    """Return the library *name* in the directory that the environment variable names; None if it is not set. Root loads
-    the library into its Squid, so no other user may own the file. Raises ShimError."""
+    """Return the path of the library *name* next to the file in the environment variable PACKAGED; None if the variable
+    is not set. Squid loads the library as root, so no other user may own the file. Raises ShimError."""
     named = os.environ.get(PACKAGED)
     if not named:
         return None
@@ -73,17 +73,17 @@ def packaged(name: str = LISTEN) -> Path | None:
 
 
 def _distrust(file: Path) -> str:
-    """Return why root must not run *file*; empty if only root, or this process's user, can have put it there."""
+    """Return why root must not run *file*; empty if only root, or this process's user, can replace it."""
     if not file.is_absolute():
-        return "not an absolute name: it would mean another file in another directory"
+        return "not an absolute name: in another directory, it would mean another file"
     real = file.resolve()
     for path in dict.fromkeys((real, *real.parents, *file.parents)):
         found = path.stat()
-        # In a sticky directory such as /tmp, others cannot replace the file.
-        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not (path != real and found.st_mode & stat.S_ISVTX)
+        # In a directory with the sticky bit, such as /tmp, other users cannot replace the file.
+        is_sticky = path != real and found.st_mode & stat.S_ISVTX
         if found.st_uid not in (0, os.geteuid()):
             return f"{path} belongs to user {found.st_uid}; it must belong to root"
-        if others:
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky:
             return f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
     return ""
 
@@ -119,7 +119,7 @@ def build(target: Path) -> Path:
         raise ShimError(f"{target} must be built, and {error}") from error
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # The library is built in a new directory and then renamed, so that a starting Squid never loads half of it.
+        # Build the library in a temporary directory and then rename it, so that a starting Squid never loads a part.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".shim-") as directory:
             fresh = Path(directory) / target.name
             answer = subprocess.run(
@@ -139,5 +139,5 @@ def build(target: Path) -> Path:
 
 
 def can_be_preloaded(library: Path) -> bool:
-    """Whether LD_PRELOAD can hold the name: blanks and colons separate its entries (ld.so(8))."""
+    """Return whether LD_PRELOAD can contain the path: blanks and colons separate its entries (ld.so(8))."""
     return not any(separator in str(library) for separator in ": \t\n")

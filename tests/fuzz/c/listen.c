@@ -155,7 +155,7 @@ static void try_goal(const uint8_t *data, size_t size)
 {
 	struct sockaddr_storage address = { 0 };
 	void *exact;
-	char goal[GOAL_SIZE], *colon;
+	char target[TARGET_SIZE], *colon;
 	unsigned char bytes[16], mapped[16] = { [10] = 0xff, [11] = 0xff };
 
 	if (size < 1)
@@ -166,21 +166,21 @@ static void try_goal(const uint8_t *data, size_t size)
 	address.ss_family = data[0] % 3 == 0 ? AF_INET : data[0] % 3 == 1 ? AF_INET6 : address.ss_family;
 	exact = malloc(size > 0 ? size : 1);
 	memcpy(exact, &address, size);
-	if (write_goal(exact, size, goal)) {
-		assert(strlen(goal) < GOAL_SIZE && strpbrk(goal, ", \t\n") == NULL);
-		colon = strrchr(goal, ':');
+	if (write_target(exact, size, target)) {
+		assert(strlen(target) < TARGET_SIZE && strpbrk(target, ", \t\n") == NULL);
+		colon = strrchr(target, ':');
 		assert(strtoul(colon + 1, NULL, 10) == (unsigned long)port_of(exact, size));
 		*colon = '\0';
 		if (address.ss_family == AF_INET) {
-			assert(inet_pton(AF_INET, goal, bytes) == 1);
+			assert(inet_pton(AF_INET, target, bytes) == 1);
 			assert(memcmp(bytes, &((struct sockaddr_in *)&address)->sin_addr, 4) == 0);
-		} else if (goal[0] == '[') {
+		} else if (target[0] == '[') {
 			colon[-1] = '\0';
-			assert(inet_pton(AF_INET6, goal + 1, bytes) == 1);
+			assert(inet_pton(AF_INET6, target + 1, bytes) == 1);
 			assert(memcmp(bytes, &((struct sockaddr_in6 *)&address)->sin6_addr, 16) == 0);
 			assert(memcmp(bytes, mapped, 12) != 0);
 		} else {
-			assert(inet_pton(AF_INET, goal, mapped + 12) == 1);
+			assert(inet_pton(AF_INET, target, mapped + 12) == 1);
 			assert(memcmp(mapped, &((struct sockaddr_in6 *)&address)->sin6_addr, 16) == 0);
 		}
 	} else {
@@ -189,18 +189,18 @@ static void try_goal(const uint8_t *data, size_t size)
 	free(exact);
 }
 
-/* Computes the result of names_goal() in another way: with strtok(3). */
+/* Computes the result of contains_target() in another way: with strtok(3). */
 static void try_parents(char *text)
 {
-	static const char *const goals[] = { "192.0.2.1:3128", "[2001:db8::1]:3128", "192.0.2.1:312", "1:1" };
+	static const char *const targets[] = { "192.0.2.1:3128", "[2001:db8::1]:3128", "192.0.2.1:312", "1:1" };
 
-	for (size_t i = 0; i < sizeof goals / sizeof *goals; i++) {
+	for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
 		char *copy = strdup(text), *rest = NULL;
 		bool found = false;
 
 		for (char *word = strtok_r(copy, ", \t\n", &rest); word != NULL; word = strtok_r(NULL, ", \t\n", &rest))
-			found = found || strcmp(word, goals[i]) == 0;
-		assert(names_goal(text, goals[i]) == found);
+			found = found || strcmp(word, targets[i]) == 0;
+		assert(contains_target(text, targets[i]) == found);
 		free(copy);
 	}
 }

@@ -11,14 +11,14 @@ import pytest
 
 from mptcp_proxy.connection_counts import ConnectionCounts, counts_now, read_counts, read_subflows, subflows_now
 
-GOALS = ("10.77.8.2:3128", "[fd77:8::2]:3128")
+TARGETS = ("10.77.8.2:3128", "[fd77:8::2]:3128")
 SQUID = ' users:(("squid",pid=25078,fd=12))'
 INITIAL = "tcp-ulp-mptcp flags:Mmec token:0000(id:0)/ffb60628(id:0) seq:24c44fae8ec8fdc3 sfseq:7a2423 maplen:81e"
 JOINED = "tcp-ulp-mptcp flags:Jjec token:7c95cfd4(id:0)/ffb60628(id:4) seq:24c44fae8ec7fdc3 sfseq:3ce011 maplen:1000"
 FALLEN_BACK = "tcp-ulp-mptcp flags:mf token:0000(id:0)/0(id:0)"
 
 
-def line(remote: str = GOALS[0], inner: str = "", users: str = SQUID, local: str = "10.77.1.2:58012") -> str:
+def line(remote: str = TARGETS[0], inner: str = "", users: str = SQUID, local: str = "10.77.1.2:58012") -> str:
     return f"0      0      {local}      {remote} {users}\n\t cubic wscale:10,10 rto:204 {inner}   "
 
 
@@ -46,15 +46,15 @@ def line(remote: str = GOALS[0], inner: str = "", users: str = SQUID, local: str
     ],
 )
 def test_connections_are_counted_by_protocol_and_subflows(lines: list[str], expected: ConnectionCounts) -> None:
-    assert read_counts("\n".join(lines) + "\n", GOALS, "squid") == expected
+    assert read_counts("\n".join(lines) + "\n", TARGETS, "squid") == expected
 
 
 def test_subflows_are_counted_for_one_connection() -> None:
     others = [line(inner=INITIAL.replace("ffb60628", "1")), line(remote="10.77.8.2:80", inner=JOINED), line()]
     printed = "\n".join([*others, line(inner=INITIAL), line(inner=JOINED, users="")])
-    assert read_subflows(printed, GOALS[0], 0xFFB60628) == 2
-    assert read_subflows(printed, GOALS[0], 1) == 1
-    assert read_subflows(printed, GOALS[1], 0xFFB60628) == 0
+    assert read_subflows(printed, TARGETS[0], 0xFFB60628) == 2
+    assert read_subflows(printed, TARGETS[0], 1) == 1
+    assert read_subflows(printed, TARGETS[1], 0xFFB60628) == 0
 
 
 @pytest.mark.parametrize("name", [b"\xff", "fünfzehn Zeichen".encode()[:2]])
@@ -68,7 +68,7 @@ def test_process_with_an_undecodable_name_has_no_effect(
     ss.write_bytes(b"#!/bin/sh\ncat <<'END'\n" + printed + b"END\n")
     ss.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert counts_now(GOALS) == ConnectionCounts(single_subflow=1)
+    assert counts_now(TARGETS) == ConnectionCounts(single_subflow=1)
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), subprocess.TimeoutExpired("ss", 30)])
@@ -77,5 +77,5 @@ def test_nothing_is_counted_if_ss_fails(monkeypatch: pytest.MonkeyPatch, error: 
         raise error
 
     monkeypatch.setattr(subprocess, "run", answer)
-    assert counts_now(GOALS) == ConnectionCounts()
-    assert subflows_now(GOALS[0], 1) is None
+    assert counts_now(TARGETS) == ConnectionCounts()
+    assert subflows_now(TARGETS[0], 1) is None

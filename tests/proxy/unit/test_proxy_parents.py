@@ -22,7 +22,7 @@ from mptcp_proxy.configuration.exposure import exposure_problems
 from mptcp_proxy.configuration.listeners import listener_problems, listeners
 from mptcp_proxy.configuration.parents import Parent, parent_problems, parents
 from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
-from mptcp_proxy.parents import Addresses, Follower, goal, render
+from mptcp_proxy.parents import Addresses, Follower, render, target
 from mptcp_proxy.places import Places
 from mptcp_proxy.problem import Problem
 
@@ -197,8 +197,8 @@ def test_relay_may_have_an_intercepting_listener() -> None:
         (socket.AF_INET6, "::ffff:192.0.2.1", "192.0.2.1:3128"),
     ],
 )
-def test_goal_has_the_notation_of_the_preload_library(family: int, address: str, written: str) -> None:
-    assert goal(family, address, 3128) == written
+def test_target_has_the_notation_of_the_preload_library(family: int, address: str, written: str) -> None:
+    assert target(family, address, 3128) == written
 
 
 @given(st.sets(st.integers(0, 1000)), st.sets(st.integers(0, 1000)))
@@ -314,8 +314,8 @@ def test_start_and_end_of_each_name_server_failure_are_reported(
 
 
 def test_addresses_need_no_name_server() -> None:
-    assert followed.goals("192.0.2.1", 3128) == {"192.0.2.1:3128"}
-    assert followed.goals("2001:db8::1", 3128) == {"[2001:db8::1]:3128"}
+    assert followed.targets("192.0.2.1", 3128) == {"192.0.2.1:3128"}
+    assert followed.targets("2001:db8::1", 3128) == {"[2001:db8::1]:3128"}
 
 
 @given(st.binary(min_size=16, max_size=16))
@@ -326,7 +326,7 @@ def test_ipv6_address_is_written_as_inet_ntop_does(address: bytes) -> None:
     libc.inet_ntop.restype = ctypes.c_char_p
     text = libc.inet_ntop(socket.AF_INET6, address, buffer, 64).decode()
     if address[:12] != bytes(10) + b"\xff\xff":
-        assert goal(socket.AF_INET6, text, 1) == f"[{text}]:1"
+        assert target(socket.AF_INET6, text, 1) == f"[{text}]:1"
 
 
 def test_silent_name_server_of_one_parent_does_not_delay_others(places: Places) -> None:

@@ -55,7 +55,7 @@ def test_check_ends_after_its_time_if_squid_is_slow(tmp_path: Path, monkeypatch:
 
 
 def test_reload_command_waits_longer_than_the_check_takes() -> None:
-    assert reloads.PATIENCE_SECONDS > MAX_SEARCH_SECONDS + PARSE_SECONDS
+    assert reloads.MAX_WAIT_SECONDS > MAX_SEARCH_SECONDS + PARSE_SECONDS
 
 
 def test_squid_that_does_not_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

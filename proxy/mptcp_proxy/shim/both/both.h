@@ -91,9 +91,9 @@ static inline time_t now(void)
 /* Write a line to stderr, at most once in each process. */
 #define SAY_ONCE(...)                                                      \
 	do {                                                               \
-		static atomic_flag said = ATOMIC_FLAG_INIT;                \
+		static atomic_flag logged = ATOMIC_FLAG_INIT;                \
                                                                            \
-		if (!atomic_flag_test_and_set(&said))                      \
+		if (!atomic_flag_test_and_set(&logged))                      \
 			dprintf(STDERR_FILENO, "mptcp_listen: " __VA_ARGS__); \
 	} while (0)
 

@@ -23,11 +23,11 @@
 #include "listen.h"
 
 /* "[", an IPv6 address, "]:", a port and the terminating NUL. */
-#define GOAL_SIZE (INET6_ADDRSTRLEN + 8)
+#define TARGET_SIZE (INET6_ADDRSTRLEN + 8)
 
-/* Write *address* to *goal* in the notation of the list, ::ffff:192.0.2.1 as 192.0.2.1. Return false if it is not an IP
+/* Write *address* to *target* in the notation of the list, ::ffff:192.0.2.1 as 192.0.2.1. Return false if it is not an IP
  * address with a port. */
-static bool write_goal(const struct sockaddr *address, socklen_t length, char goal[GOAL_SIZE])
+static bool write_target(const struct sockaddr *address, socklen_t length, char target[TARGET_SIZE])
 {
 	char text[INET6_ADDRSTRLEN];
 	int family = AF_INET, port = port_of(address, length);
@@ -45,26 +45,26 @@ static bool write_goal(const struct sockaddr *address, socklen_t length, char go
 	}
 	if (inet_ntop(family, bytes, text, sizeof text) == NULL)
 		return false;
-	snprintf(goal, GOAL_SIZE, family == AF_INET ? "%s:%d" : "[%s]:%d", text, port);
+	snprintf(target, TARGET_SIZE, family == AF_INET ? "%s:%d" : "[%s]:%d", text, port);
 	return true;
 }
 
-/* Return whether *goal* is a word of *list*. */
-static bool names_goal(const char *list, const char *goal)
+/* Return whether *target* is a word of *list*. */
+static bool contains_target(const char *list, const char *target)
 {
-	size_t wanted = strlen(goal);
+	size_t wanted = strlen(target);
 
 	while (*list != '\0') {
 		size_t word = strcspn(list, ", \t\n");
 
-		if (word == wanted && memcmp(list, goal, wanted) == 0)
+		if (word == wanted && memcmp(list, target, wanted) == 0)
 			return true;
 		list += word + (list[word] != '\0');
 	}
 	return false;
 }
 
-static bool is_parent(const char *goal)
+static bool is_parent(const char *target)
 {
 	char list[LIST_SIZE];
 
@@ -73,7 +73,7 @@ static bool is_parent(const char *goal)
 			 parents, strerror(errno));
 		return false;
 	}
-	return names_goal(list, goal);
+	return contains_target(list, target);
 }
 
 /* Return whether the socket is neither connected nor connecting; getpeername(2) does not show that it is connecting. */
@@ -87,13 +87,13 @@ static bool is_unconnected(int fd)
 
 void before_connect(int fd, const struct sockaddr *address, socklen_t length)
 {
-	char goal[GOAL_SIZE];
+	char target[TARGET_SIZE];
 	const char *trouble;
 
 	/* Read the file last: a socket to a name server does not need it. */
-	if (parents != NULL && write_goal(address, length, goal) && is_tcp(fd) && is_unconnected(fd) && is_parent(goal) &&
+	if (parents != NULL && write_target(address, length, target) && is_tcp(fd) && is_unconnected(fd) && is_parent(target) &&
 	    (trouble = swap(fd)) != NULL)
 		SAY_ONCE("no MPTCP to parent %s, it is reached by plain TCP, over one path: %s: %s"
 			 " (logged once, other parents may have the same problem)\n",
-			 goal, trouble, strerror(errno));
+			 target, trouble, strerror(errno));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Gives Squid the event that it may write without a request to the kernel, because Squid nearly always may write.
+ * Tells Squid that it may write, without a request to the kernel, because Squid nearly always may write.
  *
  * Before a write, Squid makes epoll(7) wait for EPOLLOUT (Comm::Write). After the write, it gets this event once more,
  * and only then cancels the wait. This takes two calls of epoll_ctl(2) and two turns of the event loop for each
@@ -204,7 +204,7 @@ void give_write_event(int fd, struct epoll_event *event)
  * promises left, its registration in the kernel gets EPOLLOUT. */
 int add_promised(struct epoll_event *events, int count, int max, int *timeout)
 {
-	bool seen[CLIENTS] = { false };
+	bool counted[CLIENTS] = { false };
 	int clients = 0;
 
 	for (int next, fd = take_all(PROMISED); fd >= 0; fd = next) {
@@ -222,8 +222,8 @@ int add_promised(struct epoll_event *events, int count, int max, int *timeout)
 				*timeout = 0;
 			}
 		}
-		clients += each->promised && place_at(fd) != 0 && !seen[place_at(fd)];
-		seen[place_at(fd)] |= each->promised;
+		clients += each->promised && place_at(fd) != 0 && !counted[place_at(fd)];
+		counted[place_at(fd)] |= each->promised;
 		if (each->promised)
 			append(each->event_given ? GIVEN : PROMISED, fd);
 		each->event_given = false;
