@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for subflows whose sockets were accepted into the class of a cap: their entries and their overshoot."""
+"""Tests for subflows whose sockets were accepted into the class of a cap: their entries."""
 
 from __future__ import annotations
 
@@ -77,11 +77,3 @@ def test_subflow_that_gets_its_cap_back_in_full_flight_has_a_transition() -> Non
     assert entries(scene.planner) == {}
     scene.run(1.5)
     assert entries(scene.planner)[1].minor == 0x10
-
-
-@pytest.mark.parametrize("into_class", [True, False])
-def test_bytes_sent_outside_the_class_are_compensated(into_class: bool) -> None:
-    scene = scene_of(into_class=into_class)
-    scene.run(0.1)
-    spec = scene.planner.classes.desired[0x10]
-    assert (spec.ceil == throttle().ceil) is into_class

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mptcp_dialogue import ACTIVE, CLOSED, OPENED, PORT, Host, Path, feed, kinds, kinds_of_events
 from mptcp_invariants import SMALL, check_tables
@@ -173,13 +174,87 @@ def test_dump_counts_a_connection_for_its_first_subflows_client(backwards: bool)
     check_tables(tracker, SMALL)
 
 
-def test_clients_that_filled_the_table_before_the_daemon_leave_room_for_another() -> None:
+# Connections that are older than the daemon.
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 1, 2]), st.integers(0, 4).map(bool)), max_size=60),
+    st.randoms(),
+    st.integers(1, 5),
+)
+@example([(0, True)] * (ROOM // 2) + [(1, True)] * (ROOM // 4), Random(1), 5)
+def test_restart_keeps_connections_within_the_rule_in_any_order(
+    actions: list[tuple[int, bool]], chance: Random, size: int
+) -> None:
+    """Defect: a client that had filled its share before other clients came was found to exceed it."""
+    shares, in_kernel = Shares(ROOM), list[tuple[int, int]]()
+    for number, (client, opens) in enumerate(actions):
+        if opens and shares.allows(packed(client)):
+            shares.take(packed(client))
+            in_kernel.append((number, client))
+        elif not opens and in_kernel:
+            shares.give_back(packed(in_kernel.pop(0)[1]))
+    paths = [path_of(number, client) for number, client in in_kernel]
+    joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
+    dump = [path.kernel_subflow() for path in (*paths, *joins)]
+    chance.shuffle(dump)
+    tracker = Tracker([PORT], SMALL)
+    resync = tracker.begin_resync(2000.0)
+    events = [event for start in range(0, len(dump), size) for event in resync.add(dump[start : start + size])]
+    events += [event for more in resync.finish() for event in more]
+    assert EXCESS not in kinds(events)
+    tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.subflows}
+    assert tracked == {entry.four_tuple for entry in dump}
+    check_tables(tracker, SMALL)
+
+
+def test_older_connections_of_a_client_keep_half_of_the_room() -> None:
+    tracker = Tracker([PORT], SMALL)
+    others = [path_of(1, client) for client in (1, 2)]
+    paths = [path_of(number) for number in range(ROOM)]
+    events = tracker.resync([path.kernel_subflow() for path in (*others, *paths)], 2000.0)
+    assert (len(tracker.connections), kinds(events).count(EXCESS)) == (2 + ROOM // 2, ROOM // 2)
+    feed(tracker, paths[0].host.closed())
+    assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS], (
+        "its client already has more connections than there is room for"
+    )
+    assert kinds_of_events(tracker, path_of(1, client=3).kernel(CREATED)) == [OPENED, ACTIVE]
+    stay = [*others, *paths[1 : ROOM // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
+    assert EXCESS not in kinds(tracker.resync([path.kernel_subflow() for path in stay], 2010.0))
+    events = tracker.resync([path.kernel_subflow() for path in (*stay, path_of(96))], 2020.0)
+    assert kinds(events) == [EXCESS], "the rule also applies to a later dump"
+
+
+def test_clients_that_filled_the_table_before_leave_room_for_another() -> None:
     tracker = Tracker([PORT], SMALL)
     dump = [path_of(number, client).kernel_subflow() for number in range(ROOM) for client in (0, 1)]
     assert EXCESS in kinds(tracker.resync(dump, 2000.0))
     held = Counter(shown.subflows[0].four_tuple.remote for shown in tracker.connections.values())
-    assert sorted(held.values()) == [ROOM // 3, ROOM // 3], "each client keeps a third, as the rule says"
+    assert sorted(held.values()) == [ROOM // 3, ROOM // 3 + 1], "each client keeps a third, as the rule says"
     assert kinds_of_events(tracker, path_of(1, client=2).kernel(CREATED)) == [OPENED, ACTIVE]
+
+
+@given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4).map(bool)), max_size=90))
+def test_connections_within_the_rule_may_be_older_in_any_order(room: int, actions: list[tuple[int, bool]]) -> None:
+    shares, in_kernel = Shares(room), list[bytes]()
+    for client, opens in actions:
+        if opens and shares.allows(packed(client)):
+            assert shares.allows_older(packed(client))
+            in_kernel.append(shares.take(packed(client)))
+        elif not opens and in_kernel:
+            shares.give_back(in_kernel.pop(0))
+    listed = Shares(room)
+    for client_key in sorted(in_kernel):
+        assert listed.allows_older(client_key), "also in the order of a dump"
+        listed.take(client_key)
+
+
+def test_rule_applies_to_new_connections_before_the_first_dump_ends() -> None:
+    tracker = Tracker([PORT], SMALL)
+    resync = tracker.begin_resync(2000.0)
+    resync.add([path_of(number, number % 3).kernel_subflow() for number in range(ROOM - 3)])
+    assert kinds_of_events(tracker, path_of(98).kernel(CREATED), path_of(97).kernel(CREATED))[-1] == EXCESS
+    assert kinds_of_events(tracker, path_of(99).host.join("192.0.2.0", 77).kernel(JOINED)) == [OPENED, ACTIVE]
 
 
 ACTIONS = st.tuples(

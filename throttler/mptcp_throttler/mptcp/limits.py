@@ -69,6 +69,14 @@ class Shares:
         """Return whether the client at *address* may have one more connection."""
         return self.held.get(client_of(address), 0) < self._room - self.taken
 
+    def allows_older(self, address: bytes) -> bool:
+        """Return whether one more connection of that client may have begun before the daemon, in an unknown order: the
+        first client gets at most half of the room, each further one half of what is left."""
+        client = client_of(address)
+        clients = len(self.held) + (client not in self.held)
+        half = self._room - self._room // 2
+        return self.held.get(client, 0) < half and self.taken < self._room - (self._room >> clients)
+
     def take(self, address: bytes) -> bytes:
         """Count one more connection of a client; return the key for :meth:`give_back`."""
         client = client_of(address)

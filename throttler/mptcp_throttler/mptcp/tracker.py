@@ -177,8 +177,10 @@ class Tracker:
         table, token, events = self.table, told.token, list[Event]()
         dumped, initial = isinstance(told, KernelSubflow), _is_initial(told)
         if token not in table.connections:
+            # A connection of the first dump is older than the daemon, as is one that is unknown when joined.
+            older = (dumped or not initial) and not table.counters.resyncs
             shares, client, refused = table.shares, four_tuple.remote, token in table.turned_away
-            if refused or not shares.allows(client):
+            if refused or not (shares.allows(client) or (older and shares.allows_older(client))):
                 if not refused:
                     table.counters.connections_refused += 1
                     table.turned_away.put(token, None, time)
