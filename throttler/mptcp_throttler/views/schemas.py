@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
-from typing_extensions import is_typeddict
 
 from mptcp_common.fields import editor_schema
 from mptcp_common.schema_file import write_schemas
@@ -28,9 +27,6 @@ def status_schema() -> dict[str, Any]:
     wanted = {**answers.ANSWERS, "error": answers.ErrorAnswer}
     adapters = [(query, "serialization", TypeAdapter(answer)) for query, answer in wanted.items()]
     references, found = TypeAdapter.json_schemas(adapters)  # type: ignore[arg-type]
-    for name, schema in found["$defs"].items():
-        for key, text in _descriptions(getattr(answers, name, None)).items():
-            schema["properties"][key]["description"] = text
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Answers of mptcp-throttler's status socket, version {answers.SCHEMA}",
@@ -42,17 +38,6 @@ def status_schema() -> dict[str, Any]:
         },
         "$defs": found["$defs"] | {name: request_schema(query) for query, name in asked.items()},
     }
-
-
-def _descriptions(part: Any) -> dict[str, str]:
-    """Return the descriptions of the keys of *part*, with the inherited ones, which pydantic omits."""
-    if not is_typeddict(part):
-        return {}
-    properties = TypeAdapter(part).json_schema().get("properties", {})
-    found = {key: each["description"] for key, each in properties.items() if "description" in each}
-    for base in part.__orig_bases__:
-        found |= _descriptions(base)
-    return found
 
 
 @cache
