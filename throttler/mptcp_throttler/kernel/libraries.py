@@ -72,19 +72,14 @@ def scapy_sniffer() -> tuple[Any, type[Exception]]:
     """Return Scapy's L2ListenSocket and exception class; slow to load."""
     import scapy.main
 
-    names: Any = ModuleType("no names")
-    names.DATA = ""
-    cache = getattr(scapy.main, "SCAPY_CACHE_FOLDER", None)
-    scapy.main.SCAPY_CACHE_FOLDER = None
-    try:
+    if "scapy.data" not in sys.modules:
+        names: Any = ModuleType("no names")
+        names.DATA = ""
+        scapy.main.SCAPY_CACHE_FOLDER = None  # a cache of another process may have the names
         with _replaced({"scapy.libs.manuf": names, "scapy.libs.bluetoothids": names}):
-            if "scapy.data" not in sys.modules:
-                from scapy.data import MANUFDB
+            from scapy.data import MANUFDB
+        MANUFDB.d.clear()  # if Wireshark is installed, Scapy has read Wireshark's file of vendors instead
+    from scapy.arch.linux import L2ListenSocket
+    from scapy.error import Scapy_Exception
 
-                # If Wireshark is installed, Scapy has read Wireshark's vendor file instead.
-                MANUFDB.d.clear()
-            from scapy.arch.linux import L2ListenSocket
-            from scapy.error import Scapy_Exception
-    finally:
-        scapy.main.SCAPY_CACHE_FOLDER = cache
     return L2ListenSocket, Scapy_Exception

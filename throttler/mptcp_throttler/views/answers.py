@@ -34,7 +34,7 @@ SchemaVersion = Annotated[int, Field(ge=SCHEMA, le=SCHEMA, description="Version 
 MptcpVersion = Annotated[int, Field(ge=1, le=1, description="Version of Multipath TCP.")]
 
 
-def says(text: str) -> Any:
+def described(text: str) -> Any:
     """Return the annotation for a key with this description."""
     return Field(description=text)
 
@@ -48,7 +48,7 @@ class ErrorAnswer(Part):
     """The answer to a request that cannot be answered."""
 
     schema: SchemaVersion
-    error: Annotated[str, says("Why, in one line.")]
+    error: Annotated[str, described("Why, in one line.")]
 
 
 class Answer(Part):
@@ -56,7 +56,7 @@ class Answer(Part):
 
     schema: SchemaVersion
     time: Moment  # when it was made
-    version: Annotated[str, says("Of the throttler.")]
+    version: Annotated[str, described("Of the throttler.")]
     pid: int
 
 
@@ -68,15 +68,17 @@ class RefusedReload(Part):
 class ReloadCounts(Part):
     accepted: Count
     refused: Count
-    last_refused: Annotated[RefusedReload | None, says("Null if the last reload succeeded.")]
+    last_refused: Annotated[RefusedReload | None, described("Null if the last reload succeeded.")]
     settings: Annotated[
         list[str],
-        says("Changes and errors that the last reload found in the settings file, which is read only at the start."),
+        described(
+            "Changes and errors that the last reload found in the settings file, which is read only at the start."
+        ),
     ]
 
 
 class PolicyInForce(Part):
-    source: Annotated[str, says("The file.")]
+    source: Annotated[str, described("The file.")]
     dry_run: bool
     rules: list[str]
 
@@ -87,29 +89,29 @@ class HeadAnswer(Answer):
     started: Moment
     now: Moment
     interfaces: list[str]
-    listen_ports: Annotated[list[int], says("The proxy's, as read at the start.")]
-    netfilter: Annotated[str, says("The netfilter backend in use.")]
-    paced: Annotated[bool, says("Sockets can be paced, for soft starts.")]
+    listen_ports: Annotated[list[int], described("The proxy's, as read at the start.")]
+    netfilter: Annotated[str, described("The netfilter backend in use.")]
+    paced: Annotated[bool, described("Sockets can be paced, for soft starts.")]
     policy: PolicyInForce
     reloads: ReloadCounts
-    ledger_error: Annotated[str | None, says("Why the ledger cannot be written now.")]
+    ledger_error: Annotated[str | None, described("Why the ledger cannot be written now.")]
     path_manager: Literal["kernel", "user space"]
     uploads_shaped: bool
-    in_step: Annotated[bool, says("The kernel has everything that the policy needs.")]
+    in_step: Annotated[bool, described("The kernel has everything that the policy needs.")]
 
 
 class CapAnswer(Part):
-    rule: Annotated[str | None, says("The rule that decided.")]
-    rate: Annotated[Rate | None, says("Guaranteed; null without a cap.")]
-    ceil: Annotated[Rate | None, says("At most.")]
-    classid: Annotated[str | None, says("The class that gets its packets now.")]
-    landing: Annotated[bool, says("The cap is not fully in force yet.")]
+    rule: Annotated[str | None, described("The rule that decided.")]
+    rate: Annotated[Rate | None, described("Guaranteed; null without a cap.")]
+    ceil: Annotated[Rate | None, described("At most.")]
+    classid: Annotated[str | None, described("The class that gets its packets now.")]
+    landing: Annotated[bool, described("The cap is not fully in force yet.")]
     reason: str
 
 
 class TunnelPathName(Part):
     tunnel_path: NotRequired[
-        Annotated[str, says("Only for tunnels: the path's name there. Its bytes are those of IP packets.")]
+        Annotated[str, described("Only for tunnels: the path's name there. Its bytes are those of IP packets.")]
     ]
 
 
@@ -126,11 +128,11 @@ class SubflowAnswer(CapAnswer, TunnelPathName):
     since: Moment
     path: str | None
     pacing_limit: Rate | None
-    bytes_sent: Annotated[Bytes | None, says("Payload that the client acknowledged.")]
+    bytes_sent: Annotated[Bytes | None, described("Payload that the client acknowledged.")]
     bytes_received: Bytes | None
     upload: Annotated[
         CapAnswer | None,
-        says("The cap on uploads, by the keys from `rule` to `reason`; null if no rule is for uploads."),
+        described("The cap on uploads, by the keys from `rule` to `reason`; null if no rule is for uploads."),
     ]
 
 
@@ -142,7 +144,7 @@ class StatusConnection(TunnelName):
     token: Token
     version: MptcpVersion
     since: Moment
-    relaxed: Annotated[str | None, says("Why its caps are relaxed.")]
+    relaxed: Annotated[str | None, described("Why its caps are relaxed.")]
     subflows: list[SubflowAnswer]
 
 
@@ -166,23 +168,23 @@ class SubflowDetails(SubflowAnswer):
     rtt_var: Seconds | None
     retransmits: Count | None
     segments_out: Count | None
-    lost: Annotated[Count | None, says("Segments in flight considered lost.")]
-    cwnd: Annotated[Count | None, says("Segments.")]
-    rate_sent: Annotated[Rate | None, says("Between the last two samples.")]
+    lost: Annotated[Count | None, described("Segments in flight considered lost.")]
+    cwnd: Annotated[Count | None, described("Segments.")]
+    rate_sent: Annotated[Rate | None, described("Between the last two samples.")]
     rate_received: Rate | None
     share: Annotated[
         Annotated[float, Field(ge=0, le=1)] | None,
-        says("Share of the connection's present rate; if that is 0, of the bytes that it has carried."),
+        described("Share of the connection's present rate; if that is 0, of the bytes that it has carried."),
     ]
 
 
 class ConnectionDetails(TunnelName):
     token: Token
-    client: Annotated[str | None, says("The address that opened it.")]
+    client: Annotated[str | None, described("The address that opened it.")]
     since: Moment
     version: MptcpVersion
     relaxed: str | None
-    bytes_sent: Annotated[Bytes, says("Of its present subflows.")]
+    bytes_sent: Annotated[Bytes, described("Of its present subflows.")]
     bytes_received: Bytes
     subflows: list[SubflowDetails]
 
@@ -190,45 +192,45 @@ class ConnectionDetails(TunnelName):
 class ConnectionsAnswer(Answer):
     """Connections that match all arguments, with the state of their sockets."""
 
-    total: Annotated[Count, says("All that match.")]
+    total: Annotated[Count, described("All that match.")]
     connections: list[ConnectionDetails]
 
 
 class SubflowCounts(Part):
     active: Count
-    pending: Annotated[Count, says("Waiting for the end of a transition.")]
+    pending: Annotated[Count, described("Waiting for the end of a transition.")]
 
 
 class PathTotals(Part):
-    path: Annotated[str | None, says("Null: on no path of the policy.")]
+    path: Annotated[str | None, described("Null: on no path of the policy.")]
     interface: str | None
-    subflows: Annotated[Count, says("Active now.")]
-    bytes_sent: Annotated[Bytes, says("Since the daemon's start.")]
+    subflows: Annotated[Count, described("Active now.")]
+    bytes_sent: Annotated[Bytes, described("Since the daemon's start.")]
     bytes_received: Bytes
 
 
 class RuleTotals(Part):
-    policy: Annotated[str, says("Name of its file without the suffix.")]
+    policy: Annotated[str, described("Name of its file without the suffix.")]
     rule: str
     path: str | None
     direction: Direction
-    capped: Annotated[Count, says("Subflows with the cap.")]
-    landing: Annotated[Count, says("Subflows whose cap is not fully in force.")]
+    capped: Annotated[Count, described("Subflows with the cap.")]
+    landing: Annotated[Count, described("Subflows whose cap is not fully in force.")]
     rate: Annotated[
-        Rate | None, says("Lowest guaranteed rate of its classes; null if the policy in force has no such cap.")
+        Rate | None, described("Lowest guaranteed rate of its classes; null if the policy in force has no such cap.")
     ]
-    lowest_ceil: Annotated[Rate | None, says("Lowest ceil of its classes.")]
-    ceil: Annotated[Rate | None, says("Highest ceil of its classes.")]
-    total_ceil: Annotated[Annotated[int, Field(ge=0)], says("Sum over its classes, bits/s.")]
-    classes: Annotated[Count, says("HTB classes of its subflows.")]
-    shared_classes: Annotated[Count, says("Classes that also have subflows on other paths.")]
-    bytes: Annotated[Bytes, says("Under this cap, since the daemon's start.")]
+    lowest_ceil: Annotated[Rate | None, described("Lowest ceil of its classes.")]
+    ceil: Annotated[Rate | None, described("Highest ceil of its classes.")]
+    total_ceil: Annotated[Annotated[int, Field(ge=0)], described("Sum over its classes, bits/s.")]
+    classes: Annotated[Count, described("HTB classes of its subflows.")]
+    shared_classes: Annotated[Count, described("Classes that also have subflows on other paths.")]
+    bytes: Annotated[Bytes, described("Under this cap, since the daemon's start.")]
     share: Share | None
 
 
 class ClassTotals(ClassAnswer):
     rule: str | None
-    bytes: Annotated[Bytes | None, says("As tc counts, with headers.")]
+    bytes: Annotated[Bytes | None, described("As tc counts, with headers.")]
     packets: Count | None
     drops: Count | None
 
@@ -243,11 +245,11 @@ class BudgetTotals(Part):
 
     name: str
     per: Literal["client", "path"]
-    accounts: Annotated[Count, says("Accounts with any use; at least one if all clients share one.")]
-    used_up: Annotated[Count, says("Accounts that have used their volume.")]
-    used: Annotated[Bytes, says("Of all accounts.")]
-    volume: Annotated[Bytes, says("Of all accounts.")]
-    first_volume: Annotated[Bytes, says("Of one account.")]
+    accounts: Annotated[Count, described("Accounts with any use; at least one if all clients share one.")]
+    used_up: Annotated[Count, described("Accounts that have used their volume.")]
+    used: Annotated[Bytes, described("Of all accounts.")]
+    volume: Annotated[Bytes, described("Of all accounts.")]
+    first_volume: Annotated[Bytes, described("Of one account.")]
     until: Moment  # when the volume begins again
 
 
@@ -255,34 +257,34 @@ class OwnAccount(Part):
     """What a client may see of an account."""
 
     name: str
-    client: Annotated[str | None, says("Null for all clients together.")]
+    client: Annotated[str | None, described("Null for all clients together.")]
     used: Bytes
-    volume: Annotated[Bytes, says("What may be used before the first step.")]
+    volume: Annotated[Bytes, described("What may be used before the first step.")]
     left: Bytes
-    step: Annotated[Bytes | None, says("Volume of the step in force.")]
-    next_step: Annotated[Bytes | None, says("Volume of the next step.")]
+    step: Annotated[Bytes | None, described("Volume of the step in force.")]
+    next_step: Annotated[Bytes | None, described("Volume of the next step.")]
     until: Moment  # when the volume begins again
 
 
 class AccountAnswer(OwnAccount):
-    rule: Annotated[str, says("The first that feeds it.")]
+    rule: Annotated[str, described("The first that feeds it.")]
 
 
 class GuardTotals(Part):
-    relaxed: Annotated[Count, says("Connections with relaxed caps now.")]
-    interventions: Annotated[Count, says("Since the daemon's start.")]
+    relaxed: Annotated[Count, described("Connections with relaxed caps now.")]
+    interventions: Annotated[Count, described("Since the daemon's start.")]
 
 
 class LoopDelay(Part):
-    longest: Annotated[Seconds, says("Longest time without an answer of the event loop, since the start.")]
-    recent: Annotated[Seconds, says("The same in the last 10 s.")]
-    late: Annotated[Count, says("How often above 50 ms.")]
+    longest: Annotated[Seconds, described("Longest time without an answer of the event loop, since the start.")]
+    recent: Annotated[Seconds, described("The same in the last 10 s.")]
+    late: Annotated[Count, described("How often above 50 ms.")]
 
 
 class HistogramAnswer(Part):
-    le: Annotated[list[float], says("Upper bounds of the buckets, seconds.")]
-    count: Annotated[list[Count], says("Cumulative, for each of `le`.")]
-    total: Annotated[Count, says("Bucket `+Inf`.")]
+    le: Annotated[list[float], described("Upper bounds of the buckets, seconds.")]
+    count: Annotated[list[Count], described("Cumulative, for each of `le`.")]
+    total: Annotated[Count, described("Bucket `+Inf`.")]
     sum: Seconds
 
 
@@ -319,14 +321,14 @@ class PolicySummary(Part):
 
 
 class BpfPrograms(Part):
-    pacing: Annotated[bool, says("For soft starts.")]
-    counting: Annotated[bool, says("Of bytes until a socket closes.")]
+    pacing: Annotated[bool, described("For soft starts.")]
+    counting: Annotated[bool, described("Of bytes until a socket closes.")]
 
 
 class TunnelPathTotals(Part):
     tunnel: str
     path: str
-    bytes_sent: Annotated[Bytes, says("Of IP packets, since the path has its addresses.")]
+    bytes_sent: Annotated[Bytes, described("Of IP packets, since the path has its addresses.")]
     bytes_received: Bytes
 
 
@@ -334,45 +336,47 @@ class SummaryAnswer(Answer):
     """Counts, bytes by path and rule, classes, budgets, counters, delays."""
 
     started: Moment  # since when the daemon runs
-    connections: Annotated[Count, says("With tunnels.")]
-    tunnels: Annotated[list[TunnelPathTotals], says("Paths of tunnels; at most 1,000.")]
+    connections: Annotated[Count, described("With tunnels.")]
+    tunnels: Annotated[list[TunnelPathTotals], described("Paths of tunnels; at most 1,000.")]
     subflows: SubflowCounts
-    clients: Annotated[Count, says("Addresses that opened connections.")]
+    clients: Annotated[Count, described("Addresses that opened connections.")]
     counted: Moment  # when the bytes of all subflows were last counted: a rate is a difference over that time
     paths: list[PathTotals]
     rules: list[RuleTotals]
-    classes: Annotated[list[ClassTotals], says("The 256 with the most bytes.")]
+    classes: Annotated[list[ClassTotals], described("The 256 with the most bytes.")]
     class_counts: ClassCounts
-    budget_totals: Annotated[list[BudgetTotals], says("Every budget of the policy.")]
-    budgets: Annotated[list[AccountAnswer], says("The 100 fullest accounts, with the fullest of every budget.")]
+    budget_totals: Annotated[list[BudgetTotals], described("Every budget of the policy.")]
+    budgets: Annotated[list[AccountAnswer], described("The 100 fullest accounts, with the fullest of every budget.")]
     guard: GuardTotals
     counters: dict[str, Any]
     loop: LoopDelay
     reaction: Annotated[
         HistogramAnswer,
-        says(
+        described(
             "From the last packet of a join's handshake, as captured, to the entry in the kernel; without transitions."
         ),
     ]
-    effect: Annotated[EffectHistograms, says("From the decision about a cap to its full effect, transitions included.")]
+    effect: Annotated[
+        EffectHistograms, described("From the decision about a cap to its full effect, transitions included.")
+    ]
     reloads: ReloadCounts
     ledger_error: str | None
-    captures: Annotated[dict[str, bool], says("By interface: the throttler captures there now.")]
+    captures: Annotated[dict[str, bool], described("By interface: the throttler captures there now.")]
     bpf: BpfPrograms
     policy: PolicySummary
     last_event: EventNumber
 
 
 class ClientTotals(Part):
-    client: Annotated[str, says("The address that opened the connections.")]
+    client: Annotated[str, described("The address that opened the connections.")]
     connections: Count
     subflows: Count
-    capped: Annotated[Count, says("Subflows with a cap.")]
+    capped: Annotated[Count, described("Subflows with a cap.")]
     rate_sent: Rate  # to the client, of all its subflows together, as in `connections`
     rate_received: Rate
-    bytes_sent: Annotated[Bytes, says("Of its present subflows.")]
+    bytes_sent: Annotated[Bytes, described("Of its present subflows.")]
     bytes_received: Bytes
-    budgets: Annotated[list[AccountAnswer], says("Of its addresses, the fullest first.")]
+    budgets: Annotated[list[AccountAnswer], described("Of its addresses, the fullest first.")]
 
 
 class PlainClient(Part):
@@ -384,33 +388,35 @@ class PlainTcp(Part):
     """Established connections to the proxy's ports that are not known subflows, loopback left out."""
 
     connections: Count
-    total: Annotated[Count, says("Addresses.")]
-    clients: Annotated[list[PlainClient], says("The most connections first.")]
+    total: Annotated[Count, described("Addresses.")]
+    clients: Annotated[list[PlainClient], described("The most connections first.")]
 
 
 class ClientsAnswer(Answer):
     """Usage by client, and clients of plain TCP."""
 
     total: Count
-    clients: Annotated[list[ClientTotals], says("Sorted by `budget`, some may have no connection now.")]
+    clients: Annotated[list[ClientTotals], described("Sorted by `budget`, some may have no connection now.")]
     plain_tcp: Annotated[
         PlainTcp | None,
-        says("Established connections to the proxy's ports that are not MPTCP; null if the kernel does not say."),
+        described("Established connections to the proxy's ports that are not MPTCP; null if the kernel does not say."),
     ]
 
 
 class RuleTried(Part):
     rule: str
     kind: Kind
-    matched: Annotated[bool, says("The rule decided.")]
-    failed: Annotated[str | None, says("The condition that failed or, if the rule decided, why its cap is lifted.")]
-    until: Annotated[Moment | None, says("When the clock next changes this.")]
+    matched: Annotated[bool, described("The rule decided.")]
+    failed: Annotated[
+        str | None, described("The condition that failed or, if the rule decided, why its cap is lifted.")
+    ]
+    until: Annotated[Moment | None, described("When the clock next changes this.")]
 
 
 class StageWords(Part):
     stage: Literal["budgets", "grants", "guard", "steering", "rest"]
     what: str
-    since: Annotated[Moment | None, says("When an event reported it; null otherwise.")]
+    since: Annotated[Moment | None, described("When an event reported it; null otherwise.")]
 
 
 class ExplainedSubflow(Part):
@@ -419,14 +425,14 @@ class ExplainedSubflow(Part):
     path: str | None
     interface: str | None
     direction: Direction
-    verdict: Annotated[str, says("`capped at 5 Mbit/s` or `not capped`.")]
+    verdict: Annotated[str, described("`capped at 5 Mbit/s` or `not capped`.")]
     reason: str
     rate: Rate | None
     ceil: Rate | None
     rule: str | None
     since: Moment  # since when it has had this rule's cap at this rate, or none
-    tried: Annotated[list[RuleTried], says("The rules in order, up to the one that decided, for each kind.")]
-    stages: Annotated[list[StageWords], says("What followed the rules.")]
+    tried: Annotated[list[RuleTried], described("The rules in order, up to the one that decided, for each kind.")]
+    stages: Annotated[list[StageWords], described("What followed the rules.")]
     cap_state: Literal["none", "coming", "in force", "being lifted"]
 
 
@@ -434,7 +440,9 @@ class ExplainedConnection(TunnelName):
     token: Token
     client: str | None
     since: Moment
-    subflows: Annotated[list[ExplainedSubflow], says("One entry for each direction that the policy has rules for.")]
+    subflows: Annotated[
+        list[ExplainedSubflow], described("One entry for each direction that the policy has rules for.")
+    ]
 
 
 class ExplainAnswer(Answer):
@@ -442,7 +450,7 @@ class ExplainAnswer(Answer):
 
     time_zone: str
     total: Count
-    connections: Annotated[list[ExplainedConnection], says("The 50 latest.")]
+    connections: Annotated[list[ExplainedConnection], described("The 50 latest.")]
 
 
 class EventAnswer(Part):
@@ -454,7 +462,7 @@ class EventAnswer(Part):
     remote: Endpoint | None
     local: Endpoint | None
     path: str | None
-    rule: Annotated[str | None, says("Or the budget, in its events.")]
+    rule: Annotated[str | None, described("Or the budget, in its events.")]
     direction: Annotated[str, Field(json_schema_extra={"enum": ["down", "up"]})] | None
     text: str
 
@@ -470,17 +478,17 @@ class EventsAnswer(Answer):
 class OwnSubflow(Part):
     path: str | None
     address: str | None
-    capped: Annotated[bool, says("For downloads.")]
-    rate: Annotated[Rate | None, says("Maximum of downloads.")]
+    capped: Annotated[bool, described("For downloads.")]
+    rate: Annotated[Rate | None, described("Maximum of downloads.")]
     rule: str | None
     upload_rate: Rate | None
-    bytes: Annotated[Bytes, says("Of both directions.")]
+    bytes: Annotated[Bytes, described("Of both directions.")]
     bytes_sent: Bytes
     bytes_received: Bytes
 
 
 class OwnBudget(OwnAccount):
-    shared: Annotated[bool, says("All clients share the volume.")]
+    shared: Annotated[bool, described("All clients share the volume.")]
 
 
 class ClientAnswer(Answer):
@@ -490,14 +498,14 @@ class ClientAnswer(Answer):
     since: Moment | None
     time_zone: str
     subflows: list[OwnSubflow]
-    budgets: Annotated[list[OwnBudget], says("Those that meter the connection.")]
+    budgets: Annotated[list[OwnBudget], described("Those that meter the connection.")]
 
 
 class BudgetsAnswer(Answer):
     """What is left to one address."""
 
     budgets: Annotated[
-        list[OwnBudget], says("Those that have metered the address in their period, meter it now, or would.")
+        list[OwnBudget], described("Those that have metered the address in their period, meter it now, or would.")
     ]
 
 
@@ -507,7 +515,7 @@ class PolicyAnswer(Answer):
     file: str
     since: Moment  # when it was taken
     dry_run: bool
-    text: Annotated[str, says("With comments; the file may have changed.")]
+    text: Annotated[str, described("With comments; the file may have changed.")]
 
 
 class Difference(Part):
@@ -515,28 +523,28 @@ class Difference(Part):
     remote: Endpoint
     path: str | None
     direction: Direction
-    now: Annotated[str, says("Its cap, steering and budget; ends in `(dry run)` if not done.")]
+    now: Annotated[str, described("Its cap, steering and budget; ends in `(dry run)` if not done.")]
     then: str
-    why: Annotated[str | None, says("The reason that the subflow would have.")]
+    why: Annotated[str | None, described("The reason that the subflow would have.")]
 
 
 class WhatIfAnswer(Answer):
     """What another policy would change."""
 
-    errors: Annotated[list[str], says("If there are errors, the optional keys are missing.")]
+    errors: Annotated[list[str], described("If there are errors, the optional keys are missing.")]
     changes: NotRequired[
         Annotated[
             list[Difference],
-            says(
+            described(
                 "The first 200 of `changed`: subflows with another cap, steering or budget, or with a dry run begun or "
                 "ended."
             ),
         ]
     ]
     changed: NotRequired[Count]
-    stay_capped: NotRequired[Annotated[list[Difference], says("The first 200.")]]
+    stay_capped: NotRequired[Annotated[list[Difference], described("The first 200.")]]
     stay_capped_count: NotRequired[Count]
-    capped_now: NotRequired[Annotated[Count, says("Each direction of a subflow counts; 0 in a dry run.")]]
+    capped_now: NotRequired[Annotated[Count, described("Each direction of a subflow counts; 0 in a dry run.")]]
     capped_then: NotRequired[Count]
     dry_run_now: NotRequired[bool]
     dry_run_then: NotRequired[bool]
