@@ -69,17 +69,18 @@ class _Running:
         self.number, self.tunnel, self.key = number, tunnel, Key(read_key(tunnel.key))
         self.is_relay = tunnel.peer is not None
         kind = Kind.PROBE if self.is_relay else Kind.ANSWER
-        self.session = Session(kind, (), os.urandom(16))
-        self.origins: list[tuple[int, PathCounters]] = []
+        count = len(tunnel.paths)  # none at a proxy
+        self.session = Session(kind, [tunnel.peer] * count, os.urandom(16))
+        self.origins: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
         """For each path: its ID, which is the time at which it got its current ends (nanoseconds since the epoch,
         unique), and its counters at that time."""
         self.inside: Ends | None = None
-        self.states: list[PathState | None] = []
+        self.states: list[PathState | None] = [None] * count
         """For each path, the state that was last passed to the programs."""
-        self.minimum_delays: list[int | None] = []
+        self.minimum_delays: list[int | None] = [None] * count
         """Minimum delay of each path when its state was last passed to the programs, measured between the clocks of
         both ends, which differ."""
-        self.logged_alive: list[bool] = []
+        self.logged_alive = [False] * count
         """For each path, whether the last log line about it reports it as alive. A silent path may still be used."""
         self.updated = 0
         self.troubles: dict[int, str] = {}
@@ -89,13 +90,12 @@ class _Running:
         """Size of the largest packet that all paths carry, as last logged."""
         self.due = self.queued = _NEVER
         """``due``: when to check this tunnel again; ``queued``: when its entry in the heap is due."""
-        self.add_paths(len(tunnel.paths))
 
     def add_paths(self, count: int) -> None:
-        """Have at least *count* paths. A proxy's tunnel has only the paths that its relay has used, because most have
-        two of the possible :data:`MAX_PATHS`."""
+        """Add paths until there are *count*. A proxy's tunnel has only the paths that its relay has used: most relays
+        have two of the possible :data:`MAX_PATHS`."""
         while len(self.states) < count:
-            self.session.paths.append(Path(remote=self.tunnel.peer))
+            self.session.paths.append(Path())
             self.origins.append((0, NO_COUNTERS))
             self.states.append(None)
             self.minimum_delays.append(None)
@@ -349,11 +349,11 @@ class Daemon:
             sender = sender_of(each.payload)
             running = None if sender is None else self._by_identifier.get(sender)
             message = None if running is None else parse(each.payload, running.key)
-            if running is None or message is None:
+            if running is None or message is None or message.path >= MAX_PATHS:
                 self.refused += 1
                 continue
             if not running.is_relay:
-                running.add_paths(min(message.path + 1, MAX_PATHS))
+                running.add_paths(message.path + 1)
                 if running not in counted:
                     counted.add(running)
                     self._count(running, now)

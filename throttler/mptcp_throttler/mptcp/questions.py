@@ -21,7 +21,7 @@ DELAY: Final = 0.5  # seconds until a look-up: the kernel may be slow to end a s
 
 
 class SocketLookupQueue(dict[FourTuple, float]):
-    """The waiting subflows in the order in which they are due, and when that is. Times are arguments."""
+    """The waiting subflows in the order of the requests, and when each is due. Times are arguments."""
 
     def __init__(self) -> None:
         super().__init__()

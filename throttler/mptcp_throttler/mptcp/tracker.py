@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from mptcp_throttler.mptcp.connection_table import ConnectionTable, KernelRecord, SubflowRecord
@@ -42,6 +43,7 @@ from mptcp_throttler.mptcp.model import (
     Subflow,
     unmapped,
 )
+from mptcp_throttler.mptcp.questions import MAX_WAITING
 
 T = TypeVar("T")
 
@@ -115,6 +117,7 @@ class Tracker:
         for four_tuple in asked:
             record, entry = self.table.subflows.get(four_tuple), found.get(four_tuple)
             if record is not None and entry is not None:
+                record.listed = self.table.dumps
                 events += self.listed(four_tuple, entry, time, time)
             elif record is not None:
                 events += self.table.remove(record, time, "the kernel has no such subflow")
@@ -284,7 +287,9 @@ class Resync:
 
     def finish(self, limit: int = FINISH_STEP) -> Iterator[list[Event]]:
         """Close what the dump did not list, in steps of *limit* subflows. Each step yields its events."""
-        for records in self._batches(list(self._table.subflows.values()), limit):
+        # Oldest first, because only some of the subflows that no dump lists can wait for a look-up.
+        oldest = sorted(self._table.subflows.values(), key=attrgetter("listed"))
+        for records in self._batches(oldest, limit):
             yield [event for record in records for event in self._close_if_missing(record)]
         for left in self._batches(self._late, limit):
             yield [event for entry, read in left for event in self._take_late(entry, read)]
@@ -327,7 +332,8 @@ class Resync:
         ):
             return []
         if subflow.four_tuple.local_port not in table.listen_ports:
-            table.questions.ask(subflow.four_tuple, self._time)
+            if len(table.questions) < MAX_WAITING // 2:  # leave room for captured resets
+                table.questions.ask(subflow.four_tuple, self._time)
             return []
         disagreement = table.disagree(record, self._time, "no end was reported, but the kernel does not list it")
         return [disagreement, *table.remove(record, self._time, "not listed by the kernel")]

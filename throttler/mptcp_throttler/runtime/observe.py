@@ -185,6 +185,8 @@ class Observers:
                 events = self._tracker.answer(asked, self._engine.sockets.look_up(asked), time.monotonic())
             except KernelError as error:
                 log.debug("%s", error)
+                for each in asked:
+                    self._tracker.questions.ask(each, time.monotonic())
             else:
                 self._engine.take_events(events)
         self.ask_soon()
