@@ -29,7 +29,8 @@ NLA_NESTED, NLA_NET_BYTEORDER, NLA_TYPE_MASK = 0x8000, 0x4000, 0x3FFF
 
 OUR_PORTS = 0x4D50 << 16
 """The upper 16 bits of our sockets' port ids: a notification has the port id of the socket that made the change. Our
-port ids are above every process id, which is the port id that the kernel assigns by default."""
+port ids are above every process id, which is the port id that the kernel assigns by default. The throttler ignores
+notifications with them, so other daemons may use :class:`NetlinkSocket` only to read."""
 
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP_INTR = 0x1, 0x4, 0x10
 _SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1

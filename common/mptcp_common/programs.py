@@ -30,8 +30,8 @@ def run(*command: str, text: str = "") -> str:
     except FileNotFoundError:
         raise KernelError(f"{program} is not installed (Debian: {_PACKAGES.get(program, program)})") from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise KernelError(f"{program}: {error}") from error
+        raise KernelError(f"{' '.join(command)}: {error}") from error
     if finished.returncode:
         lines = [each for each in finished.stderr.splitlines() if each.strip()]
-        raise KernelError(f"{program}: {lines[0] if lines else 'failed'}")
+        raise KernelError(f"{' '.join(command)}: {lines[0] if lines else 'failed'}")
     return finished.stdout

@@ -59,15 +59,13 @@ def single_daemon(program: str, state_directory: Path | None = None) -> Iterator
 
 
 def _holder(address: str) -> tuple[int, int | None]:
-    """Return the process and the user that listen at *address*; the user is None if nobody listens."""
+    """Return the process and the user that listen at *address*; the user is None if that is unknown."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.setblocking(False)
         try:
             asking.connect(address)
-        except BlockingIOError:
-            return 0, 0  # the backlog is full
         except OSError:
-            return 0, None
+            return 0, None  # also if the backlog is full: any user could have filled it
         process, user, _ = _CREDENTIALS.unpack(
             asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )

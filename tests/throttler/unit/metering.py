@@ -93,6 +93,7 @@ class Host:
         self.now += seconds
         self.clock += seconds
         stale = set(self.stage.advance(self.now, self.clock))
+        self.stage.sockets.forget_unlisted(self.clock, lambda _: {socket.cookie for socket in self.sockets.values()})
         return stale | set(observed(self.stage, Samples(self.clock, dict(self.sockets), True)).changed)
 
     def close(self, token: int, report: bool = True) -> None:

@@ -11,7 +11,7 @@ from sampling import observed
 
 from mptcp_throttler.mptcp.model import Connection, Subflow
 from mptcp_throttler.policy.budget import Account
-from mptcp_throttler.stages.budget import FORGET_SECONDS, BudgetStage
+from mptcp_throttler.stages.budget import FORGET_SECONDS, LOOK_SECONDS, BudgetStage
 from mptcp_throttler.stages.stage import Samples
 
 
@@ -113,6 +113,54 @@ def test_unreported_socket_with_a_reused_port_is_removed_from_the_ledger() -> No
     host.sweep(FORGET_SECONDS + 1)
     assert host.stage.sockets.take_pending().closed == {old.cookie}
     assert host.stage.sockets.counters.keys() == {77}
+    for times in (1, 2):
+        host.stage.sockets.forget_unlisted(host.clock + times * (LOOK_SECONDS + 1), lambda _: frozenset())
+    assert not host.stage.sockets.take_pending().closed, "the new socket is still metered"
+
+
+def test_unreported_socket_no_longer_metered_is_removed_from_the_ledger() -> None:
+    host = Host(policy(HOURS))
+    for token in (1, 2):
+        host.connect(token, "10.77.1.2")
+        host.carry(token, 1000)
+        host.sweep()
+    host.now = at("2026-11-20 19:00")
+    for token in (1, 2):
+        host.decide(token)
+    host.sweep()
+    assert not host.stage.watched()
+    assert host.take_used() == {"by-day": 2000}
+    host.sweep(LOOK_SECONDS + 1)
+    host.close(1, report=False)
+    host.stage.sockets.forget_unlisted(host.clock + LOOK_SECONDS + 1, lambda _: None)
+    assert not host.stage.sockets.closed, "no sweep shows that the socket is gone"
+    host.sweep(2 * LOOK_SECONDS + 3)
+    assert host.stage.sockets.take_pending().closed == {1}
+    assert host.stage.sockets.counters.keys() == {2}
+
+
+def test_sockets_that_began_after_a_sweep_are_kept() -> None:
+    """If few sockets are watched, they are looked up one by one, and no sweep happens for a long time."""
+    host = Host(policy(HOURS))
+    host.sweep()
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 1000)
+    host.sweep()
+    host.now = at("2026-11-20 19:00")
+    host.decide(1)
+    host.sweep()
+    host.take_used()
+    times_of_queries: list[float] = []
+
+    def listed(since: float) -> set[int]:
+        times_of_queries.append(since)
+        return set()
+
+    first, second = host.clock + LOOK_SECONDS + 1, host.clock + 2 * LOOK_SECONDS + 2
+    host.stage.sockets.forget_unlisted(first, listed)
+    assert not times_of_queries
+    host.stage.sockets.forget_unlisted(second, listed)
+    assert times_of_queries == [first], "a sweep after that time would list the socket"
 
 
 def test_reused_port_is_another_socket() -> None:
@@ -168,19 +216,30 @@ def test_bytes_that_the_ledger_has_are_not_counted_again() -> None:
     assert host.sweep() == {1}, "counting continues from the usage in the ledger"
 
 
-def test_counters_of_an_unmetered_socket_are_kept() -> None:
-    """Defect: a socket whose metering began later was counted from its first byte again."""
+def test_counters_of_unlisted_sockets_are_removed_and_others_kept() -> None:
+    """Defect: such counters were removed ten minutes after a start.
+
+    A socket whose metering began later was then counted from its first byte again.
+    """
     host = Host(policy(HOURS), now="2026-11-20 06:00")
     host.connect(1, "10.77.1.2")
     host.carry(1, 5000)
-    host.stage.sockets.counters = {1: (4000, 0)}
+    host.stage.sockets.counters = {1: (4000, 0), 99: (5000, 10)}
     host.sweep()
+    host.sweep(LOOK_SECONDS + 1)
+    assert host.stage.sockets.take_pending().closed == {99}
+    assert [host.stage.sockets.take_pending().closed for _ in range(3) if not host.sweep(LOOK_SECONDS + 1)] == [
+        set()
+    ] * 3
     # The stage does not know the socket, and counts from the first byte that is not in the ledger.
     host.stage.forget(1)
     host.now = at("2026-11-20 08:00")
     host.decide(1)
     host.sweep()
     assert host.take_used() == {"by-day": 1000}
+    (socket,) = host.sockets.values()
+    host.close(1)
+    assert host.stage.sockets.take_pending().closed == {socket.cookie}
 
 
 def test_unmetered_socket_that_closes_is_forgotten_at_once() -> None:
@@ -288,7 +347,7 @@ def test_each_byte_counts_exactly_once(actions: list[str]) -> None:
     assert host.take_used() == ({"lte": sent} if sent else {})
 
 
-@given(st.lists(st.sampled_from(["send", "sweep", "write", "silent", "wait", "hours", "crash"]), max_size=30))
+@given(st.lists(st.sampled_from(["send", "sweep", "write", "silent", "wait", "look", "hours", "crash"]), max_size=30))
 def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
     """No meter reports closed sockets here, and daemons end after any of their writes."""
     host = Host(policy(HOURS))
@@ -318,8 +377,8 @@ def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
             host.close(token, report=False)
             token += 1
             host.connect(token, "10.77.1.2")
-        elif action == "wait":
-            host.sweep(1 + FORGET_SECONDS)
+        elif action in ("wait", "look"):
+            host.sweep(1 + (FORGET_SECONDS if action == "wait" else LOOK_SECONDS))
         elif action == "hours":
             host.sweep()
             is_open = not is_open
@@ -333,9 +392,8 @@ def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
             host.stage.accounts.set_used((), host.written)
             host.stage.sockets.counters = dict(rows)
             host.decide(token)
-    for seconds in (1, 1, FORGET_SECONDS + 1):
+    for seconds in (1, 1, FORGET_SECONDS + 1, LOOK_SECONDS + 1, LOOK_SECONDS + 1):
         host.sweep(seconds)
     write()
     assert sum(host.written.values()) == sent
-    # Counters of a socket that ends unreported while nothing meters it stay until the host boots.
-    assert rows.keys() <= {host.cookies} or {"hours", "crash"}.intersection(actions)
+    assert rows.keys() <= {host.cookies}

@@ -301,7 +301,7 @@ def test_rules_cap_holds_if_it_is_lower_than_the_budgets() -> None:
     assert verdict.reason.endswith(
         "; tighter than the budget of rule lte, 1 Mbit/s beyond 1.00 MB until 2026-12-01 00:00 EET"
     )
-    assert not verdict.guarded, "the budget's cap must hold, too"
+    assert (verdict.guarded, verdict.bound) == (True, 1_000_000), "the budget's cap must hold, too"
     host.carry(1, 2 * MB)
     host.sweep()
     assert host.decide(1)[0].scope == ScopeKey("lte", Share.PATH, step=3 * MB)

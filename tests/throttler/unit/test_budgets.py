@@ -31,7 +31,7 @@ from mptcp_throttler.policy.budget import Account, Usage
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
-from mptcp_throttler.stages.budget import BudgetStage
+from mptcp_throttler.stages.budget import LOOK_SECONDS, BudgetStage
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.storage import BOOT_ID, Ledger
 from mptcp_throttler.telemetry.traffic import Traffic
@@ -48,6 +48,7 @@ def budgets_of(
     path: Path,
     stage: BudgetStage,
     decided: list[int],
+    listed: Callable[[float], set[int] | None],
     clock: Callable[[], float] = time.time,
 ) -> Budgets:
     """Return the budgets of an engine that lists in *decided* the connections that it must decide again."""
@@ -55,6 +56,7 @@ def budgets_of(
         settings=SimpleNamespace(ledger=path),
         budget_stage=stage,
         decisions=SimpleNamespace(decide=decided.extend),
+        sampler=SimpleNamespace(cookies=listed),
     )
     return Budgets(engine, clock)
 
@@ -75,7 +77,7 @@ class Host:
         """Start a daemon. The previous one has ended."""
         self.decided.clear()
         self.stage = BudgetStage()
-        self.budgets = budgets_of(self.path, self.stage, self.decided, lambda: self.now)
+        self.budgets = budgets_of(self.path, self.stage, self.decided, lambda _: {self.cookie}, lambda: self.now)
         self.closed = ClosedSockets(lambda: self.meter, self.budgets, Traffic(lambda: self.clock, lambda: 0.0))
         await self.budgets.prepare(self.policy)
         await self.closed.prepare(self.policy)
@@ -352,7 +354,7 @@ def test_many_counters_are_written_less_often_but_closed_sockets_at_once(path: P
 
 def test_policy_without_budgets_opens_no_ledger(path: Path) -> None:
     async def play() -> None:
-        budgets = budgets_of(path, BudgetStage(), [])
+        budgets = budgets_of(path, BudgetStage(), [], lambda _: None)
         await budgets.prepare(load_policy("version: 1\nrules: []\n", "p"))
         await budgets.close()
 
@@ -404,7 +406,7 @@ def test_socket_unmetered_for_long_is_not_counted_again(path: Path) -> None:
         host.kill()
         await host.start()
         for _ in range(3):
-            await host.count(600.0)
+            await host.count(LOOK_SECONDS + 1)
         host.now = at("2026-11-22 09:00")
         host.kill()
         await host.start()

@@ -107,6 +107,22 @@ def test_many_watched_subflows_are_read_by_one_sweep() -> None:
     assert [count for count, _, _, _ in second.given] == [990]
 
 
+def test_cookies_come_from_the_last_sweep_if_it_is_new_enough() -> None:
+    sockets = FakeSockets(3)
+    sampler = sampler_of(sockets, FakeConsumer([subflow(1)]))
+    assert sampler.cookies(0.0) is None, "there was no sweep yet"
+
+    async def work() -> None:
+        await sampler.sweep()
+        swept = sampler.latest_time
+        assert sampler.cookies(swept) == {0, 1, 2}
+        await sample_once(sampler)
+        assert sampler.cookies(swept) == {0, 1, 2}
+        assert sampler.cookies(swept + 0.001) is None
+
+    run(work())
+
+
 def test_loop_runs_while_missing_subflows_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searching the samples for ten thousand subflows takes milliseconds."""
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)

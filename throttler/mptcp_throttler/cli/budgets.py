@@ -7,12 +7,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pwd
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from datetime import datetime
-from getpass import getuser
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,7 @@ def grant(options: argparse.Namespace) -> int:
         octets, seconds = (parse_extra_volume(text), 0) if is_volume else (0, parse_length(text))
     except ValueError as error:
         raise mistake("grant", str(error)) from None
-    fresh = Grant(client, now, now + seconds, os.environ.get("SUDO_USER") or getuser(), options.why)
+    fresh = Grant(client, now, now + seconds, _asked_by(), options.why)
     if is_volume:
         _grant_volume(settings.ledger, policy, _budgets(policy, client, options.budget), fresh, octets)
     else:
@@ -168,6 +168,13 @@ def _client(text: str, is_volume: bool) -> str:
             "CLIENT", f"{text} is a prefix; more volume can be granted to an address, or to all clients ({ALL})"
         )
     return str(found)
+
+
+def _asked_by() -> str:
+    try:
+        return os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def _grant_volume(path: Path, policy: Policy, budgets: Sequence[Budget], common: Grant, octets: int) -> None:

@@ -162,7 +162,7 @@ class JoinPredictor:
             young.known.young -= 1
 
     def _joined(self, young: _Young, now: float) -> None:
-        known = young.known
+        known = self.clients.get(young.known.address, young.known)  # the client may have been forgotten since
         if known.has_single_path:
             self._flips[known.address] = False
         known.joins, known.misses, known.joined = True, 0.0, now
@@ -171,7 +171,7 @@ class JoinPredictor:
         self._remember(known, now)
 
     def _missed(self, young: _Young, weight: float, now: float) -> None:
-        known = young.known
+        known = self.clients.get(young.known.address, young.known)
         known.share -= WEIGHT * weight * known.share
         if known.joined <= young.began:  # otherwise another connection has joined since: the path works
             known.misses = min(MISSES[True], known.misses + weight)

@@ -15,7 +15,7 @@ which cannot tell uplinks apart, each subflow counts as a path.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import reduce
 from itertools import chain
@@ -88,6 +88,14 @@ def cap_text(throttle: Throttle) -> str:
     return f"{format_rate(throttle.rate)}{_EACH[throttle.share]}{up_to}"
 
 
+def _by_prefix(named: Iterable[tuple[Collection[Network] | None, int]]) -> Prefixes[int]:
+    """Return, for each prefix, the bits of all that name it: of 10,000 paths or rules, one look-up finds those."""
+    found: dict[Network, int] = {}
+    for networks, bit in named:
+        found.update((each, found.get(each, 0) | bit) for each in networks or ())
+    return Prefixes(found.items())
+
+
 class CompiledPolicy:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -96,10 +104,9 @@ class CompiledPolicy:
         self._verdicts: dict[Direction, dict[Situation, Verdict]] = {direction: {} for direction in directions}
         """The verdict on the first subflow in each situation."""
         self._paths = [(path, 1 << place) for place, path in enumerate(policy.paths.values())]
-        clients: dict[Network, int] = {}
-        for place, rule in enumerate(policy.rules):
-            clients.update((each, clients.get(each, 0) | 1 << place) for each in rule.when.clients or ())
-        self._clients = Prefixes(clients.items())  # for each prefix, the bits of the rules for its clients
+        self._anywhere = sum(bit for path, bit in self._paths if path.clients is None)
+        self._path_clients = _by_prefix((path.clients, bit) for path, bit in self._paths)
+        self._rule_clients = _by_prefix((rule.when.clients, 1 << place) for place, rule in enumerate(policy.rules))
         self._local = datetime.fromtimestamp(0, policy.time_zone)
         self._open_since = self._open_until = -math.inf
 
@@ -145,7 +152,11 @@ class CompiledPolicy:
         return len(set(self._places(self._path_bits(connection.subflows))))
 
     def _path_bits(self, subflows: Collection[Subflow]) -> list[int]:
-        return [sum(bit for path, bit in self._paths if path.holds(each)) for each in subflows]
+        found = []
+        for each in subflows:
+            near = reduce(or_, self._path_clients.of(each.four_tuple.remote), self._anywhere)
+            found.append(sum(bit for path, bit in self._paths if bit & near and path.holds(each)))
+        return found
 
     def _places(self, path_bits: Sequence[int]) -> Sequence[int]:
         """Return a value for each subflow; subflows on the same path have equal values."""
@@ -154,7 +165,7 @@ class CompiledPolicy:
     def _situations(self, subflows: Collection[Subflow], expected: int) -> list[Situation]:
         """Return the situation of each of *subflows*, all of one connection."""
         from_clients = reduce(
-            or_, chain.from_iterable(self._clients.of(each.four_tuple.remote) for each in subflows), 0
+            or_, chain.from_iterable(self._rule_clients.of(each.four_tuple.remote) for each in subflows), 0
         )
         path_bits = self._path_bits(subflows)
         places = self._places(path_bits)

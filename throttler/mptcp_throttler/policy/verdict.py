@@ -42,7 +42,8 @@ class Verdict(NamedTuple):
     budget: Rule | None = None  # the rule whose budget meters the subflow
     steer: Rule | None = None
     steer_path: str | None = None  # the path of ``steer`` that the subflow is on
-    guarded: bool = False  # whether the guard may relax the cap; of a rule's and a budget's cap, whether it may both
+    guarded: bool = False  # whether the guard may relax the cap
+    bound: int | None = None  # bits/s up to which it may: the ceil of a looser cap that is not guarded
     rests: bool = False  # whether the scheduler must leave the subflow out while the other subflows do well
 
 

@@ -47,7 +47,7 @@ T = TypeVar("T")
 class Budgets(Component):
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock, self._stage = engine.settings.ledger, clock, engine.budget_stage
-        self._changed = engine.decisions.decide
+        self._changed, self._listed = engine.decisions.decide, engine.sampler.cookies
         self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
         self._ledger: Ledger | None = None  # used only in the ledger thread; None until a policy has a budget
         self._boot = ""
@@ -87,6 +87,7 @@ class Budgets(Component):
             # The clock was set. A clock that is years ahead until NTP corrects it must not cause pruning.
             self._prunes_at = now + SURE_SECONDS
         self._changed(self._stage.advance(wall, now))
+        sockets.forget_unlisted(now, self._listed)
         pause = min(len(sockets.dirty) / COUNTERS_PER_SECOND, MAX_WRITE_SECONDS) - TICK_SECONDS / 2
         if now - self._written_at < pause and not sockets.closed:
             return
@@ -230,9 +231,9 @@ class Grants(Component):
         """Read the file when it changes, and end expired grants, forever."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            before = set(self._grants)
+            before = self._grants
             if await self._read() or time.time() >= self._stage.next_change:
-                for each in set(self._grants) - before:
+                for each in set(self._grants).difference(before):
                     self._tell(each, each.words())
                 await self._take()
 

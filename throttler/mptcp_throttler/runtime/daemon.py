@@ -172,6 +172,7 @@ class Daemon:
             await engine.paced.adopt(found)
             # Subflows capped by an earlier daemon stay capped; subflows that send little are capped from the start.
             await engine.sampler.sweep()
+            await engine.paced.wake_sockets()
         await engine.downloads.reconciler.apply()
 
     async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:

@@ -107,8 +107,11 @@ class SocketLimiter(Component, Consumer):
         if bool(before) is not bool(births):
             # Before the first pause: a client that set_clients() removes during a pause would stay in the kernel.
             self._differing.extend(self._clients)
-        async for network in in_turns({**before, **births}):  # new prefixes last: deletions make room for them
-            if before.get(network) != births.get(network):
+        async for network in in_turns(before):
+            if before[network] != births.get(network):
+                self._differing.append(network)
+        async for network in in_turns(births):  # new prefixes last: deletions make room for them
+            if network not in before:
                 self._differing.append(network)
         await self._set_those_that_differ()
         self._planner.initial_classes = _classes(self._births)
@@ -118,24 +121,26 @@ class SocketLimiter(Component, Consumer):
         changed = {ip_network(address): is_single for address, is_single in single.items()}
         self._clients.difference_update(changed)
         self._clients.update(network for network, is_single in changed.items() if is_single)
-        if self._births:
-            self._write_births(changed)
+        for error in self._write_births(changed) if self._births else ():
+            log.error("%s", error)
 
     async def _set_those_that_differ(self) -> None:
-        while self._differing:
-            some = [self._differing.popleft() for _ in range(min(BIRTHS_AT_ONCE, len(self._differing)))]
-            if not self._write_births(some):
-                return  # :meth:`verify` tries again
+        refused = set[str]()
+        for _ in range(-(-len(self._differing) // BIRTHS_AT_ONCE)):  # :meth:`verify` tries what is refused again
+            some = min(BIRTHS_AT_ONCE, len(self._differing))
+            refused |= self._write_births([self._differing.popleft() for _ in range(some)])
             await asyncio.sleep(0)
+        for error in refused:
+            log.error("%s", error)
 
-    def _write_births(self, networks: Collection[Network]) -> bool:
+    def _write_births(self, networks: Collection[Network]) -> set[str]:
+        """Write the options of *networks*; return the error if they are refused."""
         try:
             self._pacing.set_births({each: self._birth(each) for each in networks})
         except KernelError as error:
             self._differing.extend(networks)
-            log.error("%s", error)
-            return False
-        return True
+            return {str(error)}
+        return set()
 
     def _birth(self, network: Network) -> InitialOptions | None:
         """Return the initial options that a prefix must have now. It may be a client's address that a policy names."""
@@ -171,11 +176,16 @@ class SocketLimiter(Component, Consumer):
     async def run(self) -> None:
         while True:
             await self._wakes.wait()
-            self._wakes.clear()
             began = time.monotonic()
-            await asyncio.to_thread(self._pacing.limit_at_once)
+            await self.wake_sockets()
             # With ten thousand sockets a run takes 10 ms, and joining clients may request one all the time.
             await asyncio.sleep(max(WAKE_SECONDS, WAKE_PART * (time.monotonic() - began)))
+
+    async def wake_sockets(self) -> None:
+        """Apply the limits that must be in force at once, if there are any."""
+        if self._wakes.is_set():
+            self._wakes.clear()
+            await asyncio.to_thread(self._pacing.limit_at_once)
 
     async def close(self) -> None:
         """Lift all limits of the sockets, and wait a limited time until the sockets have taken it."""

@@ -9,6 +9,7 @@ the client's socket and the log open.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import shutil
@@ -16,6 +17,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -209,9 +211,9 @@ def answer(snapshot: Snapshot, line: bytes) -> Iterator[bytes]:
         if query == STATUS:
             yield from _status(snapshot)
         else:
-            yield encode(_ANSWERS[query](snapshot, arguments))
+            yield _encoded(_ANSWERS[query](snapshot, arguments))
     except RequestError as error:
-        yield encode({"schema": SCHEMA, "error": str(error)})
+        yield _encoded({"schema": SCHEMA, "error": str(error)})
     yield b"\n"
 
 
@@ -231,10 +233,17 @@ _ANSWERS: Final[Mapping[str, Callable[[Snapshot, Arguments], Mapping[str, object
 
 def _status(snapshot: Snapshot) -> Iterator[bytes]:
     """Yield the status in pieces, because it has 10 MB with 10,000 connections."""
-    yield encode(summary.head(snapshot, {}))[:-1] + b',"connections":['
+    yield _encoded(summary.head(snapshot, {}))[:-1] + b',"connections":['
     separator = b""
     for each in connections.every_connection(snapshot):
-        yield separator + encode(each)
+        yield separator + _encoded(each)
         separator = b","
     rest = {"classes": connections.classes(snapshot), "counters": summary.counters(snapshot)}
-    yield b"]," + encode(rest)[1:]
+    yield b"]," + _encoded(rest)[1:]
+
+
+def _encoded(value: object) -> bytes:
+    try:
+        return encode(value)
+    except UnicodeEncodeError:  # a file's name that is not UTF-8: send it escaped
+        return json.dumps(value, default=attrgetter("value")).encode()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import nlargest
@@ -34,6 +34,7 @@ from mptcp_throttler.stages.stage import SLICE, Outcome, Samples, Stage
 NEAR_SECONDS: Final = 3.0  # an account is near its next step if it would reach it within this time at its present rate
 MAX_URGENT: Final = 200  # maximum number of urgent subflows
 FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
+LOOK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
 ANNOUNCED_PERCENT: Final = (50, 80, 95)  # percentages of the first step's volume that reasons announce
 MAX_REACHED: Final = 1024  # maximum accounts reported at a time; if more reached a step, the latest are
 
@@ -49,7 +50,7 @@ class OpenAccount:
     step: BudgetStep | None = None
     percent: int = 0  # the last announced percentage of the first step that was used; 0 once a step is reached
     turn: float = math.inf  # used bytes at which the verdicts change next
-    swept: int = 0  # used bytes at the last full sweep
+    swept: int = 0  # bytes since the last full sweep
     sentence: str = ""
 
     def find_level(self, used: int) -> bool:
@@ -68,9 +69,9 @@ class OpenAccount:
     def nears_turn(self, used: int, span: float) -> bool:
         """Return whether the verdicts may change before the next sweeps, after one with *used* bytes, *span* seconds
         after the previous one."""
-        octets, self.swept = used - self.swept, used
+        octets, self.swept = self.swept, 0
         # The next sweeps may take as long as this one, so look ahead for three of them.
-        return used + octets / span * max(NEAR_SECONDS, 3 * span) >= self.turn
+        return span > 0 and used + octets / span * max(NEAR_SECONDS, 3 * span) >= self.turn
 
 
 class Accounts:
@@ -88,6 +89,7 @@ class Accounts:
         self.used: dict[Account, int] = {}
         """Used bytes by account, also of those not yet in use and of previous periods: the clock may be set back."""
         self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
+        self._fed: dict[OpenAccount, None] = {}  # accounts with new bytes since the last full sweep
         self._stale: set[int] = set()
         self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)  # those that reached a step or a percentage
 
@@ -168,15 +170,20 @@ class Accounts:
         self.added[key] = self.added.get(key, 0) + octets
         if account.over:
             return  # the account has ended: only the ledger gets these bytes
+        account.swept += octets
+        self._fed[account] = None
         used = self.used[key] = self.used[key] + octets
         if used >= account.turn:
             self._settle_level(account)
 
     def near_a_turn(self, span: float) -> Iterator[Collection[int]]:
-        """After a full sweep, *span* seconds after the previous one, yield for each account the connections that feed
-        it, if it :meth:`nears_turn <OpenAccount.nears_turn>`, otherwise none. The caller may pause at any point."""
-        for account in list(self._open.values()):
-            yield tuple(account.tokens) if account.nears_turn(self.used.get(account.key, 0), span) else ()
+        """After a full sweep, *span* seconds after the previous one, yield for each account with new bytes the
+        connections that feed it, if it :meth:`nears_turn <OpenAccount.nears_turn>`, otherwise none. The caller may
+        pause at any point."""
+        fed, self._fed = self._fed, {}
+        for account in fed:
+            used = self.used.get(account.key, 0)  # missing if the account's period has ended
+            yield tuple(account.tokens) if account.nears_turn(used, span) else ()
 
     def _settle_level(self, account: OpenAccount) -> None:
         if account.find_level(self.used[account.key]):
@@ -231,8 +238,7 @@ class MeteredSockets:
         self._accounts = accounts
         self.metered: dict[FourTuple, Metered] = {}
         self.counters: dict[int, tuple[int, int]] = {}
-        """Acknowledged and received bytes already counted of each socket, by cookie; initially from the ledger. Those
-        of an unmetered socket that ends without a report stay until the host boots."""
+        """Acknowledged and received bytes already counted of each socket, by cookie; initially from the ledger."""
         self.dirty: set[int] = set()  # sockets whose counters the ledger does not have yet
         self.closed: set[int] = set()  # sockets whose counters the ledger can forget
         self.now = 0.0
@@ -240,6 +246,8 @@ class MeteredSockets:
         self._by_end: dict[End, Metered] = {}
         self._gone: TimedTable[int, int] = TimedTable()
         """Cookies of sockets that closed or lost their four-tuple: samples of them that arrive later are ignored."""
+        self._looked_at: float | None = None
+        self._unmetered: set[int] = set()  # sockets with counters that were unmetered at the last check
 
     def take_pending(self) -> Usage:
         """Return and reset what must be written to the ledger."""
@@ -334,6 +342,21 @@ class MeteredSockets:
             if metered is not None and metered.cookie != cookie:
                 del self._by_cookie[cookie]
                 self._forget_counters(cookie)
+
+    def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
+        """Forget, every ``LOOK_SECONDS``, the counters of unmetered sockets that ended without a report. The counters
+        of other sockets are kept: if these are metered later, their old bytes must not count again. *listed* returns
+        the cookies of the last sweep, or None if that ended before the given time."""
+        since = self._looked_at
+        if since is not None and now - since <= LOOK_SECONDS:
+            return
+        self._looked_at = now
+        before, self._unmetered = self._unmetered, self.counters.keys() - self._by_cookie.keys()
+        # Consider only sockets that existed at the previous check: a sweep misses sockets that began after it.
+        known = before & self._unmetered
+        there = None if since is None or not known else listed(since)
+        for cookie in () if there is None else known - there:
+            self._forget_counters(cookie)
 
     def _sample(self, metered: Metered, socket: KernelSubflow) -> None:
         cookie = socket.cookie
@@ -518,11 +541,11 @@ class BudgetStage(Stage):
         cap = None if step is None else step.throttle
         if step is None or cap is None:
             return verdict._replace(reason=joined(reason, sentence, direction))
-        guarded = rule.budget_guard and (mine is None or verdict.guarded)
         if mine is not None and (mine.ceil, mine.rate) < (cap.ceil, cap.rate):
             beyond = f"{format_rate(cap.ceil)} beyond {approximate_size(step.after)}"
             tighter = f"tighter than the {account.budget.title}, {beyond} {self.accounts.until(account.budget)}"
-            return verdict._replace(reason=joined(reason, tighter, direction), guarded=guarded)
+            bound = None if rule.budget_guard else cap.ceil
+            return verdict._replace(reason=joined(reason, tighter, direction), bound=bound)
         if mine is None or verdict.rule is None:
             reason = joined(reason, sentence, direction)
         else:
@@ -530,4 +553,7 @@ class BudgetStage(Stage):
             reason = f"{BEFORE[direction]}{sentence}; tighter than {looser}"
         member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[cap.share]
         scope = ScopeKey(self._first_rule[account.budget.name], cap.share, member, direction, step.after)
-        return verdict._replace(rule=rule, scope=scope, throttle=cap, reason=reason, guarded=guarded)
+        bound = None if mine is None or verdict.guarded else mine.ceil
+        return verdict._replace(
+            rule=rule, scope=scope, throttle=cap, reason=reason, guarded=rule.budget_guard, bound=bound
+        )

@@ -115,7 +115,8 @@ def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, tok
     rule, throttle = verdict.rule, verdict.throttle
     if verdict.direction is not direction or rule is None or throttle is None or not verdict.guarded:
         return verdict
-    rate = max(throttle.ceil, min(MAX_RATE, round(HEADROOM * relaxation.lacking)))
+    maximum = MAX_RATE if verdict.bound is None else verdict.bound
+    rate = max(throttle.ceil, min(maximum, round(HEADROOM * relaxation.lacking)))
     reason = f"{BEFORE[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
     scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED), direction)
     throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)

@@ -151,17 +151,19 @@ class NftablesNetfilter:
         present = [name for _, name in socket.if_nameindex()]
         if self._base_chains(present) != self._base:
             return [f"the chains of the nftables table {self._table.name} are not as we made them"]
-        before, expected = self._changes, dict(self._made)
-        found: dict[Target, list[bytes]] = {target: [] for target in expected}
-        with NetlinkSocket(NETLINK_NETFILTER) as netlink:
-            async for name, rule in in_turns(_rules(netlink, self._table.family)):
-                if (target := _target(name)) in found:
-                    found[target].append(rule)
-            if before != self._changes or netlink.interrupted:
-                return []  # the next comparison finds what differs
-        differ = [target for target, rules in expected.items() if tuple(found[target]) != rules]
-        name = self._table.name
-        return [f"chain {nft_chain_name(each)} of table {name} is not as we made it" for each in differ[:1]]
+        for _ in range(_ATTEMPTS):
+            before, expected = self._changes, dict(self._made)
+            found: dict[Target, list[bytes]] = {target: [] for target in expected}
+            with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+                async for name, rule in in_turns(_rules(netlink, self._table.family)):
+                    if (target := _target(name)) in found:
+                        found[target].append(rule)
+                interrupted = netlink.interrupted
+            if before == self._changes and not interrupted:
+                differ = [target for target, rules in expected.items() if tuple(found[target]) != rules]
+                name = self._table.name
+                return [f"chain {nft_chain_name(each)} of table {name} is not as we made it" for each in differ[:1]]
+        return []  # the next comparison finds what differs
 
     def _base_chains(self, present: Iterable[str]) -> dict[str, tuple[bytes, ...]]:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
