@@ -40,6 +40,7 @@ TEXT_SOURCES: Final = {
     "listeners_watch.py:_log_changes": ("listeners_watch.py:_missing_listeners",),
     "pacing.py:verify": ("bpf.py:check",),
     "pacing.py:_set_those_that_differ": (),  # the text of a KernelError
+    "pacing.py:set_clients": (),  # the same
     "observe.py:open": ("sysctl.py:mptcp_missing",),
     "path_manager.py:_verify": ("sysctl.py:check", "path_manager.py:_verify"),
     "reconcile.py:verify": (

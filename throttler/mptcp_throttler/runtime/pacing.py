@@ -125,10 +125,11 @@ class SocketLimiter(Component, Consumer):
             log.error("%s", error)
 
     async def _set_those_that_differ(self) -> None:
-        refused = set[str]()
-        for _ in range(-(-len(self._differing) // BIRTHS_AT_ONCE)):  # :meth:`verify` tries what is refused again
-            some = min(BIRTHS_AT_ONCE, len(self._differing))
-            refused |= self._write_births([self._differing.popleft() for _ in range(some)])
+        refused, left = set[str](), len(self._differing)
+        while left > 0:
+            some = [self._differing.popleft() for _ in range(min(BIRTHS_AT_ONCE, left, len(self._differing)))]
+            left -= BIRTHS_AT_ONCE
+            refused |= self._write_births(some)  # :meth:`verify` tries what is refused again
             await asyncio.sleep(0)
         for error in refused:
             log.error("%s", error)
