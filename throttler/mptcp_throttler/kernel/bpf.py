@@ -10,16 +10,14 @@ while the program runs request these calls. The program ends with the process; t
 A second program, an iterator, also reaches sockets that send nothing: to lift limits, and to set rate 0, at which a
 subflow rests. It needs Linux 5.16 and CAP_PERFMON.
 
-Send buffers only grow, and only on Linux 6.1 or later, which reports the present size. The kernel immediately adds them
-to the connection's buffer (subflow_write_space, net/mptcp/subflow.c). net.core.wmem_max limits half a send buffer.
+Send buffers only grow, and only on Linux 6.1 or later (docs/soft-start.md). net.core.wmem_max limits half of one.
 
 An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it, only while a subflow retransmits: otherwise
 data of a vanished client would wait for 15 minutes. On an idle subflow it would replace the number of unanswered probes
-(tcp_keepalive_timer(), net/ipv4/tcp_timer.c); while the client's window is closed, Squid itself ends a paused download.
+(tcp_keepalive_timer(), net/ipv4/tcp_timer.c).
 
-A second map gives initial options by client prefix (``shaping.initial_options``) when a subflow is accepted. The
-program clears the class (SO_PRIORITY, tc-htb(8)) after some segments, and raises the small TCP_NOTSENT_LOWAT after much
-data without a limit. The first subflow never rests, because no other would carry its data.
+A second map gives initial options by client prefix (``shaping.initial_options``) when a subflow is accepted. The first
+subflow never rests, because no other would carry its data.
 
 A third program puts the counters of a closing connection into a map: a dump does not show sockets that closed since the
 last one.

@@ -16,10 +16,11 @@ from contextlib import closing, suppress
 from functools import partial
 from ipaddress import ip_address
 
+from pyroute2 import AsyncIPRoute
+
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.throttler_needs import ANY_BACKEND, BACKENDS, INGRESS, backends_without_modules
 from mptcp_common.throttler_trial import TRIALS, Results, attempt, in_fresh_namespace
-from mptcp_throttler.kernel.libraries import AsyncIPRoute
 from mptcp_throttler.kernel.netfilter.backends import NO_BACKEND, open_netfilter
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
 from mptcp_throttler.kernel.ports import Netfilter

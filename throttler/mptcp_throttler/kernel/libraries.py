@@ -1,39 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The adapters' libraries, loaded without their unused parts, which saves 35 MB of resident memory.
-
-``import pyroute2`` loads a database too, python-iptables setuptools (to find one directory), and Scapy the names of all
-network card vendors. Other importers in this process get the complete libraries, except for Scapy's vendor names.
+"""Loads python-iptables and Scapy without their unused parts: setuptools (to find one directory), and the names of all
+network card vendors, 9 MB. Other importers in this process get the complete libraries, except for Scapy's names.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
-
-
-def _without_its_contents(name: str) -> None:
-    """Load the package *name* lazily: each module on import, the rest on attribute access."""
-    spec = find_spec(name)
-    if name in sys.modules or spec is None:
-        return
-    package: Any = module_from_spec(spec)
-
-    def load(attribute: str) -> Any:
-        if attribute.startswith("__") and attribute not in ("__all__", "__version__"):
-            raise AttributeError(attribute)
-        with suppress(ModuleNotFoundError):
-            return import_module(f"{name}.{attribute}")
-        del package.__getattr__
-        spec.loader.exec_module(package)  # type: ignore[union-attr]  # a package that was found has one
-        return getattr(package, attribute)
-
-    package.__getattr__ = load
-    sys.modules[name] = package
 
 
 @contextmanager
@@ -47,15 +23,6 @@ def _replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
         for name, module in absent.items():
             if sys.modules.get(name, absent) is module:
                 del sys.modules[name]
-
-
-_without_its_contents("pyroute2")
-with _replaced({"distutils": None}):
-    from pyroute2.iproute.linux import AsyncIPRoute
-    from pyroute2.ipset import AsyncIPSet
-    from pyroute2.netlink.exceptions import IPSetError, NetlinkError
-
-__all__ = ["AsyncIPRoute", "AsyncIPSet", "IPSetError", "NetlinkError", "python_iptables", "scapy_sniffer"]
 
 
 def python_iptables() -> Any:

@@ -19,9 +19,9 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+from mptcp_common import service_manager
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.problems import DocumentError
-from mptcp_common.service_manager import READY, WATCHDOG, is_managed, reloading, status, watchdog_seconds
 from mptcp_common.single_daemon import single_daemon
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
@@ -35,7 +35,7 @@ from mptcp_throttler.runtime.directions import PlainTcpCaps
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopDelayMeter, collect_garbage, creating_cycles, freeze_startup_objects
-from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, forward_faults, tell
+from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, forward_faults
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.status import StatusServer, answer
 from mptcp_throttler.stages.resting import RATIO, RATIO_WITHOUT_BUFFERS
@@ -43,6 +43,7 @@ from mptcp_throttler.telemetry.events import FAULT, RELOAD
 from mptcp_throttler.views.answers import ReloadCounts
 
 log = logging.getLogger(__name__)
+_tell = partial(service_manager.notify_or_warn, "mptcp-throttler")
 
 STATUS_SECONDS = 5.0  # between two checks whether the status line for the service manager has changed
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -144,7 +145,7 @@ class Daemon:
             freeze_startup_objects()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), engine.downloads.backend)
             summary = self._summary()
-            tell(READY, status(summary))
+            _tell(service_manager.READY, service_manager.status(summary))
             await self._until_stopped(
                 *(component.run() for component in self._components),
                 engine.decisions.run(),
@@ -202,11 +203,13 @@ class Daemon:
             await self._reload()
 
     async def _reload(self) -> None:
-        tell(*reloading())
+        _tell(*service_manager.reloading())
         try:
             await self._take_policy()
         finally:
-            tell(READY, status(self._summary()))
+            service_manager.notify_or_warn(
+                "mptcp-throttler", service_manager.READY, service_manager.status(self._summary())
+            )
 
     async def _take_policy(self) -> None:
         """Read the policy file again; refuse a bad one as a whole and keep the policy in force."""
@@ -255,13 +258,13 @@ class Daemon:
     async def _notify_service_manager(self, sent: str) -> None:
         """Send watchdog pings forever, and the status line when it differs from *sent*, the last one. The service
         manager restarts a daemon whose loop hangs."""
-        watched = watchdog_seconds(os.environ)
+        watched = service_manager.watchdog_seconds(os.environ)
         while True:
-            text = self._summary() if is_managed() else sent
+            text = self._summary() if service_manager.is_managed() else sent
             if watched is not None:
-                tell(WATCHDOG)
+                _tell(service_manager.WATCHDOG)
             if text != sent:
-                tell(status(text))
+                _tell(service_manager.status(text))
             sent = text
             # Half the period, as sd_watchdog_enabled(3) advises.
             await asyncio.sleep(STATUS_SECONDS if watched is None else min(STATUS_SECONDS, watched / 2))

@@ -22,8 +22,6 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 
 from mptcp_common import journal
-from mptcp_common.reasons import reason
-from mptcp_common.service_manager import notify
 from mptcp_common.units import counted, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction
@@ -140,14 +138,6 @@ def forward_faults(callback: Callable[[float, str], None]) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-
-
-def tell(*lines: str) -> None:
-    """Send *lines* to the service manager, if there is one; log a failure."""
-    try:
-        notify(*lines)
-    except OSError as error:
-        log.warning("cannot notify the service manager (%s): %s", lines[0], reason(error))
 
 
 def _handler() -> logging.Handler:

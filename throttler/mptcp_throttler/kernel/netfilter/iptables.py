@@ -27,11 +27,14 @@ from ipaddress import ip_address
 from itertools import islice
 from typing import Any, TextIO
 
+from pyroute2 import AsyncIPSet
+from pyroute2.netlink.exceptions import IPSetError, NetlinkError
+
 from mptcp_common import netlink
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.netlink import NLA_NESTED, NLA_NET_BYTEORDER, NetlinkSocket, attribute, attributes
 from mptcp_common.reasons import reason
-from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, python_iptables
+from mptcp_throttler.kernel.libraries import python_iptables
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import MAX_ENTRIES, RULE_COMMENT, SET_PREFIX, SMALL_PACKET, Ownership, Target

@@ -25,9 +25,11 @@ from socket import NETLINK_ROUTE
 from types import MappingProxyType
 from typing import Any
 
+from pyroute2 import AsyncIPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.netlink import REPLACE, NetlinkSocket, attribute, attributes, bind_as_ours, integer, text
-from mptcp_throttler.kernel.libraries import AsyncIPRoute, NetlinkError
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.link import Link, find
