@@ -21,24 +21,10 @@ ROOTS = {
         "qdisc add dev t0 root handle 7: tbf rate 10mbit burst 5000 limit 30000",
         "qdisc add dev t0 parent 7:1 handle 70: pfifo limit 12",
     ],
-    "a tree of HTB": [
-        "qdisc add dev t0 root handle 1: htb default 20",
-        "class add dev t0 parent 1: classid 1:1 htb rate 50mbit",
-        "class add dev t0 parent 1:1 classid 1:20 htb rate 5mbit ceil 10mbit",
-        "class add dev t0 parent 1:1 classid 1:30 htb rate 7gbit ceil 10gbit",
-        "qdisc add dev t0 parent 1:20 handle 20: pfifo limit 33",
-    ],
-    "tbf over HTB over pfifo": [
+    "a tree": [
         "qdisc add dev t0 root handle 7: tbf rate 10mbit burst 5000 limit 30000",
-        "qdisc add dev t0 parent 7:1 handle 5: htb default 1",
-        "class add dev t0 parent 5: classid 5:1 htb rate 5mbit",
-        "qdisc add dev t0 parent 5:1 handle 3: pfifo limit 12",
-    ],
-    "HTB over tbf over pfifo": [
-        "qdisc add dev t0 root handle 9: htb default 1",
-        "class add dev t0 parent 9: classid 9:1 htb rate 50mbit",
-        "qdisc add dev t0 parent 9:1 handle 8: tbf rate 10mbit burst 5000 limit 30000",
-        "qdisc add dev t0 parent 8:1 handle 2: pfifo limit 12",
+        "qdisc add dev t0 parent 7:1 handle 5: tbf rate 5mbit burst 4000 limit 20000",
+        "qdisc add dev t0 parent 5:1 handle 6: pfifo limit 12",
     ],
 }
 

@@ -67,8 +67,7 @@ class OpenAccount:
         return (self.step, self.percent) != before
 
     def nears_turn(self, used: int, span: float) -> bool:
-        """Return whether the verdicts may change before the next sweeps, after one with *used* bytes, *span* seconds
-        after the previous one."""
+        """Return whether the verdicts may change before the next sweeps; the last ones were *span* seconds apart."""
         octets, self.swept = self.swept, 0
         # The next sweeps may take as long as this one, so look ahead for three of them.
         return span > 0 and used + octets / span * max(NEAR_SECONDS, 3 * span) >= self.turn
@@ -177,9 +176,8 @@ class Accounts:
             self._settle_level(account)
 
     def near_a_turn(self, span: float) -> Iterator[Collection[int]]:
-        """After a full sweep, *span* seconds after the previous one, yield for each account with new bytes the
-        connections that feed it, if it :meth:`nears_turn <OpenAccount.nears_turn>`, otherwise none. The caller may
-        pause at any point."""
+        """After a full sweep, yield for each account with new bytes the connections that feed it, if it
+        :meth:`nears_turn <OpenAccount.nears_turn>`, otherwise none. The caller may pause at any point."""
         fed, self._fed = self._fed, {}
         for account in fed:
             used = self.used.get(account.key, 0)  # missing if the account's period has ended

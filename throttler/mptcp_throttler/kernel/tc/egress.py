@@ -196,7 +196,7 @@ class HtbTrafficControl:
         noted = self._noted.get(str(link.index), {})
         # A restoration that failed midway has already removed our root; the note says to continue.
         if self._tree.is_ours(link) or noted.get("restoring"):
-            tree = [root_qdisc.Saved(**saved) for saved in noted.get("tree", [])]
+            tree = [root_qdisc.Saved(*map(saved.get, root_qdisc.Saved._fields)) for saved in noted.get("tree", [])]
             if noted:
                 noted["restoring"] = True
                 self._write_notes()
