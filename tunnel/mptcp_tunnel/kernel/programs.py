@@ -36,7 +36,7 @@ _NUMBER = struct.Struct("=I")
 _PLACE = struct.Struct("=II")
 _HOP = struct.Struct("=I16s")
 _PATH = struct.Struct(f"={2 * _END.size}s{_HOP.size}sIIIQQQQ")
-_TUNNEL = struct.Struct(f"={2 * _END.size}sQQQII{MAX_PATHS * _PATH.size}s")
+_TUNNEL = struct.Struct(f"={2 * _END.size}sQQQIIQ{MAX_PATHS * _PATH.size}s")
 PATH_STATE = struct.Struct("=QQQQQ")
 """The time when the path's virtual queue will be empty, then the path's counters."""
 STATE_HEAD = struct.Struct("=QQ")
@@ -163,7 +163,9 @@ class Programs:
             for index, path in enumerate(paths)
         )
         now = time.monotonic_ns()
-        value = _TUNNEL.pack(packed_ends(inside), split.spill, queue, now, split.mode, split.duplicate, packed)
+        value = _TUNNEL.pack(
+            packed_ends(inside), split.spill, queue, now, split.mode, split.duplicate, len(paths), packed
+        )
         self._bpf.update_batch(self._tunnels, _NUMBER.pack(number), value)
         self._bpf.update_batch(self._inside, packed_ends(inside), _NUMBER.pack(number))
 

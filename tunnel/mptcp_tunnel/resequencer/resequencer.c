@@ -25,6 +25,7 @@
 #define MESSAGE_BYTES 512 /* the kernel copies only the headers */
 #define HEADER_BYTES 64
 #define MAX_QUEUED 4096 /* packets that wait for a verdict */
+#define PAUSE 1000000ULL /* ns after a batch, in which packets accumulate: a wake-up costs more than a packet */
 #define UNORDERED 0 /* number of a packet that is never held (kernel/programs/tunnel.h) */
 #define PATIENCE 50000000ULL /* ns, for a tunnel without a line on stdin */
 
@@ -312,6 +313,7 @@ int main(int count, char **arguments)
         struct pollfd waits[] = {{.fd = netlink, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
         uint64_t now = now_ns();
         struct timespec pause = {0};
+        int got = 0;
         bool ended;
 
         if (due > now)
@@ -321,8 +323,7 @@ int main(int count, char **arguments)
         ended = waits[1].revents && read_patience();
         now = now_ns();
         if (waits[0].revents) {
-            int got = recvmmsg(netlink, messages, BATCH, MSG_DONTWAIT, NULL);
-
+            got = recvmmsg(netlink, messages, BATCH, MSG_DONTWAIT, NULL);
             for (int each = 0; each < got; each++) {
                 struct nlmsghdr *message = (void *)buffers[each];
 
@@ -335,5 +336,10 @@ int main(int count, char **arguments)
         flush_verdicts();
         if (ended)
             return 0;
+        if (got > 0 && got < BATCH && (!due || due > now)) {
+            uint64_t left = due && due - now < PAUSE ? due - now : PAUSE;
+
+            nanosleep(&(struct timespec){.tv_nsec = (long)left}, NULL);
+        }
     }
 }

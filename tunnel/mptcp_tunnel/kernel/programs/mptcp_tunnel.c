@@ -182,6 +182,8 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
         const struct path *path = &tunnel->paths[each];
         __u64 start, done, cost;
 
+        if (each >= tunnel->count)
+            break;
         /* Without the daemon, every path counts as alive. */
         if (!path->interface || load->packet->cb[1] == (COPY | each) || (!path->alive && time - tunnel->probed < SILENT))
             continue;

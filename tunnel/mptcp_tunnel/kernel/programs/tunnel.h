@@ -81,6 +81,7 @@ struct tunnel {
     __u64 probed;    /* ns, CLOCK_MONOTONIC: when the daemon wrote this */
     __u32 mode;      /* enum mode */
     __u32 duplicate; /* whether light packets are sent on two paths */
+    __u64 count;     /* of paths; reading the unused ones would cost a cache miss each */
     struct path paths[MAX_PATHS];
 };
 
