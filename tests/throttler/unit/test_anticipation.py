@@ -296,3 +296,25 @@ def test_connection_without_subflows_does_not_count_among_many(clients: Clients)
         assert clients.subflows(token, 100.0 + number / 1000) == 0
     end_without_join = clients.begin(101.0)
     assert clients.decide_due(101.0 + WINDOW_SECONDS) == [end_without_join]
+
+
+def test_join_of_an_older_connection_counts_for_the_client_as_it_is_known_now(clients: Clients) -> None:
+    """Defect: the record from before a client was forgotten replaced its newer one, so the kernel kept a client with
+    two paths as one with a single path."""
+    known: dict[bytes, bool] = {}
+
+    def decide_until(end: float, begin: float) -> None:
+        for second in range(int(begin), int(end)):
+            clients.decide_due(second)
+            clients.anticipation.expire(second)
+            known.update(clients.anticipation.take_flips())
+
+    clients.join(clients.begin(0.0), 0.2)
+    older = clients.begin(10.0)
+    decide_until(700.0, 10.0)
+    clients.begin(700.0)
+    decide_until(720.0, 700.0)
+    assert known[CLIENT] is True
+    clients.join(older, 800.0)
+    decide_until(801.0, 800.0)
+    assert known[CLIENT] is False

@@ -205,6 +205,8 @@ def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyP
     most = searched.most_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
     assert searched.count == clients
     assert most <= 4 * SLICE
+    searched.most_in_a_slice(host.stage, Samples(host.clock + 2.0, dict(host.sockets), True))
+    assert searched.count == clients, "accounts without new bytes cost nothing"
 
 
 def test_urgent_subflows_are_those_that_carry_most() -> None:
