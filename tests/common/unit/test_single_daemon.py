@@ -16,9 +16,12 @@ PROGRAM = f"mptcp-test-{os.getpid()}"
 
 
 def test_second_daemon_is_refused_until_the_first_ends() -> None:
-    with single_daemon(PROGRAM):
-        with pytest.raises(AlreadyRunning, match=f"process {os.getpid()}"), single_daemon(PROGRAM):
-            pass
+    with (
+        single_daemon(PROGRAM),
+        pytest.raises(AlreadyRunning, match=f"process {os.getpid()}"),
+        single_daemon(PROGRAM),
+    ):
+        pass
     with single_daemon(PROGRAM):
         pass
 
